@@ -1,0 +1,94 @@
+# Every target works as the first command in a fresh clone: what it needs is installed into .venv.
+#
+#     make demo       a lakehouse, maintained once, before and after (under two minutes)
+#     make test       make check, then the tests
+#     make test-all   the same with thousands of examples, big trees and long races
+#     make check      style, types and layering
+#     make bench      the benchmarks
+#     make ui         the Dagster UI on this machine
+#     make install    .venv with everything in it
+#     make proto      the protobuf code again, after a change of the .proto
+#     make clean      remove what the other targets made
+#
+# PYTHON=/path/to/python3.11 and JAVA_HOME choose others than the ones found.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := test
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
+
+RUN := .venv/bin/
+PY := .venv/bin/python
+STAMP := .venv/installed
+BENCH_STAMP := .venv/installed-bench
+PROTO := trinitylake_core/definitions
+UI_PORT ?= 3000
+PYTEST_ARGS ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+# Dagster keeps the runs of `make demo` and `make ui` here, so that the UI shows the demo.
+WITH_DAGSTER := exec env DAGSTER_HOME="$$PWD/.dagster"
+
+.PHONY: install prerequisites demo test test-all check bench ui proto clean
+
+install: $(STAMP)
+
+prerequisites:
+	@scripts/prerequisites.sh >/dev/null
+
+# An environment does not survive being moved or copied: the stamp holds the place it was made for.
+ifneq ($(wildcard $(STAMP)),)
+ifneq ($(shell cat $(STAMP)),$(shell pwd))
+VENV_CLEAR := --clear
+.PHONY: $(STAMP)
+endif
+endif
+
+$(STAMP): pyproject.toml constraints.txt | prerequisites
+	@echo "installing into .venv (a minute or two) ..."
+	@"$$(scripts/prerequisites.sh)" -m venv $(VENV_CLEAR) .venv
+	@$(PY) -m pip install -qq --constraint constraints.txt --upgrade pip
+	@$(PY) -m pip install -qq --constraint constraints.txt --editable '.[dev]'
+	@pwd >$@
+
+$(BENCH_STAMP): $(STAMP)
+	@echo "installing what the benchmarks compare with ..."
+	@$(PY) -m pip install -qq --constraint constraints.txt --editable '.[dev,bench]'
+	@touch $@
+
+demo: $(STAMP) | prerequisites .dagster/dagster.yaml
+	@$(WITH_DAGSTER) $(PY) -m examples.demo
+
+test: check
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+test-all: check
+	$(PY) -m pytest -m "" --hypothesis-profile=thorough $(PYTEST_ARGS)
+
+check: $(STAMP) | prerequisites
+	$(RUN)ruff check .
+	$(RUN)ruff format --check .
+	$(PY) -m mypy
+	$(RUN)lint-imports
+
+bench: $(BENCH_STAMP) | prerequisites
+	@$(PY) -m benchmarks
+
+ui: $(STAMP) | prerequisites .dagster/dagster.yaml
+	@echo "Dagster is starting on 127.0.0.1, port $(UI_PORT); Ctrl-C stops it"
+	@$(WITH_DAGSTER) PYTHONWARNINGS='ignore:Function `dev_command` is superseded' \
+		$(PY) -m dagster dev -w workspace.yaml -h 127.0.0.1 -p $(UI_PORT)
+
+.dagster/dagster.yaml: scripts/dagster.yaml
+	@mkdir -p .dagster
+	@cp scripts/dagster.yaml $@
+
+proto: $(STAMP) | prerequisites
+	$(PY) -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. $(PROTO)/*.proto
+
+clean:
+	rm -rf .venv .dagster .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf build dist *.egg-info spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The tests: ``core``, ``pipelines`` and ``dagster`` mirror the packages, ``support`` is what they share."""

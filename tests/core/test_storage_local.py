@@ -1,0 +1,563 @@
+"""The local disk: the common contract, and what only a disk can get wrong."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.support.faults import FaultPlan, attach
+from tests.support.storage_suite import Place, StorageSuite
+from trinitylake_core.errors import (
+    AlreadyExists,
+    FileMissing,
+    InvalidInput,
+    InvalidLocation,
+    StorageDenied,
+    StorageError,
+    UnsafeStorage,
+)
+from trinitylake_core.storage import Storage, durability, normalise_root, open_storage, probe
+from trinitylake_core.storage.failures import sanitise
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """A directory that does not exist yet."""
+    return f"file://{tmp_path}/lake/"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """The same as a path."""
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def storage(root: str) -> Storage:
+    """The storage there."""
+    return open_storage(root)
+
+
+class _LocalSuite(StorageSuite):
+    OPTIONS: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture
+    def place(self, root: str) -> Place:
+        """A directory that does not exist yet."""
+        return root, dict(self.OPTIONS)
+
+    @pytest.fixture
+    def put_raw(self, directory: Path) -> Callable[[str, bytes], None]:
+        """Plain files."""
+
+        def put(path: str, data: bytes) -> None:
+            (directory / path).parent.mkdir(parents=True, exist_ok=True)
+            (directory / path).write_bytes(data)
+
+        return put
+
+    @pytest.fixture
+    def get_raw(self, directory: Path) -> Callable[[str], bytes]:
+        """Plain files."""
+        return lambda path: (directory / path).read_bytes()
+
+
+class TestLocalStorage(_LocalSuite):
+    """As it is used by default."""
+
+
+class TestLocalStorageInThreadsWithoutSync(_LocalSuite):
+    """As it would be used on a network mount."""
+
+    OPTIONS: ClassVar[dict[str, Any]] = {"durable": False, "max_concurrency": 8}
+
+
+class TestMemoryStorage(StorageSuite):
+    """Any other fsspec file system, here the one in memory."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        """The memory of this process."""
+        return f"memory://{tmp_path.as_posix().lstrip('/')}/", {"retry_base_seconds": 0.001}
+
+    @pytest.fixture
+    def put_raw(self, place: Place) -> Callable[[str, bytes], None]:
+        """The memory of this process."""
+        import fsspec
+
+        return lambda path, data: fsspec.filesystem("memory").pipe_file(place[0] + path, data)
+
+    @pytest.fixture
+    def get_raw(self, place: Place) -> Callable[[str], bytes]:
+        """The memory of this process."""
+        import fsspec
+
+        return lambda path: fsspec.filesystem("memory").cat_file(place[0] + path)
+
+    @pytest.mark.skip("memory is not shared between processes")
+    def test_one_of_many_processes_wins(self) -> None:
+        """Not applicable."""
+
+
+# Roots.
+
+
+@pytest.mark.parametrize(
+    ("uri", "normal"),
+    [
+        ("file:///a/b", "file:///a/b/"),
+        ("file:///a//b///", "file:///a/b/"),
+        ("file:/a", "file:///a/"),
+        ("file://localhost/a", "file:///a/"),
+        ("FILE:///", "file:///"),
+        ("s3://bucket", "s3://bucket/"),
+        ("s3a://bucket/a b/ü//", "s3://bucket/a b/ü/"),
+        ("memory://x", "memory://x/"),
+    ],
+)
+def test_roots_have_one_spelling(uri: str, normal: str) -> None:
+    """A root always ends in a slash, and normalising twice changes nothing."""
+    assert normal == normalise_root(uri)
+    assert normal == normalise_root(normal)
+
+
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        ("/abs/path", "file:///abs/path"),
+        ("relative/path", "has no scheme"),
+        ("", "has no scheme"),
+        ("C:\\lake", "has no scheme"),
+        ("file://relative/path", "absolute path"),
+        ("file:relative", "absolute path"),
+        ("file:///a/../b", "segment"),
+        ("file:///a/%2e%2e/b", "segment"),
+        ("s3:///key", "names no bucket"),
+        ("s3:bucket/key", "lacks '//'"),
+        ("s3://bucket/a//b", "segment"),
+        ("s3://bucket/../b", "segment"),
+        ("s3://bucket/a\nb", "control"),
+    ],
+)
+def test_malformed_roots_are_refused_with_advice(uri: str, says: str) -> None:
+    """The message says what to write instead."""
+    with pytest.raises(InvalidLocation, match=says):
+        open_storage(uri)
+
+
+def test_credentials_in_a_root_are_refused_and_not_repeated() -> None:
+    """They would end up in logs."""
+    with pytest.raises(InvalidLocation, match="credentials") as caught:
+        open_storage("s3://AKIDEXAMPLE:hunter2@bucket/lake")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_percent_encoded_root_names_the_decoded_directory(tmp_path: Path) -> None:
+    """``Path.as_uri()`` works also for names with spaces."""
+    place = tmp_path / "my lake ü"
+    open_storage(place.as_uri()).create("root", b"x")
+    assert b"x" == (place / "root").read_bytes()
+
+
+def test_unknown_schemes_and_options_are_clear_errors(root: str) -> None:
+    """A typing mistake is told at once."""
+    with pytest.raises(StorageError, match="no file system for nonsense"):
+        open_storage("nonsense://x/y")
+    with pytest.raises(InvalidInput, match="durble"):
+        open_storage(root, {"durble": False})
+    with pytest.raises(InvalidInput, match="retries must be a number"):
+        open_storage(root, {"retries": "many"})
+    with pytest.raises(InvalidInput, match="at least 1"):
+        open_storage(root, {"max_concurrency": 0})
+    with pytest.raises(InvalidInput, match="true or false"):
+        open_storage(root, {"durable": 3})
+    with pytest.raises(InvalidInput, match="sync must be one of"):
+        open_storage(root, {"sync": "never"})
+
+
+def test_a_file_system_without_a_known_lock_is_read_only(tmp_path: Path) -> None:
+    """The default in fsspec of asking first and writing then is not exclusive, so it is not used."""
+    (tmp_path / "file").write_bytes(b"x")
+    storage = open_storage(f"local://{tmp_path}")
+    assert b"x" == storage.read("file")
+    with pytest.raises(UnsafeStorage, match="trusted"):
+        storage.create("root", b"")
+    with pytest.raises(UnsafeStorage, match="trusted"):
+        storage.prove_exclusive_create("file", b"x")
+    open_storage(f"local://{tmp_path}", {"exclusive_create": "trusted"}).create("root", b"y")
+    assert b"y" == (tmp_path / "root").read_bytes()
+
+
+# Temporary files.
+
+
+def test_temporary_files_are_not_listed_and_swept_when_old(storage: Storage, directory: Path) -> None:
+    """A killed writer's leftovers are invisible, and removed once nobody can be writing them."""
+    storage.create("root", b"x")
+    old, young = (directory / f"_tmp-{digit * 32}" for digit in "ab")
+    other = directory / "_tmp-mine.txt"
+    for path in (old, young, other):
+        path.write_bytes(b"half")
+    os.utime(old, (time.time() - 4000,) * 2)
+    assert {"root", "_tmp-mine.txt"} == {info.path for info in storage.list()}
+    assert 1 == storage.sweep_temporary()
+    assert (False, True, True) == (old.exists(), young.exists(), other.exists())
+    assert 1 == storage.sweep_temporary(older_than_seconds=0)
+    assert other.exists()
+
+
+def test_sweeping_where_nothing_is_removes_nothing(storage: Storage) -> None:
+    """A place that does not exist is clean."""
+    assert 0 == storage.sweep_temporary()
+
+
+@pytest.mark.parametrize("mode", ["fail", "lose", "fail_from", "fail_permanently"])
+@pytest.mark.parametrize("at", [1, 2])
+def test_no_temporary_file_stays_after_an_error(storage: Storage, directory: Path, mode: Any, at: int) -> None:
+    """Whatever fails, the temporary file is removed."""
+    storage.write_many([("other", b"x")])
+    attach(storage, FaultPlan(mode, at=at, kinds={"sync", "create"}))
+    with suppress(StorageError):
+        storage.create("root", b"x")
+    assert {"other", "root"} >= {path.name for path in directory.iterdir()}
+
+
+def _create_and_die(root: str, plan: FaultPlan) -> None:
+    storage = open_storage(root)
+    attach(storage, plan)
+    storage.write_many([("def", b"definition")])
+    storage.create("root", b"content")
+
+
+@pytest.mark.parametrize("mode", ["kill", "kill_after"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_killed_writer_leaves_all_or_nothing(root: str, directory: Path, mode: Any, at: int) -> None:
+    """Requests are put, sync, create; only after the last there is a root, and it is whole."""
+    child = multiprocessing.get_context("spawn").Process(target=_create_and_die, args=(root, _Plan(mode, at)))
+    child.start()
+    child.join(30)
+    assert -signal.SIGKILL == child.exitcode
+    found = [info.path for info in open_storage(root).list()]
+    assert ((mode, at) == ("kill_after", 3)) == ("root" in found)
+    if "root" in found:
+        assert b"content" == (directory / "root").read_bytes()
+    open_storage(root).sweep_temporary(older_than_seconds=0)
+    assert {"def", "root"} >= {path.name for path in directory.glob("*")}
+
+
+class _Plan(FaultPlan):
+    """A plan that can be sent to another process."""
+
+    def __init__(self, mode: Any, at: int) -> None:
+        super().__init__(mode, at)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Plan, (self.mode, self.at)
+
+
+# Durability.
+
+
+class _Order:
+    """Records what reaches the disk in which order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.events: list[str] = []
+        self._directory = str(directory)
+        self._lock = threading.Lock()
+        sync_path = self._recorded("sync", durability.sync_path)
+        monkeypatch.setattr(durability, "sync_path", sync_path)
+        monkeypatch.setattr("trinitylake_core.storage.local.sync_path", sync_path)
+        monkeypatch.setattr(durability, "sync_filesystem", self._recorded("syncfs", durability.sync_filesystem))
+        monkeypatch.setattr(os, "link", self._recorded("link", os.link, 1))
+        monkeypatch.setattr(os, "replace", self._recorded("replace", os.replace, 1))
+
+    def _recorded(self, name: str, function: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            result = function(*args)
+            path = str(args[argument]).removeprefix(self._directory).lstrip("/")
+            with self._lock:
+                self.events.append(f"{name} {'TEMP' if path.startswith('_tmp-') else path or '.'}")
+            return result
+
+        return call
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch, directory: Path) -> _Order:
+    """What reaches the disk in which order."""
+    directory.mkdir()
+    return _Order(monkeypatch, directory)
+
+
+def test_a_lone_create_syncs_file_then_link_then_directory(storage: Storage, order: _Order) -> None:
+    """The content is durable before the name, and the name before create returns."""
+    storage.create("root", b"x")
+    assert ["sync TEMP", "link root", "sync ."] == order.events
+
+
+def test_many_files_share_one_barrier_with_the_create(storage: Storage, order: _Order) -> None:
+    """Everything written before is durable before the root can be seen, at the price of one barrier."""
+    storage.write_many((f"d{number}/f", b"x") for number in range(50))
+    assert [] == order.events
+    storage.create("root", b"x")
+    assert ["syncfs .", "link root", "sync ."] == order.events
+    storage.barrier()
+    assert 3 == len(order.events)
+    assert 1 == storage.counts.sync
+
+
+def test_files_are_synced_one_by_one_on_request(root: str, order: _Order) -> None:
+    """On a disk shared with heavy writers, only our own files are waited for, and new directories, too."""
+    storage = open_storage(root, {"sync": "files"})
+    storage.write_many([("d/e/f", b"x")])
+    storage.barrier()
+    assert ["sync d/e/f"] == order.events[:1]
+    assert {"sync d/e", "sync d", "sync ."} == set(order.events[1:])
+
+
+def test_too_many_files_to_remember_are_synced_together(
+    storage: Storage, order: _Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory stays bounded."""
+    monkeypatch.setattr(durability, "_REMEMBERED_FILES", 3)
+    storage.write_many((f"f{number}", b"x") for number in range(5))
+    storage.barrier()
+    assert ["syncfs ."] == order.events
+
+
+def test_without_syncfs_files_are_synced_one_by_one(
+    storage: Storage, order: _Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other systems than Linux are slower, not less safe."""
+    monkeypatch.setattr(durability, "_syncfs", None)
+    storage.write_many([("a", b"x"), ("b", b"x"), ("c", b"x")])
+    storage.barrier()
+    assert ["sync a", "sync b", "sync c", "sync ."] == order.events
+
+
+def test_durable_false_never_syncs(root: str, order: _Order) -> None:
+    """For throw-away lakehouses."""
+    storage = open_storage(root, {"durable": False})
+    storage.write_many([("a", b"x")])
+    storage.barrier()
+    storage.create("root", b"x")
+    storage.replace("hint", b"x")
+    assert ["link root", "replace hint"] == order.events
+    assert 0 == storage.counts.sync
+
+
+def test_a_replace_is_durable_unless_told_otherwise(storage: Storage, order: _Order) -> None:
+    """The boundary must be durable, the hint need not."""
+    storage.replace("boundary", b"1")
+    assert ["sync TEMP", "replace boundary", "sync ."] == order.events
+    storage.replace("hint", b"1", durable=False)
+    assert ["replace hint"] == order.events[3:]
+
+
+def test_a_failed_sync_poisons_the_handle(storage: Storage, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failed fsync the kernel forgets the data and the next fsync lies, so nothing may be committed."""
+
+    def broken(path: str) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    storage.write_many([("a", b"x")])
+    with monkeypatch.context() as patch:
+        patch.setattr(durability, "sync_path", broken)
+        patch.setattr(durability, "sync_filesystem", broken)
+        with pytest.raises(StorageError, match="cannot make"):
+            storage.barrier()
+    with pytest.raises(StorageError, match="write everything again"):
+        storage.create("root", b"x")
+    assert ["a"] == [path.name for path in directory.iterdir()]
+
+
+def test_a_create_waits_for_a_barrier_under_way(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread's barrier may hold our files; the root must not appear before it is done."""
+    entered, leave = threading.Event(), threading.Event()
+    real = durability.sync_path
+
+    def slow(path: str) -> None:
+        if path.endswith("/a"):
+            entered.set()
+            assert leave.wait(10)
+        real(path)
+
+    monkeypatch.setattr(durability, "sync_path", slow)
+    storage.write_many([("a", b"x")])
+    flusher = threading.Thread(target=storage.barrier)
+    creator = threading.Thread(target=storage.create, args=("root", b"x"))
+    flusher.start()
+    assert entered.wait(10)
+    creator.start()
+    time.sleep(0.1)
+    assert [] == list(storage.list("root"))
+    leave.set()
+    flusher.join(10)
+    creator.join(10)
+    assert ["root"] == [info.path for info in storage.list("root")]
+
+
+# What a disk can refuse.
+
+
+def test_a_directory_is_not_a_file(storage: Storage, directory: Path) -> None:
+    """Reading one says so."""
+    (directory / "d").mkdir(parents=True)
+    with pytest.raises(StorageError, match="is a directory"):
+        storage.read("d")
+    with pytest.raises(StorageError, match="is a directory"):
+        storage.info("d")
+    assert "is a directory" in storage.delete_many(["d"]).failed["d"]
+
+
+def test_a_path_through_a_file_is_missing_for_readers(storage: Storage) -> None:
+    """And cannot be written."""
+    storage.create("file", b"x")
+    with pytest.raises(FileMissing):
+        storage.read("file/below")
+    with pytest.raises(StorageError, match="a file stands"):
+        storage.write_many([("file/below", b"")])
+
+
+def test_a_name_too_long_is_said_to_be_so(storage: Storage) -> None:
+    """255 bytes a segment is what file systems take."""
+    with pytest.raises(StorageError, match="too long"):
+        storage.create("x" * 256, b"")
+    assert [] == list(storage.list())
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "says"),
+    [
+        (errno.EACCES, StorageDenied, "Permission denied"),
+        (errno.EROFS, StorageDenied, "Read-only"),
+        (errno.ENOSPC, StorageError, "no space left"),
+        (errno.EIO, StorageError, "Input/output"),
+    ],
+)
+def test_errors_of_the_disk_are_mapped(
+    storage: Storage, directory: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception], says: str
+) -> None:
+    """Each says what is wrong, and is not tried again."""
+    storage.create("existing", b"x")
+
+    def broken(*_args: Any) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "write", broken)
+    plan = attach(storage, FaultPlan("count", kinds={"put"}))
+    for call in (lambda: storage.write_many([("a", b"1")]), lambda: storage.create("b", b"1")):
+        with pytest.raises(kind, match=says):
+            call()
+    assert 1 == plan.count
+    assert not list(directory.glob("_tmp-*"))
+
+
+def test_passing_troubles_are_tried_again(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stale handle on a network mount mends itself."""
+    storage.create("root", b"x")
+    real = os.open
+    answers = [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.EAGAIN, "Try again")]
+
+    def flaky(*args: Any) -> int:
+        if answers:
+            raise answers.pop()
+        return real(*args)
+
+    monkeypatch.setattr(os, "open", flaky)
+    assert b"x" == storage.read("root")
+    assert 3 == storage.counts.get
+
+
+def test_a_disk_without_links_is_unsafe(storage: Storage, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no exclusive creation of whole files without them."""
+
+    def unsupported(*_args: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", unsupported)
+    with pytest.raises(UnsafeStorage, match="hard links"):
+        storage.create("root", b"x")
+    assert [] == list(directory.iterdir())
+    failed = [result for result in probe(storage.root) if not result.ok]
+    assert ["exclusive creation", "racing writers"] == [result.name for result in failed]
+
+
+def test_a_link_whose_answer_the_server_lost_is_ours(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS repeats a link and is told that it exists: two names of one file prove that it worked."""
+    real = os.link
+
+    def twice(source: str, target: str) -> None:
+        real(source, target)
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    storage.create("root", b"x")
+    monkeypatch.setattr(os, "link", real)
+    with pytest.raises(AlreadyExists):
+        storage.create("root", b"x")
+
+
+def test_links_are_neither_followed_nor_listed(storage: Storage, directory: Path, tmp_path: Path) -> None:
+    """A link leads out of the lakehouse, or in circles."""
+    storage.create("d/file", b"x")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_bytes(b"x")
+    (directory / "d" / "loop").symlink_to(directory)
+    (directory / "out").symlink_to(tmp_path / "outside")
+    (directory / "link").symlink_to(tmp_path / "outside" / "secret")
+    assert ["d/file"] == [info.path for info in storage.list()]
+    assert (["d/"], []) == storage.list_dirs()
+
+
+def test_a_directory_removed_behind_our_back_is_made_again(storage: Storage, directory: Path) -> None:
+    """The cache of known directories is only a cache."""
+    storage.write_many([("d/e/a", b"1")])
+    storage.barrier()
+    (directory / "d/e/a").unlink()
+    (directory / "d/e").rmdir()
+    (directory / "d").rmdir()
+    storage.write_many([("d/e/b", b"2")])
+    assert b"2" == storage.read("d/e/b")
+    storage.barrier()
+    (directory / "d/e/b").unlink()
+    for path in (directory / "d/e", directory / "d", directory):
+        path.rmdir()
+    storage.create("root", b"3")
+    assert b"3" == storage.read("root")
+
+
+def test_deleted_and_missing_are_told_apart(storage: Storage) -> None:
+    """A disk knows."""
+    storage.write_many([("a", b"")])
+    result = storage.delete_many(["a", "b", "c/d"])
+    assert (["a"], ["b", "c/d"], {}) == (result.deleted, result.missing, result.failed)
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short or a long read is no surprise."""
+    storage.create("root", b"x" * 1000)
+    real = os.read
+    monkeypatch.setattr(os, "read", lambda descriptor, size: real(descriptor, min(size, 100)))
+    assert b"x" * 1000 == storage.read("root")
+
+
+def test_secrets_are_cut_out_of_texts() -> None:
+    """Keys, signatures, tokens, passwords in URLs, and whatever the options hold."""
+    text = "http://me:pw@host/b?X-Amz-Signature=abc&x=1 Authorization: Bearer123 AKIAIOSFODNN7EXAMPLE hunter22"
+    clean = sanitise(text, ["hunter22"])
+    assert not [word for word in ("me:pw", "abc", "Bearer123", "AKIA", "hunter22") if word in clean]
+    assert "x=1" in clean

@@ -1,0 +1,316 @@
+"""S3: the common contract against moto, the refusal of rclone, and the mapping of errors."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.faults import FaultPlan, attach
+from tests.support.s3_servers import SECRET, S3Server, free_port
+from tests.support.storage_suite import Place, StorageSuite
+from trinitylake_core.errors import (
+    AlreadyExists,
+    FileMissing,
+    InvalidInput,
+    StorageDenied,
+    StorageError,
+    UnsafeStorage,
+)
+from trinitylake_core.storage import Storage, open_storage, probe
+from trinitylake_core.storage.failures import TransientError
+from trinitylake_core.storage.s3_errors import map_error
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture
+def storage(moto_server: S3Server) -> Storage:
+    """An empty place on moto."""
+    return open_storage(moto_server.new_root(), moto_server.options)
+
+
+class TestS3Storage(StorageSuite):
+    """The common contract."""
+
+    @pytest.fixture
+    def place(self, moto_server: S3Server) -> Place:
+        """A prefix of the bucket on moto."""
+        return moto_server.new_root(), moto_server.options
+
+    @pytest.fixture
+    def put_raw(self, place: Place, moto_server: S3Server) -> Callable[[str, bytes], None]:
+        """A prefix of the bucket on moto."""
+        client = moto_server.client()
+        prefix = place[0].removeprefix(f"s3://{moto_server.bucket}/")
+        return lambda path, data: client.put_object(Bucket=moto_server.bucket, Key=prefix + path, Body=data)
+
+    @pytest.fixture
+    def get_raw(self, place: Place, moto_server: S3Server) -> Callable[[str], bytes]:
+        """A prefix of the bucket on moto."""
+        client = moto_server.client()
+        prefix = place[0].removeprefix(f"s3://{moto_server.bucket}/")
+        return lambda path: client.get_object(Bucket=moto_server.bucket, Key=prefix + path)["Body"].read()
+
+
+# Requests.
+
+
+def test_counted_requests_are_the_real_ones(storage: Storage, moto_server: S3Server) -> None:
+    """The server's own log has exactly the requests that were counted: no hidden head, list or retry."""
+    name = storage.root.split("/")[3]
+    storage.write_many((f"d/{number}", b"x") for number in range(5))
+    storage.barrier()
+    storage.create("root", b"1")
+    with pytest.raises(AlreadyExists):
+        storage.create("root", b"2")
+    storage.prove_exclusive_create("root", b"1")
+    storage.replace("hint", b"1", durable=False)
+    storage.read("root")
+    with pytest.raises(FileMissing):
+        storage.read("missing")
+    list(storage.read_many(["d/1", "d/2"]))
+    storage.info("root")
+    list(storage.list())
+    storage.list_dirs()
+    storage.exists()
+    assert storage.counts.requests() == moto_server.requests(name)
+    before = moto_server.requests("?delete")
+    storage.delete_many(["root", "d/1"])  # names are in the body
+    assert 1 == moto_server.requests("?delete") - before
+    expected = {"get": 4, "put": 6, "create": 3, "head": 1, "list": 3, "delete": 1, "bytes_written": 7, "bytes_read": 3}
+    assert expected == storage.counts.as_dict()
+
+
+def test_long_listings_are_paged(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page is a request, and no file is lost between pages."""
+    monkeypatch.setattr("trinitylake_core.storage.s3._PAGE", 7)
+    storage = open_storage(moto_server.new_root(), moto_server.options)
+    names = {f"d{number % 3}/{number:03}" for number in range(30)}
+    storage.write_many((name, b"") for name in names)
+    before = storage.counts.snapshot()
+    assert names == {info.path for info in storage.list()}
+    assert {"list": 5} == (storage.counts - before).as_dict()
+
+
+def test_directory_markers_are_no_files(storage: Storage, moto_server: S3Server) -> None:
+    """Consoles make empty objects whose names end in a slash; they do not make a lakehouse exist."""
+    prefix = storage.root.removeprefix(f"s3://{moto_server.bucket}/")
+    moto_server.client().put_object(Bucket=moto_server.bucket, Key=prefix, Body=b"")
+    assert not storage.exists()
+    assert ([], []) == (list(storage.list()), list(storage.list_dirs()[1]))
+
+
+def test_neighbours_are_not_seen(moto_server: S3Server) -> None:
+    """A root is a directory, not a prefix of names."""
+    name = uuid.uuid4().hex
+    near, far = (open_storage(f"s3://{moto_server.bucket}/{name}{end}", moto_server.options) for end in ("", "2"))
+    far.create("root", b"x")
+    assert not near.exists()
+    assert [] == list(near.list())
+
+
+def test_a_whole_bucket_can_be_a_root(moto_server: S3Server) -> None:
+    """The root need not have a path."""
+    moto_server.client().create_bucket(Bucket="whole")
+    storage = open_storage("s3://whole", moto_server.options)
+    assert not storage.exists()
+    storage.create("d/root", b"x")
+    assert ["d/root"] == [info.path for info in storage.list()]
+
+
+def test_credentials_come_from_the_environment(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with every other tool for S3."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "env-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "env-secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto_server.endpoint)
+    storage = open_storage(moto_server.new_root())
+    storage.create("root", b"x")
+    assert b"x" == storage.read("root")
+
+
+# Stores that are not safe.
+
+
+def test_a_store_that_ignores_exclusive_creation_is_refused(rclone_server: S3Server) -> None:
+    """Reading works; the proof fails, again and again, and harms nothing."""
+    storage = open_storage(rclone_server.new_root(), rclone_server.options)
+    storage.write_many([("root", b"first"), ("d/ü b", b"2")])
+    assert {"root": b"first", "d/ü b": b"2"} == dict(storage.read_many(["root", "d/ü b"]))
+    assert {"root", "d/ü b"} == {info.path for info in storage.list()}
+    for _ in range(2):
+        with pytest.raises(UnsafeStorage, match="ignores exclusive creation"):
+            storage.prove_exclusive_create("root", b"first")
+    assert b"first" == storage.read("root")
+    with pytest.raises(FileMissing):
+        storage.read("missing")
+    storage.delete_many(["root", "d/ü b"])
+    assert [] == list(storage.list())
+
+
+def test_the_doctor_names_what_is_wrong_with_such_a_store(rclone_server: S3Server) -> None:
+    """Everything else works."""
+    results = {result.name: result for result in probe(rclone_server.new_root(), rclone_server.options)}
+    assert not results["exclusive creation"].ok
+    assert "concurrent commits would overwrite each other" in results["exclusive creation"].detail
+    for name in ("write and read", "missing file", "replace", "list", "clock", "delete", "clean up"):
+        assert results[name].ok, results[name]
+
+
+def test_the_proof_is_made_once_a_process_and_root(moto_server: S3Server) -> None:
+    """A second handle of the same root trusts the first one's proof; another root does not."""
+    root = moto_server.new_root()
+    counts = []
+    for place in (root, root, moto_server.new_root()):
+        storage = open_storage(place, moto_server.options)
+        storage.replace("root", b"x")
+        storage.prove_exclusive_create("root", b"x")
+        counts.append(storage.counts.create)
+    assert [1, 0, 1] == counts
+
+
+# Failures.
+
+
+def test_a_missing_bucket_is_told(moto_server: S3Server) -> None:
+    """It is not an empty lakehouse."""
+    storage = open_storage("s3://no-such-bucket/lake", moto_server.options)
+    for call in (
+        lambda: storage.read("root"),
+        lambda: storage.create("root", b""),
+        storage.exists,
+        lambda: list(storage.list()),
+    ):
+        with pytest.raises(StorageError, match="bucket 'no-such-bucket' does not exist") as caught:
+            call()
+        assert not isinstance(caught.value, FileMissing)
+
+
+def test_a_server_that_is_not_there_is_told_after_the_retries(moto_server: S3Server) -> None:
+    """Without waiting long, and without saying who we are."""
+    options = {**moto_server.options, "endpoint_url": f"http://127.0.0.1:{free_port()}", "retries": 2}
+    storage = open_storage("s3://lakes/x", options)
+    with pytest.raises(StorageError, match="failed 3 times") as caught:
+        storage.read("root")
+    assert SECRET not in str(caught.value)
+    with pytest.raises(StorageError, match="outcome is unknown"):
+        storage.create("root", b"x")
+    assert 3 + 3 + 1 == storage.counts.requests()
+
+
+def test_wrong_options_are_told() -> None:
+    """Where they are given or where they are first used."""
+    with pytest.raises(InvalidInput, match="client_kwargs must be a mapping"):
+        open_storage("s3://b/x", {"client_kwargs": 3})
+    with pytest.raises(InvalidInput, match="no-such-profile"):
+        open_storage("s3://b/x", {"profile": "no-such-profile"}).read("root")
+
+
+def test_a_late_arrival_of_our_own_create_is_success(storage: Storage) -> None:
+    """The first try's answer is lost and reading back fails to see it; the second try is told that it exists."""
+    plan = attach(storage, FaultPlan("lose", at=1, kinds={"create"}))
+    real = plan.__call__
+
+    def blind_once(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if kind == "get" and plan.count == 1:
+            raise FileMissing(path)
+        return real(kind, path, action)
+
+    storage.interceptor = blind_once  # type: ignore[attr-defined]
+    storage.create("root", b"ours")
+    assert 2 == plan.count
+    assert b"ours" == storage.read("root")
+
+
+def test_a_conflict_of_conditions_is_tried_again_without_reading(storage: Storage) -> None:
+    """409 says that this try did nothing."""
+    tries = []
+
+    def conflict_once(kind: str, _path: str, action: Callable[[], Any]) -> Any:
+        tries.append(kind)
+        if len(tries) == 1:
+            raise _client_error(409, "ConditionalRequestConflict")
+        return action()
+
+    storage.interceptor = conflict_once  # type: ignore[attr-defined]
+    storage.create("root", b"x")
+    assert ["create", "create"] == tries
+
+
+def test_failed_keys_of_a_batch_are_reported_and_retried(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is throttled is tried again; one that is denied is reported."""
+    answers = [
+        {"Errors": [{"Key": "KEYb", "Code": "SlowDown"}, {"Key": "KEYc", "Code": "AccessDenied", "Message": "no"}]},
+        {"Errors": [{"Key": "KEYb", "Code": "InternalError"}]},
+        {},
+    ]
+    sent: list[list[str]] = []
+
+    def call(_operation: str, **parameters: Any) -> dict[str, Any]:
+        sent.append([item["Key"] for item in parameters["Delete"]["Objects"]])
+        return answers[len(sent) - 1]
+
+    monkeypatch.setattr(storage, "_prefix", "KEY")
+    monkeypatch.setattr(storage, "_call", call)
+    result = storage.delete_many(["a", "b", "c"])
+    assert (["a", "b"], [], {"c": "AccessDenied: no"}) == (result.deleted, result.missing, result.failed)
+    assert [["KEYa", "KEYb", "KEYc"], ["KEYb"], ["KEYb"]] == sent
+    assert 3 == storage.counts.delete
+
+
+def _client_error(status: int, code: str) -> Exception:
+    from botocore.exceptions import ClientError
+
+    response: Any = {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return ClientError(response, "Operation")
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "code", "expected"),
+    [
+        ("create", 412, "PreconditionFailed", AlreadyExists),
+        ("create", 409, "ConditionalRequestConflict", TransientError),
+        ("create", 501, "NotImplemented", UnsafeStorage),
+        ("create", 404, "NoSuchBucket", StorageError),
+        ("get", 404, "NoSuchKey", FileMissing),
+        ("get", 404, "NoSuchBucket", StorageError),
+        ("head", 404, "404", FileMissing),
+        ("put", 404, "NoSuchKey", StorageError),
+        ("get", 403, "AccessDenied", StorageDenied),
+        ("put", 403, "SignatureDoesNotMatch", StorageDenied),
+        ("get", 400, "ExpiredToken", StorageDenied),
+        ("get", 500, "InternalError", TransientError),
+        ("put", 503, "SlowDown", TransientError),
+        ("put", 429, "TooManyRequests", TransientError),
+        ("put", 400, "RequestTimeout", TransientError),
+        ("list", 502, "Bad Gateway", TransientError),
+        ("get", 301, "PermanentRedirect", StorageError),
+        ("put", 400, "InvalidArgument", StorageError),
+    ],
+)
+def test_answers_are_mapped(kind: str, status: int, code: str, expected: type[Exception]) -> None:
+    """Each answer of a server has one meaning."""
+    assert expected is type(map_error(kind, "s3://b/x", "b", _client_error(status, code)))
+
+
+def test_failures_of_the_network_may_be_mended() -> None:
+    """Timeouts, resets and cut answers are tried again."""
+    import aiohttp
+    from botocore import exceptions
+
+    for error in (
+        TimeoutError(),
+        ConnectionResetError(),
+        aiohttp.ClientPayloadError(),
+        exceptions.ReadTimeoutError(endpoint_url="x"),
+        exceptions.ConnectTimeoutError(endpoint_url="x"),
+        exceptions.EndpointConnectionError(endpoint_url="x"),
+        exceptions.ConnectionClosedError(endpoint_url="x"),
+        exceptions.IncompleteReadError(actual_bytes=1, expected_bytes=2),
+    ):
+        assert TransientError is type(map_error("get", "s3://b/x", "b", error)), error
+    assert StorageDenied is type(map_error("get", "s3://b/x", "b", exceptions.NoCredentialsError()))
+    assert StorageError is type(map_error("get", "s3://b/x", "b", RuntimeError("bug")))

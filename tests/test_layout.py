@@ -1,0 +1,82 @@
+"""The repository itself: pins, documents and rules of the test run that no other tool looks at."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.conftest import _skip_is_failure
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("trinitylake_core", "pipelines", "dagster_project")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+MAKE = re.compile(r"(?:(?<=`)|^(?: {4,}|\$ )?)make ([a-z-]+)(?=`|\s*(?:#.*)?$)", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def _anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_constraints_pin_every_dependency_within_its_bounds() -> None:
+    """Each line is ``name==version`` and nothing else; what pyproject.toml asks for is among them."""
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert [] == [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.!+-]+", line)]
+    pins = {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(r for extra in project["optional-dependencies"].values() for r in extra)]
+    for requirement in map(Requirement, wanted):
+        assert pins.get(canonicalize_name(requirement.name), "no pin") in requirement.specifier, requirement
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_name_only_what_exists(document: Path) -> None:
+    """Every ``make`` target and every link to a file or heading of this repository is there."""
+    text = document.read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set() == set(MAKE.findall(text)) - targets
+    for link in LINK.findall(text):
+        if "://" not in link:
+            path, _, anchor = link.partition("#")
+            target = document.parent / path if path else document
+            assert target.exists(), link
+            assert not anchor or anchor in _anchors(target.read_text(encoding="utf-8")), link
+
+
+def test_code_cites_the_invariants_of_the_format() -> None:
+    """docs/format.md numbers its invariants without gaps, and the code cites each and no other."""
+    documented = re.findall(r"^\* \*\*I(\d+)\*\* ", (ROOT / "docs/format.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [str(number) for number in range(1, 18)] == documented
+    code = "".join(path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("trinitylake_core/**/*.py")))
+    assert set(documented) == set(re.findall(r"\bI(\d{1,2})\b", code))
+
+
+def test_no_file_names_the_machine_it_was_made_on() -> None:
+    """A path of this checkout in a file would be wrong everywhere else."""
+    here = str(ROOT) + "/"
+    suffixes = (".py", ".pyi", ".md", ".toml", ".txt", ".yaml", ".yml", ".sh", ".proto")
+    roots = (*PACKAGES, "tests", "docs", "examples", "benchmarks", "scripts")
+    files = [path for name in roots for path in (ROOT / name).rglob("*") if path.suffix in suffixes]
+    files += [path for path in ROOT.iterdir() if path.suffix in suffixes]
+    assert [] == [str(path) for path in files if here in path.read_text(encoding="utf-8")]
+
+
+def test_packages_tell_type_checkers_that_they_are_typed() -> None:
+    """Each package has its ``py.typed``."""
+    assert [] == [name for name in PACKAGES if not (ROOT / name / "py.typed").is_file()]
+
+
+def test_a_skip_fails_in_ci() -> None:
+    """The rule of conftest.py turns a skip into a failure that tells why, and leaves an expected failure alone."""
+    skip = pytest.TestReport("t.py::t", ("t.py", 1, "t"), {}, "skipped", ("t.py", 1, "Skipped: no Java"), "call")
+    _skip_is_failure(skip)
+    assert ("failed", True) == (skip.outcome, "no Java" in str(skip.longrepr))
+    expected = pytest.TestReport("t.py::t", ("t.py", 1, "t"), {}, "skipped", None, "call", wasxfail="known")
+    _skip_is_failure(expected)
+    assert "skipped" == expected.outcome

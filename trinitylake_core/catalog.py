@@ -1,0 +1,190 @@
+"""What can be read from one version of a lakehouse: names, definitions, objects, content digest."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import mmh3
+
+from trinitylake_core import keys as names
+from trinitylake_core import tree
+from trinitylake_core.definitions import (
+    LakehouseDef,
+    NamespaceDef,
+    TableDef,
+    ViewDef,
+    decode_namespace,
+    decode_table,
+    decode_view,
+)
+from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, ObjectNotFound
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
+from trinitylake_core.locations import validate_path
+from trinitylake_core.node import Node
+from trinitylake_core.nodestore import NodeStore
+
+_DECODERS: Final[dict[str, Callable[[bytes, str], NamespaceDef | TableDef | ViewDef]]] = {
+    NAMESPACE: decode_namespace,
+    TABLE: decode_table,
+    VIEW: decode_view,
+}
+_DIGEST_MASK: Final = 2**128 - 1
+_T = TypeVar("_T", NamespaceDef, TableDef, ViewDef)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectEntry:
+    """One object of a version: what it is, its key, and the path of its definition."""
+
+    kind: str
+    namespace: str
+    name: str | None
+    key: str
+    path: str
+
+
+def codec_of(definition: LakehouseDef, *, sdk: bool = False) -> KeyCodec:
+    """Return the key codec of a lakehouse; ``sdk`` = written by the published Java SDK."""
+    return KeyCodec(
+        definition.namespace_name_max_size_bytes,
+        definition.table_name_max_size_bytes,
+        definition.view_name_max_size_bytes,
+        utf16=sdk,
+    )
+
+
+class CatalogView(abc.ABC):
+    """Reading methods over one root node, shared by lakehouse handles and transactions."""
+
+    _store: NodeStore
+    _keys: KeyCodec
+
+    @abc.abstractmethod
+    def _root_node(self) -> Node: ...
+
+    def _find(self, key: str) -> str | None:
+        return tree.search(self._store, self._root_node(), key)
+
+    def _batches(self, within: KeyRange) -> Iterator[tree.Batch]:
+        return tree.scan(self._store, self._root_node(), within)
+
+    # -- names ---------------------------------------------------------------------------------
+
+    @property
+    def codec(self) -> KeyCodec:
+        """What turns names into keys here."""
+        return self._keys
+
+    @property
+    def store(self) -> NodeStore:
+        """Where the nodes come from."""
+        return self._store
+
+    def namespaces(self) -> list[str]:
+        """Return the names of all namespaces, sorted. Reads the nodes that hold them."""
+        split = self._keys.split
+        return [split(key)[1] for key, _ in self._rows(self._keys.range(NAMESPACE))]
+
+    def tables(self, namespace: str) -> list[str]:
+        """Return the names of the tables in a namespace, sorted. Raises ``ObjectNotFound``."""
+        return self._names(TABLE, namespace)
+
+    def views(self, namespace: str) -> list[str]:
+        """Return the names of the views in a namespace, sorted. Raises ``ObjectNotFound``."""
+        return self._names(VIEW, namespace)
+
+    def _names(self, kind: str, namespace: str) -> list[str]:
+        split = self._keys.split
+        found = [split(key)[2] or "" for key, _ in self._rows(self._keys.range(kind, namespace))]
+        if not found and self._find(self._keys.namespace(namespace)) is None:
+            raise _not_found(NAMESPACE, namespace)
+        return found
+
+    def _rows(self, within: KeyRange) -> Iterator[tuple[str, str]]:
+        for keys, values in self._batches(within):
+            yield from zip(keys, values, strict=True)
+
+    def objects(self, namespace: str | None = None, kind: str | None = None) -> Iterator[ObjectEntry]:
+        """Yield all objects in key order: namespaces, then tables, then views.
+
+        Args:
+            namespace: only this namespace and what is in it.
+            kind: only ``namespace``, ``table`` or ``view``.
+
+        Raises:
+            InvalidInput: an unknown kind.
+        """
+        if kind is not None and kind not in names.KINDS:
+            raise InvalidInput(f"kind must be one of {', '.join(names.KINDS)}, not {kind!r}")
+        kinds: tuple[str | None, ...] = (kind,) if kind else names.KINDS if namespace is not None else (None,)
+        for each in kinds:
+            for key, path in self._rows(self._keys.range(each, namespace)):
+                yield ObjectEntry(*self._keys.split(key), key, path)
+
+    def digest(self) -> str:
+        """Return a hash of the logical content as 32 hex digits: kinds, names and definition paths.
+
+        Independent of the order, of the shape of the tree and of the name sizes. Reads every node.
+        """
+        total, split, digest_of = 0, self._keys.split, content_hash
+        for keys, values in self._batches(names.EVERYTHING):
+            for key, path in zip(keys, values, strict=True):
+                total += digest_of(*split(key), path)
+        return format(total & _DIGEST_MASK, "032x")
+
+    # -- definitions ---------------------------------------------------------------------------
+
+    def namespace(self, namespace: str) -> NamespaceDef:
+        """Return the definition of a namespace. Raises ``ObjectNotFound``, ``CorruptDefinition``."""
+        return self._definition(NAMESPACE, self._keys.namespace(namespace), namespace, NamespaceDef)
+
+    def table(self, namespace: str, name: str) -> TableDef:
+        """Return the definition of a table. One ``get`` a level below the root and one for the definition.
+
+        Raises:
+            ObjectNotFound: no such table.
+            CorruptDefinition: its file is missing or garbage.
+        """
+        return self._definition(TABLE, self._keys.table(namespace, name), f"{namespace}.{name}", TableDef)
+
+    def view(self, namespace: str, name: str) -> ViewDef:
+        """Return the definition of a view. Raises ``ObjectNotFound``, ``CorruptDefinition``."""
+        return self._definition(VIEW, self._keys.view(namespace, name), f"{namespace}.{name}", ViewDef)
+
+    def definition_of(self, entry: ObjectEntry) -> NamespaceDef | TableDef | ViewDef:
+        """Return the definition that an entry of :meth:`objects` points to. One ``get``."""
+        return decode_definition(entry.kind, self._read_definition(entry.path), entry.path)
+
+    def _definition(self, kind: str, key: str, label: str, of: type[_T]) -> _T:
+        path = self._find(key)
+        if path is None:
+            raise _not_found(kind, label)
+        definition = decode_definition(kind, self._read_definition(path), path)
+        if not isinstance(definition, of):
+            raise TypeError(f"{kind} definitions are no {of.__name__}")
+        return definition
+
+    def _read_definition(self, path: str) -> bytes:
+        try:
+            return self._store.storage.read(validate_path(path))
+        except FileMissing:
+            raise CorruptDefinition(f"definition file {path!r} is missing", path=path) from None
+        except InvalidLocation as error:
+            raise CorruptDefinition(str(error), path=path) from None
+
+
+def decode_definition(kind: str, data: bytes, path: str) -> NamespaceDef | TableDef | ViewDef:
+    """Return the definition of an object of a kind. Raises ``CorruptDefinition``."""
+    return _DECODERS[kind](data, path)
+
+
+def content_hash(kind: str, namespace: str, name: str | None, path: str) -> int:
+    """Return what one object adds to the content digest, a 128-bit number."""
+    return mmh3.hash128(f"{kind}\0{namespace}\0{name or ''}\0{path}", signed=False)
+
+
+def _not_found(kind: str, label: str) -> ObjectNotFound:
+    return ObjectNotFound(f"there is no {kind} {label!r} in this version")

@@ -1,0 +1,150 @@
+"""The changes that are no transactions: compaction, rollback, new definitions, a new boundary (format, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trinitylake_core import spec
+from trinitylake_core.commit import Draft, Files, new_id, whoami
+from trinitylake_core.definitions import LakehouseDef, encode
+from trinitylake_core.errors import CommitConflict, PlanOutdated
+from trinitylake_core.locations import lakehouse_def_path
+from trinitylake_core.node import Messages, Node
+from trinitylake_core.nodestore import NodeWriter
+from trinitylake_core.versions import Root, copy_of_definition
+
+_NO_MESSAGES = Messages()
+
+
+class TreeReplaced(CommitConflict):
+    """A rollback or a bulk load came in between: start over from the newest version."""
+
+
+def facts(**more: Any) -> dict[str, Any]:
+    """Return a summary that tells who acted, without what is not known."""
+    return {"author": whoami()} | {name: value for name, value in more.items() if value is not None}
+
+
+def definition_rows(path: str, data: bytes) -> dict[str, str | None]:
+    """Return the system rows that point to a lakehouse definition."""
+    return {spec.LAKEHOUSE_DEF: path, spec.LAKEHOUSE_DEF_COPY: copy_of_definition(data, path)}
+
+
+class SameContent:
+    """A version that says what its base says: for a new definition or a new boundary. Conflicts with nothing."""
+
+    def __init__(self, operation: str, summary: dict[str, Any], system: dict[str, str | None] | None = None) -> None:
+        self._operation = operation
+        self._summary = summary
+        self._system = system or {}
+        self._txn = new_id()
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the base's node under new system rows. Rewrites nothing."""
+        del created_at_millis, writer
+        return Draft(
+            base.node.with_messages(_NO_MESSAGES), self._operation, self._txn, self._summary, dict(self._system)
+        )
+
+    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
+        """Accept whatever was committed meanwhile."""
+
+
+class NewDefinition(SameContent):
+    """A version with an edited lakehouse definition; after a lost race the edit is made again on the newest one."""
+
+    def __init__(
+        self, files: Files, operation: str, summary: dict[str, Any], edit: Callable[[LakehouseDef, Root], LakehouseDef]
+    ) -> None:
+        super().__init__(operation, summary)
+        self._files = files
+        self._edit = edit
+        self.written: list[str] = []
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Write the edited definition and return the base's node pointing to it. One ``put``."""
+        definition = self._edit(self._files.definition(base), base)
+        path, data = lakehouse_def_path(), encode(definition)
+        self._files.storage.write_many([(path, data)])
+        self.written.append(path)
+        self._system = definition_rows(path, data)
+        return super().build(base, created_at_millis, writer)
+
+
+class Compacted:
+    """A root whose messages were pushed down; whatever writers commit meanwhile is appended to it again.
+
+    ``node`` was made from version ``base``; its non-root nodes are written already.
+    """
+
+    def __init__(self, node: Node, summary: dict[str, Any], *, before_create: Callable[[], None] | None = None) -> None:
+        self._node = node
+        self._replayed = Messages()
+        self._summary = summary
+        self._txn = new_id()
+        self._before_create = before_create
+        self.rebased_over = 0
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the compacted root, its buffer holding the messages committed since."""
+        del base, created_at_millis, writer
+        if self._before_create is not None:
+            self._before_create()
+        summary = {**self._summary, "rebased_over": self.rebased_over} if self.rebased_over else self._summary
+        return Draft(self._node.with_messages(self._replayed), spec.OP_COMPACT, self._txn, summary, disposable=False)
+
+    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
+        """Take over the messages of newer versions, oldest first. Raises ``TreeReplaced``."""
+        del base
+        for root in newer:
+            if root.operation in spec.QUIET_OPERATIONS:
+                continue
+            if root.operation not in spec.TRANSACTIONAL_OPERATIONS:
+                raise TreeReplaced(
+                    f"version {root.version} ({root.operation or 'of another writer'}) replaced the whole tree; "
+                    "compact again from there",
+                    version=root.version,
+                )
+            self._replayed.extend(root.own_messages())
+            self.rebased_over += 1
+
+
+class RolledBack:
+    """A root that says what an older one says (format, section 6). Somebody else's commit in between stops it."""
+
+    def __init__(self, files: Files, target: Root, summary: dict[str, Any], *, force: bool = False) -> None:
+        self._files = files
+        self._target = target
+        self._summary = summary
+        self._force = force
+        self._txn = new_id()
+        self._definition = ("", b"")
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the target's node, under the target's definition with the base's snapshots. At most one ``put``."""
+        del created_at_millis, writer
+        path, data = self._definition_for(base)
+        rows = definition_rows(path, data) | {spec.ROLLBACK_FROM_ROOT: base.path}
+        return Draft(self._target.node.with_messages(_NO_MESSAGES), spec.OP_ROLLBACK, self._txn, self._summary, rows)
+
+    def _definition_for(self, base: Root) -> tuple[str, bytes]:
+        target, newest = self._files.definition(self._target), self._files.definition(base)
+        if target.snapshots == newest.snapshots:
+            return self._target.definition_path, encode(target)
+        definition = LakehouseDef()
+        definition.CopyFrom(target)
+        definition.snapshots.clear()
+        for name, snapshot in newest.snapshots.items():
+            definition.snapshots[name].CopyFrom(snapshot)
+        path, data = lakehouse_def_path(), encode(definition)
+        self._files.storage.write_many([(path, data)])
+        return path, data
+
+    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
+        """Stop: the plan was made for another version. With ``force`` go on. Raises ``PlanOutdated``."""
+        if not self._force:
+            raise PlanOutdated(
+                f"version {newer[-1].version} was committed while the rollback from {base.version} was planned; "
+                "look at the new plan (--dry-run), or roll back whatever came in between too with --force"
+            )

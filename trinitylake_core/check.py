@@ -1,0 +1,273 @@
+"""Integrity: yields every broken invariant of one version, by its number in ``docs/format.md``.
+
+Reads the files themselves, past every cache. A file that cannot be read is reported, what hangs below
+it is skipped, and the walk goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trinitylake_core import nodefile, spec, tree
+from trinitylake_core.catalog import codec_of, decode_definition
+from trinitylake_core.definitions import LakehouseDef
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidDefinition, InvalidLocation, InvalidName
+from trinitylake_core.keys import NAMESPACE, KeyCodec
+from trinitylake_core.locations import validate_path
+from trinitylake_core.node import Messages, Node, merged
+from trinitylake_core.storage import Storage
+from trinitylake_core.versions import Root, Versions
+
+_HINTS: Final = {
+    "I1": "the file is damaged: restore it from an export, or roll back to a version that does not use it",
+    "I10": "restore the file from an export, or roll back to a version that does not use it",
+    "I13": "roll back to the version before; if its definition is gone too, restore it from an export",
+    "I14": "the history was tampered with; the content of this version is still readable",
+    "I15": "drop or re-create the object, or restore its definition from an export",
+    "I16": "run `trinitylake expire` again: it rewrites the boundary",
+    "I17": "drop the snapshot, or restore its files from an export",
+}
+_REWRITE: Final = "run `trinitylake compact`: it rewrites the nodes; if the finding stays, restore from an export"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken invariant: its number, the file, what is wrong, and what to do."""
+
+    invariant: str
+    file: str
+    message: str
+    hint: str
+
+
+def violation(invariant: str, file: str, message: str) -> Violation:
+    """Return a finding with the advice that goes with its invariant."""
+    return Violation(invariant, file, message, _HINTS.get(invariant, _REWRITE))
+
+
+def check_version(versions: Versions, version: int, *, definitions: bool = False) -> Iterator[Violation]:
+    """Yield every broken invariant of a version. One ``get`` a node, with ``definitions`` one an object.
+
+    Raises:
+        VersionNotFound, VersionExpired: there is no such version.
+        StorageError: the storage failed; nothing is said about the version.
+    """
+    try:
+        root = versions.root(version)
+        definition = versions.definition(root)
+    except (Corrupt, InvalidDefinition) as error:
+        path = getattr(error, "path", None) or versions.path(version)
+        yield violation(getattr(error, "invariant", "I13"), path, str(error))
+        return
+    yield from check_root(versions, root)
+    yield from TreeCheck(versions.storage, definition, sdk=versions.sdk, definitions=definitions).run(root)
+    yield from check_snapshots(versions, definition)
+
+
+def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
+    """Yield what is wrong with a root's system rows and its link to the version before. One ``get``."""
+    node = root.node
+    if node.canonical and spec.VERSION not in node.system:
+        yield violation("I13", root.path, "the root does not say its version")
+    if root.version == 0 or root.version <= root.oldest_version:
+        return
+    try:
+        before = versions.try_root(root.version - 1)
+    except Corrupt as error:
+        yield violation("I14", root.path, f"the previous root cannot be read: {error}")
+        return
+    if before is None:
+        if versions.boundary() < root.version:
+            yield violation("I14", root.path, f"the previous root, version {root.version - 1}, is missing")
+        return
+    if root.previous_root != before.path:
+        yield violation("I14", root.path, f"previous_root is {root.previous_root!r} instead of {before.path!r}")
+    if root.created_at_millis <= before.created_at_millis:
+        yield violation("I14", root.path, f"was not created after version {before.version}, by created_at_millis")
+    if root.oldest_version < before.oldest_version:
+        yield violation("I14", root.path, f"oldest_version fell from {before.oldest_version} to {root.oldest_version}")
+
+
+def check_snapshots(versions: Versions, definition: LakehouseDef) -> Iterator[Violation]:
+    """Yield snapshots whose root cannot be read. One ``get`` a snapshot."""
+    for name, snapshot in sorted(definition.snapshots.items()):
+        if snapshot.target_uri:
+            continue
+        try:
+            nodefile.decode(
+                versions.storage.read(validate_path(snapshot.root_node_file_path)),
+                snapshot.root_node_file_path,
+                definition.order,
+            )
+        except (FileMissing, Corrupt, InvalidLocation) as error:
+            yield violation("I17", snapshot.root_node_file_path, f"snapshot {name!r} cannot be read: {error}")
+
+
+def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
+    """Yield what is wrong with the boundary file. Two ``get``; a stale hint is no violation."""
+    boundary = versions.boundary()
+    if boundary > newest.version:
+        yield violation(
+            "I16", spec.BOUNDARY_FILE, f"the boundary {boundary} lies beyond the newest version {newest.version}"
+        )
+    elif versions.try_root(boundary) is None:
+        yield violation(
+            "I16", spec.BOUNDARY_FILE, f"version {boundary}, the oldest one by the boundary, does not exist"
+        )
+
+
+@dataclass(slots=True)
+class _Totals:
+    keys: int = 0
+    messages: int = 0
+
+
+class TreeCheck:
+    """One walk over a tree, in key order, one path in memory."""
+
+    def __init__(
+        self, storage: Storage, definition: LakehouseDef, *, sdk: bool = False, definitions: bool = False
+    ) -> None:
+        self._storage = storage
+        self._order = definition.order
+        self._keys: KeyCodec = codec_of(definition, sdk=sdk)
+        self._definitions = definitions
+        self._seen: set[str] = set()
+        self._namespaces: set[str] = set()
+
+    def run(self, root: Root) -> Iterator[Violation]:
+        """Yield every broken invariant of the tree below a root."""
+        totals = _Totals()
+        yield from self._node(root.node, root.path, (None, None), Messages(), totals, top=True)
+
+    def _node(
+        self,
+        node: Node,
+        path: str,
+        bounds: tuple[str | None, str | None],
+        newer: Messages,
+        totals: _Totals,
+        *,
+        top: bool,
+    ) -> Iterator[Violation]:
+        if node.canonical:
+            yield from check_node(node, path, self._order, bounds, top=top)
+        messages = merged(node.pending, newer)
+        inside = _Totals(len(node.keys), len(node.buffer))
+        if node.is_leaf:
+            yield from self._entries(*tree.applied(node.keys, node.values, messages), path)
+        else:
+            yield from self._children(node, path, bounds, messages, inside)
+        for row, told, found in (
+            (spec.SUBTREE_KEYS, node.subtree_keys, inside.keys),
+            (spec.SUBTREE_MESSAGES, node.subtree_messages, inside.messages),
+        ):
+            if told is not None and told != found:
+                yield violation("I9", path, f"{row} says {told}, the subtree holds {found}")
+        totals.keys += inside.keys
+        totals.messages += inside.messages
+
+    def _children(
+        self, node: Node, path: str, bounds: tuple[str | None, str | None], messages: Messages, inside: _Totals
+    ) -> Iterator[Violation]:
+        ordered = all(a < b for a, b in zip(node.keys, node.keys[1:], strict=False))
+        for index, (child_path, data) in enumerate(self._storage.read_many(node.children)):
+            low, high = node.bounds(index)
+            around = (low or bounds[0], high or bounds[1])
+            totals = _Totals()
+            part = messages.between(low, high) if ordered else Messages()
+            found = self._child(node, path, child_path, data)
+            if isinstance(found, Violation):
+                yield found
+            else:
+                yield from self._node(found, child_path, around, part, totals, top=False)
+                yield from _counted(node, path, index, totals)
+            inside.keys += totals.keys
+            inside.messages += totals.messages
+            if index < len(node.keys):
+                row = slice(index, index + 1)
+                pivot = messages.on(node.keys[index])
+                yield from self._entries(*tree.applied(node.keys[row], node.values[row], pivot), path)
+
+    def _child(self, parent: Node, parent_path: str, path: str, data: bytes | FileMissing) -> Node | Violation:
+        if isinstance(data, FileMissing):
+            return violation("I10", path, f"the file is missing, but {parent_path!r} points to it")
+        if path in self._seen:
+            return violation("I10", path, f"reached a second time, from {parent_path!r}")
+        self._seen.add(path)
+        try:
+            node = nodefile.decode(data, path, self._order)
+            tree.child_height(parent, path, node)
+        except Corrupt as error:
+            return violation(error.invariant, path, str(error))
+        return node
+
+    def _entries(self, keys: Sequence[str], values: Sequence[str], path: str) -> Iterator[Violation]:
+        for key, value in zip(keys, values, strict=True):
+            try:
+                name = self._keys.decode(key)
+                validate_path(value)
+            except (InvalidName, InvalidLocation) as error:
+                yield violation("I11", path, str(error))
+                continue
+            if name.kind == NAMESPACE:
+                self._namespaces.add(name.namespace)
+            elif name.namespace not in self._namespaces:
+                yield violation("I12", path, f"{name.kind} {str(name)!r} lies in a namespace that does not exist")
+            if self._definitions:
+                yield from check_definition(self._storage, name.kind, str(name), value)
+
+
+def check_definition(storage: Storage, kind: str, name: str, path: str) -> Iterator[Violation]:
+    """Yield what is wrong with one definition file. One ``get``."""
+    try:
+        decode_definition(kind, storage.read(path), path)
+    except FileMissing:
+        yield violation("I15", path, f"the definition of {kind} {name!r} is missing")
+    except Corrupt as error:
+        yield violation("I15", path, f"the definition of {kind} {name!r}: {error}")
+
+
+def check_node(
+    node: Node, path: str, order: int, bounds: tuple[str | None, str | None], *, top: bool
+) -> Iterator[Violation]:
+    """Yield what is wrong within one canonical node. No request."""
+    if not node.checksummed and node.height is not None:
+        yield violation("I1", path, "the checksum is gone from a file that this library wrote")
+    if node.table_rows != order:
+        yield violation("I2", path, f"the key table has {node.table_rows} rows instead of {order}")
+    if any(a >= b for a, b in zip(node.keys, node.keys[1:], strict=False)):
+        yield violation("I3", path, "keys are not strictly ascending")
+    yield from _check_ranges(node, path, bounds)
+    if len(node.keys) > order - 1 or (not top and len(node.keys) < -(-order // 2) - 1):
+        yield violation("I6", path, f"{len(node.keys)} keys in a node of order {order}")
+    if top and node.children and not node.keys:
+        yield violation("I6", path, "the root has a single child")
+    if node.height is not None and (node.height == 0) != node.is_leaf:
+        yield violation("I8", path, f"height {node.height}, but it has {len(node.children)} children")
+    for row, counts in ((spec.CHILD_KEYS, node.child_keys), (spec.CHILD_MESSAGES, node.child_messages)):
+        if counts is not None and len(counts) != len(node.children):
+            yield violation("I9", path, f"{row} counts {len(counts)} children of {len(node.children)}")
+
+
+def _check_ranges(node: Node, path: str, bounds: tuple[str | None, str | None]) -> Iterator[Violation]:
+    low, high = bounds
+    for key in node.keys:
+        if (low is not None and key <= low) or (high is not None and key >= high):
+            yield violation("I4", path, f"key {key.rstrip()!r} lies outside the pivots around its node")
+    for key, _, txn in node.buffer:
+        if (low is not None and key <= low) or (high is not None and key >= high):
+            yield violation("I5", path, f"a message for {key.rstrip()!r} lies outside the pivots around its node")
+        if not txn:
+            yield violation("I5", path, f"a message for {key.rstrip()!r} has no transaction ID")
+
+
+def _counted(node: Node, path: str, index: int, totals: _Totals) -> Iterator[Violation]:
+    for row, counts, found in (
+        (spec.CHILD_KEYS, node.child_keys, totals.keys),
+        (spec.CHILD_MESSAGES, node.child_messages, totals.messages),
+    ):
+        if counts is not None and index < len(counts) and counts[index] != found:
+            yield violation("I9", path, f"{row} says {counts[index]} for child {index}, which holds {found}")

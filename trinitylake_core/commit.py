@@ -1,0 +1,276 @@
+"""The commit protocol: the only creator of roots (format, section 6).
+
+A *change* builds a root on top of a base. When somebody else won the version, the change is asked
+whether it may be rebased onto what was committed meanwhile, and is built again on top of that.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import os
+import random
+import socket
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+from trinitylake_core import spec
+from trinitylake_core.definitions import LakehouseDef
+from trinitylake_core.errors import (
+    AlreadyExists,
+    CommitConflict,
+    ReadOnly,
+    StorageError,
+    TransactionExpired,
+)
+from trinitylake_core.node import Messages, Node
+from trinitylake_core.nodefile import encode
+from trinitylake_core.nodestore import NodeStore, NodeWriter
+from trinitylake_core.rewrite import Rewriter, heaviest_children
+from trinitylake_core.storage import Storage
+from trinitylake_core.versions import Root, Versions
+
+_LOG = logging.getLogger(__name__)
+MAX_ATTEMPTS = 100
+"""How often a lost race is tried again before the commit gives up."""
+_BACKOFF_SECONDS = 0.005
+_BACKOFF_MAX_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a new root will say. ``system`` adds to, or replaces, the rows that every commit carries forward."""
+
+    node: Node
+    operation: str
+    txn: str
+    summary: dict[str, Any] = field(default_factory=dict)
+    system: dict[str, str | None] = field(default_factory=dict)
+    disposable: bool = True
+    """Whether the nodes written for this draft are of no use when the race is lost."""
+
+
+class Change(Protocol):
+    """Something that becomes a version."""
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the root on top of ``base``. Non-root nodes go to ``writer``."""
+
+    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
+        """Prepare for being built on top of the last of ``newer``. Raises ``CommitConflict``."""
+
+
+class Files:
+    """Storage, nodes and versions of one lakehouse: what reading and committing need.
+
+    ``tip`` is the newest root this process has seen; a transaction begins there.
+    """
+
+    def __init__(self, storage: Storage, versions: Versions, tip: Root, *, strict: bool = False) -> None:
+        self.storage = storage
+        self.versions = versions
+        self.tip = tip
+        self.strict = strict
+        definition = versions.definition(tip)
+        self.store = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
+
+    def definition(self, root: Root) -> LakehouseDef:
+        """Return the lakehouse definition of a version."""
+        return self.versions.definition(root)
+
+    def saw(self, root: Root) -> None:
+        """Remember a root that may be the newest."""
+        if root.version > self.tip.version:
+            self.tip = root
+
+    def strict_check(self, node: Node) -> None:
+        """Prove a root about to be created, in strict mode. Reads the whole tree."""
+
+    def fork(self) -> Files:
+        """Return the same files with a node store of its own, for one writer."""
+        return Files(self.storage, self.versions, self.tip, strict=self.strict)
+
+
+def commit(
+    files: Files,
+    base: Root,
+    change: Change,
+    *,
+    began_at_millis: int | None = None,
+    attempts: int = MAX_ATTEMPTS,
+) -> Root:
+    """Make a change the next version, rebasing over whoever comes first, and return its root.
+
+    Costs what the change writes, 1 ``create`` and 1 ``put`` (the hint); for each lost race one
+    ``get`` a version lost to. Everything the root refers to is durable before the root is visible.
+
+    Raises:
+        CommitConflict: the change does not go with what was committed meanwhile.
+        TransactionExpired: more than ``txn_ttl_millis`` passed since ``began_at_millis``.
+        ReadOnly, UnsafeStorage, StorageError.
+    """
+    refuse_foreign(files, base)
+    lifetime = _Lifetime(
+        now_millis() if began_at_millis is None else began_at_millis, files.definition(base).txn_ttl_millis
+    )
+    for attempt in range(attempts):
+        lifetime.refuse_expired()
+        files.storage.prove_exclusive_create(base.path, bytes(base.data))
+        root = _attempt(files, base, change, lifetime)
+        if root is not None:
+            files.saw(root)
+            write_hint(files.storage, root.version)
+            return root
+        newer = newer_roots(files.versions, base)
+        change.rebase(base, newer)
+        base = newer[-1]
+        files.saw(base)
+        time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
+    raise CommitConflict(
+        f"gave up after {attempts} lost races; try again when fewer writers commit", version=base.version
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lifetime:
+    """When a transaction began and how long it may live (the name-reuse fence of the format, section 6)."""
+
+    began_at_millis: int
+    ttl_millis: int
+
+    def refuse_expired(self) -> None:
+        if now_millis() >= self.began_at_millis + self.ttl_millis:
+            raise TransactionExpired("the transaction is past its time to live (txn_ttl_millis); begin a new one")
+
+    def in_second_half(self) -> bool:
+        return now_millis() >= self.began_at_millis + self.ttl_millis // 2
+
+
+def _attempt(files: Files, base: Root, change: Change, lifetime: _Lifetime) -> Root | None:
+    stamp = max(now_millis(), base.created_at_millis + 1)
+    writer = NodeWriter(files.store)
+    draft = change.build(base, stamp, writer)
+    node = finished(base, draft, stamp)
+    data = encode(node, writer.order)
+    node.nbytes = len(data)
+    path = files.versions.path(base.version + 1)
+    writer.flush()
+    if files.strict:
+        files.strict_check(node)
+    try:
+        files.storage.create(path, data)
+    except AlreadyExists:
+        if draft.disposable:
+            remove_quietly(files.storage, writer.written)
+        return None
+    if lifetime.in_second_half() and files.versions.boundary() > base.version + 1:
+        remove_quietly(files.storage, [path])
+        raise TransactionExpired(
+            f"version {base.version + 1} had expired before this commit reached it; begin a new transaction"
+        )
+    return Root(base.version + 1, path, node, data)
+
+
+def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
+    """Return the root node of a draft with all its system rows set."""
+    carried = base.node.system if base is not None else {}
+    version = 0 if base is None else base.version + 1
+    rows: dict[str, str | None] = {
+        spec.LAKEHOUSE_DEF: carried.get(spec.LAKEHOUSE_DEF),
+        spec.LAKEHOUSE_DEF_COPY: carried.get(spec.LAKEHOUSE_DEF_COPY),
+        spec.PREVIOUS_ROOT: None if base is None else base.path,
+        spec.VERSION: str(version),
+        spec.CREATED_AT_MILLIS: str(stamp),
+        spec.OLDEST_VERSION: carried.get(spec.OLDEST_VERSION, "0"),
+        spec.OPERATION: draft.operation,
+        spec.TXN_ID: draft.txn,
+        spec.SUMMARY: json.dumps(draft.summary, separators=(",", ":"), sort_keys=True),
+    }
+    rows |= draft.system
+    draft.node.system = {name: value for name, value in rows.items() if value is not None}
+    return draft.node
+
+
+def newer_roots(versions: Versions, base: Root) -> list[Root]:
+    """Return every root committed after ``base``, oldest first. One ``get`` each and one that finds nothing.
+
+    Raises:
+        TransactionExpired: the versions after ``base`` have expired already.
+    """
+    found: list[Root] = []
+    step = 1
+    while True:
+        first = base.version + len(found) + 1
+        for root in versions.roots(range(first, first + step)):
+            if root is None:
+                if not found:
+                    raise TransactionExpired(f"the versions after {base.version} have expired; begin a new transaction")
+                return found
+            found.append(root)
+        step = min(step * 2, 64)
+
+
+def refuse_foreign(files: Files, base: Root) -> None:
+    """Refuse to write a lakehouse that another generation of the format wrote. Raises ``ReadOnly``."""
+    if files.versions.sdk or not base.node.canonical or spec.LAKEHOUSE_DEF not in base.node.system:
+        raise ReadOnly(
+            f"{files.storage.root} was written by another generation of the format and is read-only here; "
+            f"`trinitylake upgrade {files.storage.root} <new root>` writes a canonical copy that can be changed"
+        )
+
+
+def write_hint(storage: Storage, version: int) -> None:
+    """Write the latest hint, best effort: nothing ever trusts it. One ``put``."""
+    try:
+        storage.replace(spec.HINT_FILE, str(version).encode(), durable=False)
+    except StorageError as error:
+        _LOG.warning("the latest hint was not written, readers will search a little longer: %s", error)
+
+
+def remove_quietly(storage: Storage, paths: Sequence[str]) -> None:
+    """Remove files that nothing refers to; what cannot be removed is an orphan for `clean`."""
+    if not paths:
+        return
+    try:
+        storage.delete_many(paths)
+    except StorageError as error:
+        _LOG.warning("%d files of a commit that failed are left as orphans: %s", len(paths), error)
+
+
+def flushed_for(writer: NodeWriter, base: Root, own: Messages, stamp: int) -> Node:
+    """Return the node of ``base``, its older messages pushed down if with ``own`` it would outgrow its target."""
+    node, target = base.node, writer.target_bytes
+    size = own.nbytes()
+    if node.estimated_bytes() + size <= target or not node.buffer.keys:
+        return node
+    rewriter = Rewriter(writer, stamp)
+    tree = rewriter.flush(rewriter.ref_of(node, base.path), heaviest_children(max(target - size, target // 2)))
+    rewriter.open(tree)
+    return rewriter.node_of(tree)
+
+
+def new_id() -> str:
+    """Return a new transaction ID."""
+    return str(uuid.uuid4())
+
+
+def now_millis() -> int:
+    """Return the time in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+@cache
+def whoami() -> str:
+    """Return who is running this process, for the summary of a version; ``TRINITYLAKE_AUTHOR`` overrides."""
+    if author := os.environ.get("TRINITYLAKE_AUTHOR"):
+        return author
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,81 @@
+"""Definitions: what a lakehouse says about itself, its namespaces, tables and views (format, section 5)."""
+
+from trinitylake_core.definitions.codec import (
+    DECODERS,
+    Definition,
+    decode_lakehouse,
+    decode_namespace,
+    decode_table,
+    decode_transaction,
+    decode_view,
+    encode,
+    to_dict,
+)
+from trinitylake_core.definitions.difference import describe_difference
+from trinitylake_core.definitions.lakehouse import (
+    altered_lakehouse,
+    effective,
+    key_table_max_bytes,
+    new_lakehouse_def,
+)
+from trinitylake_core.definitions.objects import (
+    altered_namespace,
+    altered_table,
+    namespace_def,
+    table_def,
+)
+from trinitylake_core.definitions.schema import schema_from_arrow, schema_to_arrow
+from trinitylake_core.definitions.schema_checks import check_schema
+from trinitylake_core.definitions.trinitylake_pb2 import (
+    Column,
+    DataType,
+    FullName,
+    IsolationLevel,
+    LakehouseDef,
+    NamespaceDef,
+    Schema,
+    SnapshotDef,
+    SQLRepresentation,
+    TableDef,
+    TransactionDef,
+    ViewDef,
+)
+from trinitylake_core.definitions.views import altered_view, view_def
+
+__all__ = [
+    "DECODERS",
+    "Column",
+    "DataType",
+    "Definition",
+    "FullName",
+    "IsolationLevel",
+    "LakehouseDef",
+    "NamespaceDef",
+    "SQLRepresentation",
+    "Schema",
+    "SnapshotDef",
+    "TableDef",
+    "TransactionDef",
+    "ViewDef",
+    "altered_lakehouse",
+    "altered_namespace",
+    "altered_table",
+    "altered_view",
+    "check_schema",
+    "decode_lakehouse",
+    "decode_namespace",
+    "decode_table",
+    "decode_transaction",
+    "decode_view",
+    "describe_difference",
+    "effective",
+    "encode",
+    "key_table_max_bytes",
+    "namespace_def",
+    "new_lakehouse_def",
+    "schema_from_arrow",
+    "schema_to_arrow",
+    "table_def",
+    "to_dict",
+    "view_def",
+]

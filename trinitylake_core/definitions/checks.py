@@ -1,0 +1,90 @@
+"""Checks of what a caller puts into a definition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, MutableMapping
+
+from trinitylake_core.errors import InvalidDefinition
+
+UINT32_MAX = 2**32 - 1
+UINT64_MAX = 2**64 - 1
+
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+"""Control characters other than white space."""
+
+
+def checked_text(what: str, value: object, *, empty: bool = False) -> str:
+    """Return ``value`` if it is text that UTF-8 can hold, and not empty unless that is allowed.
+
+    Raises:
+        InvalidDefinition: it is not; the message begins with ``what``.
+    """
+    if not isinstance(value, str):
+        raise InvalidDefinition(f"{what} must be text, not {type(value).__name__}")
+    if not value and not empty:
+        raise InvalidDefinition(f"{what} must not be empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidDefinition(f"{what} holds a lone surrogate, which UTF-8 cannot: {value!r}") from error
+    return value
+
+
+def checked_int(what: str, value: object, *, low: int, high: int) -> int:
+    """Return ``value`` if it is a whole number from ``low`` to ``high``, both included.
+
+    Raises:
+        InvalidDefinition: it is not; the message begins with ``what``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidDefinition(f"{what} must be a whole number, not {type(value).__name__}")
+    if not low <= value <= high:
+        raise InvalidDefinition(f"{what} must be between {low} and {high}, not {value}")
+    return value
+
+
+def checked_choice(what: str, value: object, choices: Collection[str]) -> str:
+    """Return ``value`` if it is one of ``choices``.
+
+    Raises:
+        InvalidDefinition: it is not; the message begins with ``what`` and lists the choices.
+    """
+    if isinstance(value, str) and value in choices:
+        return value
+    raise InvalidDefinition(f"{what} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def checked_properties(what: str, properties: Mapping[str, str] | None) -> dict[str, str]:
+    """Return ``properties`` as a dictionary of text by text; ``None`` is empty.
+
+    Raises:
+        InvalidDefinition: it is not a mapping, or a name or a value is not text.
+    """
+    if properties is None:
+        return {}
+    if not isinstance(properties, Mapping):
+        raise InvalidDefinition(f"{what} must be a mapping, not {type(properties).__name__}")
+    return {
+        checked_text(f"a name in {what}", name): checked_text(f"{what}[{name!r}]", value, empty=True)
+        for name, value in properties.items()
+    }
+
+
+def merge_properties(what: str, into: MutableMapping[str, str], changes: Mapping[str, str | None] | None) -> None:
+    """Merge ``changes`` into the properties ``into``; the value ``None`` removes a property.
+
+    Removing a property that is not there is no error: the caller wants it gone, and it is.
+
+    Raises:
+        InvalidDefinition: a name or a value is not text; ``into`` is unchanged then.
+    """
+    if changes is None:
+        return
+    if not isinstance(changes, Mapping):
+        raise InvalidDefinition(f"{what} must be a mapping, not {type(changes).__name__}")
+    removed = [checked_text(f"a name in {what}", name) for name, value in changes.items() if value is None]
+    kept = checked_properties(what, {name: value for name, value in changes.items() if value is not None})
+    for name in removed:
+        into.pop(name, None)
+    into.update(kept)

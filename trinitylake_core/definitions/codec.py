@@ -1,0 +1,183 @@
+"""Definitions to bytes and back (format, section 5).
+
+proto3 has no required fields: an empty file parses as a definition with every field at its default.
+Each definition that the published Java SDK wrote has an ``id``, and so has each of ours, so a file
+without one is damaged.
+
+Field 4 of a view holds SQL representations (ours) or one serialized Substrait relation (the
+published Java SDK). Both are byte strings on the wire. A payload is SQL when it parses as a
+``SQLRepresentation`` without unknown fields and has what a relation never has: a query beside a type
+or a dialect, or a query without control characters. A relation sets one field only (``Rel`` is a
+oneof), or fields that ``SQLRepresentation`` does not know (``ReadRel``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias, TypeVar
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from trinitylake_core import spec
+from trinitylake_core.definitions.checks import CONTROL_CHARACTERS
+from trinitylake_core.definitions.trinitylake_pb2 import (
+    LakehouseDef,
+    NamespaceDef,
+    RawViewDef,
+    SQLRepresentation,
+    TableDef,
+    TransactionDef,
+    ViewDef,
+)
+from trinitylake_core.errors import CorruptDefinition, InvalidDefinition
+
+Definition: TypeAlias = LakehouseDef | NamespaceDef | TableDef | ViewDef | TransactionDef
+"""Any message that is a file of its own."""
+
+_M = TypeVar("_M", LakehouseDef, NamespaceDef, TableDef, ViewDef, TransactionDef)
+
+
+def encode(message: Definition) -> bytes:
+    """Return the bytes of a definition file; the same message always gives the same bytes.
+
+    Raises:
+        InvalidDefinition: a view holds both SQL and a Substrait relation; the format has room for one.
+    """
+    if not isinstance(message, ViewDef) or not message.HasField("substrait_read_rel"):
+        return message.SerializeToString(deterministic=True)
+    if message.sql_representations:
+        raise InvalidDefinition("a view holds either sql_representations or substrait_read_rel, not both")
+    relation = RawViewDef(representations=[message.substrait_read_rel])
+    view = ViewDef()
+    view.CopyFrom(message)
+    view.ClearField("substrait_read_rel")
+    return view.SerializeToString(deterministic=True) + relation.SerializeToString(deterministic=True)
+
+
+def decode_lakehouse(data: bytes, path: str) -> LakehouseDef:
+    """Return the lakehouse definition in ``data``, which was read from ``path``.
+
+    Numbers that the writer left out are 0; ``effective`` puts the defaults in.
+
+    Raises:
+        CorruptDefinition: it does not parse, has no ID, or its order makes no tree.
+        InvalidDefinition: it is of a major version that this library does not know.
+    """
+    lakehouse = _identified(_parsed(LakehouseDef, data, path), path)
+    if lakehouse.major_version != spec.MAJOR_VERSION:
+        raise InvalidDefinition(
+            f"{path}: the lakehouse has format version {lakehouse.major_version}, and this release supports "
+            f"version {spec.MAJOR_VERSION} only; use a newer release, nothing was read or changed"
+        )
+    if 0 < lakehouse.order < spec.MIN_ORDER:
+        raise CorruptDefinition(f"{path}: order {lakehouse.order} is below {spec.MIN_ORDER}", path=path)
+    return lakehouse
+
+
+def decode_namespace(data: bytes, path: str) -> NamespaceDef:
+    """Return the namespace definition in ``data``, which was read from ``path``.
+
+    Raises:
+        CorruptDefinition: it does not parse, or has no ID.
+    """
+    return _identified(_parsed(NamespaceDef, data, path), path)
+
+
+def decode_table(data: bytes, path: str) -> TableDef:
+    """Return the table definition in ``data``, which was read from ``path``.
+
+    Raises:
+        CorruptDefinition: it does not parse, or has no ID.
+    """
+    return _identified(_parsed(TableDef, data, path), path)
+
+
+def decode_view(data: bytes, path: str) -> ViewDef:
+    """Return the view definition in ``data``, which was read from ``path``.
+
+    What the published Java SDK stored instead of SQL is in ``substrait_read_rel``.
+
+    Raises:
+        CorruptDefinition: it does not parse, has no ID, or mixes SQL with something else.
+    """
+    raw = _parsed(RawViewDef, data, path)
+    payloads = list(raw.representations)
+    if all(_is_sql(payload) for payload in payloads):
+        return _identified(_parsed(ViewDef, data, path), path)
+    if len(payloads) > 1:
+        raise CorruptDefinition(f"{path}: not a ViewDef: one of several representations is not SQL", path=path)
+    raw.ClearField("representations")
+    view = _parsed(ViewDef, raw.SerializeToString(), path)
+    view.substrait_read_rel = payloads[0]
+    return _identified(view, path)
+
+
+def decode_transaction(data: bytes, path: str) -> TransactionDef:
+    """Return the saved transaction in ``data``, which was read from ``path``.
+
+    Raises:
+        CorruptDefinition: it does not parse, or has no ID.
+    """
+    return _identified(_parsed(TransactionDef, data, path), path)
+
+
+DECODERS: Final[Mapping[str, Callable[[bytes, str], Definition]]] = {
+    "lakehouse": decode_lakehouse,
+    "namespace": decode_namespace,
+    "table": decode_table,
+    "view": decode_view,
+    "transaction": decode_transaction,
+}
+"""The decoder of each kind of definition."""
+
+
+def to_dict(message: Message) -> dict[str, Any]:
+    """Return a message as proto3 JSON with the field names of the format, defaults included.
+
+    64-bit integers are strings, enums are names, bytes are base64, messages that are not set are left
+    out, and so are our extensions where they are empty.
+    """
+    values = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    if "substrait_read_rel" in values and not values["sql_representations"]:
+        del values["sql_representations"]
+    if not values.get("snapshots", True):
+        del values["snapshots"]
+    return {field.name: values[field.name] for field in message.DESCRIPTOR.fields if field.name in values}
+
+
+_P = TypeVar("_P", LakehouseDef, NamespaceDef, TableDef, ViewDef, TransactionDef, RawViewDef)
+
+
+def _parsed(kind: type[_P], data: bytes, path: str) -> _P:
+    try:
+        return kind.FromString(data)
+    except (DecodeError, ValueError) as error:
+        raise CorruptDefinition(
+            f"{path}: not a {_name(kind)}: garbage or cut short ({len(data)} bytes): {error}", path=path
+        ) from error
+
+
+def _identified(message: _M, path: str) -> _M:
+    if not message.id:
+        reason = "has no id" if message.ListFields() else "the file is empty or holds no field that is known"
+        raise CorruptDefinition(f"{path}: not a {_name(type(message))}: {reason}", path=path)
+    return message
+
+
+def _name(kind: type[Message]) -> str:
+    return kind.__name__.removeprefix("Raw")
+
+
+def _is_sql(payload: bytes) -> bool:
+    try:
+        representation = SQLRepresentation.FromString(payload)
+    except (DecodeError, ValueError):
+        return False
+    if len(UnknownFieldSet(representation)):
+        return False
+    beside = bool(representation.type) + bool(representation.dialect)
+    if not representation.sql:
+        return beside != 1
+    return bool(beside) or not CONTROL_CHARACTERS.search(representation.sql)

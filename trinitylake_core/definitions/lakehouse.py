@@ -1,0 +1,138 @@
+"""Make and read lakehouse definitions (format, sections 4 and 5)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Final
+
+from trinitylake_core import locations, spec
+from trinitylake_core.definitions.checks import (
+    UINT32_MAX,
+    UINT64_MAX,
+    checked_choice,
+    checked_int,
+    checked_properties,
+    merge_properties,
+)
+from trinitylake_core.definitions.trinitylake_pb2 import IsolationLevel, LakehouseDef
+from trinitylake_core.errors import InvalidDefinition
+
+_DEFAULTS: Final = {
+    "order": spec.DEFAULT_ORDER,
+    "namespace_name_max_size_bytes": spec.DEFAULT_NAME_MAX_SIZE_BYTES,
+    "table_name_max_size_bytes": spec.DEFAULT_NAME_MAX_SIZE_BYTES,
+    "view_name_max_size_bytes": spec.DEFAULT_NAME_MAX_SIZE_BYTES,
+    "node_file_max_size_bytes": spec.DEFAULT_NODE_FILE_MAX_SIZE_BYTES,
+    "txn_ttl_millis": spec.DEFAULT_TXN_TTL_MILLIS,
+}
+_LIMITS: Final = {
+    "order": (spec.MIN_ORDER, UINT32_MAX),
+    "namespace_name_max_size_bytes": (1, UINT32_MAX),
+    "table_name_max_size_bytes": (1, UINT32_MAX),
+    "view_name_max_size_bytes": (1, UINT32_MAX),
+    "node_file_max_size_bytes": (1, UINT64_MAX),
+    "txn_ttl_millis": (1, UINT64_MAX),
+}
+_SCHEMA_ID_BYTES: Final = 4
+_NODE_PATH_BYTES: Final = len(locations.node_path())
+_UNNAMED_DEFINITION_PATH_BYTES: Final = len(locations.definition_path("table", "", ""))
+_DEFINITION_PATH_MAX_BYTES: Final = len("0000/0000/0000/") + spec.FILE_NAME_MAX_BYTES
+
+
+def new_lakehouse_def(
+    *,
+    order: int | None = None,
+    namespace_name_max_size_bytes: int | None = None,
+    table_name_max_size_bytes: int | None = None,
+    view_name_max_size_bytes: int | None = None,
+    node_file_max_size_bytes: int | None = None,
+    properties: Mapping[str, str] | None = None,
+    txn_ttl_millis: int | None = None,
+    txn_isolation_level: str | None = None,
+) -> LakehouseDef:
+    """Return the definition of a new lakehouse, with a new ID; ``None`` is the default of the format.
+
+    Args:
+        order: rows of a node key table, at least 3; a node has at most this many children.
+        namespace_name_max_size_bytes: the longest namespace name, in bytes of UTF-8.
+        table_name_max_size_bytes: the longest table name, likewise.
+        view_name_max_size_bytes: the longest view name, likewise.
+        node_file_max_size_bytes: target size of a node file; what the key table leaves is the write buffer.
+        properties: free text by free text.
+        txn_ttl_millis: how long a transaction may live, in milliseconds.
+        txn_isolation_level: ``SNAPSHOT`` or ``SERIALIZABLE``, for transactions that do not say.
+
+    Raises:
+        InvalidDefinition: a value is of the wrong type or out of range, or a full node key table
+            (format, section 4) leaves no room for a write buffer.
+    """
+    given = {
+        "order": order,
+        "namespace_name_max_size_bytes": namespace_name_max_size_bytes,
+        "table_name_max_size_bytes": table_name_max_size_bytes,
+        "view_name_max_size_bytes": view_name_max_size_bytes,
+        "node_file_max_size_bytes": node_file_max_size_bytes,
+        "txn_ttl_millis": txn_ttl_millis,
+    }
+    level = "SNAPSHOT" if txn_isolation_level is None else txn_isolation_level
+    definition = LakehouseDef(
+        id=str(uuid.uuid4()),
+        major_version=spec.MAJOR_VERSION,
+        txn_isolation_level=checked_choice("txn_isolation_level", level, IsolationLevel.keys()),
+        properties=checked_properties("properties", properties),
+    )
+    for name, value in given.items():
+        low, high = _LIMITS[name]
+        setattr(definition, name, checked_int(name, _DEFAULTS[name] if value is None else value, low=low, high=high))
+    _check_room_for_a_write_buffer(definition)
+    return definition
+
+
+def altered_lakehouse(old: LakehouseDef, *, properties: Mapping[str, str | None] | None = None) -> LakehouseDef:
+    """Return a copy of ``old`` with ``properties`` merged in; the value ``None`` removes a property.
+
+    What shapes keys and nodes does not change in place: that takes a rebuild.
+
+    Raises:
+        InvalidDefinition: a name or a value is not text.
+    """
+    new = LakehouseDef()
+    new.CopyFrom(old)
+    merge_properties("properties", new.properties, properties)
+    return new
+
+
+def effective(definition: LakehouseDef) -> LakehouseDef:
+    """Return a copy of ``definition`` in which every number that was left out has its default.
+
+    proto3 does not store a 0, and no number here has a meaning at 0, so 0 is "left out".
+    """
+    full = LakehouseDef()
+    full.CopyFrom(definition)
+    for name, default in _DEFAULTS.items():
+        if not getattr(full, name):
+            setattr(full, name, default)
+    return full
+
+
+def key_table_max_bytes(definition: LakehouseDef) -> int:
+    """Return an estimate of the size of a full node key table, uncompressed, in bytes (format, section 4).
+
+    Each of the N rows holds an object key of full length, the path of a definition and the path of a
+    child. What Arrow adds (offsets, validity, metadata) is not counted.
+    """
+    full = effective(definition)
+    names = full.namespace_name_max_size_bytes + max(full.table_name_max_size_bytes, full.view_name_max_size_bytes)
+    value = min(_UNNAMED_DEFINITION_PATH_BYTES + names, _DEFINITION_PATH_MAX_BYTES)
+    return full.order * (_SCHEMA_ID_BYTES + names + value + _NODE_PATH_BYTES)
+
+
+def _check_room_for_a_write_buffer(definition: LakehouseDef) -> None:
+    needed = key_table_max_bytes(definition)
+    if definition.node_file_max_size_bytes <= needed:
+        raise InvalidDefinition(
+            f"a full key table of order {definition.order} takes about {needed} bytes with these name sizes, which "
+            f"leaves no room for a write buffer in node_file_max_size_bytes={definition.node_file_max_size_bytes}; "
+            "raise it, or lower the order or the name sizes"
+        )

@@ -1,0 +1,248 @@
+"""Make and alter the definitions of namespaces and tables (format, section 5); ``views`` does it for views.
+
+An altered definition is a new message: the old one stays as it is, the ID is kept, and so are fields
+that a newer writer added. Properties are merged into the old ones, and the value ``None`` removes one.
+Everything else that is passed replaces what was there, and what is left out (``None``) stays.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+
+from trinitylake_core.definitions.checks import (
+    checked_choice,
+    checked_int,
+    checked_properties,
+    merge_properties,
+)
+from trinitylake_core.definitions.schema import schema_from_arrow
+from trinitylake_core.definitions.schema_checks import all_columns, check_schema
+from trinitylake_core.definitions.trinitylake_pb2 import (
+    Column,
+    NamespaceDef,
+    Schema,
+    TableDef,
+)
+from trinitylake_core.errors import InvalidDefinition, InvalidLocation
+from trinitylake_core.locations import validate_path
+
+TABLE_TYPES: Final = ("MANAGED", "EXTERNAL", "FEDERATED")
+TABLE_FORMATS: Final = ("ICEBERG",)
+
+AnySchema: TypeAlias = Schema | pa.Schema
+"""A schema of the format, or an Arrow schema to convert."""
+Keys: TypeAlias = Iterable[str | int]
+"""Columns by name (``a.b`` for a field of a struct) or by ID."""
+
+_LOCATIONS: Final = ("location", "metadata_location")
+_FULL_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/.+", re.DOTALL)
+
+
+def namespace_def(properties: Mapping[str, str] | None = None) -> NamespaceDef:
+    """Return the definition of a new namespace, with a new ID.
+
+    Raises:
+        InvalidDefinition: a property is not text by text.
+    """
+    return NamespaceDef(id=new_id(), properties=checked_properties("properties", properties))
+
+
+def altered_namespace(old: NamespaceDef, properties: Mapping[str, str | None] | None = None) -> NamespaceDef:
+    """Return ``old`` with ``properties`` merged in.
+
+    Raises:
+        InvalidDefinition: a property is not text by text or ``None``.
+    """
+    new = NamespaceDef()
+    new.CopyFrom(old)
+    merge_properties("properties", new.properties, properties)
+    return new
+
+
+def table_def(
+    schema: AnySchema | None = None,
+    *,
+    table_format: str = "ICEBERG",
+    table_type: str = "MANAGED",
+    primary_keys: Keys | None = None,
+    distribution_keys: Keys | None = None,
+    sort_keys: Keys | None = None,
+    unique_columns: Keys | None = None,
+    format_properties: Mapping[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> TableDef:
+    """Return the definition of a new table, with a new ID.
+
+    ``location`` and ``metadata_location`` in ``format_properties`` are full URIs where the table is
+    EXTERNAL, and paths inside the lakehouse where it is MANAGED (format, section 2).
+
+    Raises:
+        InvalidDefinition: the schema or a value is one that the format cannot hold, or a key is not
+            a column of the schema.
+    """
+    new = TableDef(id=new_id(), properties=checked_properties("properties", properties))
+    return _altered_table(
+        new,
+        schema=Schema() if schema is None else schema,
+        table_format=table_format,
+        table_type=table_type,
+        keys={
+            "primary_keys": primary_keys,
+            "distribution_keys": distribution_keys,
+            "sort_keys": sort_keys,
+            "unique_columns": unique_columns,
+        },
+        format_properties=format_properties,
+    )
+
+
+def altered_table(
+    old: TableDef,
+    *,
+    schema: AnySchema | None = None,
+    table_format: str | None = None,
+    table_type: str | None = None,
+    primary_keys: Keys | None = None,
+    distribution_keys: Keys | None = None,
+    sort_keys: Keys | None = None,
+    unique_columns: Keys | None = None,
+    format_properties: Mapping[str, str | None] | None = None,
+    properties: Mapping[str, str | None] | None = None,
+) -> TableDef:
+    """Return ``old`` with the given changes.
+
+    Columns of an Arrow schema keep the IDs of the old columns of the same name, or those in their
+    metadata, which is how to rename one. No old ID is given to a new column. An empty list removes keys.
+
+    Raises:
+        InvalidDefinition: the schema or a value is one that the format cannot hold, or a key, new or
+            old, is not a column of the new schema.
+    """
+    new = TableDef()
+    new.CopyFrom(old)
+    merge_properties("properties", new.properties, properties)
+    return _altered_table(
+        new,
+        schema=schema,
+        table_format=table_format,
+        table_type=table_type,
+        keys={
+            "primary_keys": primary_keys,
+            "distribution_keys": distribution_keys,
+            "sort_keys": sort_keys,
+            "unique_columns": unique_columns,
+        },
+        format_properties=format_properties,
+    )
+
+
+def new_id() -> str:
+    """Return the ID of a new object."""
+    return str(uuid.uuid4())
+
+
+def _altered_table(
+    new: TableDef,
+    *,
+    schema: AnySchema | None,
+    table_format: str | None,
+    table_type: str | None,
+    keys: Mapping[str, Keys | None],
+    format_properties: Mapping[str, str | None] | None,
+) -> TableDef:
+    """Change ``new`` in place and return it."""
+    if schema is not None:
+        new.schema.CopyFrom(checked_schema(schema, new.schema))
+    if table_format is not None:
+        new.table_format = checked_choice("table_format", table_format, TABLE_FORMATS)
+    if table_type is not None:
+        new.table_type = checked_choice("table_type", table_type, TABLE_TYPES)
+    for name, columns in keys.items():
+        _set_keys(new, name, columns, check=schema is not None)
+    if format_properties is not None:
+        merge_properties("format_properties", new.format_properties, format_properties)
+    if format_properties is not None or table_type is not None:
+        _check_locations(new)
+    return new
+
+
+def checked_schema(schema: AnySchema, previous: Schema) -> Schema:
+    """Return a schema of the format that is valid; Arrow columns keep their IDs in ``previous``.
+
+    Raises:
+        InvalidDefinition: it is not one that the format can hold.
+    """
+    if not isinstance(schema, Schema):
+        return schema_from_arrow(schema, previous)
+    check_schema(schema)
+    return schema
+
+
+def _set_keys(table: TableDef, name: str, keys: Keys | None, *, check: bool) -> None:
+    """Replace the keys ``name`` by ``keys``; with ``check`` the old ones must be columns if they stay."""
+    stored = getattr(table, name)
+    if keys is None and not check:
+        return
+    if isinstance(keys, str):
+        raise InvalidDefinition(f"{name} must be a list of columns, not the text {keys!r}")
+    numbers = [_column_id(table.schema, name, key) for key in (list(stored) if keys is None else keys)]
+    if len(set(numbers)) < len(numbers):
+        raise InvalidDefinition(f"{name} name a column twice: {numbers}")
+    del stored[:]
+    stored.extend(numbers)
+
+
+def _column_id(schema: Schema, what: str, key: str | int) -> int:
+    if not isinstance(key, str):
+        number = checked_int(f"a column ID in {what}", key, low=1, high=2**32 - 1)
+        if all(column.id != number for column in all_columns(schema.columns)):
+            raise InvalidDefinition(f"{what}: the schema has no column with ID {number}")
+        return number
+    column = _named(schema.columns, key)
+    if column is None:
+        names = ", ".join(column.name for column in schema.columns) or "none at all"
+        raise InvalidDefinition(f"{what}: the schema has no column {key!r}; it has {names}")
+    return column.id
+
+
+def _named(columns: Iterable[Column], path: str) -> Column | None:
+    """Return the column at a dotted path; a column whose own name holds the dots comes first."""
+    siblings = list(columns)
+    for column in siblings:
+        if column.name == path:
+            return column
+    for column in siblings:
+        if path.startswith(f"{column.name}."):
+            found = _named(column.struct_fields, path[len(column.name) + 1 :])
+            if found is not None:
+                return found
+    return None
+
+
+def _check_locations(table: TableDef) -> None:
+    for name in _LOCATIONS:
+        location = table.format_properties.get(name)
+        if location is None:
+            continue
+        if table.table_type == "EXTERNAL" and not _FULL_URI.fullmatch(location):
+            raise InvalidDefinition(
+                f"format_properties[{name!r}] of an EXTERNAL table must be a full URI such as s3://bucket/table, "
+                f"not {location!r}"
+            )
+        if table.table_type == "MANAGED":
+            _check_inside(name, location)
+
+
+def _check_inside(name: str, location: str) -> None:
+    try:
+        validate_path(location.removesuffix("/"))
+    except InvalidLocation as error:
+        raise InvalidDefinition(
+            f"format_properties[{name!r}] of a MANAGED table must be a path inside the lakehouse: {error}; "
+            "use table_type EXTERNAL for data outside"
+        ) from error

@@ -1,0 +1,202 @@
+"""Arrow schemas to schemas of the format and back (format, section 5).
+
+    DataType                      Arrow type                  metadata of the Arrow field
+    BOOLEAN                       bool
+    INT2, INT4, INT8              int16, int32, int64
+    FLOAT4, FLOAT8                float32, float64
+    DECIMAL(p, s)                 decimal128(p, s)            1 <= p <= 38, 0 <= s <= p
+    CHAR(n)                       string                      trinitylake.type = CHAR(n)
+    VARCHAR(n)                    string                      trinitylake.type = VARCHAR(n)
+    VARCHAR                       string
+    DATE                          date32
+    TIME3, TIME6, TIME9           time32(ms), time64(us, ns)
+    TIMETZ3, TIMETZ6, TIMETZ9     time32(ms), time64(us, ns)  trinitylake.type = TIMETZ3, TIMETZ6, TIMETZ9
+    TIMESTAMP3, 6, 9              timestamp(ms, us, ns)
+    TIMESTAMPTZ3, 6, 9            timestamp(ms, us, ns, UTC)
+    FIXED(n)                      fixed_size_binary(n)
+    BINARY                        binary
+    STRUCT                        struct
+    MAP                           map                         trinitylake.nullable = true on a nullable key
+    LIST                          list
+
+From Arrow the large and view variants of string, binary and list are taken for the plain ones, and
+the other names of UTC for UTC. Nothing else is converted silently.
+
+Each field also carries ``trinitylake.id``, the ID of its column; ``trinitylake.property.<name>`` for
+each property that the type does not say; and ``trinitylake.name`` where a map key, a map value or a
+list element is not called ``key``, ``value`` or ``element``. Fields without an ID get one when they
+come back. Other metadata is ignored: the format has no place for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from trinitylake_core.definitions.arrow_types import TYPE_PROPERTIES, arrow_leaf, column_leaf
+from trinitylake_core.definitions.checks import UINT32_MAX
+from trinitylake_core.definitions.schema_checks import NESTING_MAX, all_columns, check_schema, parts
+from trinitylake_core.definitions.trinitylake_pb2 import Column, DataType, Schema
+from trinitylake_core.errors import InvalidDefinition
+
+TYPE_METADATA: Final = b"trinitylake.type"
+ID_METADATA: Final = b"trinitylake.id"
+NAME_METADATA: Final = b"trinitylake.name"
+NULLABLE_METADATA: Final = b"trinitylake.nullable"
+PROPERTY_METADATA: Final = b"trinitylake.property."
+
+
+def schema_to_arrow(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema of a schema; ``schema_from_arrow`` gives back an equal one.
+
+    Raises:
+        InvalidDefinition: a column has a type that is unknown, incomplete or nested too deeply.
+    """
+    return pa.schema([_field(column, (column.name,)) for column in schema.columns])
+
+
+def schema_from_arrow(schema: pa.Schema, previous: Schema | None = None) -> Schema:
+    """Return the schema of an Arrow schema.
+
+    Columns without an ID in their metadata keep that of the column of the same name in ``previous``.
+    The others are numbered after the highest ID there is, a parent before its children; without
+    ``previous`` that means from 1.
+
+    Raises:
+        InvalidDefinition: not an Arrow schema, an Arrow type that the format does not have (the
+            message names the column and says what to use instead), two columns of one name or ID,
+            or metadata that contradicts the type.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise InvalidDefinition(f"a schema must be a pyarrow.Schema or a Schema, not {type(schema).__name__}")
+    old = list(previous.columns) if previous is not None else []
+    reader = _Reader(schema, old)
+    result = Schema(columns=[reader.column(field, (field.name,), old) for field in schema])
+    highest = max((c.id for c in [*all_columns(result.columns), *all_columns(old)]), default=0)
+    for column in all_columns(result.columns):
+        if not column.id:
+            highest += 1
+            column.id = highest
+    check_schema(result)
+    return result
+
+
+def _field(column: Column, path: tuple[str, ...], canonical: str | None = None) -> pa.Field:
+    """Return the Arrow field of a column; ``canonical`` is the name of a map's or a list's part."""
+    where = ".".join(path)
+    if len(path) > NESTING_MAX:
+        raise InvalidDefinition(f"column {path[0]} is nested more than {NESTING_MAX} levels deep")
+    nested = {part: _field(child, (*path, child.name), part) for part, child in parts(column, where)}
+    hint = None
+    if column.type == DataType.STRUCT:
+        arrow = pa.struct([_field(child, (*path, child.name)) for child in column.struct_fields])
+    elif column.type == DataType.MAP:
+        arrow = pa.map_(nested["key"], nested["value"])
+    elif column.type == DataType.LIST:
+        arrow = pa.list_(nested["element"])
+    else:
+        arrow, hint = arrow_leaf(column, where)
+    metadata = {ID_METADATA: str(column.id).encode()}
+    if hint is not None:
+        metadata[TYPE_METADATA] = hint.encode()
+    if canonical is not None and column.name != canonical:
+        metadata[NAME_METADATA] = column.name.encode()
+    if canonical == "key" and column.nullable:  # Arrow has no nullable map keys
+        metadata[NULLABLE_METADATA] = b"true"
+    for name in sorted(column.properties.keys() - set(TYPE_PROPERTIES.get(column.type, ()))):
+        metadata[PROPERTY_METADATA + name.encode()] = column.properties[name].encode()
+    return pa.field(canonical or column.name, arrow, column.nullable and canonical != "key", metadata)
+
+
+class _Reader:
+    """Makes columns of Arrow fields; columns that must be numbered have ID 0."""
+
+    def __init__(self, schema: pa.Schema, previous: list[Column]) -> None:
+        self._by_id = {column.id: column for column in all_columns(previous)}
+        self._claimed = {number for number in map(_id, _all_fields(schema)) if number}
+
+    def column(
+        self, field: pa.Field, path: tuple[str, ...], siblings: Iterable[Column], canonical: str | None = None
+    ) -> Column:
+        where = ".".join(path)
+        if len(path) > NESTING_MAX:
+            raise InvalidDefinition(f"column {path[0]} is nested more than {NESTING_MAX} levels deep")
+        old = self._counterpart(field, siblings, canonical)
+        column = Column(nullable=field.nullable or _metadata(field, NULLABLE_METADATA, where) == "true")
+        column.id = _id(field) or (old.id if old.id not in self._claimed else 0)
+        name = field.name if canonical is None else _metadata(field, NAME_METADATA, where)
+        column.name = (old.name or canonical or "") if name is None else name
+        self._set_type(column, field, path, old)
+        for key, value in (field.metadata or {}).items():
+            if key.startswith(PROPERTY_METADATA):
+                column.properties[_text(key[len(PROPERTY_METADATA) :], where)] = _text(value, where)
+        return column
+
+    def _counterpart(self, field: pa.Field, siblings: Iterable[Column], canonical: str | None) -> Column:
+        """Return the column of the previous schema that this field continues, or an empty one."""
+        if number := _id(field):
+            return self._by_id.get(number, Column())
+        named = (old for old in siblings if canonical is not None or old.name == field.name)
+        return next(named, Column())
+
+    def _set_type(self, column: Column, field: pa.Field, path: tuple[str, ...], old: Column) -> None:
+        where, arrow = ".".join(path), field.type
+        hint = _metadata(field, TYPE_METADATA, where)
+        if pa.types.is_struct(arrow):
+            column.type = DataType.STRUCT
+            children = [self.column(child, (*path, child.name), old.struct_fields) for child in arrow]
+            column.struct_fields.extend(children)
+        elif pa.types.is_map(arrow):
+            column.type = DataType.MAP
+            column.map_key.CopyFrom(self.column(arrow.key_field, (*path, "key"), [old.map_key], "key"))
+            column.map_value.CopyFrom(self.column(arrow.item_field, (*path, "value"), [old.map_value], "value"))
+        elif _is_list(arrow):
+            column.type = DataType.LIST
+            element = self.column(arrow.value_field, (*path, "element"), [old.list_element], "element")
+            column.list_element.CopyFrom(element)
+        else:
+            column.type, properties = column_leaf(arrow, hint, where)
+            column.properties.update(properties)
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    return any(
+        fits(arrow)
+        for fits in (pa.types.is_list, pa.types.is_large_list, pa.types.is_list_view, pa.types.is_large_list_view)
+    )
+
+
+def _all_fields(fields: Iterable[pa.Field]) -> Iterator[pa.Field]:
+    for field in fields:
+        yield field
+        arrow = field.type
+        if pa.types.is_struct(arrow):
+            yield from _all_fields(arrow)
+        elif pa.types.is_map(arrow):
+            yield from _all_fields([arrow.key_field, arrow.item_field])
+        elif _is_list(arrow):
+            yield from _all_fields([arrow.value_field])
+
+
+def _id(field: pa.Field) -> int:
+    """Return the column ID in the metadata of a field, 0 where there is none."""
+    text = (field.metadata or {}).get(ID_METADATA)
+    if text is None:
+        return 0
+    if not text.isdigit() or len(text) > len(str(UINT32_MAX)) or not 1 <= int(text) <= UINT32_MAX:
+        raise InvalidDefinition(f"column {field.name}: its metadata 'trinitylake.id' must be a number, not {text!r}")
+    return int(text)
+
+
+def _metadata(field: pa.Field, key: bytes, where: str) -> str | None:
+    value = (field.metadata or {}).get(key)
+    return None if value is None else _text(value, where)
+
+
+def _text(data: bytes, where: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidDefinition(f"column {where}: metadata {data!r} is not UTF-8") from error

@@ -1,0 +1,96 @@
+"""What makes a schema valid (format, section 5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from trinitylake_core.definitions.arrow_types import arrow_leaf
+from trinitylake_core.definitions.checks import UINT32_MAX, checked_int, checked_text
+from trinitylake_core.definitions.trinitylake_pb2 import Column, DataType, Schema
+from trinitylake_core.errors import InvalidDefinition
+
+NESTING_MAX: Final = 64
+"""How deep columns may nest; protobuf gives up at 100 messages."""
+
+
+def check_schema(schema: Schema) -> None:
+    """Check that the format and Arrow can hold ``schema``.
+
+    Raises:
+        InvalidDefinition: a name is empty or used twice in one place, an ID is 0 or used twice, a type
+            is unknown, a precision, scale or length is wrong or missing, or a nested column lacks its
+            parts or has parts that are not its own.
+    """
+    _check_siblings(schema.columns, ())
+    numbers = Counter(column.id for column in all_columns(schema.columns))
+    for number, count in numbers.items():
+        checked_int("the ID of a column", number, low=1, high=UINT32_MAX)
+        if count > 1:
+            raise InvalidDefinition(f"{count} columns have the ID {number}")
+
+
+def all_columns(columns: Iterable[Column]) -> Iterator[Column]:
+    """Yield columns and what they are made of, a parent before its children."""
+    for column in columns:
+        yield column
+        yield from all_columns(column.struct_fields)
+        for part in ("map_key", "map_value", "list_element"):
+            if column.HasField(part):
+                yield from all_columns([getattr(column, part)])
+
+
+def parts(column: Column, where: str) -> list[tuple[str, Column]]:
+    """Return the parts of a map (key, value) or a list (element); other columns have none.
+
+    Raises:
+        InvalidDefinition: a part is missing.
+    """
+    needed: list[tuple[str, str]] = []
+    if column.type == DataType.MAP:
+        needed = [("key", "map_key"), ("value", "map_value")]
+    elif column.type == DataType.LIST:
+        needed = [("element", "list_element")]
+    for _, field in needed:
+        if not column.HasField(field):
+            raise InvalidDefinition(f"column {where}: {DataType.Name(column.type)} needs {field}")
+    return [(part, getattr(column, field)) for part, field in needed]
+
+
+def _check_siblings(columns: Iterable[Column], path: tuple[str, ...]) -> None:
+    seen: set[str] = set()
+    for column in columns:
+        where = ".".join((*path, checked_text(f"the name of a column{_inside(path)}", column.name)))
+        if column.name in seen:
+            raise InvalidDefinition(f"two columns are named {where}")
+        seen.add(column.name)
+        _check_column(column, (*path, column.name))
+
+
+def _check_column(column: Column, path: tuple[str, ...]) -> None:
+    where = ".".join(path)
+    if len(path) > NESTING_MAX:
+        raise InvalidDefinition(f"column {path[0]} is nested more than {NESTING_MAX} levels deep")
+    own = {"struct_fields"} if column.type == DataType.STRUCT else {f"map_{part}" for part, _ in parts(column, where)}
+    own = {"list_element"} if column.type == DataType.LIST else own
+    foreign = {field.name for field, _ in column.ListFields() if field.message_type} - own - {"properties"}
+    if foreign:
+        raise InvalidDefinition(f"column {where}: {_type_name(column)} has no {', '.join(sorted(foreign))}")
+    if column.type == DataType.STRUCT:
+        _check_siblings(column.struct_fields, path)
+    elif column.type in {DataType.MAP, DataType.LIST}:
+        for part, child in parts(column, where):
+            _check_column(child, (*path, part))
+    else:
+        arrow_leaf(column, where)
+        if column.type == DataType.CHAR and "length" not in column.properties:
+            raise InvalidDefinition(f"column {where}: CHAR needs the property 'length'")
+
+
+def _type_name(column: Column) -> str:
+    return DataType.Name(column.type) if column.type in DataType.values() else str(column.type)
+
+
+def _inside(path: tuple[str, ...]) -> str:
+    return f" in {'.'.join(path)}" if path else ""

@@ -1,0 +1,243 @@
+"""What changed between two versions (``docs/architecture.md``). Structural: shared files are never opened.
+
+A child that both sides point to, with the same messages waiting for it on both, means the same on both
+sides and is skipped. The rest is compared as two streams in key order, opening the subtree that comes
+first, and of two that start at the same pivot the higher one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from trinitylake_core.errors import CorruptNode
+from trinitylake_core.keys import KeyCodec, ObjectName
+from trinitylake_core.node import Messages, Node, merged
+from trinitylake_core.tree import MAX_HEIGHT, Batch, NodeReader, applied, child_height, scan
+
+ADDED = "added"
+REMOVED = "removed"
+CHANGED = "changed"
+Row = tuple[str, str | None, str | None]
+"""A key that differs, with its value on the old and on the new side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One object that differs: ``added``, ``removed`` or ``changed`` from ``old_path`` to ``new_path``."""
+
+    change: str
+    kind: str
+    namespace: str
+    name: str | None
+    key: str
+    old_path: str | None
+    new_path: str | None
+
+
+def changes(rows: Iterable[Row], codec: KeyCodec) -> Iterator[Change]:
+    """Yield the changes that rows of two versions mean."""
+    for key, old, new in rows:
+        what = ADDED if old is None else REMOVED if new is None else CHANGED
+        yield Change(what, *codec.split(key), key, old, new)
+
+
+def diff_nodes(old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node) -> Iterator[Row]:
+    """Yield the keys that differ between two trees of equal key encoding, in key order.
+
+    Reads only nodes that are not shared, or for which messages wait that the other side does not have.
+    """
+    return _compare(_Stream(old_reader, old), _Stream(new_reader, new))
+
+
+def diff_foreign(
+    old_reader: NodeReader, old: Node, old_codec: KeyCodec, new_reader: NodeReader, new: Node, new_codec: KeyCodec
+) -> Iterator[Change]:
+    """Yield the changes between trees whose keys are encoded differently. Reads both whole.
+
+    A key is that of the new side, or of the old one for what was removed.
+    """
+    before = _Entries(_named(scan(old_reader, old), old_codec))
+    after = _Entries(_named(scan(new_reader, new), new_codec))
+    for text, old_path, new_path in _compare(before, after):
+        codec = new_codec if new_path is not None else old_codec
+        kind, namespace, name = text.split("\0")
+        key = codec.encode(ObjectName(kind, namespace, name or None))
+        yield from changes([(key, old_path, new_path)], codec)
+
+
+def _named(batches: Iterable[Batch], codec: KeyCodec) -> Iterator[Batch]:
+    """Yield batches under kind, namespace and name: the same order as that of the keys."""
+    for keys, values in batches:
+        yield ["\0".join((kind, namespace, name or "")) for kind, namespace, name in map(codec.split, keys)], values
+
+
+@dataclass(slots=True)
+class _Part:
+    """A run of entries, or a subtree that was not opened. ``low`` is the pivot before it."""
+
+    keys: list[str]
+    values: list[str]
+    path: str | None = None
+    parent: Node | None = None
+    messages: Messages | None = None
+    low: str | None = None
+    depth: int = 0
+
+    def same_messages(self, other: _Part) -> bool:
+        """Whether the same changes wait for both subtrees."""
+        mine, others = self.messages or Messages(), other.messages or Messages()
+        return mine.keys == others.keys and mine.values == others.values
+
+    def comes_before(self, other: _Part) -> bool:
+        """Whether this subtree must be opened before the other one may be."""
+        if self.low != other.low:
+            return self.low is None or (other.low is not None and self.low < other.low)
+        mine = self.parent.height if self.parent is not None else None
+        others = other.parent.height if other.parent is not None else None
+        return mine is not None and others is not None and mine > others
+
+    def take_until(self, key: str | None) -> list[tuple[str, str]]:
+        """Remove and return the entries up to and with ``key``."""
+        stop = 0 if key is None else bisect_right(self.keys, key)
+        taken = list(zip(self.keys[:stop], self.values[:stop], strict=True))
+        del self.keys[:stop], self.values[:stop]
+        return taken
+
+    def take_all(self) -> list[tuple[str, str]]:
+        """Remove and return all entries."""
+        taken = list(zip(self.keys, self.values, strict=True))
+        self.keys, self.values = [], []
+        return taken
+
+    def put_back(self, rows: list[tuple[str, str]]) -> None:
+        """Put the last entries back."""
+        self.keys, self.values = [key for key, _ in rows], [value for _, value in rows]
+
+
+def _run(batch: Batch) -> _Part:
+    return _Part(list(batch[0]), list(batch[1]))
+
+
+class _Stream:
+    """One side: its parts in key order, the next one last."""
+
+    def __init__(self, reader: NodeReader, root: Node) -> None:
+        self._reader = reader
+        self._parts: list[_Part] = []
+        self._expand(root, Messages(), None, 0)
+
+    def head(self) -> _Part | None:
+        """Return the next part that is not used up."""
+        while self._parts and self._parts[-1].path is None and not self._parts[-1].keys:
+            self._parts.pop()
+        return self._parts[-1] if self._parts else None
+
+    def skip(self) -> None:
+        """Pass over the next part."""
+        self._parts.pop()
+
+    def open(self) -> None:
+        """Open the subtree that comes next. One read."""
+        part = self._parts.pop()
+        if part.path is None or part.parent is None or part.depth > MAX_HEIGHT:
+            raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+        child = self._reader.read(part.path)
+        child_height(part.parent, part.path, child)
+        self._expand(child, part.messages or Messages(), part.low, part.depth + 1)
+
+    def _expand(self, node: Node, newer: Messages, low: str | None, depth: int) -> None:
+        messages = merged(node.pending, newer)
+        if node.is_leaf:
+            self._parts.append(_run(applied(node.keys, node.values, messages)))
+            return
+        parts: list[_Part] = []
+        for index, path in enumerate(node.children):
+            left, right = node.bounds(index)
+            part = messages.between(left, right)
+            parts.append(_Part([], [], path, node, part, left or low, depth))
+            if index < len(node.keys):
+                row = slice(index, index + 1)
+                pivot = messages.on(node.keys[index])
+                parts.append(_run(applied(node.keys[row], node.values[row], pivot)))
+        self._parts += reversed(parts)
+
+
+class _Entries:
+    """A stream of entries that are scanned: nothing to skip or open."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+        self._part = _Part([], [])
+
+    def head(self) -> _Part | None:
+        """Return the next batch that is not used up."""
+        while not self._part.keys:
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            self._part = _run(batch)
+        return self._part
+
+    def skip(self) -> None:
+        """Never called: entries are no subtree."""
+        raise AssertionError("entries cannot be skipped")
+
+    open = skip
+
+
+_Side = _Stream | _Entries
+
+
+def _compare(old: _Side, new: _Side) -> Iterator[Row]:
+    while True:
+        a, b = old.head(), new.head()
+        if a is None and b is None:
+            return
+        if (a is not None and a.path is not None) or (b is not None and b.path is not None):
+            yield from _approach(old, a, new, b)
+        else:
+            yield from _merge(a, b)
+
+
+def _approach(old: _Side, a: _Part | None, new: _Side, b: _Part | None) -> Iterator[Row]:
+    """Skip, open, or pass what comes before a subtree."""
+    if a is None or b is None:
+        (new if a is None else old).open()
+    elif a.path is not None and b.path is not None:
+        if a.path == b.path and a.same_messages(b):
+            old.skip()
+            new.skip()
+        elif a.comes_before(b):
+            old.open()
+        elif b.comes_before(a):
+            new.open()
+        else:
+            old.open()
+            new.open()
+    elif a.path is not None:
+        yield from ((key, None, value) for key, value in b.take_until(a.low))
+        if b.keys:
+            old.open()
+    else:
+        yield from ((key, value, None) for key, value in a.take_until(b.low))
+        if a.keys:
+            new.open()
+
+
+def _merge(a: _Part | None, b: _Part | None) -> Iterator[Row]:
+    left = a.take_all() if a is not None else []
+    right = b.take_all() if b is not None else []
+    if a is None or b is None or not left or not right:
+        yield from ((key, value, None) for key, value in left)
+        yield from ((key, None, value) for key, value in right)
+        return
+    last = min(left[-1][0], right[-1][0])
+    a.put_back([row for row in left if row[0] > last])
+    b.put_back([row for row in right if row[0] > last])
+    before = {key: value for key, value in left if key <= last}
+    after = {key: value for key, value in right if key <= last}
+    for key in sorted(before.keys() | after.keys()):
+        if before.get(key) != after.get(key):
+            yield key, before.get(key), after.get(key)

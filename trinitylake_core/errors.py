@@ -1,0 +1,150 @@
+"""The errors this library raises, and what the caller does next.
+
+TrinityLakeError
+├── InvalidInput              fix the input and call again
+│   ├── InvalidName           an object name is empty, too long in bytes, or holds forbidden characters
+│   ├── InvalidLocation       a root URI or a stored path is malformed or leads outside the lakehouse
+│   └── InvalidDefinition     a schema, an order or a size that the format cannot hold
+├── NotFound                  look elsewhere
+│   ├── NotALakehouse         nothing at this root URI that can be opened
+│   ├── ObjectNotFound        no such namespace, table or view in this version
+│   ├── TransactionNotFound   no saved transaction of this ID
+│   ├── VersionNotFound       this version never existed
+│   │   └── VersionExpired    it existed, and retention removed it
+│   ├── SnapshotNotFound      no snapshot of this name, or it expired
+│   └── FileMissing           a file is not in the storage
+├── AlreadyExists             pick another name, or alter what is there
+├── NamespaceNotEmpty         drop its objects first, or cascade
+├── Refused                   the operation may not be done now; the message says what would allow it
+│   ├── CommitConflict        somebody else won; read again and retry the whole transaction
+│   ├── TransactionExpired    begin a new transaction
+│   ├── ReadOnly              upgrade the lakehouse to another root URI first
+│   └── PlanOutdated          make a new plan
+├── Corrupt                   stop; run `trinitylake verify`, then roll back or restore from an export
+│   ├── CorruptNode           a node file is cut short, garbage, or breaks an invariant
+│   └── CorruptDefinition     a definition file is missing or does not parse
+└── StorageError              the storage failed; retry later
+├── StorageDenied         fix the credentials or the permissions
+└── UnsafeStorage         this storage ignores exclusive creation: use another one for writing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class TrinityLakeError(Exception):
+    """Base of every error of this library."""
+
+
+class InvalidInput(TrinityLakeError, ValueError):
+    """The caller passed something that can never work; nothing was changed."""
+
+
+class InvalidName(InvalidInput):
+    """An object name is empty, too long in bytes, or holds a forbidden character."""
+
+
+class InvalidLocation(InvalidInput):
+    """A root URI or a path is malformed, or would lead outside the lakehouse."""
+
+
+class InvalidDefinition(InvalidInput):
+    """A lakehouse, namespace, table or view definition that the format cannot hold."""
+
+
+class NotFound(TrinityLakeError, LookupError):
+    """What was asked for is not there."""
+
+
+class NotALakehouse(NotFound):
+    """There is no lakehouse at the root URI."""
+
+
+class ObjectNotFound(NotFound):
+    """No such namespace, table or view in this version."""
+
+
+class TransactionNotFound(NotFound):
+    """No saved transaction of this ID; it was committed, aborted or cleaned up."""
+
+
+class VersionNotFound(NotFound):
+    """This version has never existed."""
+
+
+class VersionExpired(VersionNotFound):
+    """This version existed once and was removed by expiration."""
+
+
+class SnapshotNotFound(NotFound):
+    """No snapshot of this name, or it has expired."""
+
+
+class FileMissing(NotFound):
+    """A file is not in the storage."""
+
+
+class AlreadyExists(TrinityLakeError):
+    """An object, a lakehouse or a file of this name is already there."""
+
+
+class NamespaceNotEmpty(TrinityLakeError):
+    """A namespace that still holds tables or views cannot be dropped without ``cascade``."""
+
+
+class Refused(TrinityLakeError):
+    """The operation may not be carried out now; nothing was changed."""
+
+
+class CommitConflict(Refused):
+    """Another transaction committed first and touched what this one wrote or read.
+
+    ``keys`` are the object keys both touched, ``version`` is the version that won.
+    """
+
+    def __init__(self, message: str, *, keys: Sequence[str] = (), version: int | None = None) -> None:
+        super().__init__(message)
+        self.keys = tuple(keys)
+        self.version = version
+
+
+class TransactionExpired(Refused):
+    """The transaction outlived ``txn_ttl_millis``; begin a new one."""
+
+
+class ReadOnly(Refused):
+    """The lakehouse, or this handle of it, cannot be written."""
+
+
+class PlanOutdated(Refused):
+    """The lakehouse changed since the plan was made; make a new one."""
+
+
+class Corrupt(TrinityLakeError):
+    """Stored data is damaged. ``path`` names the file, ``invariant`` what is broken (``docs/format.md``)."""
+
+    def __init__(self, message: str, *, path: str | None = None, invariant: str = "I1") -> None:
+        super().__init__(message)
+        self.path = path
+        self.invariant = invariant
+
+
+class CorruptNode(Corrupt):
+    """A node file is cut short, garbage, or breaks an invariant of the tree."""
+
+
+class CorruptDefinition(Corrupt):
+    """A definition file is missing or does not parse."""
+
+
+class StorageError(TrinityLakeError):
+    """The storage failed after all retries; nothing can be said about the operation."""
+
+
+class StorageDenied(StorageError):
+    """The storage refused the credentials."""
+
+
+class UnsafeStorage(StorageError):
+    """The storage ignores exclusive creation: concurrent commits would overwrite each other."""

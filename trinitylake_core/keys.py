@@ -1,0 +1,197 @@
+"""Object names and object keys (format, section 3).
+
+Keys are compared as UTF-8 bytes; Python compares ``str`` by code point, which is the same order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trinitylake_core import spec
+from trinitylake_core.errors import InvalidInput, InvalidName
+
+NAMESPACE: Final = "namespace"
+TABLE: Final = "table"
+VIEW: Final = "view"
+KINDS: Final = (NAMESPACE, TABLE, VIEW)
+
+_FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f]")
+_DIGITS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_LAST: Final = "\U0010ffff"
+_SDK_TRIMMED: Final = "".join(map(chr, range(0x21)))
+
+
+def encode_schema_id(schema_id: int) -> str:
+    """Return a schema ID as four base64 digits: 1 → ``B===``, 64 → ``BA==``."""
+    if not 0 <= schema_id < 64**4:
+        raise InvalidInput(f"schema ID {schema_id} does not fit into four base64 digits")
+    digits = ""
+    while schema_id or not digits:
+        schema_id, digit = divmod(schema_id, 64)
+        digits = _DIGITS[digit] + digits
+    return digits.ljust(4, "=")
+
+
+def decode_schema_id(prefix: str) -> int:
+    """Return the number that :func:`encode_schema_id` encoded."""
+    digits = prefix.rstrip("=")
+    if (
+        len(prefix) != 4
+        or not digits
+        or any(c not in _DIGITS for c in digits)
+        or (len(digits) > 1 and digits[0] == "A")
+    ):
+        raise InvalidInput(f"{prefix!r} is not an encoded schema ID")
+    number = 0
+    for digit in digits:
+        number = number * 64 + _DIGITS.index(digit)
+    return number
+
+
+_PREFIX: Final = {
+    NAMESPACE: encode_schema_id(spec.SCHEMA_NAMESPACE),
+    TABLE: encode_schema_id(spec.SCHEMA_TABLE),
+    VIEW: encode_schema_id(spec.SCHEMA_VIEW),
+}
+_KIND: Final = {prefix: kind for kind, prefix in _PREFIX.items()}
+
+
+def is_object_key(key: str) -> bool:
+    """Return whether a key starts like an object key (not whether it is well formed)."""
+    return key[:4] in _KIND
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectName:
+    """A decoded object key. ``name`` is ``None`` for a namespace itself."""
+
+    kind: str
+    namespace: str
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return self.namespace if self.name is None else f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """All keys with ``lo <= key <= hi``."""
+
+    lo: str
+    hi: str
+
+    def __contains__(self, key: str) -> bool:
+        return self.lo <= key <= self.hi
+
+
+EVERYTHING: Final = KeyRange("", _LAST)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCodec:
+    """Turns names into keys and back, for the name sizes of one lakehouse.
+
+    ``utf16`` counts sizes in UTF-16 units instead of bytes, as the published Java SDK does.
+    """
+
+    namespace_size: int
+    table_size: int
+    view_size: int
+    utf16: bool = False
+
+    def namespace(self, namespace: str) -> str:
+        """Return the key of a namespace. Raises ``InvalidName``."""
+        return _PREFIX[NAMESPACE] + self._padded(NAMESPACE, namespace, self.namespace_size)
+
+    def table(self, namespace: str, name: str) -> str:
+        """Return the key of a table. Raises ``InvalidName``."""
+        return self._object(TABLE, namespace, name)
+
+    def view(self, namespace: str, name: str) -> str:
+        """Return the key of a view. Raises ``InvalidName``."""
+        return self._object(VIEW, namespace, name)
+
+    def encode(self, name: ObjectName) -> str:
+        """Return the key of a decoded name. Raises ``InvalidName``."""
+        return (
+            self.namespace(name.namespace) if name.name is None else self._object(name.kind, name.namespace, name.name)
+        )
+
+    def range(self, kind: str | None = None, namespace: str | None = None) -> KeyRange:
+        """Return the range of all objects of a kind, or of a kind in one namespace."""
+        if kind is None:
+            return EVERYTHING
+        lo = _PREFIX[kind]
+        if namespace is not None:
+            lo += self._padded(NAMESPACE, namespace, self.namespace_size)
+        return KeyRange(lo, lo + _LAST * (max(self.namespace_size, self.table_size, self.view_size) + 1))
+
+    def decode(self, key: str) -> ObjectName:
+        """Return the name in a key.
+
+        Raises:
+            InvalidName: the key is not a well-formed object key of this lakehouse (invariant I11).
+        """
+        kind = _KIND.get(key[:4])
+        if kind is None:
+            raise InvalidName(f"key {key!r} does not start with a known schema ID")
+        parts = self._cut(key, kind)
+        trimmed = _SDK_TRIMMED if self.utf16 else " "
+        name = ObjectName(kind, *(part.strip(trimmed) if self.utf16 else part.rstrip(trimmed) for part in parts))
+        if not self.utf16 and self.encode(name) != key:
+            raise InvalidName(f"key {key!r} is not padded as the format demands")
+        return name
+
+    def split(self, key: str) -> tuple[str, str, str | None]:
+        """Return kind, namespace and name in a key, fast: plain keys of a sound lakehouse are not proved again."""
+        if self.utf16 or not key.isascii() or key[:4] not in _KIND:
+            name = self.decode(key)
+            return name.kind, name.namespace, name.name
+        cut = 4 + self.namespace_size
+        return _KIND[key[:4]], key[4:cut].rstrip(" "), key[cut:].rstrip(" ") or None
+
+    def _cut(self, key: str, kind: str) -> Sequence[str]:
+        size = self.namespace_size
+        total = size + {NAMESPACE: 0, TABLE: self.table_size, VIEW: self.view_size}[kind]
+        encoding, unit = ("utf-16-le", 2) if self.utf16 else ("utf-8", 1)
+        body = key[4:]
+        if body.isascii():
+            parts, length = [body[:size], body[size:]], len(body)
+        else:
+            data = body.encode(encoding)
+            try:
+                parts, length = (
+                    [data[: size * unit].decode(encoding), data[size * unit :].decode(encoding)],
+                    len(data) // unit,
+                )
+            except UnicodeDecodeError:
+                raise InvalidName(f"key {key!r} cuts a character in two") from None
+        if length != total:
+            raise InvalidName(f"key {key!r} is {length} long after its schema ID instead of {total}")
+        return parts[:1] if kind == NAMESPACE else parts
+
+    def _object(self, kind: str, namespace: str, name: str) -> str:
+        size = self.table_size if kind == TABLE else self.view_size
+        return _PREFIX[kind] + self._padded(NAMESPACE, namespace, self.namespace_size) + self._padded(kind, name, size)
+
+    def _padded(self, kind: str, name: str, size: int) -> str:
+        length = self._length(kind, name)
+        if length > size:
+            unit = "UTF-16 units" if self.utf16 else "bytes"
+            raise InvalidName(f"{kind} name {name!r} is {length} {unit} long; this lakehouse allows {size}")
+        return name + " " * (size - length)
+
+    def _length(self, kind: str, name: str) -> int:
+        if not isinstance(name, str) or not name:
+            raise InvalidName(f"a {kind} name must be a non-empty string, not {name!r}")
+        if not self.utf16 and (match := _FORBIDDEN.search(name)):
+            raise InvalidName(f"{kind} name {name!r} holds the forbidden character U+{ord(match[0]):04X}")
+        if name.isascii():
+            return len(name)
+        try:
+            return len(name.encode("utf-16-le")) // 2 if self.utf16 else len(name.encode())
+        except UnicodeEncodeError:
+            raise InvalidName(f"{kind} name {name!r} is not valid Unicode") from None

@@ -1,0 +1,282 @@
+"""The front door: open, create, read and change a lakehouse (``docs/format.md``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Self
+
+from trinitylake_core import spec
+from trinitylake_core.catalog import CatalogView, codec_of
+from trinitylake_core.changes import definition_rows, facts
+from trinitylake_core.check import Violation, check_lakehouse, check_version
+from trinitylake_core.commit import (
+    Draft,
+    Files,
+    finished,
+    new_id,
+    now_millis,
+    refuse_foreign,
+    remove_quietly,
+    write_hint,
+)
+from trinitylake_core.definitions import LakehouseDef, encode, new_lakehouse_def
+from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
+from trinitylake_core.errors import AlreadyExists, InvalidInput, NotALakehouse, UnsafeStorage
+from trinitylake_core.locations import lakehouse_def_path
+from trinitylake_core.node import Node
+from trinitylake_core.nodefile import encode as encode_node
+from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.transaction import Transaction
+from trinitylake_core.versions import Root, VersionInfo, Versions, version_info
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What one read of the root tells. Counts are ``None`` where the writer of the root did not say."""
+
+    version: int
+    oldest_version: int
+    created_at: datetime
+    objects: int | None
+    messages: int | None
+    root_messages: int
+    height: int | None
+    order: int
+    root_bytes: int
+    root_fill: float
+    operation: str | None
+
+
+class Lakehouse(CatalogView):
+    """A handle of one version of a lakehouse. It stays at its version until :meth:`refresh`.
+
+    A transaction begins at the newest version this handle has seen or committed itself.
+    Thread-safe for reading.
+    """
+
+    def __init__(self, files: Files, root: Root) -> None:
+        self._files = files
+        self._store = files.store
+        self._pinned = False
+        self._stand_on(root)
+
+    def _stand_on(self, root: Root) -> None:
+        self._root = root
+        self._definition_message = self._files.definition(root)
+        self._keys = codec_of(self._definition_message, sdk=self._files.versions.sdk)
+
+    def __repr__(self) -> str:
+        return f"Lakehouse({self.root!r}, version={self.version})"
+
+    # -- opening -------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls, root: str | Storage, *, storage_options: Mapping[str, Any] | None = None, strict: bool = False
+    ) -> Self:
+        """Open the newest version.
+
+        Args:
+            root: root URI, ``file:///…`` or ``s3://…``.
+            storage_options: see ``docs/storage.md``.
+            strict: check the whole tree before every root this handle creates; for tests.
+
+        Costs one ``get`` each for the hint, the next version and the root, one for a large definition.
+
+        Raises:
+            InvalidLocation, NotALakehouse, Corrupt, InvalidDefinition, StorageError.
+        """
+        storage = root if isinstance(root, Storage) else open_storage(root, storage_options)
+        versions = Versions(storage)
+        newest = versions.latest()
+        return cls(Files(storage, versions, newest, strict=strict), newest)
+
+    @classmethod
+    def create(
+        cls,
+        root: str | Storage,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        **definition: Any,
+    ) -> Self:
+        """Create an empty lakehouse, version 0.
+
+        Args:
+            root: root URI; what is there already is left alone, but it must hold no lakehouse.
+            storage_options: see ``docs/storage.md``.
+            strict: check the whole tree before every root this handle creates; for tests.
+            **definition: order, namespace_name_max_size_bytes, table_name_max_size_bytes,
+                view_name_max_size_bytes, node_file_max_size_bytes, properties, txn_ttl_millis,
+                txn_isolation_level (format, section 5).
+
+        Raises:
+            InvalidDefinition: an order below 3, or sizes that leave no room for a write buffer.
+            AlreadyExists: there is a lakehouse at this root.
+            InvalidLocation, UnsafeStorage, StorageError.
+        """
+        message = new_lakehouse_def(**definition)
+        storage = root if isinstance(root, Storage) else open_storage(root, storage_options)
+        versions = Versions(storage)
+        try:
+            existing = versions.latest()
+        except NotALakehouse:
+            return cls._created(storage, versions, message, strict=strict)
+        raise AlreadyExists(f"{storage.root} already holds a lakehouse, at version {existing.version}")
+
+    @classmethod
+    def _created(cls, storage: Storage, versions: Versions, message: LakehouseDef, *, strict: bool) -> Self:
+        path, data = lakehouse_def_path(), encode(message)
+        storage.write_many([(path, data)])
+        try:
+            storage.prove_exclusive_create(path, data)
+            node = Node(subtree_keys=0, subtree_messages=0)
+            draft = Draft(node, spec.OP_CREATE, new_id(), facts(), definition_rows(path, data))
+            content = encode_node(finished(None, draft, now_millis()), message.order)
+            storage.create(versions.path(0), content)
+        except (UnsafeStorage, AlreadyExists):
+            remove_quietly(storage, [path])
+            raise
+        node.nbytes = len(content)
+        write_hint(storage, 0)
+        root = Root(0, versions.path(0), node, content)
+        return cls(Files(storage, versions, root, strict=strict), root)
+
+    def at(
+        self, *, version: int | None = None, timestamp: datetime | str | None = None, snapshot: str | None = None
+    ) -> Lakehouse:
+        """Return a handle of another version. A transaction begun on it begins there.
+
+        Args:
+            version: by number; one ``get``.
+            timestamp: the newest version created at or before a time, ISO 8601, UTC unless it says
+                otherwise; O(log) ``get``.
+            snapshot: by the name of a snapshot of this version's definition.
+
+        Raises:
+            VersionNotFound, VersionExpired, SnapshotNotFound, InvalidInput.
+        """
+        given = [value is not None for value in (version, timestamp, snapshot)]
+        if sum(given) != 1:
+            raise InvalidInput("say one of version, timestamp and snapshot")
+        versions = self._files.versions
+        if version is not None:
+            root = versions.root(version)
+        elif timestamp is not None:
+            root = versions.at_timestamp(timestamp, versions.latest(self._files.tip.version))
+        else:
+            root = self._snapshot_root(str(snapshot))
+        handle = Lakehouse(self._files, root)
+        handle._pinned = True
+        return handle
+
+    def _snapshot_root(self, name: str) -> Root:
+        raise NotImplementedError
+
+    def refresh(self) -> Self:
+        """Move this handle to the newest version and return it. One ``get`` if there is none newer."""
+        root = self._files.versions.latest(self._files.tip.version)
+        self._files.saw(root)
+        self._stand_on(root)
+        self._pinned = False
+        return self
+
+    # -- what this handle stands on ------------------------------------------------------------
+
+    @property
+    def root(self) -> str:
+        """The root URI, ending in ``/``."""
+        return self._files.storage.root
+
+    @property
+    def version(self) -> int:
+        """The version this handle reads."""
+        return self._root.version
+
+    @property
+    def definition(self) -> LakehouseDef:
+        """The lakehouse definition of this version, defaults filled in."""
+        return self._definition_message
+
+    @property
+    def storage(self) -> Storage:
+        """The storage, which counts its requests."""
+        return self._files.storage
+
+    @property
+    def files(self) -> Files:
+        """Storage, nodes and versions, for pipelines."""
+        return self._files
+
+    @property
+    def root_node(self) -> Root:
+        """The root of this version, for pipelines."""
+        return self._root
+
+    @property
+    def read_only(self) -> bool:
+        """Whether another generation of the format wrote this lakehouse; ``upgrade`` copies it into a new one."""
+        return self._files.versions.sdk or not self._root.node.canonical
+
+    def _root_node(self) -> Node:
+        return self._root.node
+
+    def info(self) -> VersionInfo:
+        """Return what the root says about this version. No request."""
+        return version_info(self._root)
+
+    def stats(self) -> Stats:
+        """Return what the root of this version tells. No request."""
+        node = self._root.node
+        return Stats(
+            version=self._root.version,
+            oldest_version=self._root.oldest_version,
+            created_at=version_info(self._root).created_at,
+            objects=node.subtree_keys if node.canonical else len(node.keys),
+            messages=node.subtree_messages if node.canonical else 0,
+            root_messages=len(node.buffer),
+            height=node.height,
+            order=self.definition.order,
+            root_bytes=node.nbytes,
+            root_fill=round(node.estimated_bytes() / self.definition.node_file_max_size_bytes, 4),
+            operation=self._root.operation,
+        )
+
+    # -- history, difference, integrity --------------------------------------------------------
+
+    def history(self, limit: int | None = None) -> Iterator[VersionInfo]:
+        """Yield this version and those before it, newest first, back to the boundary. One ``get`` each."""
+        return map(version_info, self._files.versions.history(self._root, limit))
+
+    def diff(self, a: int | Lakehouse, b: int | Lakehouse) -> Iterator[Change]:
+        """Yield what changed from ``a`` to ``b`` in key order; each a version or a handle, also of another lakehouse.
+
+        Reads only nodes that the two do not share.
+        """
+        old, new = (self.at(version=each) if isinstance(each, int) else each for each in (a, b))
+        if old.codec == new.codec:
+            return changes(diff_nodes(old.store, old.root_node.node, new.store, new.root_node.node), new.codec)
+        return diff_foreign(old.store, old.root_node.node, old.codec, new.store, new.root_node.node, new.codec)
+
+    def check(self, *, definitions: bool = False) -> Iterator[Violation]:
+        """Yield every broken invariant of this version. Reads every node, with ``definitions`` every definition."""
+        yield from check_version(self._files.versions, self.version, definitions=definitions)
+        yield from check_lakehouse(self._files.versions, self._files.tip)
+
+    # -- changing ------------------------------------------------------------------------------
+
+    def transaction(self, *, isolation: str | None = None, reason: str | None = None) -> Transaction:
+        """Begin a transaction at the newest version this handle knows.
+
+        Args:
+            isolation: SNAPSHOT or SERIALIZABLE; by default what the lakehouse definition says.
+            reason: why, for the history.
+
+        Raises:
+            ReadOnly: another generation of the format wrote this lakehouse.
+        """
+        base = self._root if self._pinned or self._root.version > self._files.tip.version else self._files.tip
+        refuse_foreign(self._files, base)
+        return Transaction(self._files, base, isolation=isolation, reason=reason)

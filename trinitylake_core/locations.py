@@ -1,0 +1,148 @@
+"""Build and parse every path of a lakehouse (format, section 2).
+
+All paths are relative to the root URI. ``parse(build(x)) == x`` for every builder, and nothing in
+this project deletes a file whose path :func:`parse` does not recognise.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+import mmh3
+
+from trinitylake_core import spec
+from trinitylake_core.errors import InvalidLocation
+
+_UUID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_OPTIMISED: Final = re.compile(r"([01]{4})/([01]{4})/([01]{4})/([01]{8})-([^/]+)")
+_ROOT: Final = re.compile(rf"_([01]{{{spec.VERSION_BITS}}})\.ipc")
+_SDK_ROOT: Final = re.compile(rf"_([01]{{{spec.SDK_VERSION_BITS}}})\.arrow")
+_LAKEHOUSE_DEF: Final = re.compile(rf"_lakehouse_def_({_UUID})\.binpb")
+_NODE: Final = re.compile(rf"node-({_UUID})\.(?:ipc|arrow)")
+_NODE_A: Final = re.compile(r"([A-Za-z0-9_-]{22})\.ipc")
+_TXN: Final = re.compile(r"txn-([A-Za-z0-9_.-]+)\.binpb")
+_OBJECT: Final = re.compile(rf"(namespace|table|view)-(.+)-({_UUID})\.binpb", re.DOTALL)
+_SDK_OBJECT: Final = re.compile(rf"(.+)-({_UUID})\.binpb", re.DOTALL)
+_SAFE_PATH: Final = re.compile(r"(?:[01]{4}/){3}[01]{8}-[^/\0]+|_[A-Za-z0-9_.-]+")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPath:
+    """What a path says about its file.
+
+    ``kind`` is one of ``root``, ``hint``, ``boundary``, ``lakehouse_def``, ``node``, ``transaction``,
+    ``namespace``, ``table``, ``view`` and ``definition`` (an object definition of the published SDK).
+    ``version`` is set for roots, ``id`` for whatever carries one. ``legacy`` names are read, never written.
+    """
+
+    kind: str
+    version: int | None = None
+    id: str | None = None
+    legacy: bool = False
+
+
+def validate_path(path: str) -> str:
+    """Return ``path`` if it is a valid file path; a pointer must not lead out of the lakehouse.
+
+    Raises:
+        InvalidLocation: absolute, with a scheme, or with an empty, ``.`` or ``..`` segment.
+    """
+    if _SAFE_PATH.fullmatch(path):
+        return path
+    if not path or _SCHEME.match(path) or "\0" in path or "\\" in path.split("/", 1)[0]:
+        raise InvalidLocation(f"not a path inside the lakehouse: {path!r}")
+    if any(segment in ("", ".", "..") for segment in path.split("/")):
+        raise InvalidLocation(f"path has an empty, '.' or '..' segment, so it may lead outside: {path!r}")
+    return path
+
+
+def optimised(name: str) -> str:
+    """Return the optimised path of an original file name: 20 hash bits spread files over prefixes."""
+    name = name.replace("/", "-")
+    bits = format(mmh3.hash(name.encode(), 0, signed=False) & 0xFFFFF, "020b")
+    return f"{bits[0:4]}/{bits[4:8]}/{bits[8:12]}/{bits[12:20]}-{name}"
+
+
+def root_path(version: int) -> str:
+    """Return the path of the root node of ``version``.
+
+    Raises:
+        InvalidLocation: the version does not fit into 32 bits.
+    """
+    if not 0 <= version <= spec.MAX_VERSION:
+        raise InvalidLocation(f"version {version} is not between 0 and {spec.MAX_VERSION}")
+    return f"_{format(version, f'0{spec.VERSION_BITS}b')[::-1]}.ipc"
+
+
+def sdk_root_path(version: int) -> str:
+    """Return the path under which the published Java SDK keeps the root of ``version``."""
+    if not 0 <= version < 2**63:
+        raise InvalidLocation(f"version {version} does not fit into 63 bits")
+    return f"_{format(version, f'0{spec.SDK_VERSION_BITS}b')[::-1]}.arrow"
+
+
+def lakehouse_def_path() -> str:
+    """Return a new path for a lakehouse definition."""
+    return f"_lakehouse_def_{uuid.uuid4()}.binpb"
+
+
+def node_path() -> str:
+    """Return a new path for a non-root node."""
+    return optimised(f"node-{uuid.uuid4()}.ipc")
+
+
+def transaction_path(transaction_id: str) -> str:
+    """Return the path of the saved transaction of this ID."""
+    return optimised(f"txn-{transaction_id}.binpb")
+
+
+def definition_path(kind: str, namespace: str, name: str | None = None) -> str:
+    """Return a new path for an object definition; ``kind`` is ``namespace``, ``table`` or ``view``.
+
+    The names in it are for people: they are cut where the last segment would outgrow what file
+    systems take, and readers follow the stored pointer only.
+    """
+    label = namespace if name is None else f"{namespace}-{name}"
+    tail = f"-{uuid.uuid4()}.binpb"
+    room = spec.FILE_NAME_MAX_BYTES - len("00000000-") - len(kind) - 1 - len(tail)
+    label = label.encode()[:room].decode(errors="ignore")
+    return optimised(f"{kind}-{label}{tail}")
+
+
+def parse(path: str) -> ParsedPath | None:
+    """Return what ``path`` names, or ``None`` when it is not a name that the format defines.
+
+    An optimised path is recognised only if its prefix is the hash of its name.
+    """
+    if path == spec.HINT_FILE:
+        return ParsedPath("hint")
+    if path == spec.BOUNDARY_FILE:
+        return ParsedPath("boundary")
+    if match := _ROOT.fullmatch(path):
+        return ParsedPath("root", version=int(match[1][::-1], 2))
+    if match := _SDK_ROOT.fullmatch(path):
+        return ParsedPath("root", version=int(match[1][::-1], 2), legacy=True)
+    if match := _LAKEHOUSE_DEF.fullmatch(path):
+        return ParsedPath("lakehouse_def", id=match[1])
+    match = _OPTIMISED.fullmatch(path)
+    if match is None or optimised(match[5]) != path:
+        return None
+    return _parse_name(match[5])
+
+
+def _parse_name(name: str) -> ParsedPath | None:
+    if match := _NODE.fullmatch(name):
+        return ParsedPath("node", id=match[1], legacy=name.endswith(".arrow"))
+    if match := _TXN.fullmatch(name):
+        return ParsedPath("transaction", id=match[1])
+    if match := _OBJECT.fullmatch(name):
+        return ParsedPath(match[1], id=match[3])
+    if match := _SDK_OBJECT.fullmatch(name):
+        return ParsedPath("definition", id=match[2], legacy=True)
+    if match := _NODE_A.fullmatch(name):
+        return ParsedPath("node", id=match[1], legacy=True)
+    return None

@@ -1,0 +1,178 @@
+"""Nodes over a storage: cached reads, batched writes (format, section 4).
+
+The one place where node files meet the storage. ``tree`` and ``rewrite`` see only this interface.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trinitylake_core import nodefile
+from trinitylake_core.errors import CorruptNode, FileMissing
+from trinitylake_core.locations import node_path
+from trinitylake_core.node import Node
+from trinitylake_core.storage import Storage
+
+DEFAULT_CACHE_BYTES: Final = 64 << 20
+_WRITE_BATCH_BYTES: Final = 16 << 20
+_IN_MEMORY_FACTOR: Final = 6
+"""How much larger a decoded node is than its lz4 file, roughly."""
+
+
+@dataclass(slots=True)
+class NodeCounts:
+    """Nodes and bytes read through a store."""
+
+    nodes_read: int = 0
+    bytes_read: int = 0
+
+
+class NodeStore:
+    """Reads nodes through a cache bounded in bytes. Thread-safe."""
+
+    def __init__(self, storage: Storage, order: int, target_bytes: int, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+        self.storage = storage
+        self.order = order
+        self.target_bytes = target_bytes
+        self.counts = NodeCounts()
+        self._cache: OrderedDict[str, Node] = OrderedDict()
+        self._cached_bytes = 0
+        self._cache_limit = cache_bytes
+        self._lock = threading.Lock()
+
+    @property
+    def min_keys(self) -> int:
+        """The fewest keys of a node that is not the root."""
+        return -(-self.order // 2) - 1
+
+    @property
+    def max_keys(self) -> int:
+        """The most keys of a node."""
+        return self.order - 1
+
+    def read(self, path: str) -> Node:
+        """Return a node. One ``get``, none if cached. Raises ``CorruptNode`` also when it is missing."""
+        node = self.cached(path)
+        if node is not None:
+            return node
+        try:
+            return self.keep(path, self._decode(path, self.storage.read(path)))
+        except FileMissing:
+            raise _missing(path) from None
+
+    def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes in the order of ``paths``, reading ahead in parallel. One ``get`` each, none if cached."""
+        nodes = {path: node for path in paths if (node := self.cached(path)) is not None}
+        fetched = self.storage.read_many([path for path in paths if path not in nodes])
+        for path in paths:
+            node = nodes.pop(path, None)
+            if node is None:
+                _, data = next(fetched)
+                if isinstance(data, FileMissing):
+                    raise _missing(path)
+                node = self._decode(path, data)
+            yield node
+
+    def prefetch(self, paths: Sequence[str]) -> None:
+        """Read several nodes in parallel, so that reading them next costs nothing."""
+        missing = [path for path in paths if self.cached(path) is None]
+        if len(missing) > 1:
+            for path, node in zip(missing, self.read_many(missing), strict=True):
+                self.keep(path, node)
+
+    def cached(self, path: str) -> Node | None:
+        """Return a node if it is in the cache."""
+        with self._lock:
+            node = self._cache.get(path)
+            if node is not None:
+                self._cache.move_to_end(path)
+            return node
+
+    def keep(self, path: str, node: Node) -> Node:
+        """Put a node into the cache and return it."""
+        with self._lock:
+            if path not in self._cache:
+                self._cache[path] = node
+                self._cached_bytes += node.nbytes * _IN_MEMORY_FACTOR
+            while self._cached_bytes > self._cache_limit and len(self._cache) > 1:
+                _, dropped = self._cache.popitem(last=False)
+                self._cached_bytes -= dropped.nbytes * _IN_MEMORY_FACTOR
+        return node
+
+    def _decode(self, path: str, data: bytes) -> Node:
+        with self._lock:
+            self.counts.nodes_read += 1
+            self.counts.bytes_read += len(data)
+        return nodefile.decode(data, path, self.order)
+
+
+class NodeWriter:
+    """Collects new nodes over a store and writes them in batches. One writer belongs to one thread.
+
+    A node that is added and taken back before its batch is written never reaches the storage.
+    """
+
+    def __init__(self, store: NodeStore) -> None:
+        self.store = store
+        self.order = store.order
+        self.target_bytes = store.target_bytes
+        self.min_keys = store.min_keys
+        self.max_keys = store.max_keys
+        self.written: list[str] = []
+        self.bytes_written = 0
+        self._pending: dict[str, tuple[memoryview, Node]] = {}
+        self._pending_bytes = 0
+
+    def read(self, path: str) -> Node:
+        """Return a node that was added before, or read it."""
+        pending = self._pending.get(path)
+        return self.store.read(path) if pending is None else pending[1]
+
+    def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes in the order of ``paths``."""
+        if any(path in self._pending for path in paths):
+            return (self.read(path) for path in paths)
+        return self.store.read_many(paths)
+
+    def prefetch(self, paths: Sequence[str]) -> None:
+        """Read nodes in parallel that will be read next."""
+        self.store.prefetch([path for path in paths if path not in self._pending])
+
+    def add(self, node: Node) -> str:
+        """Take a new node for writing and return its path. The write happens by :meth:`flush` at the latest."""
+        path = node_path()
+        data = nodefile.encode(node, self.order)
+        node.nbytes = len(data)
+        self._pending[path] = (data, node)
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= _WRITE_BATCH_BYTES:
+            self.flush()
+        return path
+
+    def take_back(self, path: str) -> Node | None:
+        """Return a node added before and forget it, or ``None`` if it was written or is not ours."""
+        pending = self._pending.pop(path, None)
+        if pending is None:
+            return None
+        self._pending_bytes -= len(pending[0])
+        return pending[1]
+
+    def flush(self) -> None:
+        """Write all nodes added so far. One ``put`` each. Durable after the storage's barrier only."""
+        if not self._pending:
+            return
+        self.written += self._pending
+        self.store.storage.write_many([(path, data) for path, (data, _) in self._pending.items()])
+        self.bytes_written += self._pending_bytes
+        for path, (_, node) in self._pending.items():
+            self.store.keep(path, node)
+        self._pending.clear()
+        self._pending_bytes = 0
+
+
+def _missing(path: str) -> CorruptNode:
+    return CorruptNode(f"node file {path!r} is missing, but the tree points to it", path=path, invariant="I10")

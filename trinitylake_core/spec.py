@@ -1,0 +1,78 @@
+"""On-disk constants of the TrinityLake format. Do not change any of them: they are on disk."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAJOR_VERSION: Final = 0
+"""The only major version of the format that this library reads and writes."""
+
+# Columns of a node file (format, section 4).
+KEY: Final = "key"
+PVALUE: Final = "pvalue"
+PNODE: Final = "pnode"
+TXN: Final = "txn"
+COLUMNS: Final = (KEY, PVALUE, PNODE, TXN)
+CHECKSUM_METADATA: Final = b"trinitylake.checksum"
+
+# System-internal keys (format, section 3).
+LAKEHOUSE_DEF: Final = "lakehouse_def"
+LAKEHOUSE_DEF_A: Final = "lakehouse"
+PREVIOUS_ROOT: Final = "previous_root"
+ROLLBACK_FROM_ROOT: Final = "rollback_from_root"
+VERSION: Final = "version"
+CREATED_AT_MILLIS: Final = "created_at_millis"
+N_KEYS: Final = "n_keys"
+OLDEST_VERSION: Final = "oldest_version"
+OPERATION: Final = "operation"
+TXN_ID: Final = "txn"
+SUMMARY: Final = "summary"
+HEIGHT: Final = "height"
+SUBTREE_KEYS: Final = "subtree_keys"
+SUBTREE_MESSAGES: Final = "subtree_messages"
+CHILD_KEYS: Final = "child_keys"
+CHILD_MESSAGES: Final = "child_messages"
+
+# Object definition schema IDs (format, section 3).
+SCHEMA_LAKEHOUSE: Final = 0
+SCHEMA_NAMESPACE: Final = 1
+SCHEMA_TABLE: Final = 2
+SCHEMA_VIEW: Final = 3
+SCHEMA_TRANSACTION: Final = 4
+
+# Files with a fixed name (format, section 2).
+HINT_FILE: Final = "_latest_hint.txt"
+BOUNDARY_FILE: Final = "_oldest_version.txt"
+VERSION_BITS: Final = 32
+MAX_VERSION: Final = 2**VERSION_BITS - 1
+SDK_VERSION_BITS: Final = 64
+FILE_NAME_MAX_BYTES: Final = 255
+"""What every supported file system takes as one path segment."""
+
+# Defaults of a lakehouse definition (format, section 5).
+DEFAULT_ORDER: Final = 128
+MIN_ORDER: Final = 3
+DEFAULT_NAME_MAX_SIZE_BYTES: Final = 100
+DEFAULT_NODE_FILE_MAX_SIZE_BYTES: Final = 1048576
+DEFAULT_TXN_TTL_MILLIS: Final = 604_800_000
+
+# What may stand in the `operation` row of a root.
+OP_CREATE: Final = "create"
+OP_COMMIT: Final = "commit"
+OP_COMPACT: Final = "compact"
+OP_ROLLBACK: Final = "rollback"
+OP_RESTORE: Final = "restore"
+OP_EXPIRE: Final = "expire"
+OP_SNAPSHOT: Final = "snapshot"
+OP_LOAD: Final = "load"
+OP_UPGRADE: Final = "upgrade"
+
+LAKEHOUSE_DEF_COPY: Final = "lakehouse_def_copy"
+"""System row of a root: ``<path> <base64>`` of a small lakehouse definition, to save its request."""
+LAKEHOUSE_DEF_COPY_MAX_BYTES: Final = 1024
+TXN_STATE: Final = "txn_state"
+"""System row of the running root of a saved transaction: what it read, as JSON."""
+TRANSACTIONAL_OPERATIONS: Final = frozenset({OP_COMMIT, OP_RESTORE, OP_CREATE, OP_UPGRADE})
+"""Roots whose own messages say everything they changed."""
+QUIET_OPERATIONS: Final = frozenset({OP_COMPACT, OP_SNAPSHOT, OP_EXPIRE})
+"""Roots that change no key's meaning and conflict with nothing."""

@@ -1,0 +1,68 @@
+"""Single files of a disk: writing, removing, describing them, and what their errors mean."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from typing import Final
+
+from trinitylake_core.errors import FileMissing, StorageDenied, StorageError, TrinityLakeError
+from trinitylake_core.storage.failures import TransientError
+from trinitylake_core.storage.port import Data, FileInfo
+
+MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
+_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_TRANSIENT = frozenset({errno.EAGAIN, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY, errno.EMFILE, errno.ENFILE})
+NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+_CLEAR_TEXTS: Final = {
+    errno.EISDIR: "is a directory, not a file",
+    errno.ENOSPC: "no space left on the disk",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.ENAMETOOLONG: "the name is too long for this file system",
+}
+
+
+def map_error(kind: str, where: str, error: Exception) -> TrinityLakeError:
+    """Return our error for ``error``, raised by a request of ``kind`` for ``where`` (a URI)."""
+    if not isinstance(error, OSError):
+        return StorageError(f"{kind} of {where}: {type(error).__name__}: {error}")
+    if error.errno in MISSING and kind in {"get", "head"}:
+        return FileMissing(f"{where} does not exist")
+    text = f"{kind} of {where}: {explain(error)}"
+    if error.errno in _TRANSIENT:
+        return TransientError(text)
+    return StorageDenied(text) if error.errno in _DENIED else StorageError(text)
+
+
+def write_file(path: str, data: Data, flags: int) -> None:
+    """Write a whole file, created with ``flags``. Raises ``OSError``."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o666)
+    try:
+        written = os.write(descriptor, data)
+        while written < len(data):
+            written += os.write(descriptor, memoryview(data)[written:])
+    finally:
+        os.close(descriptor)
+
+
+def remove_quietly(path: str) -> None:
+    """Remove a temporary file; one that cannot be removed is swept later."""
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def describe(entry: os.DirEntry[str], path: str) -> FileInfo | None:
+    """Return what is listed of a plain file; None for anything else and for one that just went away."""
+    try:
+        if not entry.is_file(follow_symlinks=False):
+            return None
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return FileInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
+def explain(error: OSError) -> str:
+    """Return what went wrong, in words that say what to look at."""
+    return _CLEAR_TEXTS.get(error.errno or 0) or error.strerror or str(error)

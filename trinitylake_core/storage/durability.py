@@ -1,0 +1,130 @@
+"""What must reach the disk before the next root may appear.
+
+Measured on ext4: one ``syncfs`` beats one ``fsync`` a file from two files on, and by ten at thirty.
+It also waits for what other programs wrote to the same file system; ``sync="files"`` avoids that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from trinitylake_core.errors import StorageError
+
+SYNC_MODES: Final = ("auto", "files", "filesystem")
+_SINGLE_FILES: Final = 1
+_REMEMBERED_FILES: Final = 4096
+
+
+def _find_syncfs() -> Callable[[int], int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        function = ctypes.CDLL(None, use_errno=True).syncfs
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_int]
+    function.restype = ctypes.c_int
+    return function
+
+
+_syncfs = _find_syncfs()
+
+
+def sync_path(path: str) -> None:
+    """Make one file or directory durable; one that is gone needs no durability. Raises ``OSError``."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_filesystem(directory: str) -> None:
+    """Make everything written to the file system of ``directory`` durable. Raises ``OSError``."""
+    if _syncfs is None:
+        os.sync()
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        if _syncfs(descriptor) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), directory)
+    finally:
+        os.close(descriptor)
+
+
+class Unsynced:
+    """The files and directories written since the last barrier. Thread-safe.
+
+    A flush by one thread also covers what the others wrote; a thread that finds nothing left to
+    flush still waits for the flush under way, because its files may be in there.
+    """
+
+    def __init__(self, directory: str, mode: str) -> None:
+        self._directory = directory
+        self._mode = mode
+        self._state = threading.Lock()
+        self._flushing = threading.Lock()
+        self._files: list[str] = []
+        self._directories: set[str] = set()
+        self._too_many = False
+        self._broken: str | None = None
+
+    def file(self, path: str, parent: str | None) -> None:
+        """Remember a file that was written, and the directory its name stands in unless the name may get lost."""
+        with self._state:
+            if self._too_many:
+                return
+            self._files.append(path)
+            if parent is not None:
+                self._directories.add(parent)
+            if len(self._files) > _REMEMBERED_FILES and self._mode != "files":
+                self._too_many = True
+                self._files.clear()
+                self._directories.clear()
+
+    def directory(self, path: str) -> None:
+        """Remember a directory in which a name was added or removed."""
+        with self._state:
+            if not self._too_many:
+                self._directories.add(path)
+
+    def any(self) -> bool:
+        """Return whether a flush has anything to do or to wait for."""
+        with self._state:
+            return bool(self._files or self._directories or self._too_many) or self._flushing.locked()
+
+    def flush(self) -> None:
+        """Make everything remembered durable. Raises ``StorageError``, from then on for ever.
+
+        After a failed fsync the kernel may have dropped the data, and a second fsync would say all is well.
+        """
+        with self._flushing:
+            if self._broken is not None:
+                raise StorageError(f"an earlier sync failed ({self._broken}); write everything again with a new handle")
+            with self._state:
+                files, directories, everything = self._files, self._directories, self._too_many
+                self._files, self._directories, self._too_many = [], set(), False
+            try:
+                self._sync(files, directories, everything=everything)
+            except OSError as error:
+                self._broken = str(error)
+                raise StorageError(f"cannot make {self._directory} durable: {error}") from error
+
+    def _sync(self, files: list[str], directories: set[str], *, everything: bool) -> None:
+        few = len(files) <= _SINGLE_FILES or _syncfs is None
+        if everything or self._mode == "filesystem" or (self._mode == "auto" and not few):
+            sync_filesystem(self._directory)
+            return
+        for path in files:
+            sync_path(path)
+        for path in directories:
+            sync_path(path)

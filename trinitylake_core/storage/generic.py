@@ -1,0 +1,198 @@
+"""Any other fsspec file system: ``gs://``, ``abfs://``, ``memory://`` and so on.
+
+fsspec's default for exclusive creation asks whether the file exists and then writes, which is no lock
+at all. Therefore only file systems known to let the *server* decide may create; all others can be read.
+The storage option ``exclusive_create: trusted`` overrides that, at the caller's risk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from trinitylake_core.errors import (
+    AlreadyExists,
+    FileMissing,
+    StorageDenied,
+    StorageError,
+    TrinityLakeError,
+    UnsafeStorage,
+)
+from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.storage.failures import TransientError
+from trinitylake_core.storage.port import Data, DeleteResult, FileInfo
+
+_DECIDED_BY_THE_SERVER: Final = frozenset({"gs", "gcs", "abfs", "abfss", "az"})
+_WITHIN_ONE_PROCESS: Final = "memory"
+_MODIFIED_FIELDS: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+
+_memory_lock = threading.Lock()
+_proven: set[str] = set()
+
+
+class FsspecStorage(BaseStorage):
+    """Files of an fsspec file system below one root."""
+
+    def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(root, options)
+        self._scheme = root.partition("://")[0]
+        self._trusted = self._own_options.pop("exclusive_create", None) == "trusted"
+        self._fs: Any = None
+        self._base = ""
+        self._filesystem()
+
+    def _reset_after_fork(self) -> None:
+        super()._reset_after_fork()
+        if self._scheme != _WITHIN_ONE_PROCESS:
+            self._fs = None
+
+    def _filesystem(self) -> Any:
+        with self._lock:
+            if self._fs is None:
+                self._fs = _make_filesystem(self.root, self._scheme, self._own_options)
+                self._base = str(self._fs._strip_protocol(self.root)).rstrip("/") + "/"  # noqa: SLF001 - the fsspec way
+            return self._fs
+
+    # Raw operations.
+
+    def _get(self, path: str) -> bytes:
+        return bytes(self._filesystem().cat_file(self._base + path))
+
+    def _put(self, path: str, data: Data) -> None:
+        self._filesystem().pipe_file(self._base + path, bytes(data))
+
+    def _create(self, path: str, data: Data) -> None:
+        self._refuse_unsafe()
+        fs = self._filesystem()
+        if self._scheme == _WITHIN_ONE_PROCESS:
+            with _memory_lock:
+                fs.pipe_file(self._base + path, bytes(data), mode="create")
+        else:
+            fs.pipe_file(self._base + path, bytes(data), mode="create")
+
+    def _refuse_unsafe(self) -> None:
+        if self._trusted or self._scheme in _DECIDED_BY_THE_SERVER or self._scheme == _WITHIN_ONE_PROCESS:
+            return
+        raise UnsafeStorage(
+            f"{self.root}: exclusive creation is not known to be atomic on {self._scheme}://; it can be read only. "
+            "If you know that it is, set the storage option exclusive_create to 'trusted'"
+        )
+
+    def _head(self, path: str) -> FileInfo:
+        details = self._filesystem().info(self._base + path)
+        if details.get("type") == "directory":
+            raise IsADirectoryError(f"{self.root}{path} is a directory")
+        return self._info(details)
+
+    def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
+        fs = self._filesystem()
+        result = DeleteResult()
+        for path in batch:
+            try:
+                fs.rm_file(self._base + path)
+            except FileNotFoundError:
+                result.missing.append(path)
+            except Exception as error:  # noqa: BLE001 - one file must not stop the others
+                result.failed[path] = self._clean(f"{type(error).__name__}: {error}")
+            else:
+                result.deleted.append(path)
+        return result, []
+
+    # Listing.
+
+    def _relative(self, details: Mapping[str, Any]) -> str:
+        name = str(details["name"])
+        name = name if name.startswith("/") or not self._base.startswith("/") else f"/{name}"
+        return name.removeprefix(self._base).rstrip("/")
+
+    def _info(self, details: Mapping[str, Any]) -> FileInfo:
+        return FileInfo(self._relative(details), int(details.get("size") or 0), _modified_millis(details))
+
+    def _ls(self, directory: str) -> tuple[list[FileInfo], list[str]]:
+        fs = self._filesystem()
+        fs.invalidate_cache()
+        try:
+            entries = fs.ls((self._base + directory).rstrip("/"), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return [], []
+        files: list[FileInfo] = []
+        directories: list[str] = []
+        for entry in entries:
+            if entry.get("type") != "directory":
+                files.append(self._info(entry))
+            elif (name := f"{self._relative(entry)}/") not in {directory, "/"}:
+                directories.append(name)
+        return files, directories
+
+    def list(self, prefix: str = "") -> Iterator[FileInfo]:
+        """Yield files by prefix. One ``list`` a directory."""
+        if prefix:
+            self._guard(prefix)
+        above, slash, _ = prefix.rpartition("/")
+        waiting = [above + slash]
+        while waiting:
+            directory = waiting.pop()
+            files, directories = self._retrying("list", directory, partial(self._ls, directory))
+            waiting += [inner for inner in directories if inner.startswith(prefix) or prefix.startswith(inner)]
+            yield from (info for info in files if info.path.startswith(prefix))
+
+    def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
+        """Return one level. One ``list``."""
+        if prefix:
+            self._guard(prefix)
+        files, directories = self._retrying("list", prefix, partial(self._ls, prefix))
+        return directories, files
+
+    def exists(self) -> bool:
+        """Return whether anything is there. One ``list``."""
+        files, directories = self._retrying("list", "", partial(self._ls, ""))
+        return bool(files or directories)
+
+    def prove_exclusive_create(self, path: str, data: bytes) -> None:
+        """Try to create what exists. One ``create`` the first time. Raises ``UnsafeStorage``."""
+        self._guard(path)
+        self._refuse_unsafe()
+        if self.root in _proven:
+            return
+        try:
+            self._retrying("create", path, partial(self._create, path, data))
+        except AlreadyExists:
+            _proven.add(self.root)
+            return
+        raise UnsafeStorage(f"{self.root}: this store ignores exclusive creation: commits would overwrite each other")
+
+    def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
+        where = f"{self.root}{path}"
+        if isinstance(error, FileExistsError):
+            return AlreadyExists(f"{where} already exists")
+        if isinstance(error, FileNotFoundError) and kind in {"get", "head"}:
+            return FileMissing(f"{where} does not exist")
+        text = self._clean(f"{kind} of {where}: {type(error).__name__}: {error}")
+        if isinstance(error, PermissionError):
+            return StorageDenied(text)
+        return TransientError(text) if isinstance(error, TimeoutError | ConnectionError) else StorageError(text)
+
+
+def _make_filesystem(root: str, scheme: str, options: Mapping[str, Any]) -> Any:
+    try:
+        import fsspec  # noqa: PLC0415 - not needed for local lakehouses
+
+        return fsspec.filesystem(scheme, **options)
+    except ImportError as error:
+        raise StorageError(f"{root}: the fsspec file system for {scheme}:// is not installed: {error}") from error
+    except ValueError as error:
+        raise StorageError(f"{root}: no file system for {scheme}://: {error}") from error
+
+
+def _modified_millis(details: Mapping[str, Any]) -> int:
+    """Return the age field of a listing, whatever it is called; 0 is never returned for an unknown age."""
+    for name in _MODIFIED_FIELDS:
+        value = details.get(name)
+        if isinstance(value, int | float):
+            return int(value * 1000)
+        if isinstance(value, datetime):
+            return int(value.timestamp() * 1000)
+    raise StorageError(f"this file system does not tell when {details.get('name')} was last changed")

@@ -1,0 +1,289 @@
+"""A local (or mounted) disk: fast, and safe against being killed or losing power at any moment.
+
+Storage options: ``durable`` (default true; false switches every fsync off, for throw-away lakehouses and
+tests), ``sync`` (``auto``, ``files``, ``filesystem``: how a barrier is made, see ``durability``), and the
+common ones of ``retry.CommonOptions``. ``max_concurrency`` is 1 here, because threads do not pay on a local
+disk; raise it on a network mount.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from trinitylake_core.errors import AlreadyExists, InvalidInput, TrinityLakeError, UnsafeStorage
+from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.storage.disk import MISSING, NO_LINKS, describe, explain, map_error, remove_quietly, write_file
+from trinitylake_core.storage.durability import SYNC_MODES, Unsynced, sync_path
+from trinitylake_core.storage.port import Data, DeleteResult, FileInfo
+from trinitylake_core.storage.retry import CommonOptions, take_flag
+from trinitylake_core.storage.roots import local_path
+
+Files = list[FileInfo]
+Names = list[str]
+TEMPORARY_PREFIX: Final = "_tmp-"
+_TEMPORARY: Final = re.compile(r"_tmp-[0-9a-f]{32}")
+
+
+class LocalStorage(BaseStorage):
+    """Files in a directory. A link of a complete, synced temporary file is the exclusive creation."""
+
+    DEFAULTS: ClassVar[CommonOptions] = CommonOptions(
+        retry_base_seconds=0.005, retry_max_seconds=1.0, max_concurrency=1
+    )
+
+    def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(root, options)
+        own = self._own_options
+        self._durable = take_flag(own, "durable", default=True)
+        self._sync_mode = own.pop("sync", "auto")
+        if self._sync_mode not in SYNC_MODES:
+            raise InvalidInput(f"storage option sync must be one of {', '.join(SYNC_MODES)}, not {self._sync_mode!r}")
+        if own:
+            raise InvalidInput(f"unknown storage option for {root}: {', '.join(sorted(map(str, own)))}")
+        self._directory = local_path(root)
+        self._base = self._directory.rstrip("/") + "/"
+        self._known_directories: set[str] = set()
+        self._unsynced = Unsynced(self._directory, self._sync_mode)
+
+    def _reset_after_fork(self) -> None:
+        super()._reset_after_fork()
+        self._unsynced = Unsynced(self._directory, self._sync_mode)  # the parent syncs what the parent wrote
+
+    # Durability.
+
+    def barrier(self) -> None:
+        """Return when all that was written through this object is durable. One ``sync``, or none if nothing was."""
+        if self._durable and self._unsynced.any():
+            self._retrying("sync", "", self._unsynced.flush)
+
+    # Raw operations.
+
+    def _get(self, path: str) -> bytes:
+        descriptor = os.open(self._base + path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            expected = os.fstat(descriptor).st_size
+            data = os.read(descriptor, expected + 1)
+            if len(data) <= expected and (len(data) == expected or not data):
+                return data
+            parts = [data]
+            while data := os.read(descriptor, 1 << 20):
+                parts.append(data)
+            return b"".join(parts)
+        finally:
+            os.close(descriptor)
+
+    def _put(self, path: str, data: Data) -> None:
+        target = self._base + path
+        parent = os.path.dirname(target)
+        self._write_in(parent, target, data, os.O_TRUNC)
+        if self._durable:
+            self._unsynced.file(target, parent)
+
+    def _write_in(self, parent: str, target: str, data: Data, flags: int) -> None:
+        self._ensure_directory(parent)
+        try:
+            write_file(target, data, flags)
+        except FileNotFoundError:  # somebody removed the directory since we made it
+            self._known_directories.clear()
+            self._ensure_directory(parent)
+            write_file(target, data, flags)
+
+    def _ensure_directory(self, directory: str) -> None:
+        if directory in self._known_directories:
+            return
+        if not os.path.isdir(directory):
+            above = os.path.dirname(directory)
+            self._ensure_directory(above)
+            try:
+                os.mkdir(directory)
+            except FileExistsError:
+                if not os.path.isdir(directory):
+                    text = "a file stands where a directory should be"
+                    raise NotADirectoryError(errno.ENOTDIR, text, directory) from None
+            except FileNotFoundError:
+                self._known_directories.clear()
+                os.makedirs(directory, exist_ok=True)
+            if self._durable:
+                self._unsynced.directory(above)
+        self._known_directories.add(directory)
+
+    def create(self, path: str, data: Data) -> None:
+        """Create a file durably. One ``create``, and before it one ``sync`` unless ``durable`` is false.
+
+        Everything written through this object before, and the complete file under a temporary name,
+        reaches the disk in that one barrier; only then is the file given its name.
+        """
+        self._guard(path)
+        if not self._durable:
+            self._settle(path, data, partial(self._create, path, data))
+            return
+        temporaries: list[str] = []  # a fresh one each try: a lost one may already carry the final name
+        try:
+            self._retrying("sync", path, partial(self._write_synced, data, temporaries))
+            self._settle(path, data, lambda: self._link(temporaries[-1], path))
+        finally:
+            for temporary in temporaries:
+                remove_quietly(temporary)
+
+    def _new_temporary(self) -> str:
+        return f"{self._base}{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+
+    def _write_synced(self, data: Data, temporaries: list[str]) -> None:
+        temporaries.append(self._new_temporary())
+        self._write_in(self._directory, temporaries[-1], data, os.O_EXCL)
+        self._unsynced.file(temporaries[-1], None)
+        self._unsynced.flush()
+
+    def _create(self, path: str, data: Data) -> None:
+        temporary = self._new_temporary()
+        try:
+            self._write_in(self._directory, temporary, data, os.O_EXCL)
+            self._link(temporary, path)
+        finally:
+            remove_quietly(temporary)
+
+    def _link(self, temporary: str, path: str) -> None:
+        """Give a complete file its final name, and make the name durable."""
+        target = self._base + path
+        parent = os.path.dirname(target)
+        self._ensure_directory(parent)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            if os.stat(temporary).st_nlink != 2:  # two names: NFS lost the answer, the link is ours
+                raise AlreadyExists(f"{self.root}{path} already exists") from None
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            raise UnsafeStorage(
+                f"{self.root} cannot make hard links ({error.strerror}), so it cannot create files exclusively"
+            ) from None
+        remove_quietly(temporary)
+        if self._durable:
+            self._unsynced.directory(parent)
+            self._unsynced.flush()
+
+    def replace(self, path: str, data: Data, *, durable: bool = True) -> None:
+        """Rename a complete temporary file over the old one. One ``put``; synced before and after if durable."""
+        self._guard(path)
+        self._retrying("put", path, partial(self._replace, path, data, durable=durable and self._durable))
+        self._moved(written=len(data))
+
+    def _replace(self, path: str, data: Data, *, durable: bool) -> None:
+        target = self._base + path
+        parent = os.path.dirname(target)
+        self._ensure_directory(parent)
+        temporary = self._new_temporary()
+        try:
+            self._write_in(self._directory, temporary, data, os.O_EXCL)
+            if durable:
+                sync_path(temporary)
+            os.replace(temporary, target)
+        except BaseException:
+            remove_quietly(temporary)
+            raise
+        if durable:
+            self._unsynced.directory(parent)
+            self._unsynced.flush()
+
+    def _head(self, path: str) -> FileInfo:
+        status = os.stat(self._base + path)
+        if os.path.isdir(self._base + path):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        return FileInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
+        result = DeleteResult()
+        for path in batch:
+            try:
+                os.unlink(self._base + path)
+            except OSError as error:
+                if error.errno in MISSING:
+                    result.missing.append(path)
+                else:
+                    result.failed[path] = explain(error)
+            else:
+                result.deleted.append(path)
+        return result, []
+
+    # Listing.
+
+    def list(self, prefix: str = "") -> Iterator[FileInfo]:
+        """Yield files by prefix. One ``list`` a directory."""
+        if prefix:
+            self._guard(prefix)
+        above, _, name = prefix.rpartition("/")
+        waiting = [(f"{above}/" if above else "", name)]
+        while waiting:
+            directory, start = waiting.pop()
+            files, directories = self._retrying("list", directory, partial(self._scan, directory, start))
+            waiting += [(f"{inner}/", "") for inner in directories]
+            yield from files
+
+    def _scan(self, directory: str, start: str = "") -> tuple[Files, Names]:
+        """Return files and directories in ``directory`` whose names begin with ``start``. Links are not followed."""
+        files: Files = []
+        directories: Names = []
+        try:
+            with os.scandir(self._base + directory) as entries:
+                for entry in entries:
+                    name = entry.name
+                    if not name.startswith(start) or (not directory and _TEMPORARY.fullmatch(name)):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        directories.append(directory + name)
+                    elif (info := describe(entry, directory + name)) is not None:
+                        files.append(info)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        return files, directories
+
+    def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
+        """Return one level. One ``list``."""
+        if prefix:
+            self._guard(prefix)
+        files, directories = self._retrying("list", prefix, partial(self._scan, prefix))
+        return [f"{directory}/" for directory in directories], files
+
+    def exists(self) -> bool:
+        """Return whether anything is there. One ``list``."""
+
+        def any_entry() -> bool:
+            try:
+                with os.scandir(self._directory) as entries:
+                    return any(not _TEMPORARY.fullmatch(entry.name) for entry in entries)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+
+        return self._retrying("list", "", any_entry)
+
+    def sweep_temporary(self, older_than_seconds: float = 3600.0) -> int:
+        """Remove old temporary files from the root directory; return how many. One ``delete``."""
+        limit = time.time() - older_than_seconds
+        return self._retrying("delete", TEMPORARY_PREFIX, partial(self._sweep, limit))
+
+    def _sweep(self, limit: float) -> int:
+        swept = 0
+        try:
+            with os.scandir(self._directory) as entries:
+                for entry in entries:
+                    if _TEMPORARY.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime <= limit:
+                        remove_quietly(entry.path)
+                        swept += 1
+        except FileNotFoundError:  # no lakehouse, or another sweeper was faster
+            pass
+        return swept
+
+    def prove_exclusive_create(self, path: str, data: bytes) -> None:
+        """Do nothing: a hard link never replaces a file. No request."""
+        del path, data
+
+    def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
+        return map_error(kind, f"{self.root}{path}", error)

@@ -1,0 +1,166 @@
+"""The storage port: everything the rest of the code may ask of a disk or an object store.
+
+Paths are relative to the root URI, `/`-separated, validated by the caller (``locations``).
+Immutable files may be read, written and deleted in bulk; one primitive, :meth:`Storage.create`,
+is the only lock there is (format, section 1).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trinitylake_core.errors import FileMissing
+
+Data = bytes | memoryview
+"""What can be written: bytes, or a view of them that is written without a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One listed file: path relative to the root, size in bytes, last change in epoch milliseconds."""
+
+    path: str
+    size: int
+    modified_millis: int
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """Storage requests and bytes, by kind, since the storage object was made.
+
+    A request is one call a server would bill: a batch delete of 1000 names is one ``delete``,
+    a page of a listing one ``list``.
+    """
+
+    get: int = 0
+    put: int = 0
+    create: int = 0
+    delete: int = 0
+    list: int = 0
+    head: int = 0
+    copy: int = 0
+    sync: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    def __sub__(self, other: RequestCounts) -> RequestCounts:
+        return RequestCounts(*(getattr(self, f) - getattr(other, f) for f in self.__slots__))
+
+    def snapshot(self) -> RequestCounts:
+        """Return a copy, to subtract later."""
+        return self - RequestCounts()
+
+    def requests(self) -> int:
+        """Return the number of requests of all kinds; durability barriers are none."""
+        return self.get + self.put + self.create + self.delete + self.list + self.head + self.copy
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the counts that are not zero."""
+        return {f: getattr(self, f) for f in self.__slots__ if getattr(self, f)}
+
+
+@dataclass(slots=True)
+class DeleteResult:
+    """What became of a bulk delete: ``failed`` maps a path to the reason."""
+
+    deleted: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+class Storage(abc.ABC):
+    """Files below one root URI. Thread-safe. Instances are picklable for Spark tasks via :meth:`spec`.
+
+    Every method raises ``StorageError`` (or a subclass) when the storage fails after retries.
+    """
+
+    #: the root URI, always ending in ``/``
+    root: str
+    counts: RequestCounts
+
+    @abc.abstractmethod
+    def spec(self) -> tuple[str, Mapping[str, Any]]:
+        """Return ``(root URI, storage options)``, what ``open_storage`` needs to make an equal one."""
+
+    @abc.abstractmethod
+    def read(self, path: str) -> bytes:
+        """Return the whole file. One ``get``. Raises ``FileMissing``."""
+
+    @abc.abstractmethod
+    def read_many(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | FileMissing]]:
+        """Yield ``(path, content or FileMissing)`` in the order given, reading ahead in parallel.
+
+        One ``get`` a path. A missing file is yielded as the error, so that the rest can still be read;
+        any other failure is raised. Memory is bounded by the read-ahead, not by ``paths``.
+        """
+
+    @abc.abstractmethod
+    def write_many(self, files: Iterable[tuple[str, Data]]) -> None:
+        """Write immutable files under names that nobody else uses, in parallel. One ``put`` each.
+
+        Not durable before :meth:`barrier` returns.
+        """
+
+    @abc.abstractmethod
+    def barrier(self) -> None:
+        """Return when all that was written through this object is durable. No request on an object store."""
+
+    @abc.abstractmethod
+    def create(self, path: str, data: Data) -> None:
+        """Create a file durably, or raise ``AlreadyExists`` and leave the file that is there.
+
+        One ``create``; atomic: nobody ever sees half a file under ``path``. When the answer is
+        lost, the file is read back and compared (one more ``get``): the same bytes mean success.
+        """
+
+    @abc.abstractmethod
+    def replace(self, path: str, data: Data, *, durable: bool = True) -> None:
+        """Write or overwrite a file atomically. One ``put``. Only for hint, boundary and saved transactions.
+
+        ``durable=False`` (the hint) lets the file get lost or cut short when the power fails, and costs no sync.
+        """
+
+    @abc.abstractmethod
+    def list(self, prefix: str = "") -> Iterator[FileInfo]:
+        """Yield every file whose path starts with ``prefix``, never from a cache, in no promised order.
+
+        One ``list`` a page (or directory). Skips this library's own temporary files.
+        """
+
+    @abc.abstractmethod
+    def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
+        """Return the directories and the files directly below ``prefix``.
+
+        Directories end in ``/``, and so does ``prefix`` unless it is empty. One ``list`` a page.
+        """
+
+    @abc.abstractmethod
+    def info(self, path: str) -> FileInfo:
+        """Return size and age of one file. One ``head``. Raises ``FileMissing``."""
+
+    @abc.abstractmethod
+    def delete_many(self, paths: Sequence[str]) -> DeleteResult:
+        """Delete files; those already gone are told apart where the storage can tell. ``delete`` a batch."""
+
+    @abc.abstractmethod
+    def exists(self) -> bool:
+        """Return whether the root holds anything at all (an empty or absent directory does not)."""
+
+    def sweep_temporary(self, older_than_seconds: float = 3600.0) -> int:
+        """Remove this library's own temporary files that a killed process left behind; return how many.
+
+        An object store has none: no request there. One ``delete`` on a disk.
+        """
+        del older_than_seconds
+        return 0
+
+    @abc.abstractmethod
+    def prove_exclusive_create(self, path: str, data: bytes) -> None:
+        """Prove that :meth:`create` really refuses an existing file, once a process and root.
+
+        ``path`` exists with exactly ``data``, so a store that ignores the precondition does no harm.
+        Raises ``UnsafeStorage``. A local disk needs no proof. One ``create`` the first time.
+        """

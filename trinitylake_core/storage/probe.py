@@ -1,0 +1,175 @@
+"""Prove at run time that a place is fit for a lakehouse: what ``trinitylake doctor`` and the tests run.
+
+Everything happens below a scratch prefix ``_doctor-<uuid>/`` of the root, which is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trinitylake_core.errors import AlreadyExists, FileMissing, TrinityLakeError, UnsafeStorage
+from trinitylake_core.storage.opening import open_storage
+from trinitylake_core.storage.port import Storage
+from trinitylake_core.storage.roots import local_path, normalise_root
+
+SCRATCH_PREFIX: Final = "_doctor-"
+_RACERS: Final = 8
+_CLOCK_TOLERANCE_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """One checked property: its name, whether it holds, and what was seen."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class _Broken(Exception):
+    """A property does not hold; the message says what was seen."""
+
+
+def probe(root: str, options: Mapping[str, Any] | None = None) -> Iterator[ProbeResult]:
+    """Yield the outcome of each check in turn; about 40 requests. Never raises for a failing storage.
+
+    Raises ``InvalidInput`` for a malformed root or option. Leaves nothing behind unless deleting fails.
+    """
+    normalised = normalise_root(root)
+    scratch = f"{normalised}{SCRATCH_PREFIX}{uuid.uuid4()}/"
+    storage = open_storage(scratch, options)
+    try:
+        for name, check in _CHECKS.items():
+            yield _run(name, check, storage)
+    finally:
+        cleaned = _run("clean up", _clean_up, storage)
+    yield cleaned
+
+
+def _run(name: str, check: Callable[[Storage], str], storage: Storage) -> ProbeResult:
+    started = time.perf_counter()
+    try:
+        detail = check(storage)
+    except (_Broken, TrinityLakeError) as error:
+        return ProbeResult(name, ok=False, detail=str(error))
+    return ProbeResult(name, ok=True, detail=f"{detail} ({(time.perf_counter() - started) * 1000:.1f} ms)")
+
+
+def _expect(seen: object, wanted: object, what: str) -> None:
+    if seen != wanted:
+        raise _Broken(f"{what}: expected {wanted!r}, saw {seen!r}")
+
+
+def _write_and_read(storage: Storage) -> str:
+    files = {"plain": b"plain", "empty": b"", "deep/er/größe-表.bin": b"\x00\xff" * 40_000}
+    storage.write_many(files.items())
+    storage.barrier()
+    for path, data in files.items():
+        _expect(storage.read(path), data, f"content of {path}")
+    _expect(dict(storage.read_many(list(files))), files, "content of files read together")
+    return f"{len(files)} files came back unchanged"
+
+
+def _missing_file(storage: Storage) -> str:
+    try:
+        storage.read("missing")
+    except FileMissing:
+        return "a missing file is reported as missing"
+    raise _Broken("a file that was never written could be read")
+
+
+def _create_refuses_existing(storage: Storage) -> str:
+    storage.create("exclusive", b"first")
+    try:
+        storage.create("exclusive", b"second")
+    except AlreadyExists:
+        _expect(storage.read("exclusive"), b"first", "content after a refused create")
+        storage.prove_exclusive_create("exclusive", b"first")
+        return "a second create was refused and the first file stayed"
+    raise UnsafeStorage(
+        "a second create of the same file was accepted: this storage ignores exclusive creation, "
+        "and concurrent commits would overwrite each other"
+    )
+
+
+def _one_racer_wins(storage: Storage) -> str:
+    def race(racer: int) -> int | None:
+        try:
+            storage.create("race", b"racer %d" % racer)
+        except AlreadyExists:
+            return None
+        return racer
+
+    with ThreadPoolExecutor(_RACERS) as pool:
+        winners = [racer for racer in pool.map(race, range(_RACERS)) if racer is not None]
+    if len(winners) != 1:
+        raise UnsafeStorage(f"{len(winners)} of {_RACERS} racing creates of one file succeeded; one must")
+    _expect(storage.read("race"), b"racer %d" % winners[0], "content after a race")
+    return f"one of {_RACERS} racing creates won"
+
+
+def _replace(storage: Storage) -> str:
+    storage.replace("hint", b"1", durable=False)
+    storage.replace("hint", b"22")
+    _expect(storage.read("hint"), b"22", "content after two replaces")
+    return "a replaced file shows its newest content"
+
+
+def _list(storage: Storage) -> str:
+    storage.write_many([("list/a", b"1"), ("list/ab", b"22"), ("list/sub/c", b"333"), ("listing", b"4")])
+    seen = {info.path: info.size for info in storage.list("list/")}
+    _expect(seen, {"list/a": 1, "list/ab": 2, "list/sub/c": 3}, "files below list/")
+    _expect(sorted(info.path for info in storage.list("list/a")), ["list/a", "list/ab"], "files beginning with list/a")
+    directories, files = storage.list_dirs("list/")
+    _expect(list(directories), ["list/sub/"], "directories in list/")
+    _expect(sorted(info.path for info in files), ["list/a", "list/ab"], "files in list/")
+    return "a listing shows what was written just before"
+
+
+def _clock(storage: Storage) -> str:
+    storage.write_many([("clock", b"tick")])
+    skew = storage.info("clock").modified_millis / 1000 - time.time()
+    if abs(skew) > _CLOCK_TOLERANCE_SECONDS:
+        raise _Broken(f"the storage's clock differs by {skew:.0f} s from this machine's: ages cannot be trusted")
+    return f"the clocks differ by {abs(skew):.1f} s"
+
+
+def _delete(storage: Storage) -> str:
+    storage.write_many([("doomed", b"1")])
+    result = storage.delete_many(["doomed", "never-written"])
+    _expect(result.failed, {}, "failed deletions")
+    _expect("doomed" in result.deleted, True, "deletion of an existing file")
+    _expect(list(storage.list("doomed")), [], "listing after a deletion")
+    return "deleted files are gone"
+
+
+def _clean_up(storage: Storage) -> str:
+    names = [info.path for info in storage.list()]
+    result = storage.delete_many(names)
+    _expect(result.failed, {}, "failed deletions")
+    if storage.root.startswith("file:"):
+        scratch = Path(local_path(storage.root))
+        shutil.rmtree(scratch, ignore_errors=True)
+        with suppress(OSError):
+            scratch.parent.rmdir()  # an empty root is one that the probe made
+    return f"{len(names)} scratch files removed"
+
+
+_CHECKS: Final[Mapping[str, Callable[[Storage], str]]] = {
+    "write and read": _write_and_read,
+    "missing file": _missing_file,
+    "exclusive creation": _create_refuses_existing,
+    "racing writers": _one_racer_wins,
+    "replace": _replace,
+    "list": _list,
+    "clock": _clock,
+    "delete": _delete,
+}

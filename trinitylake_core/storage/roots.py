@@ -1,0 +1,70 @@
+"""Root URIs: one spelling for each, and clear words for those that cannot be meant."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+from trinitylake_core.errors import InvalidLocation
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(//)?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_S3_SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3"}
+
+
+def normalise_root(uri: str) -> str:
+    """Return the root URI in its one spelling, ending in ``/``. No request.
+
+    ``s3a://`` becomes ``s3://``, ``file:/x`` becomes ``file:///x/``. Raises ``InvalidLocation`` for
+    anything without a scheme, with credentials in it, or with empty, ``.`` or ``..`` segments.
+    """
+    if not isinstance(uri, str):
+        raise InvalidLocation(f"a root URI must be a string, not {type(uri).__name__}")
+    match = _SCHEME.match(uri)
+    if match is None or len(match.group(1)) == 1:
+        raise InvalidLocation(
+            f"root URI {uri!r} has no scheme; write {f'file://{Path(uri).absolute()}'!r} for a local directory "
+            "(file:///abs/path) or s3://bucket/path for an object store"
+        )
+    scheme = match.group(1).lower()
+    rest = uri[match.end() :]
+    if _CONTROL.search(uri):
+        raise InvalidLocation(f"root URI {uri!r} holds control characters")
+    if scheme == "file":
+        return _normalise_file(uri, rest)
+    if match.group(2) is None:
+        raise InvalidLocation(f"root URI {uri!r} lacks '//' after the scheme; write {scheme}://...")
+    return _normalise_remote(_S3_SCHEMES.get(scheme, scheme), rest)
+
+
+def local_path(root: str) -> str:
+    """Return the absolute directory, without a trailing ``/``, that a normalised ``file`` root names."""
+    return unquote(root.removeprefix("file://")).rstrip("/") or "/"
+
+
+def _normalise_file(uri: str, rest: str) -> str:
+    rest = rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
+    if not rest.startswith("/"):
+        raise InvalidLocation(f"root URI {uri!r} must name an absolute path; write file:///abs/path")
+    segments = [segment for segment in rest.split("/") if segment]
+    _refuse_dots([unquote(segment) for segment in segments], uri)
+    return "file:///" + "".join(f"{segment}/" for segment in segments)
+
+
+def _normalise_remote(scheme: str, rest: str) -> str:
+    authority, _, path = rest.partition("/")
+    if "@" in authority and scheme == "s3":
+        raise InvalidLocation(f"root URI {scheme}://***@... holds credentials; pass them as storage options")
+    if not authority and (scheme == "s3" or not path.strip("/")):
+        raise InvalidLocation(f"root URI '{scheme}://{rest}' names no bucket; write {scheme}://bucket/path")
+    path = path.rstrip("/")
+    if path:
+        _refuse_dots(path.split("/"), f"{scheme}://{rest}")
+    root = f"{scheme}://{authority}/{path}"
+    return root if root.endswith("/") else f"{root}/"
+
+
+def _refuse_dots(segments: list[str], uri: str) -> None:
+    if any(segment in {"", ".", ".."} or "/" in segment for segment in segments):
+        raise InvalidLocation(f"root URI {uri!r} holds an empty, '.' or '..' segment")

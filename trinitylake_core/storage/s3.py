@@ -1,0 +1,231 @@
+"""S3 and its look-alikes, over s3fs: one HTTP request for each counted request.
+
+Storage options: ``key``, ``secret``, ``token``, ``profile``, ``anon``, ``endpoint_url``, ``region``,
+``path_style`` (default: true when there is an ``endpoint_url``), ``connect_timeout`` (5 s), ``read_timeout``
+(30 s), ``client_kwargs``, ``config_kwargs`` and whatever else ``s3fs.S3FileSystem`` takes, and the common ones of
+``retry.CommonOptions``. Without keys the usual environment variables, profiles and instance roles apply.
+
+Exclusive creation is ``If-None-Match: *``. Stores exist that accept the header and ignore it, therefore
+:meth:`S3Storage.prove_exclusive_create`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from trinitylake_core.errors import AlreadyExists, InvalidInput, StorageError, TrinityLakeError, UnsafeStorage
+from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.storage.failures import TransientError
+from trinitylake_core.storage.port import Data, DeleteResult, FileInfo
+from trinitylake_core.storage.retry import take_flag
+from trinitylake_core.storage.s3_errors import is_transient_code, map_error
+
+_PAGE: Final = 1000
+_PASSED_FROM_ENVIRONMENT: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
+_proven: set[tuple[str, str]] = set()
+_proven_lock = threading.Lock()
+
+
+class S3Storage(BaseStorage):
+    """Objects below a prefix of one bucket."""
+
+    def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(root, options)
+        bucket, _, prefix = root.removeprefix("s3://").partition("/")
+        self._bucket = bucket
+        self._prefix = prefix
+        self._arguments = _s3fs_arguments(self._own_options, self._common.max_concurrency)
+        client = self._arguments["client_kwargs"]
+        self._endpoint = str(self._arguments.get("endpoint_url") or client.get("endpoint_url"))
+        self._fs: Any = None
+
+    def _reset_after_fork(self) -> None:
+        super()._reset_after_fork()
+        self._fs = None
+
+    # Raw operations.
+
+    def _filesystem(self) -> Any:
+        fs = self._fs
+        if fs is None:
+            with self._lock:
+                if self._fs is None:
+                    self._fs = _make_filesystem(self._arguments)
+                fs = self._fs
+        return fs
+
+    def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Send one HTTP request and return its parsed answer, a streamed body read to its end."""
+        from fsspec.asyn import sync  # noqa: PLC0415 - half a second that local lakehouses need not pay
+
+        fs = self._filesystem()
+        parameters["Bucket"] = self._bucket
+        answer: dict[str, Any] = sync(fs.loop, _send, fs, operation, parameters)
+        return answer
+
+    def _key(self, path: str) -> str:
+        return self._prefix + path
+
+    def _get(self, path: str) -> bytes:
+        body: bytes = self._call("get_object", Key=self._key(path))["Body"]
+        return body
+
+    def _put(self, path: str, data: Data) -> None:
+        self._call("put_object", Key=self._key(path), Body=bytes(data))
+
+    def _create(self, path: str, data: Data) -> None:
+        self._call("put_object", Key=self._key(path), Body=bytes(data), IfNoneMatch="*")
+
+    def _head(self, path: str) -> FileInfo:
+        answer = self._call("head_object", Key=self._key(path))
+        return FileInfo(path, int(answer["ContentLength"]), _millis(answer["LastModified"]))
+
+    def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
+        """S3 does not tell a missing key from a deleted one; both count as deleted."""
+        names = {self._key(path): path for path in batch}
+        answer = self._call("delete_objects", Delete={"Objects": [{"Key": key} for key in names], "Quiet": True})
+        result = DeleteResult()
+        again: list[str] = []
+        for error in answer.get("Errors", ()):
+            path = names.pop(error.get("Key", ""), "")
+            code = str(error.get("Code", ""))
+            if code == "NoSuchKey":
+                result.missing.append(path)
+                continue
+            result.failed[path] = self._clean(f"{code}: {error.get('Message', '')}")
+            if is_transient_code(code):
+                again.append(path)
+        result.deleted = list(names.values())
+        return result, again
+
+    # Listing.
+
+    def _pages(self, prefix: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        parameters = {"Prefix": self._key(prefix), "MaxKeys": _PAGE, **parameters}
+        while True:
+            page = self._retrying("list", prefix, partial(self._call, "list_objects_v2", **parameters))
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            if not page.get("NextContinuationToken"):
+                raise StorageError(f"list of {self.root}{prefix}: a page is cut short without a continuation token")
+            parameters["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _files(self, page: Mapping[str, Any]) -> Iterator[FileInfo]:
+        for item in page.get("Contents", ()):
+            key: str = item["Key"]
+            if not key.endswith("/"):  # a directory marker of some console is no file
+                yield FileInfo(key[len(self._prefix) :], int(item["Size"]), _millis(item["LastModified"]))
+
+    def list(self, prefix: str = "") -> Iterator[FileInfo]:
+        """Yield files by prefix. One ``list`` a page of 1000."""
+        if prefix:
+            self._guard(prefix)
+        for page in self._pages(prefix):
+            yield from self._files(page)
+
+    def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
+        """Return one level. One ``list`` a page."""
+        if prefix:
+            self._guard(prefix)
+        directories: list[str] = []
+        files: list[FileInfo] = []
+        for page in self._pages(prefix, Delimiter="/"):
+            directories += [entry["Prefix"][len(self._prefix) :] for entry in page.get("CommonPrefixes", ())]
+            files += self._files(page)
+        return directories, files
+
+    def exists(self) -> bool:
+        """Return whether anything is there. One ``list``."""
+        page = next(self._pages("", MaxKeys=2))
+        return any(item["Key"] != self._prefix for item in page.get("Contents", ()))
+
+    # Proof.
+
+    def prove_exclusive_create(self, path: str, data: bytes) -> None:
+        """Try to create what exists. One ``create`` the first time. Raises ``UnsafeStorage``."""
+        self._guard(path)
+        proof = (self.root, self._endpoint)
+        with _proven_lock:
+            if proof in _proven:
+                return
+        if self._accepts_second_create(path, data):
+            raise UnsafeStorage(
+                f"{self.root}: this store ignores exclusive creation (If-None-Match: *): concurrent commits would "
+                "overwrite each other. Reading works; write to a store that honours it"
+            )
+        with _proven_lock:
+            _proven.add(proof)
+
+    def _accepts_second_create(self, path: str, data: bytes) -> bool:
+        try:
+            self._retrying("create", path, partial(self._create, path, data))
+        except AlreadyExists:
+            return False
+        return True
+
+    # Errors.
+
+    def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
+        mapped = map_error(kind, f"{self.root}{path}", self._bucket, error)
+        clean = self._clean(mapped)
+        if isinstance(mapped, TransientError):
+            return TransientError(clean, undone=mapped.undone)
+        return type(mapped)(clean)
+
+
+def _s3fs_arguments(options: Mapping[str, Any], max_concurrency: int) -> dict[str, Any]:
+    """Return the keyword arguments for ``s3fs.S3FileSystem``. Raises ``InvalidInput``."""
+    arguments = dict(options)
+    for name in ("client_kwargs", "config_kwargs"):
+        if not isinstance(arguments.get(name) or {}, Mapping):
+            raise InvalidInput(f"storage option {name} must be a mapping, not {type(arguments[name]).__name__}")
+    client = dict(arguments.pop("client_kwargs", None) or {})
+    config = dict(arguments.pop("config_kwargs", None) or {})
+    region = arguments.pop("region", None) or arguments.pop("region_name", None)
+    if region is not None:
+        client.setdefault("region_name", region)
+    custom = bool(arguments.get("endpoint_url") or client.get("endpoint_url"))
+    custom = custom or any(os.environ.get(name) for name in _PASSED_FROM_ENVIRONMENT)
+    if take_flag(arguments, "path_style", default=custom):
+        config["s3"] = {"addressing_style": "path", **dict(config.get("s3") or {})}
+    config.setdefault("connect_timeout", arguments.pop("connect_timeout", 5))
+    config.setdefault("read_timeout", arguments.pop("read_timeout", 30))
+    config.setdefault("max_pool_connections", max_concurrency)
+    config["retries"] = {"total_max_attempts": 1, "mode": "standard"}  # ours count, theirs would hide
+    return {
+        **arguments,
+        "client_kwargs": client,
+        "config_kwargs": config,
+        "use_listings_cache": False,
+        "skip_instance_cache": True,
+    }
+
+
+def _make_filesystem(arguments: Mapping[str, Any]) -> Any:
+    try:
+        import s3fs  # noqa: PLC0415 - half a second that local lakehouses need not pay
+    except ImportError as error:
+        raise StorageError("s3:// needs the package s3fs: pip install s3fs") from error
+    return s3fs.S3FileSystem(**arguments)
+
+
+async def _send(fs: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    await fs.set_session()
+    client = await fs.get_s3(parameters["Bucket"])
+    method = getattr(client, operation)
+    parameters = fs._get_s3_method_kwargs(method, **parameters)  # noqa: SLF001 - adds encryption and requester-pays
+    answer: dict[str, Any] = await method(**parameters)
+    if operation == "get_object":
+        async with answer["Body"] as body:
+            answer["Body"] = await body.read()
+    return answer
+
+
+def _millis(moment: Any) -> int:
+    return int(moment.timestamp() * 1000)

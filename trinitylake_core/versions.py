@@ -1,0 +1,400 @@
+"""Versions: roots, the newest one, history and time travel (format, sections 2, 3 and 6)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from trinitylake_core import locations, nodefile, spec
+from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, effective
+from trinitylake_core.errors import (
+    CorruptDefinition,
+    CorruptNode,
+    FileMissing,
+    InvalidInput,
+    InvalidLocation,
+    NotALakehouse,
+    VersionExpired,
+    VersionNotFound,
+)
+from trinitylake_core.node import Messages, Node
+from trinitylake_core.storage import Storage
+
+_HISTORY_BATCH: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The root node of one version, with what its system rows say."""
+
+    version: int
+    path: str
+    node: Node
+    data: bytes | memoryview = b""
+    """The bytes of the file."""
+
+    @property
+    def definition_path(self) -> str:
+        """Path of the lakehouse definition. Raises ``CorruptNode`` when the root names none."""
+        path = self.node.system.get(spec.LAKEHOUSE_DEF) or self.node.system.get(spec.LAKEHOUSE_DEF_A)
+        if path is None:
+            raise CorruptNode(
+                f"root {self.path!r} does not name a lakehouse definition", path=self.path, invariant="I13"
+            )
+        return path
+
+    @property
+    def created_at_millis(self) -> int:
+        """When the root was created, in epoch milliseconds; 0 where it does not say."""
+        return self._number(spec.CREATED_AT_MILLIS)
+
+    @property
+    def oldest_version(self) -> int:
+        """The boundary as of this version."""
+        return self._number(spec.OLDEST_VERSION)
+
+    @property
+    def previous_root(self) -> str | None:
+        """Path of the root this one was committed on top of."""
+        return self.node.system.get(spec.PREVIOUS_ROOT)
+
+    @property
+    def rollback_from_root(self) -> str | None:
+        """Path of the root that was rolled back from."""
+        return self.node.system.get(spec.ROLLBACK_FROM_ROOT)
+
+    @property
+    def operation(self) -> str | None:
+        """What made this version; ``None`` where the writer did not say."""
+        return self.node.system.get(spec.OPERATION)
+
+    @property
+    def txn(self) -> str | None:
+        """ID of the transaction that made this version."""
+        return self.node.system.get(spec.TXN_ID)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Facts about this version; empty where there are none."""
+        try:
+            facts = json.loads(self.node.system.get(spec.SUMMARY) or "{}")
+        except ValueError:
+            return {}
+        return facts if isinstance(facts, dict) else {}
+
+    def own_messages(self) -> Messages:
+        """Return the messages of the transaction that made this root (format, section 6)."""
+        txn = self.txn
+        if txn is None or self.operation not in spec.TRANSACTIONAL_OPERATIONS:
+            return Messages()
+        return self.node.buffer.of_transaction(txn)
+
+    def _number(self, name: str) -> int:
+        text = self.node.system.get(name, "0")
+        if not (text.isascii() and text.isdecimal()):
+            raise CorruptNode(f"root {self.path!r}: {name} is {text!r}, not a number", path=self.path)
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """One line of the history. Counts are ``None`` where the root does not tell them."""
+
+    version: int
+    created_at: datetime
+    created_at_millis: int
+    operation: str | None
+    txn: str | None
+    summary: dict[str, Any]
+    changes: int
+    objects: int | None
+    messages: int | None
+    height: int | None
+    root_bytes: int
+    path: str
+    previous_root: str | None
+    rollback_from_root: str | None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the version was made, where somebody said so."""
+        return self.summary.get("reason")
+
+    @property
+    def author(self) -> str | None:
+        """Who made it."""
+        return self.summary.get("author")
+
+
+def version_info(root: Root) -> VersionInfo:
+    """Return what a root says about its version. No request."""
+    node = root.node
+    return VersionInfo(
+        root.version, from_millis(root.created_at_millis), root.created_at_millis, root.operation, root.txn,
+        root.summary,
+        len(root.own_messages()), node.subtree_keys, node.subtree_messages, node.height, node.nbytes, root.path,
+        root.previous_root, root.rollback_from_root,
+    )  # fmt: skip
+
+
+def from_millis(millis: int) -> datetime:
+    """Return epoch milliseconds as an aware UTC time."""
+    return datetime.fromtimestamp(millis / 1000, UTC)
+
+
+def to_millis(timestamp: datetime | str | int) -> int:
+    """Return a time as epoch milliseconds; text is ISO 8601, and UTC unless it says otherwise.
+
+    Raises:
+        InvalidInput: the text is not ISO 8601.
+    """
+    if isinstance(timestamp, int):
+        return timestamp
+    if isinstance(timestamp, str):
+        try:
+            timestamp = datetime.fromisoformat(timestamp)
+        except ValueError:
+            raise InvalidInput(f"{timestamp!r} is not an ISO 8601 time such as 2026-11-20T03:00:00Z") from None
+    if timestamp.tzinfo is None:
+        timestamp = timestamp.replace(tzinfo=UTC)
+    return int(timestamp.timestamp() * 1000 // 1)
+
+
+class Versions:
+    """The roots of one lakehouse. Finding the newest costs O(log versions) requests, never a walk."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.sdk = False
+        """Whether the published Java SDK wrote this lakehouse: other root names, read-only."""
+        self._definitions: dict[str, LakehouseDef] = {}
+
+    # -- single roots --------------------------------------------------------------------------
+
+    def path(self, version: int) -> str:
+        """Return the path of a root, in the naming of this lakehouse."""
+        return locations.sdk_root_path(version) if self.sdk else locations.root_path(version)
+
+    def root(self, version: int) -> Root:
+        """Return the root of a version. One ``get``.
+
+        Raises:
+            VersionNotFound, VersionExpired: it never existed, or retention removed it.
+            CorruptNode: the root file cannot be read.
+        """
+        if not 0 <= version <= spec.MAX_VERSION:
+            raise VersionNotFound(f"version {version} is not between 0 and {spec.MAX_VERSION}")
+        root = self.try_root(version)
+        if root is None:
+            boundary = self.boundary()
+            if version < boundary:
+                raise VersionExpired(f"version {version} has expired; the oldest one kept is {boundary}")
+            raise VersionNotFound(f"version {version} does not exist")
+        return root
+
+    def try_root(self, version: int) -> Root | None:
+        """Return the root of a version, or ``None`` if there is no such file. One ``get``."""
+        path = self.path(version)
+        try:
+            return self.decode(version, path, self.storage.read(path))
+        except FileMissing:
+            return None
+
+    def roots(self, versions: Sequence[int]) -> Iterator[Root | None]:
+        """Yield several roots in order, read in parallel; ``None`` for those that are gone."""
+        paths = [self.path(version) for version in versions]
+        for version, (path, data) in zip(versions, self.storage.read_many(paths), strict=True):
+            yield None if isinstance(data, FileMissing) else self.decode(version, path, data)
+
+    def decode(self, version: int, path: str, data: bytes) -> Root:
+        """Return the root in the bytes of its file."""
+        try:
+            node = nodefile.decode(data, path)
+        except nodefile.OrderNeeded as needed:
+            definition = self.definition(Root(version, path, Node(system=needed.system)))
+            node = nodefile.decode(data, path, definition.order)
+        root = Root(version, path, node, data)
+        if node.system.get(spec.VERSION, str(version)) != str(version):
+            raise CorruptNode(
+                f"root {path!r} says it is version {node.system[spec.VERSION]}, not {version}",
+                path=path,
+                invariant="I13",
+            )
+        return root
+
+    def definition(self, root: Root) -> LakehouseDef:
+        """Return the lakehouse definition of a version, defaults filled in. At most one ``get``.
+
+        Raises:
+            CorruptDefinition: missing or garbage.
+            InvalidDefinition: a major version that is not supported.
+        """
+        path = root.definition_path
+        if path not in self._definitions:
+            copy = root.node.system.get(spec.LAKEHOUSE_DEF_COPY, "")
+            data = _copied(copy, path) if copy else None
+            self._definitions[path] = effective(decode_lakehouse(self._read(path) if data is None else data, path))
+        return self._definitions[path]
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self.storage.read(locations.validate_path(path))
+        except FileMissing:
+            raise CorruptDefinition(f"definition file {path!r} is missing", path=path, invariant="I13") from None
+        except InvalidLocation as error:
+            raise CorruptDefinition(str(error), path=path, invariant="I13") from None
+
+    # -- finding -------------------------------------------------------------------------------
+
+    def hint(self) -> int | None:
+        """Return the latest hint, or ``None`` if it is missing or garbage. One ``get``."""
+        return self._number(spec.HINT_FILE)
+
+    def boundary(self) -> int:
+        """Return the oldest version that still exists, as the boundary file says. One ``get``."""
+        return self._number(spec.BOUNDARY_FILE) or 0
+
+    def _number(self, path: str) -> int | None:
+        try:
+            text = self.storage.read(path).strip()
+        except FileMissing:
+            return None
+        return int(text) if text.isdigit() and len(text) <= 10 and int(text) <= spec.MAX_VERSION else None
+
+    def latest(self, start: int | None = None) -> Root:
+        """Return the newest root, from ``start`` or else the hint on.
+
+        Three ``get`` with a fresh hint, the root itself among them; O(log) more with a stale one.
+
+        Raises:
+            NotALakehouse: there is no root at all.
+        """
+        hint = self.hint() if start is None else start
+        if hint is not None:
+            root = self._newest_from(hint)
+            if root is not None:
+                return root
+        return self._latest_from_boundary()
+
+    def _newest_from(self, version: int) -> Root | None:
+        ahead = self.try_root(version + 1) if version < spec.MAX_VERSION else None
+        if ahead is not None:
+            return self._gallop(ahead)
+        root = self.try_root(version) or self._sdk_root(version)
+        if root is None or (self._may_have_expired(root) and self.boundary() > version):
+            return None
+        return root if not self.sdk else self._gallop(root)
+
+    def _sdk_root(self, version: int) -> Root | None:
+        if not self.sdk:
+            self.sdk = True
+            root = self.try_root(version)
+            self.sdk = root is not None
+            return root
+        return None
+
+    def _may_have_expired(self, root: Root) -> bool:
+        """Whether a root is old enough for expiration to have begun removing what follows it (the fence)."""
+        age = datetime.now(UTC).timestamp() * 1000 - root.created_at_millis
+        return age > self.definition(root).txn_ttl_millis // 2
+
+    def _latest_from_boundary(self) -> Root:
+        boundary = self.boundary()
+        root = self.try_root(boundary) or self._sdk_root(boundary)
+        if root is not None:
+            return self._gallop(root)
+        found = [
+            (parsed.version, parsed.legacy)
+            for file in self.storage.list("_")
+            if (parsed := locations.parse(file.path)) is not None and parsed.version is not None
+        ]
+        if not found:
+            raise NotALakehouse(f"there is no lakehouse at {self.storage.root}; `create` makes one")
+        version, self.sdk = max(found)
+        return self._gallop(self.root(version))
+
+    def _gallop(self, root: Root) -> Root:
+        low, step = root.version, 1
+        while self._exists(low + step):
+            low += step
+            step *= 2
+        high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._exists(middle) else (low, middle)
+        return root if low == root.version else self.root(low)
+
+    def _exists(self, version: int) -> bool:
+        if version > spec.MAX_VERSION:
+            return False
+        try:
+            self.storage.info(self.path(version))
+        except FileMissing:
+            return False
+        return True
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def at_timestamp(self, timestamp: datetime | str | int, newest: Root) -> Root:
+        """Return the newest root created at or before a time. O(log versions) ``get``.
+
+        Raises:
+            VersionNotFound, VersionExpired: the time lies before the first version that is kept.
+        """
+        millis = to_millis(timestamp)
+        if newest.created_at_millis <= millis:
+            return newest
+        return self._bisect(
+            newest, lambda root: root.created_at_millis <= millis, f"at {from_millis(millis).isoformat()}"
+        )
+
+    def _bisect(self, newest: Root, holds: Callable[[Root], bool], when: str) -> Root:
+        low, high = newest.oldest_version, newest.version
+        best: Root | None = None
+        while low < high:
+            middle = (low + high) // 2
+            root = self.try_root(middle)
+            if root is None:
+                low = max(middle + 1, self.boundary())
+            elif holds(root):
+                best, low = root, middle + 1
+            else:
+                high = middle
+        if best is not None:
+            return best
+        if (boundary := self.boundary()) > 0:
+            raise VersionExpired(f"no version {when} is kept; the oldest one kept is {boundary}")
+        raise VersionNotFound(f"there was no version {when}; the lakehouse was created later")
+
+    def history(self, newest: Root, limit: int | None = None) -> Iterator[Root]:
+        """Yield roots from ``newest`` back to the boundary. One ``get`` each, read ahead in parallel."""
+        yield from [newest] if limit is None or limit > 0 else []
+        version = newest.version - 1
+        left = version + 1 if limit is None else min(limit - 1, version + 1)
+        batch = 4
+        while left > 0 and version >= newest.oldest_version:
+            count = min(batch, left, version - newest.oldest_version + 1)
+            for root in self.roots(range(version, version - count, -1)):
+                if root is None:
+                    return
+                yield root
+            version, left, batch = version - count, left - count, min(batch * 2, _HISTORY_BATCH)
+
+
+def copy_of_definition(definition_bytes: bytes, path: str) -> str | None:
+    """Return the value of the row ``lakehouse_def_copy``, or ``None`` if the definition is too large for it."""
+    if len(definition_bytes) > spec.LAKEHOUSE_DEF_COPY_MAX_BYTES:
+        return None
+    return f"{path} {base64.b64encode(definition_bytes).decode()}"
+
+
+def _copied(copy: str, path: str) -> bytes | None:
+    of, _, text = copy.partition(" ")
+    try:
+        return base64.b64decode(text, validate=True) if of == path else None
+    except ValueError:
+        return None
