@@ -32,6 +32,8 @@ from trinitylake_core.errors import (
     VersionNotFound,
 )
 from trinitylake_core.lakehouse import Lakehouse, Stats
+from trinitylake_core.recovery import RecoveryPlan
+from trinitylake_core.snapshots import SnapshotInfo
 from trinitylake_core.transaction import SERIALIZABLE, SNAPSHOT, Transaction
 from trinitylake_core.versions import VersionInfo
 
@@ -57,7 +59,9 @@ __all__ = [
     "ObjectNotFound",
     "PlanOutdated",
     "ReadOnly",
+    "RecoveryPlan",
     "Refused",
+    "SnapshotInfo",
     "SnapshotNotFound",
     "Stats",
     "StorageDenied",

@@ -176,6 +176,15 @@ class CatalogView(abc.ABC):
             raise CorruptDefinition(str(error), path=path) from None
 
 
+def entries(
+    reader: tree.NodeReader, node: Node, codec: KeyCodec, within: KeyRange = names.EVERYTHING
+) -> Iterator[ObjectEntry]:
+    """Yield the objects below a root node, in key order."""
+    for keys, values in tree.scan(reader, node):
+        for key, path in zip(keys, values, strict=True):
+            yield ObjectEntry(*codec.split(key), key, path)
+
+
 def decode_definition(kind: str, data: bytes, path: str) -> NamespaceDef | TableDef | ViewDef:
     """Return the definition of an object of a kind. Raises ``CorruptDefinition``."""
     return _DECODERS[kind](data, path)

@@ -13,7 +13,14 @@ from typing import Final
 from trinitylake_core import nodefile, spec, tree
 from trinitylake_core.catalog import codec_of, decode_definition
 from trinitylake_core.definitions import LakehouseDef
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidDefinition, InvalidLocation, InvalidName
+from trinitylake_core.errors import (
+    Corrupt,
+    CorruptDefinition,
+    FileMissing,
+    InvalidDefinition,
+    InvalidLocation,
+    InvalidName,
+)
 from trinitylake_core.keys import NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_path
 from trinitylake_core.node import Messages, Node, merged
@@ -56,14 +63,28 @@ def check_version(versions: Versions, version: int, *, definitions: bool = False
     """
     try:
         root = versions.root(version)
-        definition = versions.definition(root)
-    except (Corrupt, InvalidDefinition) as error:
-        path = getattr(error, "path", None) or versions.path(version)
-        yield violation(getattr(error, "invariant", "I13"), path, str(error))
+    except CorruptDefinition as error:  # a root of an older generation, which its definition explains
+        yield violation("I13", error.path or versions.path(version), str(error))
         return
-    yield from check_root(versions, root)
+    except Corrupt as error:
+        yield violation(error.invariant, error.path or versions.path(version), str(error))
+        return
+    try:
+        definition = versions.definition_file(root)
+    except (Corrupt, InvalidDefinition) as error:
+        yield violation("I13", getattr(error, "path", None) or root.path, str(error))
+        return
+    try:
+        yield from check_root(versions, root)
+    except Corrupt as error:
+        yield violation("I14", root.path, f"the history cannot be followed: {error}")
     yield from TreeCheck(versions.storage, definition, sdk=versions.sdk, definitions=definitions).run(root)
-    yield from check_snapshots(versions, definition)
+
+
+def check_tree(versions: Versions, root: Root, *, definitions: bool = False) -> Iterator[Violation]:
+    """Yield every broken invariant of the tree below a root that was read. One ``get`` a node."""
+    definition = versions.definition(root)
+    yield from TreeCheck(versions.storage, definition, sdk=versions.sdk, definitions=definitions).run(root)
 
 
 def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
@@ -106,7 +127,7 @@ def check_snapshots(versions: Versions, definition: LakehouseDef) -> Iterator[Vi
 
 
 def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
-    """Yield what is wrong with the boundary file. Two ``get``; a stale hint is no violation."""
+    """Yield what is wrong with boundary and snapshots. Two ``get`` and one a snapshot; a stale hint is no violation."""
     boundary = versions.boundary()
     if boundary > newest.version:
         yield violation(
@@ -116,12 +137,22 @@ def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
         yield violation(
             "I16", spec.BOUNDARY_FILE, f"version {boundary}, the oldest one by the boundary, does not exist"
         )
+    yield from check_snapshots(versions, versions.definition(newest))
 
 
 @dataclass(slots=True)
 class _Totals:
+    """What a subtree holds; not ``whole`` when a part of it could not be read."""
+
     keys: int = 0
     messages: int = 0
+    whole: bool = True
+
+    def add(self, part: _Totals) -> None:
+        """Add what a part holds."""
+        self.keys += part.keys
+        self.messages += part.messages
+        self.whole = self.whole and part.whole
 
 
 class TreeCheck:
@@ -136,11 +167,13 @@ class TreeCheck:
         self._definitions = definitions
         self._seen: set[str] = set()
         self._namespaces: set[str] = set()
+        self._skipped = False
+        self._leaf_depth: int | None = None
 
     def run(self, root: Root) -> Iterator[Violation]:
         """Yield every broken invariant of the tree below a root."""
-        totals = _Totals()
-        yield from self._node(root.node, root.path, (None, None), Messages(), totals, top=True)
+        self._seen.add(root.path)
+        yield from self._node(root.node, root.path, (None, None), Messages(), _Totals(), 0)
 
     def _node(
         self,
@@ -149,28 +182,38 @@ class TreeCheck:
         bounds: tuple[str | None, str | None],
         newer: Messages,
         totals: _Totals,
-        *,
-        top: bool,
+        depth: int,
     ) -> Iterator[Violation]:
-        if node.canonical:
-            yield from check_node(node, path, self._order, bounds, top=top)
+        yield from check_node(node, path, self._order, bounds, top=depth == 0)
         messages = merged(node.pending, newer)
         inside = _Totals(len(node.keys), len(node.buffer))
         if node.is_leaf:
+            yield from self._leaf(path, depth)
             yield from self._entries(*tree.applied(node.keys, node.values, messages), path)
         else:
-            yield from self._children(node, path, bounds, messages, inside)
+            yield from self._children(node, path, bounds, messages, inside, depth)
         for row, told, found in (
             (spec.SUBTREE_KEYS, node.subtree_keys, inside.keys),
             (spec.SUBTREE_MESSAGES, node.subtree_messages, inside.messages),
         ):
-            if told is not None and told != found:
+            if told is not None and told != found and inside.whole:
                 yield violation("I9", path, f"{row} says {told}, the subtree holds {found}")
-        totals.keys += inside.keys
-        totals.messages += inside.messages
+        totals.add(inside)
+
+    def _leaf(self, path: str, depth: int) -> Iterator[Violation]:
+        if self._leaf_depth is None:
+            self._leaf_depth = depth
+        elif depth != self._leaf_depth:
+            yield violation("I8", path, f"this leaf is at depth {depth}, the first one at {self._leaf_depth}")
 
     def _children(
-        self, node: Node, path: str, bounds: tuple[str | None, str | None], messages: Messages, inside: _Totals
+        self,
+        node: Node,
+        path: str,
+        bounds: tuple[str | None, str | None],
+        messages: Messages,
+        inside: _Totals,
+        depth: int,
     ) -> Iterator[Violation]:
         ordered = all(a < b for a, b in zip(node.keys, node.keys[1:], strict=False))
         for index, (child_path, data) in enumerate(self._storage.read_many(node.children)):
@@ -178,20 +221,24 @@ class TreeCheck:
             around = (low or bounds[0], high or bounds[1])
             totals = _Totals()
             part = messages.between(low, high) if ordered else Messages()
-            found = self._child(node, path, child_path, data)
+            found = self._child(node, path, child_path, data, depth)
             if isinstance(found, Violation):
                 yield found
+                self._skipped, totals.whole = True, False
             else:
-                yield from self._node(found, child_path, around, part, totals, top=False)
-                yield from _counted(node, path, index, totals)
-            inside.keys += totals.keys
-            inside.messages += totals.messages
+                yield from self._node(found, child_path, around, part, totals, depth + 1)
+                yield from _counted(node, path, index, totals) if totals.whole else ()
+            inside.add(totals)
             if index < len(node.keys):
                 row = slice(index, index + 1)
                 pivot = messages.on(node.keys[index])
                 yield from self._entries(*tree.applied(node.keys[row], node.values[row], pivot), path)
 
-    def _child(self, parent: Node, parent_path: str, path: str, data: bytes | FileMissing) -> Node | Violation:
+    def _child(
+        self, parent: Node, parent_path: str, path: str, data: bytes | FileMissing, depth: int
+    ) -> Node | Violation:
+        if depth >= tree.MAX_HEIGHT:
+            return violation("I10", path, f"is more than {tree.MAX_HEIGHT} nodes below the root")
         if isinstance(data, FileMissing):
             return violation("I10", path, f"the file is missing, but {parent_path!r} points to it")
         if path in self._seen:
@@ -208,14 +255,18 @@ class TreeCheck:
         for key, value in zip(keys, values, strict=True):
             try:
                 name = self._keys.decode(key)
-                validate_path(value)
-            except (InvalidName, InvalidLocation) as error:
+            except InvalidName as error:
                 yield violation("I11", path, str(error))
                 continue
             if name.kind == NAMESPACE:
                 self._namespaces.add(name.namespace)
-            elif name.namespace not in self._namespaces:
+            elif name.namespace not in self._namespaces and not self._skipped:
                 yield violation("I12", path, f"{name.kind} {str(name)!r} lies in a namespace that does not exist")
+            try:
+                validate_path(value)
+            except InvalidLocation as error:
+                yield violation("I11", path, str(error))
+                continue
             if self._definitions:
                 yield from check_definition(self._storage, name.kind, str(name), value)
 
@@ -233,7 +284,9 @@ def check_definition(storage: Storage, kind: str, name: str, path: str) -> Itera
 def check_node(
     node: Node, path: str, order: int, bounds: tuple[str | None, str | None], *, top: bool
 ) -> Iterator[Violation]:
-    """Yield what is wrong within one canonical node. No request."""
+    """Yield what is wrong within one node, as far as its layout knows. No request."""
+    if node.table_rows is None:  # the flat table of the published SDK
+        return
     if not node.checksummed and node.height is not None:
         yield violation("I1", path, "the checksum is gone from a file that this library wrote")
     if node.table_rows != order:
@@ -260,7 +313,7 @@ def _check_ranges(node: Node, path: str, bounds: tuple[str | None, str | None]) 
     for key, _, txn in node.buffer:
         if (low is not None and key <= low) or (high is not None and key >= high):
             yield violation("I5", path, f"a message for {key.rstrip()!r} lies outside the pivots around its node")
-        if not txn:
+        if not txn and node.canonical:
             yield violation("I5", path, f"a message for {key.rstrip()!r} has no transaction ID")
 
 

@@ -185,7 +185,7 @@ class KeyCodec:
         return name + " " * (size - length)
 
     def _length(self, kind: str, name: str) -> int:
-        if not isinstance(name, str) or not name:
+        if not name or not isinstance(name, str):
             raise InvalidName(f"a {kind} name must be a non-empty string, not {name!r}")
         if not self.utf16 and (match := _FORBIDDEN.search(name)):
             raise InvalidName(f"{kind} name {name!r} holds the forbidden character U+{ord(match[0]):04X}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
@@ -23,13 +23,15 @@ from trinitylake_core.commit import (
 )
 from trinitylake_core.definitions import LakehouseDef, encode, new_lakehouse_def
 from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
-from trinitylake_core.errors import AlreadyExists, InvalidInput, NotALakehouse, UnsafeStorage
+from trinitylake_core.errors import AlreadyExists, InvalidInput, NotALakehouse, PlanOutdated, UnsafeStorage
 from trinitylake_core.locations import lakehouse_def_path
 from trinitylake_core.node import Node
 from trinitylake_core.nodefile import encode as encode_node
+from trinitylake_core.recovery import Preflight, RecoveryPlan, required, restore, rollback
+from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos, snapshot_root
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.transaction import Transaction
-from trinitylake_core.versions import Root, VersionInfo, Versions, version_info
+from trinitylake_core.versions import Root, VersionInfo, Versions, to_millis, version_info
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +130,8 @@ class Lakehouse(CatalogView):
 
     @classmethod
     def _created(cls, storage: Storage, versions: Versions, message: LakehouseDef, *, strict: bool) -> Self:
-        path, data = lakehouse_def_path(), encode(message)
-        storage.write_many([(path, data)])
-        try:
-            storage.prove_exclusive_create(path, data)
-            node = Node(subtree_keys=0, subtree_messages=0)
-            draft = Draft(node, spec.OP_CREATE, new_id(), facts(), definition_rows(path, data))
-            content = encode_node(finished(None, draft, now_millis()), message.order)
-            storage.create(versions.path(0), content)
-        except (UnsafeStorage, AlreadyExists):
-            remove_quietly(storage, [path])
-            raise
-        node.nbytes = len(content)
-        write_hint(storage, 0)
-        root = Root(0, versions.path(0), node, content)
+        draft = Draft(Node(subtree_keys=0, subtree_messages=0), spec.OP_CREATE, new_id(), facts())
+        root = create_first(versions, message, draft)
         return cls(Files(storage, versions, root, strict=strict), root)
 
     def at(
@@ -173,7 +163,11 @@ class Lakehouse(CatalogView):
         return handle
 
     def _snapshot_root(self, name: str) -> Root:
-        raise NotImplementedError
+        definition = self._files.definition(self._files.tip)
+        if name not in definition.snapshots:
+            self._files.saw(self._files.versions.latest(self._files.tip.version))
+            definition = self._files.definition(self._files.tip)
+        return snapshot_root(self._files, definition, name)
 
     def refresh(self) -> Self:
         """Move this handle to the newest version and return it. One ``get`` if there is none newer."""
@@ -280,3 +274,157 @@ class Lakehouse(CatalogView):
         base = self._root if self._pinned or self._root.version > self._files.tip.version else self._files.tip
         refuse_foreign(self._files, base)
         return Transaction(self._files, base, isolation=isolation, reason=reason)
+
+    def resume_transaction(self, transaction_id: str) -> Transaction:
+        """Return a transaction that was saved, by this process or another. Two ``get``.
+
+        Raises:
+            TransactionNotFound, TransactionExpired, Corrupt.
+        """
+        return Transaction.resume(self._files, transaction_id)
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """Return the snapshots of this version's lakehouse definition, oldest first."""
+        return snapshot_infos(self.definition)
+
+    def create_snapshot(
+        self,
+        name: str,
+        *,
+        version: int | None = None,
+        kind: str = "minimal",
+        target_uri: str | None = None,
+        expires_at: datetime | str | None = None,
+        reason: str | None = None,
+    ) -> SnapshotInfo:
+        """Give a version a name that keeps it readable after it expires; this is a new version itself.
+
+        Args:
+            name: without spaces; unique among the snapshots.
+            version: the version to name; by default the one of this handle.
+            kind: ``minimal`` copies the root alone, ``partial`` every node; ``full`` records a copy that
+                `export` made at ``target_uri``.
+            target_uri: root URI of a full copy.
+            expires_at: when it may be removed; by default never.
+            reason: why, for the history.
+
+        Raises:
+            InvalidInput, AlreadyExists, VersionNotFound, VersionExpired.
+        """
+        root = self._root if version is None else self._files.versions.root(version)
+        expire = None if expires_at is None else to_millis(expires_at)
+        if expire is not None and expire <= now_millis():
+            raise InvalidInput("the snapshot would have expired already: expires_at lies in the past")
+        refuse_foreign(self._files, self._files.tip)
+        made = new_snapshot(
+            self._files, root, name, kind=kind, target_uri=target_uri, expire_at_millis=expire, reason=reason
+        )
+        return next(info for info in snapshot_infos(self._files.definition(made)) if info.name == name)
+
+    def drop_snapshot(self, name: str, *, reason: str | None = None) -> None:
+        """Remove a snapshot's name; `clean` removes its files later. Raises ``SnapshotNotFound``."""
+        refuse_foreign(self._files, self._files.tip)
+        drop(self._files, name, reason)
+
+    # -- recovery ------------------------------------------------------------------------------
+
+    def rollback(
+        self,
+        *,
+        version: int | None = None,
+        timestamp: datetime | str | None = None,
+        snapshot: str | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+        expected_version: int | None = None,
+        preflight: Preflight | None = None,
+    ) -> RecoveryPlan:
+        """Make the newest version say what an older one, or a snapshot, says. History only grows.
+
+        Args:
+            version: the target by number.
+            timestamp: the target by time.
+            snapshot: the target by the name of a snapshot.
+            reason: why; required.
+            dry_run: return the plan, with every change named; nothing is written.
+            force: also undo what somebody commits while this runs.
+            expected_version: the newest version that the plan you looked at was made for.
+            preflight: what proves the target intact; by default every node and definition is read here.
+
+        Raises:
+            InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound.
+            Corrupt: a file of the target is missing or damaged.
+            PlanOutdated: somebody committed since the plan, and ``force`` is not set.
+        """
+        required(reason)
+        base = self._newest(expected_version, force=force)
+        target = self.at(version=version, timestamp=timestamp, snapshot=snapshot).root_node
+        return rollback(self._files, base, target, reason=reason, dry_run=dry_run, force=force, preflight=preflight)
+
+    def restore(
+        self,
+        only: Sequence[str],
+        *,
+        version: int | None = None,
+        timestamp: datetime | str | None = None,
+        snapshot: str | None = None,
+        reason: str | None = None,
+        exact: bool = False,
+        dry_run: bool = False,
+    ) -> RecoveryPlan:
+        """Bring some objects back as they were at a version, as one ordinary transaction.
+
+        Args:
+            only: patterns such as ``sales.orders`` or ``sales.*``; ``sales`` alone is the namespace itself.
+            version: where from, by number.
+            timestamp: where from, by time.
+            snapshot: where from, by the name of a snapshot.
+            reason: why; required.
+            exact: also drop objects that match and did not exist then.
+            dry_run: return the plan; nothing is written.
+
+        Raises:
+            InvalidInput, ObjectNotFound, VersionNotFound, VersionExpired, SnapshotNotFound, Corrupt, CommitConflict.
+        """
+        required(reason)
+        base = self._newest(None, force=True)
+        target = self.at(version=version, timestamp=timestamp, snapshot=snapshot).root_node
+        patterns = [only] if isinstance(only, str) else only
+        return restore(self._files, base, target, only=patterns, reason=reason, exact=exact, dry_run=dry_run)
+
+    def _newest(self, expected: int | None, *, force: bool) -> Root:
+        newest = self._files.versions.latest(self._files.tip.version)
+        self._files.saw(newest)
+        if expected is not None and newest.version != expected and not force:
+            raise PlanOutdated(
+                f"version {newest.version} was committed since the plan, which was made at version {expected}; "
+                "look at the new plan (--dry-run), or undo whatever came in between too with --force"
+            )
+        return newest
+
+
+def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Root:
+    """Create version 0 from a draft whose non-root nodes are written already. One ``put``, one ``create``, the hint.
+
+    Raises:
+        AlreadyExists: there is a version 0; nothing was changed.
+        UnsafeStorage, StorageError.
+    """
+    storage = versions.storage
+    path, data = lakehouse_def_path(), encode(message)
+    storage.write_many([(path, data)])
+    try:
+        storage.prove_exclusive_create(path, data)
+        draft.system = definition_rows(path, data) | draft.system
+        node = finished(None, draft, now_millis())
+        content = encode_node(node, message.order)
+        storage.create(versions.path(0), content)
+    except (UnsafeStorage, AlreadyExists):
+        remove_quietly(storage, [path])
+        raise
+    node.nbytes = len(content)
+    write_hint(storage, 0)
+    return Root(0, versions.path(0), node, content)

@@ -25,7 +25,7 @@ _READ: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _STRING: Final = pa.string()
 _FIELDS: Final = [pa.field(name, _STRING) for name in spec.COLUMNS]
 _SYSTEM_NUMBERS: Final = (spec.N_KEYS, spec.HEIGHT, spec.SUBTREE_KEYS, spec.SUBTREE_MESSAGES)
-_COUNTS: Final = re.compile(r"\d{1,18}(,\d{1,18})*")
+_COUNTS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
 _Column = list[str | None]
 
 
@@ -113,7 +113,7 @@ def decode(data: bytes | memoryview, path: str, order: int | None = None) -> Nod
     try:
         batch, checksummed = _read_batch(data, path)
         node = _canonical(batch, path, order) if _has_null_key(batch) else _flat(batch, path)
-    except (pa.ArrowException, MemoryError, OverflowError, UnicodeDecodeError, IndexError, ValueError) as error:
+    except (pa.ArrowException, ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError) as error:
         raise CorruptNode(f"node file {path!r} cannot be read: {error}", path=path) from error
     node.checksummed = checksummed
     node.nbytes = len(data)
@@ -132,7 +132,9 @@ def _read_batch(data: bytes | memoryview, path: str) -> tuple[pa.RecordBatch, bo
     expected = metadata.get(spec.CHECKSUM_METADATA)
     if any(not pa.types.is_string(field.type) for field in batch.schema):
         raise CorruptNode(f"node file {path!r} has columns that are not strings", path=path)
-    batch.validate(full=expected is None)
+    if expected is not None and batch.schema.names != list(spec.COLUMNS):
+        raise CorruptNode(f"node file {path!r} has a checksum, but not the four columns it is of", path=path)
+    batch.validate(full=True)
     if expected is not None and expected != _checksum(batch.columns):
         raise CorruptNode(f"node file {path!r} does not match its checksum", path=path)
     return batch, expected is not None
@@ -205,6 +207,8 @@ def _all_set(column: _Column, count: int, what: str, path: str) -> list[str]:
 
 
 def _check_pointers(node: Node, path: str) -> None:
+    if len(set(node.children)) < len(node.children):
+        raise CorruptNode(f"node file {path!r} points to one child twice", path=path, invariant="I10")
     for child in node.children:
         try:
             validate_path(child)

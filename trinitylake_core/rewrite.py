@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from trinitylake_core import spec
@@ -119,7 +120,7 @@ class Rewriter:
         self.store = store
         self.before = 0
         self.after = 0
-        self._stamp = str(created_at_millis)
+        self.stamp = created_at_millis
         self._prove = prove
 
     # -- opening and sealing -------------------------------------------------------------------
@@ -154,7 +155,7 @@ class Rewriter:
             node = self.store.read(ref.path)
         elif self._prove:
             self.after -= self._entries_hash(node.keys, node.values)
-        if node.height is not None and node.height != ref.height:
+        if (node.height is not None and node.height != ref.height) or node.is_leaf != (ref.height == 0):
             raise CorruptNode(
                 f"node file {ref.path!r} has height {node.height} where {ref.height} is expected: "
                 "the pointer to it leads astray or in a circle",
@@ -196,7 +197,7 @@ class Rewriter:
     def node_of(self, ref: Ref) -> Node:
         """Return the node for the root of a subtree in memory; everything below it is sealed."""
         work = self.open(ref)
-        node = Node(work.keys, work.values, height=ref.height, system={spec.CREATED_AT_MILLIS: self._stamp})
+        node = Node(work.keys, work.values, height=ref.height, system={spec.CREATED_AT_MILLIS: str(self.stamp)})
         for child in work.refs:
             self.seal(child)
             node.children.append(child.path or "")
@@ -306,7 +307,8 @@ class Rewriter:
         chosen = choose(work)
         if chosen is None:
             return ref
-        self.store.prefetch([path for index in chosen if (path := work.refs[index].path) is not None])
+        if descend is None:
+            self.store.prefetch([path for index in chosen if (path := work.refs[index].path) is not None])
         flushed = set(chosen)
         down = descend or (lambda child: self.flush(child, choose))
         tree = _normal(down(work.refs[0]) if 0 in flushed else work.refs[0])
@@ -317,6 +319,28 @@ class Rewriter:
 
     def _fitted(self, tree: Ref) -> Ref:
         return self.fit(tree.work, tree.height) if tree.work is not None else tree
+
+    def frontier(self, ref: Ref, want: int) -> list[Ref]:
+        """Return the dirty subtrees below a subtree in memory, the heaviest opened until there are ``want``.
+
+        Messages above them hang on them when this returns. One read a subtree opened.
+        """
+        heap: list[tuple[int, int, Ref]] = []
+        done: list[Ref] = []
+
+        def push(children: Iterable[Ref]) -> None:
+            for child in children:
+                if child.weight():
+                    heappush(heap, (-child.weight(), id(child), child))
+
+        push(self.open(ref).refs)
+        while heap and len(heap) + len(done) < want:
+            _, _, heaviest = heappop(heap)
+            if heaviest.height < 2:  # its children are leaves: opening it makes tasks of one node
+                done.append(heaviest)
+            else:
+                push(self.open(heaviest).refs)
+        return done + [child for _, _, child in heap]
 
     def _append(self, tree: Ref, key: str, value: str, child: Ref, height: int) -> Ref:
         wide = tree.work if tree.height == height else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
-from trinitylake_core import spec, tree
+from trinitylake_core import saved, spec, tree
 from trinitylake_core.catalog import CatalogView, codec_of
 from trinitylake_core.commit import Draft, Files, commit, flushed_for, new_id, now_millis, remove_quietly, whoami
 from trinitylake_core.definitions import (
@@ -23,7 +23,15 @@ from trinitylake_core.definitions import (
     table_def,
     view_def,
 )
-from trinitylake_core.errors import AlreadyExists, CommitConflict, InvalidInput, NamespaceNotEmpty, ObjectNotFound
+from trinitylake_core.errors import (
+    AlreadyExists,
+    CommitConflict,
+    InvalidInput,
+    NamespaceNotEmpty,
+    ObjectNotFound,
+    StorageError,
+    TransactionExpired,
+)
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyRange
 from trinitylake_core.locations import definition_path
 from trinitylake_core.node import Messages, Node
@@ -59,20 +67,28 @@ class Footprint:
             or (serializable and (key in self.keys or any(key in read for read in self.ranges)))
         ]
 
-    def to_json(self) -> str:
-        """Return the footprint as text, for a saved transaction."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the footprint as JSON data, for a saved transaction."""
         ranges = {"closed": self.closed, "ranges": self.ranges}
-        return json.dumps(
-            {"needs": sorted(self.needs), "keys": sorted(self.keys)}
-            | {name: [[r.lo, r.hi] for r in each] for name, each in ranges.items()}
-        )
+        return {"needs": sorted(self.needs), "keys": sorted(self.keys)} | {
+            name: [[r.lo, r.hi] for r in each] for name, each in ranges.items()
+        }
 
     @classmethod
-    def from_json(cls, text: str) -> Footprint:
-        """Return the footprint in the text of :meth:`to_json`."""
-        found = json.loads(text)
+    def from_json(cls, found: Mapping[str, Any] | None) -> Footprint:
+        """Return the footprint in the data of :meth:`to_json`."""
+        if found is None:
+            return cls()
         closed, ranges = ([KeyRange(lo, hi) for lo, hi in found[name]] for name in ("closed", "ranges"))
         return cls(set(found["needs"]), closed, set(found["keys"]), ranges)
+
+
+class _AlreadyCommitted(Exception):
+    """The version that this transaction became in an earlier attempt."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(version)
+        self.version = version
 
 
 class Transaction(CatalogView):
@@ -96,6 +112,8 @@ class Transaction(CatalogView):
         operation: str = spec.OP_COMMIT,
         transaction_id: str | None = None,
         began_at_millis: int | None = None,
+        facts: Mapping[str, Any] | None = None,
+        system: Mapping[str, str | None] | None = None,
     ) -> None:
         definition = files.definition(base)
         default = SERIALIZABLE if definition.txn_isolation_level else SNAPSHOT
@@ -115,8 +133,34 @@ class Transaction(CatalogView):
         self._footprint = Footprint()
         self._reason = reason
         self._operation = operation
-        self._facts: dict[str, Any] = {}
+        self._facts = dict(facts or {})
+        self._system = dict(system or {})
         self._done = False
+        self._committing = False
+        self._uncertain = False
+        self._written: set[str] = set()
+        self._saved_files: tuple[str, ...] = ()
+
+    @classmethod
+    def resume(cls, files: Files, transaction_id: str) -> Self:
+        """Return a transaction that was saved, as it was. Two ``get``.
+
+        Raises:
+            TransactionNotFound, TransactionExpired, Corrupt.
+        """
+        found = saved.load(files, transaction_id)
+        saved.refuse_expired(found.definition, now_millis())
+        isolation = SERIALIZABLE if found.definition.isolation_level else SNAPSHOT
+        began = found.definition.began_at_millis
+        state = json.loads(found.state) if found.state else {}
+        reason = state.get("reason")
+        txn = cls(
+            files, found.base, isolation=isolation, reason=reason, transaction_id=transaction_id, began_at_millis=began
+        )
+        txn._writes = dict(zip(found.messages.keys, found.messages.values, strict=True))
+        txn._footprint = Footprint.from_json(state.get("footprint"))
+        txn._saved_files = found.files
+        return txn
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -229,6 +273,10 @@ class Transaction(CatalogView):
         self._refuse_done()
         self._writes[key] = path
 
+    def need_namespace(self, namespace: str) -> None:
+        """Conflict with whoever drops this namespace meanwhile."""
+        self._footprint.needs.add(self._keys.namespace(namespace))
+
     def _require(self, kind: str, namespace: str, name: str | None = None) -> str:
         key = self._keys.namespace(namespace) if name is None else getattr(self._keys, kind)(namespace, name)
         if self._find(key) is None:
@@ -255,7 +303,7 @@ class Transaction(CatalogView):
         self._writes[key] = None
 
     def _refuse_done(self) -> None:
-        if self._done:
+        if self._done or self._committing:
             raise InvalidInput(f"transaction {self.id} has ended; begin a new one")
 
     # -- ending --------------------------------------------------------------------------------
@@ -264,8 +312,8 @@ class Transaction(CatalogView):
         """Return the changes so far as messages, in key order."""
         return Messages.of([(key, value, self.id) for key, value in sorted(self._writes.items())])
 
-    def commit(self) -> int:
-        """Commit and return the version it became; without changes, the version it began at.
+    def commit(self, *, allow_empty: bool = False) -> int:
+        """Commit and return the version it became; without changes the version it began at, unless ``allow_empty``.
 
         Costs one ``put`` a definition, 1 ``create`` and 1 ``put`` for the hint.
 
@@ -273,23 +321,54 @@ class Transaction(CatalogView):
             CommitConflict: somebody else changed what this transaction wrote or depends on.
             TransactionExpired, ReadOnly, UnsafeStorage, StorageError.
         """
+        self._committing = False  # after a failure of the storage, the same commit may be tried again
         self._refuse_done()
-        if not self._writes:
+        self._committing = True
+        if not self._writes and not allow_empty:
             self._done, self.version = True, self._base.version
             return self._base.version
-        files = [(path, encode(definition)) for path, (_, definition) in self._definitions.items()]
-        self._files.storage.write_many(files)
+        self._write_definitions()
         try:
-            root = commit(self._files, self._base, self, began_at_millis=self.began_at_millis)
-        except CommitConflict:
-            self._done = True
-            remove_quietly(self._files.storage, [path for path, _ in files])
+            version = commit(self._files, self._base, self, began_at_millis=self.began_at_millis).version
+        except _AlreadyCommitted as done:
+            version = done.version
+        except (CommitConflict, TransactionExpired):
+            self.abort()
             raise
-        self._done, self.version = True, root.version
-        return root.version
+        except StorageError:
+            self._uncertain = True
+            raise
+        self._done, self.version = True, version
+        remove_quietly(self._files.storage, self._saved_files)
+        return version
+
+    def _write_definitions(self) -> None:
+        self._files.storage.write_many((path, encode(each)) for path, (_, each) in self._definitions.items())
+        self._written |= self._definitions.keys()
+        self._definitions.clear()
+
+    def save(self) -> str:
+        """Store the transaction for another process to resume by its ID, and end it here.
+
+        Costs one ``put`` a definition and two for the transaction.
+        """
+        self._refuse_done()
+        self._write_definitions()
+        definition = saved.new_transaction_def(self.id, self.isolation, self.began_at_millis, self.ttl_millis)
+        state = json.dumps({"footprint": self._footprint.to_json(), "reason": self._reason})
+        saved.save(self._files, self._base, definition, self.messages(), state, self._saved_files)
+        self._done = True
+        self._done = True
+        return self.id
 
     def abort(self) -> None:
-        """Give the changes up. Nothing is visible, and nothing was written unless the transaction was saved."""
+        """Give the changes up: nothing becomes visible, and what was written for them is removed.
+
+        What may be needed stays: after a commit whose outcome is not known everything, and the definitions
+        that an earlier process saved, for another one may have resumed the same transaction.
+        """
+        if not self._done and not self._uncertain:
+            remove_quietly(self._files.storage, [*self._saved_files, *self._written])
         self._done = True
 
     def __enter__(self) -> Self:
@@ -315,13 +394,15 @@ class Transaction(CatalogView):
         facts = {"author": whoami(), "set": len(own) - deleted, "deleted": deleted, **self._facts}
         if self._reason:
             facts["reason"] = self._reason
-        return Draft(node, self._operation, self.id, facts)
+        return Draft(node, self._operation, self.id, facts, dict(self._system))
 
     def rebase(self, base: Root, newer: Sequence[Root]) -> None:
         """Prove that nothing in ``newer`` conflicts with this transaction. Raises ``CommitConflict``."""
         for root in newer:
             if root.operation in spec.QUIET_OPERATIONS:
                 continue
+            if root.txn == self.id:
+                self._recognise(root)
             if root.operation not in spec.TRANSACTIONAL_OPERATIONS:
                 raise CommitConflict(
                     f"version {root.version} ({root.operation or 'of another writer'}) replaced the whole tree; "
@@ -338,6 +419,17 @@ class Transaction(CatalogView):
                     keys=touched,
                     version=root.version,
                 )
+
+    def _recognise(self, root: Root) -> None:
+        """Tell a commit whose answer was lost from one that another process made of the same saved transaction."""
+        own, found = self.messages(), root.own_messages()
+        if (own.keys, own.values) == (found.keys, found.values):
+            raise _AlreadyCommitted(root.version)
+        raise CommitConflict(
+            f"this transaction was resumed elsewhere and committed there as version {root.version}",
+            keys=own.keys,
+            version=root.version,
+        )
 
     def _named(self, keys: Sequence[str]) -> str:
         shown = ", ".join(str(self._keys.decode(key)) for key in keys[:5])

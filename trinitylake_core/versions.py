@@ -142,8 +142,11 @@ def version_info(root: Root) -> VersionInfo:
 
 
 def from_millis(millis: int) -> datetime:
-    """Return epoch milliseconds as an aware UTC time."""
-    return datetime.fromtimestamp(millis / 1000, UTC)
+    """Return epoch milliseconds as an aware UTC time; the last time there is where they lie beyond it."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def to_millis(timestamp: datetime | str | int) -> int:
@@ -239,6 +242,21 @@ class Versions:
             data = _copied(copy, path) if copy else None
             self._definitions[path] = effective(decode_lakehouse(self._read(path) if data is None else data, path))
         return self._definitions[path]
+
+    def definition_file(self, root: Root) -> LakehouseDef:
+        """Return the lakehouse definition of a version from its own file, past the cache and the copy. One ``get``.
+
+        Raises:
+            CorruptDefinition: missing, garbage, or not what the copy in the root says.
+            InvalidDefinition: a major version that is not supported.
+        """
+        path = root.definition_path
+        data = self._read(path)
+        definition = effective(decode_lakehouse(data, path))
+        copy = root.node.system.get(spec.LAKEHOUSE_DEF_COPY)
+        if copy and effective(decode_lakehouse(_copied(copy, path) or data, path)) != definition:
+            raise CorruptDefinition(f"root {root.path!r} holds a copy of {path!r} that differs from it", path=path)
+        return definition
 
     def _read(self, path: str) -> bytes:
         try:

@@ -1,0 +1,167 @@
+"""The assets of one lakehouse. Each calls one function and reports what it returns."""
+
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+import dagster as dg
+
+from dagster_project import reports
+from dagster_project.resources import SparkResource, open_lakehouse, spark_session
+from dagster_project.settings import LakehouseSettings
+from dagster_project.watched import Watch, watched
+from pipelines import compaction
+from trinitylake_core import Lakehouse
+
+DEFINITION: Final = "lakehouse_definition"
+HEALTH: Final = "tree_health"
+COMPACTION: Final = "tree_compaction"
+SNAPSHOTS: Final = "root_version_snapshots"
+
+
+def key(settings: LakehouseSettings, name: str) -> dg.AssetKey:
+    """Return the key of an asset of a lakehouse."""
+    return dg.AssetKey([*settings.key_prefix, name])
+
+
+def assets_of(settings: LakehouseSettings) -> list[dg.AssetsDefinition]:
+    """Return the assets of one lakehouse."""
+    return [
+        lakehouse_definition(settings),
+        tree_health(settings),
+        tree_compaction(settings),
+        root_version_snapshots(settings),
+    ]
+
+
+def tags(settings: LakehouseSettings) -> dict[str, str]:
+    """Return what the assets of a lakehouse can be searched by."""
+    return {"trinitylake/lakehouse": settings.slug}
+
+
+def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
+    """Return the asset that stands for what the writers made of a lakehouse."""
+    asset_key = key(settings, DEFINITION)
+    where = settings.description or "A TrinityLake lakehouse that many writers commit to."
+    spec = dg.AssetSpec(
+        asset_key,
+        description=f"{where}\n\nRoot: `{settings.root}`. Observed, never written: its data version is the newest "
+        "root version.",
+        metadata={"root": settings.root},
+        group_name=settings.slug,
+        owners=settings.owners,
+        kinds={"trinitylake"},
+        tags=tags(settings),
+    )
+
+    def observe() -> Iterator[dg.ObserveResult]:
+        yield observation(settings, open_lakehouse(settings))
+
+    with warnings.catch_warnings():  # beta since years, and without another way to observe in a job
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        return dg.multi_observable_source_asset(specs=[spec], name=asset_key.to_python_identifier())(observe)
+
+
+def observation(settings: LakehouseSettings, lake: Lakehouse) -> dg.ObserveResult:
+    """Return what is seen of a lakehouse now."""
+    return dg.ObserveResult(
+        asset_key=key(settings, DEFINITION),
+        data_version=dg.DataVersion(str(lake.version)),
+        metadata=reports.of_stats(lake.stats()) | reports.of_definition(lake.definition),
+    )
+
+
+def tree_health(settings: LakehouseSettings) -> dg.AssetsDefinition:
+    """Return the asset that measures the tree."""
+
+    @dg.asset(
+        key=key(settings, HEALTH),
+        deps=[key(settings, DEFINITION)],
+        description="What one read of the root tells about the tree: objects, height, buffered messages (the debt "
+        "that a compaction pays), sizes. Each number is plotted over time.",
+        group_name=settings.slug,
+        owners=settings.owners,
+        kinds={"trinitylake"},
+        tags=tags(settings),
+    )
+    def health() -> dg.MaterializeResult[Any]:
+        lake = open_lakehouse(settings)
+        return dg.MaterializeResult(
+            metadata=reports.of_stats(lake.stats()), data_version=dg.DataVersion(str(lake.version))
+        )
+
+    return health
+
+
+def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
+    """Return the asset that pushes the write buffers down."""
+
+    @dg.asset(
+        key=key(settings, COMPACTION),
+        deps=[key(settings, HEALTH)],
+        description="The newest version with all buffered messages pushed down to where their keys live. Only nodes "
+        "with waiting messages are read and rewritten; the content is proved to be the same before anything is "
+        "committed. Terminating the run stops Spark, and nothing is committed.",
+        pool=settings.pool,
+        group_name=settings.slug,
+        owners=settings.owners,
+        kinds={"trinitylake", "spark"},
+        tags=tags(settings),
+    )
+    def compacted(
+        context: dg.AssetExecutionContext, config: CompactionConfig, spark: SparkResource
+    ) -> dg.MaterializeResult[Any]:
+        report = _compact(context, settings, config, spark)
+        version = report.version_after if report.version_after is not None else report.version_before
+        return dg.MaterializeResult(metadata=reports.of_compaction(report), data_version=dg.DataVersion(str(version)))
+
+    return compacted
+
+
+class CompactionConfig(dg.Config):
+    """What may be chosen for one compaction in the launchpad."""
+
+    reason: str = "maintenance"
+    engine: str | None = None
+    dry_run: bool = False
+
+
+def _compact(
+    context: dg.AssetExecutionContext, settings: LakehouseSettings, config: CompactionConfig, spark: SparkResource
+) -> compaction.Report:
+    def work(watch: Watch) -> compaction.Report:
+        how = compaction.Config(
+            engine=config.engine or settings.compaction.engine,
+            dry_run=config.dry_run,
+            reason=config.reason,
+            before_commit=watch.before_commit,
+        )
+        return compaction.run(watch.spark, open_lakehouse(settings), how, watch.progress)
+
+    return watched(context, partial(spark_session, spark, settings), work, settings.compaction.timeout)
+
+
+def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
+    """Return the asset that tells the history."""
+
+    @dg.asset(
+        key=key(settings, SNAPSHOTS),
+        deps=[key(settings, COMPACTION)],
+        description="The versions that can be read and rolled back to, newest first: when each was made, by which "
+        "operation, by whom and why.",
+        pool=settings.pool,
+        group_name=settings.slug,
+        owners=settings.owners,
+        kinds={"trinitylake"},
+        tags=tags(settings),
+    )
+    def snapshots() -> dg.MaterializeResult[Any]:
+        lake = open_lakehouse(settings)
+        versions = islice(lake.history(limit=reports.HISTORY_LIMIT), reports.HISTORY_LIMIT)
+        return dg.MaterializeResult(
+            metadata=reports.of_history(versions), data_version=dg.DataVersion(str(lake.version))
+        )
+
+    return snapshots

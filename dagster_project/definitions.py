@@ -1,0 +1,8 @@
+"""What Dagster loads: the lakehouses of ``lakehouses.yaml``."""
+
+from __future__ import annotations
+
+from dagster_project.config import load
+from dagster_project.factory import merged
+
+defs = merged(load().lakehouses)

@@ -1,0 +1,32 @@
+"""One lakehouse's definitions: everything that Dagster shows and runs for it."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from dagster_project.assets import assets_of
+from dagster_project.checks import checks_of
+from dagster_project.jobs import jobs_of
+from dagster_project.resources import SparkResource
+from dagster_project.schedules import schedules_of
+from dagster_project.sensors import sensors_of
+from dagster_project.settings import LakehouseSettings
+
+
+def build(settings: LakehouseSettings) -> dg.Definitions:
+    """Return the definitions of one lakehouse. Touches no storage."""
+    jobs = jobs_of(settings)
+    return dg.Definitions(
+        assets=assets_of(settings),
+        asset_checks=checks_of(settings),
+        jobs=jobs.all(),
+        schedules=schedules_of(settings, jobs),
+        sensors=sensors_of(settings, jobs),
+    )
+
+
+def merged(lakehouses: tuple[LakehouseSettings, ...], spark: SparkResource | None = None) -> dg.Definitions:
+    """Return the definitions of several lakehouses, and what they share."""
+    # One process a run: its steps share one Spark session.
+    shared = dg.Definitions(resources={"spark": spark or SparkResource()}, executor=dg.in_process_executor)
+    return dg.Definitions.merge(shared, *(build(each) for each in lakehouses))

@@ -1,0 +1,53 @@
+"""The jobs of one lakehouse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from dagster_project import assets
+from dagster_project.settings import LakehouseSettings
+
+LAKEHOUSE_TAG: Final = "trinitylake/lakehouse"
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """The jobs of one lakehouse, by what they do."""
+
+    maintenance: UnresolvedAssetJobDefinition
+    compaction: UnresolvedAssetJobDefinition
+
+    def all(self) -> list[UnresolvedAssetJobDefinition]:
+        """Return all of them."""
+        return [self.maintenance, self.compaction]
+
+
+def jobs_of(settings: LakehouseSettings) -> Jobs:
+    """Return the jobs of one lakehouse."""
+    return Jobs(maintenance=maintenance(settings), compaction=compaction(settings))
+
+
+def maintenance(settings: LakehouseSettings) -> UnresolvedAssetJobDefinition:
+    """Return the job that does everything."""
+    names = (assets.DEFINITION, assets.HEALTH, assets.COMPACTION, assets.SNAPSHOTS)
+    return dg.define_asset_job(
+        f"{settings.slug}_maintenance",
+        selection=dg.AssetSelection.assets(*(assets.key(settings, name) for name in names)),
+        description=f"Observes lakehouse {settings.name!r}, measures its tree, pushes its write buffers down, checks "
+        "every invariant and tells its history.",
+        tags={LAKEHOUSE_TAG: settings.slug},
+    )
+
+
+def compaction(settings: LakehouseSettings) -> UnresolvedAssetJobDefinition:
+    """Return the job that the sensor asks for: compaction alone, without the check that reads every node."""
+    return dg.define_asset_job(
+        f"{settings.slug}_compaction",
+        selection=dg.AssetSelection.assets(assets.key(settings, assets.COMPACTION)).without_checks(),
+        description=f"Pushes the write buffers of lakehouse {settings.name!r} down.",
+        tags={LAKEHOUSE_TAG: settings.slug},
+    )

@@ -1,0 +1,84 @@
+"""Options that may hold secrets: a value is given in the file, or named by an environment variable.
+
+What ``{env: NAME}`` stands for is looked up when a lakehouse is opened, never when definitions are loaded,
+and is kept nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator
+
+from trinitylake_core import InvalidInput
+
+_ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_NAME: Final = re.compile(
+    r"secret|password|passwd|token|credential|(^|[._-])(access_?)?key($|[._-])", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvRef:
+    """The value of an environment variable, looked up when it is needed."""
+
+    name: str
+
+    def resolve(self) -> str:
+        """Return the value. Raises ``InvalidInput`` when the variable is not set."""
+        value = os.environ.get(self.name)
+        if not value:
+            raise InvalidInput(f"the environment variable {self.name} is not set")
+        return value
+
+
+def parse_value(value: object, name: str = "") -> Any:
+    """Return an option as it is kept: a plain value, an ``EnvRef``, or a mapping of such. Raises ``ValueError``."""
+    where = f"{name}: " if name else ""
+    if isinstance(value, EnvRef):
+        return value
+    if isinstance(value, Mapping) and "env" in value:
+        variable = value["env"]
+        if len(value) != 1 or not isinstance(variable, str) or not _ENV_NAME.fullmatch(variable):
+            raise ValueError(f"{where}write {{env: NAME}} with the name of one environment variable")
+        return EnvRef(variable)
+    if isinstance(value, Mapping):
+        return {str(key): parse_value(each, f"{name}.{key}" if name else str(key)) for key, each in value.items()}
+    if not isinstance(value, str | int | float | bool):
+        raise ValueError(f"{where}must be text, a number, true, false or {{env: NAME}}")  # noqa: TRY004 - pydantic wants ValueError
+    if isinstance(value, str) and _SECRET_NAME.search(name.rpartition(".")[2]):
+        raise ValueError(f"{where}looks like a secret, which does not belong in this file: write {{env: NAME}}")
+    return value
+
+
+def parse_options(options: object) -> dict[str, Any]:
+    """Return options by name. Raises ``ValueError``."""
+    if not isinstance(options, Mapping):
+        raise ValueError("must be a mapping of names to values")  # noqa: TRY004 - pydantic wants ValueError
+    return {str(name): parse_value(value, str(name)) for name, value in options.items()}
+
+
+def resolved(value: Any) -> Any:
+    """Return an option, or a mapping of options, with the environment filled in. Raises ``InvalidInput``."""
+    if isinstance(value, EnvRef):
+        return value.resolve()
+    if isinstance(value, Mapping):
+        return {name: resolved(each) for name, each in value.items()}
+    return value
+
+
+def variables(value: Any) -> Iterator[str]:
+    """Yield the names of the environment variables that options need."""
+    if isinstance(value, EnvRef):
+        yield value.name
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from variables(each)
+
+
+Options = Annotated[dict[str, Any], BeforeValidator(parse_options)]
+MaybeEnv = Annotated[Any, BeforeValidator(parse_value)]

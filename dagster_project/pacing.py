@@ -1,0 +1,64 @@
+"""When a compaction pays: pure decisions, each with its reason."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from dagster_project.durations import format_duration
+from dagster_project.settings import Compaction
+from trinitylake_core import Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the sensor remembers from one look to the next.
+
+    Attributes:
+        version: the newest version it saw.
+        requested_at: when it last asked for a compaction, in epoch seconds.
+    """
+
+    version: int | None = None
+    requested_at: float = 0.0
+
+    @classmethod
+    def parse(cls, cursor: str | None) -> Self:
+        """Return what a cursor tells; nothing if it is empty or not ours."""
+        try:
+            found = json.loads(cursor or "{}")
+            return cls(found.get("version"), float(found.get("requested_at", 0.0)))
+        except (AttributeError, TypeError, ValueError):
+            return cls()
+
+    def text(self) -> str:
+        """Return the cursor."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether to ask for a compaction, and why."""
+
+    wanted: bool
+    reason: str
+
+
+def too_soon(policy: Compaction, last: float, now: float) -> Decision | None:
+    """Return the decision to wait, if the last compaction is younger than the minimum interval."""
+    wait = policy.min_interval.total_seconds() - (now - last)
+    if last <= 0 or wait <= 0:
+        return None
+    return Decision(
+        wanted=False,
+        reason=f"the last compaction was asked for or ended {now - last:.0f}s ago; at least "
+        f"{format_duration(policy.min_interval)} lie between two",
+    )
+
+
+def pays(policy: Compaction, stats: Stats) -> Decision:
+    """Return whether a compaction of a version pays."""
+    debt = stats.messages if stats.messages is not None else stats.root_messages
+    figures = f"version {stats.version}: {debt:,} buffered messages, a compaction pays from {policy.messages:,} on"
+    return Decision(wanted=debt >= policy.messages, reason=figures)

@@ -1,0 +1,65 @@
+"""What assets need: Spark, started when it is first used, and lakehouses, opened when they are first read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from pydantic import Field, PrivateAttr
+
+from dagster_project.settings import LakehouseSettings
+from pipelines.session import SessionConfig, get_session
+from trinitylake_core import Lakehouse
+
+if TYPE_CHECKING:  # definitions must load without waiting for pyspark
+    from pyspark.sql import SparkSession
+
+
+class SparkResource(dg.ConfigurableResource["SparkResource"]):
+    """One Spark session for a run: started by the first step that needs it, stopped at the end of the run."""
+
+    keep_running: bool = Field(
+        default=False, description="Leave the session running at the end of a run, for the next run in this process."
+    )
+    _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
+    _session: SparkSession | None = PrivateAttr(default=None)
+    _config: SessionConfig | None = PrivateAttr(default=None)
+
+    def session(self, config: SessionConfig) -> SparkSession:
+        """Return the session of this run; from any thread. A lakehouse that wants another Spark gets it."""
+        with self._lock:
+            if self._session is not None and self._config != config:
+                self._session.stop()
+                self._session = None
+            if self._session is None:
+                self._session, self._config = get_session(config), config
+            return self._session
+
+    def stop(self) -> None:
+        """Stop the session, if one was started."""
+        with self._lock:
+            if self._session is not None:
+                self._session.stop()
+            self._session = None
+
+    @contextmanager
+    def yield_for_execution(self, context: dg.InitResourceContext) -> Generator[SparkResource, None, None]:
+        """Lend the resource to a run."""
+        try:
+            yield self
+        finally:
+            if not self.keep_running:
+                self.stop()
+
+
+def open_lakehouse(settings: LakehouseSettings) -> Lakehouse:
+    """Return a handle of the newest version. Secrets are looked up here and live in the handle only."""
+    return Lakehouse.open(settings.root, storage_options=settings.resolved_storage_options())
+
+
+def spark_session(spark: SparkResource, settings: LakehouseSettings) -> SparkSession:
+    """Return the Spark session that a lakehouse is maintained with."""
+    return spark.session(settings.spark.session_config(f"trinitylake {settings.name}"))

@@ -1,0 +1,101 @@
+"""The sensors of one lakehouse: one looks at its root and asks for a compaction when it pays."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import dagster as dg
+
+from dagster_project import assets, pacing
+from dagster_project.jobs import LAKEHOUSE_TAG, Jobs
+from dagster_project.pacing import Seen
+from dagster_project.resources import open_lakehouse
+from dagster_project.settings import LakehouseSettings
+from trinitylake_core import Lakehouse, NotALakehouse
+
+REASON_TAG: Final = "trinitylake/reason"
+_AT_WORK: Final = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+def sensors_of(settings: LakehouseSettings, jobs: Jobs) -> list[dg.SensorDefinition]:
+    """Return the sensors of one lakehouse."""
+    return [compaction_sensor(settings, jobs)] if settings.compaction.enabled else []
+
+
+def compaction_sensor(settings: LakehouseSettings, jobs: Jobs) -> dg.SensorDefinition:
+    """Return the sensor that asks for compactions."""
+
+    @dg.sensor(
+        name=f"{settings.slug}_compaction_sensor",
+        job=jobs.compaction,
+        minimum_interval_seconds=max(1, int(settings.compaction.poll.total_seconds())),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Reads the newest root of lakehouse {settings.name!r} and asks for a compaction from "
+        f"{settings.compaction.messages:,} buffered messages on: one at a time, with its reason.",
+    )
+    def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        return evaluate(settings, context)
+
+    return sense
+
+
+def evaluate(settings: LakehouseSettings, context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    """Return what one look at a lakehouse comes to."""
+    seen, now = Seen.parse(context.cursor), time.time()
+    try:
+        lake = open_lakehouse(settings)
+    except NotALakehouse as error:
+        return dg.SensorResult(skip_reason=str(error), cursor=context.cursor)
+    events = [] if lake.version == seen.version else [_observed(settings, lake)]
+    run = run_at_work(settings, context.instance)
+    if run is not None:
+        decision = pacing.Decision(wanted=False, reason=f"run {run} of this lakehouse is not over yet")
+    else:
+        last = max(seen.requested_at, _last_compaction(settings, context.instance))
+        decision = pacing.pays(settings.compaction, lake.stats())
+        decision = (pacing.too_soon(settings.compaction, last, now) if decision.wanted else None) or decision
+    if not decision.wanted:
+        cursor = Seen(lake.version, seen.requested_at).text()
+        return dg.SensorResult(skip_reason=decision.reason, cursor=cursor, asset_events=events)
+    request = _request(settings, decision.reason, f"{lake.version}-{now:.0f}")
+    return dg.SensorResult(run_requests=[request], cursor=Seen(lake.version, now).text(), asset_events=events)
+
+
+def _request(settings: LakehouseSettings, reason: str, run_key: str) -> dg.RunRequest:
+    step = assets.key(settings, assets.COMPACTION).to_python_identifier()
+    return dg.RunRequest(
+        run_key=run_key,
+        tags={LAKEHOUSE_TAG: settings.slug, REASON_TAG: reason},
+        run_config={"ops": {step: {"config": {"reason": reason}}}},
+    )
+
+
+def _observed(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetObservation:
+    seen = assets.observation(settings, lake)
+    return dg.AssetObservation(
+        asset_key=assets.key(settings, assets.DEFINITION),
+        metadata=seen.metadata,
+        tags={"dagster/data_version": str(lake.version), "dagster/data_version_is_user_provided": "true"},
+    )
+
+
+def run_at_work(settings: LakehouseSettings, instance: dg.DagsterInstance) -> str | None:
+    """Return the ID of a run that works or waits to work on a lakehouse, started by whomever."""
+    prefix = settings.key_prefix
+    for run in instance.get_runs(dg.RunsFilter(statuses=_AT_WORK)):
+        selected = run.asset_selection or ()
+        if run.tags.get(LAKEHOUSE_TAG) == settings.slug or any(key.has_prefix(prefix) for key in selected):
+            return run.run_id
+    return None
+
+
+def _last_compaction(settings: LakehouseSettings, instance: dg.DagsterInstance) -> float:
+    event = instance.get_latest_materialization_event(assets.key(settings, assets.COMPACTION))
+    return 0.0 if event is None else event.timestamp

@@ -1,0 +1,156 @@
+"""Long work in a thread, watched from the main one: progress in the event log, and a Terminate that stops Spark.
+
+A run that was cancelled or took too long never commits afterwards: the work asks, right before its
+commit, whether it still may.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import dagster as dg
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_POLL_SECONDS: Final = 0.5
+_LOG_EVERY_SECONDS: Final = 3.0
+_STOPS_WITHIN_SECONDS: Final = 30.0
+_CANCELLED: Final = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """The work was told to stop, and did before it committed."""
+
+
+class Watch:
+    """What the work is handed: Spark, a place to tell progress, and the question whether it may commit."""
+
+    def __init__(self, context: dg.AssetExecutionContext, session: Callable[[], SparkSession]) -> None:
+        self._instance = context.instance
+        self._run_id = context.run_id
+        self._start_session = session
+        self._session: SparkSession | None = None
+        self._stop = threading.Event()
+        self.latest: tuple[str, int, int | None] | None = None
+
+    def spark(self) -> SparkSession:
+        """Return the session, with the jobs of this thread tagged as this run's."""
+        self._refuse_stopped()
+        session = self._start_session()
+        session.addTag(self._tag)
+        self._session = session
+        self._refuse_stopped()
+        return session
+
+    def progress(self, phase: str, done: int, total: int | None = None, /) -> None:
+        """Tell how far the work is. Cheap: the main thread logs it now and then."""
+        self._refuse_stopped()
+        self.latest = (phase, done, total)
+
+    def before_commit(self) -> None:
+        """Raise ``Stopped`` if the run was cancelled meanwhile, whether or not the signal came through."""
+        self._refuse_stopped()
+        run = self._instance.get_run_by_id(self._run_id)
+        if run is not None and run.status in _CANCELLED:
+            raise Stopped
+
+    def stop(self) -> None:
+        """Make the work stop: interrupt its Spark jobs, and refuse its commit."""
+        self._stop.set()
+        if self._session is not None:
+            self._session.interruptTag(self._tag)
+
+    def release(self) -> None:
+        """Take the tag off, at the end of the work and in its thread."""
+        if self._session is not None:
+            self._session.removeTag(self._tag)
+
+    @property
+    def _tag(self) -> str:
+        return f"dagster-{self._run_id}"
+
+    def _refuse_stopped(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+
+
+def watched(
+    context: dg.AssetExecutionContext,
+    session: Callable[[], SparkSession],
+    work: Callable[[Watch], T],
+    timeout: timedelta,
+) -> T:
+    """Carry out ``work`` in a thread and return its result.
+
+    Raises:
+        dagster.Failure: the run was cancelled or took too long; not to be retried.
+    """
+    watch = Watch(context, session)
+    future: Future[T] = Future()
+    thread = threading.Thread(target=_carry_out, args=(watch, work, future), name="maintenance", daemon=True)
+    thread.start()
+    try:
+        return _followed(context, watch, future, time.monotonic() + timeout.total_seconds())
+    except Stopped:
+        raise _failure("the run was cancelled", future) from None
+    except dg.DagsterExecutionInterruptedError:
+        watch.stop()
+        thread.join(_STOPS_WITHIN_SECONDS)
+        raise _failure("the run was cancelled", future) from None
+    except _TooLate:
+        watch.stop()
+        thread.join(_STOPS_WITHIN_SECONDS)
+        raise _failure(f"the work took longer than its timeout of {timeout}", future) from None
+
+
+class _TooLate(Exception):
+    """The timeout has passed."""
+
+
+def _carry_out(watch: Watch, work: Callable[[Watch], T], future: Future[T]) -> None:
+    try:
+        result = work(watch)
+    except BaseException as error:  # noqa: BLE001 - it is raised again in the main thread
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+    finally:
+        watch.release()
+
+
+def _followed(context: dg.AssetExecutionContext, watch: Watch, future: Future[T], deadline: float) -> T:
+    logged, log_at = None, time.monotonic() + _LOG_EVERY_SECONDS
+    while True:
+        try:
+            return future.result(timeout=_POLL_SECONDS)
+        except TimeoutError:
+            if future.done():
+                raise
+        now = time.monotonic()
+        if now > deadline:
+            raise _TooLate
+        if now >= log_at and watch.latest not in {None, logged}:
+            logged, log_at = watch.latest, now + _LOG_EVERY_SECONDS
+            context.log.info(_sentence(logged))
+
+
+def _sentence(progress: tuple[str, int, int | None] | None) -> str:
+    phase, done, total = progress or ("", 0, None)
+    return f"{phase}: {done:,}" if total is None else f"{phase}: {done:,} of {total:,}"
+
+
+def _failure(why: str, future: Future[T]) -> dg.Failure:
+    if not future.done():
+        outcome = "the work has not stopped yet, but will not commit"
+    elif future.exception() is None:
+        outcome = "too late: the work was committed before"
+    else:
+        outcome = "Spark was stopped and nothing was committed"
+    return dg.Failure(f"{why}; {outcome}", allow_retries=False)

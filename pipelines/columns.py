@@ -1,0 +1,191 @@
+"""Columns as people write them in YAML or JSON → Arrow schemas and schemas of the format.
+
+- {name: id, type: bigint, nullable: false}
+- {name: price, type: "decimal(10, 2)"}
+- {name: tags, type: list, element: varchar}
+- {name: seen, type: map, key: varchar, value: {type: timestamptz, nullable: false}}
+- {name: place, type: struct, fields: [{name: lat, type: double}, {name: lon, type: double}]}
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from google.protobuf.json_format import ParseDict, ParseError
+
+from trinitylake_core.definitions import Schema, check_schema
+from trinitylake_core.definitions.schema import ID_METADATA, PROPERTY_METADATA, TYPE_METADATA
+from trinitylake_core.errors import InvalidDefinition, InvalidInput
+
+_TYPES: Final[Mapping[str, tuple[pa.DataType, str | None]]] = {
+    "boolean": (pa.bool_(), None),
+    "int2": (pa.int16(), None),
+    "int4": (pa.int32(), None),
+    "int8": (pa.int64(), None),
+    "float4": (pa.float32(), None),
+    "float8": (pa.float64(), None),
+    "char": (pa.string(), "CHAR"),
+    "varchar": (pa.string(), None),
+    "binary": (pa.binary(), None),
+    "date": (pa.date32(), None),
+    "time3": (pa.time32("ms"), None),
+    "time6": (pa.time64("us"), None),
+    "time9": (pa.time64("ns"), None),
+    "timetz3": (pa.time32("ms"), "TIMETZ3"),
+    "timetz6": (pa.time64("us"), "TIMETZ6"),
+    "timetz9": (pa.time64("ns"), "TIMETZ9"),
+    "timestamp3": (pa.timestamp("ms"), None),
+    "timestamp6": (pa.timestamp("us"), None),
+    "timestamp9": (pa.timestamp("ns"), None),
+    "timestamptz3": (pa.timestamp("ms", tz="UTC"), None),
+    "timestamptz6": (pa.timestamp("us", tz="UTC"), None),
+    "timestamptz9": (pa.timestamp("ns", tz="UTC"), None),
+}
+"""The types of the format that take no size, and the hint that goes with those that Arrow does not have."""
+_ALIASES: Final[Mapping[str, str]] = {
+    "bool": "boolean",
+    "smallint": "int2",
+    "int": "int4",
+    "integer": "int4",
+    "bigint": "int8",
+    "long": "int8",
+    "float": "float4",
+    "real": "float4",
+    "double": "float8",
+    "string": "varchar",
+    "text": "varchar",
+    "bytes": "binary",
+    "time": "time6",
+    "timetz": "timetz6",
+    "timestamp": "timestamp6",
+    "timestamptz": "timestamptz6",
+    "numeric": "decimal",
+    "array": "list",
+}
+_SIZED: Final = {"char": 1, "varchar": 1, "fixed": 1, "decimal": 2}
+"""The types that take sizes, and how many at the most."""
+_PARTS: Final[Mapping[str, tuple[str, ...]]] = {"list": ("element",), "map": ("key", "value"), "struct": ("fields",)}
+_COLUMN: Final = ("name", "type", "nullable", "id", "properties")
+_TYPE: Final = re.compile(r"\s*([A-Za-z]+[0-9]?)\s*(?:\(\s*([0-9]+)\s*(?:,\s*([0-9]+)\s*)?\))?\s*")
+_NESTED: Final = re.compile(r"\s*(struct|map|list|array)\s*<", re.IGNORECASE)
+
+
+def schema_of(value: Any) -> pa.Schema | Schema:
+    """Return the schema that a list of columns means, or that ``show --json`` printed (a mapping with ``columns``).
+
+    Raises:
+        InvalidInput: it is neither, or a column is not one; the message names the column.
+    """
+    if isinstance(value, Mapping) and "columns" in value:
+        return _printed(value)
+    if not isinstance(value, list):
+        raise InvalidInput("schema must be a list of columns such as {name: id, type: bigint, nullable: false}")
+    return pa.schema([_column(each, f"column {number}") for number, each in enumerate(value, 1)])
+
+
+def unknown(what: str, given: str, known: Sequence[str]) -> str:
+    """Return the sentence for a word that is none of those known, with the nearest of them."""
+    close = difflib.get_close_matches(given.lower(), known, n=1)
+    hint = f"do you mean {close[0]!r}?" if close else f"known are: {', '.join(known)}"
+    return f"unknown {what} {given!r}; {hint}"
+
+
+def _printed(value: Mapping[str, Any]) -> Schema:
+    try:
+        schema = ParseDict(dict(value), Schema())
+    except ParseError as error:
+        raise InvalidInput(f"schema: {error}") from None
+    check_schema(schema)
+    return schema
+
+
+def _column(value: Any, where: str) -> pa.Field:
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"{where} must be a mapping with name and type, not {value!r}")
+    name = value.get("name")
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"{where} needs a name, which must be text (in quotes if YAML takes it for something else)")
+    return _field(name, value, f"{where} ({name})")
+
+
+def _part(name: str, value: Any, where: str) -> pa.Field:
+    """Return the element of a list, or the key or value of a map: a type by its name, or a column without name."""
+    given = value if isinstance(value, Mapping) else {"type": value}
+    return _field(name, {**({"nullable": False} if name == "key" else {}), **given}, f"{where} {name}")
+
+
+def _field(name: str, column: Mapping[str, Any], where: str) -> pa.Field:
+    if "type" not in column:
+        raise InvalidInput(f"{where} has no type")
+    kind = column["type"]
+    if not isinstance(kind, str):
+        raise InvalidInput(f"{where}: type must be text, not {kind!r}")
+    kind = _ALIASES.get(kind.strip().lower(), kind.strip().lower())
+    for key in column:
+        if key not in (*_COLUMN, *_PARTS.get(kind, ())):
+            raise InvalidInput(f"{where}: {unknown('field', str(key), (*_COLUMN, *_PARTS.get(kind, ())))}")
+    nullable = column.get("nullable", True)
+    if not isinstance(nullable, bool):
+        raise InvalidInput(f"{where}: nullable must be true or false, not {nullable!r}")
+    arrow, hint = _nested(kind, column, where) if kind in _PARTS else _leaf(kind, where)
+    return pa.field(name, arrow, nullable, _metadata(column, hint, where))
+
+
+def _metadata(column: Mapping[str, Any], hint: str | None, where: str) -> dict[bytes, bytes]:
+    metadata = {} if hint is None else {TYPE_METADATA: hint.encode()}
+    number, properties = column.get("id"), column.get("properties", {})
+    if number is not None:
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InvalidInput(f"{where}: id must be a whole number, not {number!r}")
+        metadata[ID_METADATA] = str(number).encode()
+    if not isinstance(properties, Mapping) or not all(isinstance(each, str) for each in properties.values()):
+        raise InvalidInput(f"{where}: properties must be a mapping of text by text")
+    return metadata | {PROPERTY_METADATA + str(key).encode(): each.encode() for key, each in properties.items()}
+
+
+def _nested(kind: str, column: Mapping[str, Any], where: str) -> tuple[pa.DataType, None]:
+    for part in _PARTS[kind]:
+        if part not in column:
+            raise InvalidInput(f"{where}: type {kind} needs {' and '.join(_PARTS[kind])}")
+    if kind == "list":
+        return pa.list_(_part("element", column["element"], where)), None
+    if kind == "map":
+        return pa.map_(_part("key", column["key"], where), _part("value", column["value"], where)), None
+    if not isinstance(column["fields"], list) or not column["fields"]:
+        raise InvalidInput(f"{where}: fields must be a list of columns")
+    inside = [_column(each, f"{where} field {number}") for number, each in enumerate(column["fields"], 1)]
+    return pa.struct(inside), None
+
+
+def _leaf(text: str, where: str) -> tuple[pa.DataType, str | None]:
+    match = _TYPE.fullmatch(text)
+    if match is None:
+        hint = "; nested types are written as fields: type: list, element: bigint" if _NESTED.match(text) else ""
+        raise InvalidInput(f"{where}: {text!r} is not a type{hint}")
+    kind = _ALIASES.get(match[1], match[1])
+    sizes = [int(each) for each in match.groups()[1:] if each is not None]
+    if kind not in _TYPES and kind not in _SIZED:
+        raise InvalidInput(f"{where}: {unknown('type', match[1], sorted({*_TYPES, *_SIZED, *_PARTS, *_ALIASES}))}")
+    if len(sizes) > _SIZED.get(kind, 0):
+        raise InvalidInput(f"{where}: type {kind} takes {_SIZED.get(kind, 0) or 'no'} sizes, not {len(sizes)}")
+    try:
+        return _sized(kind, sizes)
+    except (ValueError, InvalidDefinition) as error:
+        raise InvalidInput(f"{where}: {error}") from None
+
+
+def _sized(kind: str, sizes: Sequence[int]) -> tuple[pa.DataType, str | None]:
+    if kind == "decimal":
+        if not sizes:
+            raise ValueError("type decimal needs a precision: decimal(10, 2)")
+        return pa.decimal128(*sizes), None
+    if kind == "fixed":
+        if not sizes:
+            raise ValueError("type fixed needs a length: fixed(16)")
+        return pa.binary(sizes[0]), None
+    arrow, hint = _TYPES[kind]
+    return arrow, f"{kind.upper()}({sizes[0]})" if sizes else hint

@@ -1,0 +1,76 @@
+"""From what people type to the objects of a lakehouse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trinitylake_core import Lakehouse, ObjectEntry
+from trinitylake_core.errors import InvalidInput, InvalidName, ObjectNotFound
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, ObjectName
+from trinitylake_core.tree import search
+
+
+def readings(text: str, kind: str | None = None, namespace: str | None = None) -> Iterator[ObjectName]:
+    """Yield every object that ``sales.orders`` may mean: names may hold dots, so every dot may be the one.
+
+    Args:
+        text: the name of an object; with ``namespace`` that of a table or view in it.
+        kind: only ``namespace``, ``table`` or ``view``.
+        namespace: the namespace, where the dots do not tell.
+    """
+    if kind in {None, NAMESPACE} and namespace is None:
+        yield ObjectName(NAMESPACE, text)
+    splits = [(namespace, text)] if namespace is not None else _splits(text)
+    for each in (TABLE, VIEW):
+        if kind in {None, each}:
+            for left, right in splits:
+                yield ObjectName(each, left, right)
+
+
+def _splits(text: str) -> list[tuple[str, str]]:
+    dots = [index for index, character in enumerate(text) if character == "."]
+    return [(text[:dot], text[dot + 1 :]) for dot in dots if text[:dot] and text[dot + 1 :]]
+
+
+def keys_of(lake: Lakehouse, names: Iterator[ObjectName]) -> dict[str, ObjectName]:
+    """Return the keys of those names that this lakehouse allows.
+
+    Raises:
+        InvalidName: it allows none of them; the error is that of the first.
+    """
+    keys: dict[str, ObjectName] = {}
+    refused: InvalidName | None = None
+    for name in names:
+        try:
+            keys[lake.codec.encode(name)] = name
+        except InvalidName as error:
+            refused = refused or error
+    if not keys and refused is not None:
+        raise refused
+    return keys
+
+
+def find_object(lake: Lakehouse, text: str, *, kind: str | None = None, namespace: str | None = None) -> ObjectEntry:
+    """Return the object that ``text`` names.
+
+    Raises:
+        ObjectNotFound: there is none.
+        InvalidInput: there are several; the message lists them.
+    """
+    found = [
+        ObjectEntry(name.kind, name.namespace, name.name, key, path)
+        for key, name in keys_of(lake, readings(text, kind, namespace)).items()
+        if (path := search(lake.store, lake.root_node.node, key)) is not None
+    ]
+    if not found:
+        shown = text if namespace is None else f"{namespace}.{text}"
+        raise ObjectNotFound(f"there is no {kind or 'object'} {shown!r} in version {lake.version}")
+    if len(found) > 1:
+        meant = ", ".join(f"{each.kind} {each.name or ''!r} in {each.namespace!r}" for each in found)
+        raise InvalidInput(f"{text!r} may mean {meant}; say which with --kind or --namespace")
+    return found[0]
+
+
+def qualified(namespace: str, name: str | None) -> str:
+    """Return the name of an object for people."""
+    return namespace if name is None else f"{namespace}.{name}"

@@ -1,0 +1,231 @@
+"""Commands over the versions of a lakehouse: history, diff, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice, pairwise
+from typing import Any
+
+from pipelines import report
+from pipelines.commands.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, option
+from pipelines.commands.objects import keys_of, qualified, readings
+from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, Violation, spec
+from trinitylake_core.check import check_lakehouse, check_version, violation
+from trinitylake_core.definitions import describe_difference, to_dict
+from trinitylake_core.errors import Corrupt, InvalidInput
+from trinitylake_core.storage import open_storage
+from trinitylake_core.tree import search
+from trinitylake_core.versions import Root, Versions, to_millis, version_info
+
+# -- history -------------------------------------------------------------------------------------------
+
+
+@command(
+    "history ROOT",
+    "list the versions, newest first: when, what, who and why",
+    "trinitylake history file:///data/lake --since 2026-11-20 --object sales.orders",
+    options=(
+        option("--limit", type=int, metavar="N", help="print so many at the most"),
+        option("--since", metavar="T", help="only versions created at T or later, ISO 8601, UTC"),
+        option(
+            "--operation",
+            action="append",
+            metavar="OP",
+            help="only versions made by this operation (commit, compact, rollback, …); may be repeated",
+        ),
+        option("--object", metavar="NAME", dest="changed", help="only versions that changed this object"),
+    ),
+)
+def history(call: Call) -> Result:
+    """List versions."""
+    lake, limit = call.open(), call.options.limit
+    if limit is not None and limit < 0:
+        raise InvalidInput(f"--limit must not be negative, but is {limit}")
+    chosen = islice(_chosen(lake, call), limit)
+    header = ["version", "created", "operation", "changes", "objects", "messages", "author", "reason"]
+    lines = report.table(header, map(_history_cells, chosen))
+    return Result({"root": lake.root, "versions": map(_history_data, chosen)}, lines)
+
+
+def _history_cells(info: VersionInfo) -> list[Any]:
+    counts = [info.changes, info.objects, info.messages]
+    return [info.version, info.created_at, info.operation, *counts, info.author, info.reason]
+
+
+def _history_data(info: VersionInfo) -> dict[str, Any]:
+    return {**asdict(info), "author": info.author, "reason": info.reason}
+
+
+def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
+    options = call.options
+    since = to_millis(options.since) if options.since is not None else None
+    roots = lake.files.versions.history(lake.root_node)
+    if options.changed is not None:
+        roots = _changing(lake, roots, options.changed)
+    for root in roots:
+        if since is not None and root.created_at_millis < since:
+            return
+        call.progress("versions", lake.version - root.version, None)
+        if options.operation is None or root.operation in options.operation:
+            yield version_info(root)
+
+
+def _changing(lake: Lakehouse, roots: Iterator[Root], text: str) -> Iterator[Root]:
+    """Yield the roots that changed an object, as far as they and those before them are kept."""
+    keys = list(keys_of(lake, readings(text)))
+    for root, before in pairwise(_with_end(roots)):
+        if root is not None and _changed(lake, keys, root, before):
+            yield root
+
+
+def _with_end(roots: Iterator[Root]) -> Iterator[Root | None]:
+    yield from roots
+    yield None
+
+
+def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) -> bool:
+    if root.operation in spec.QUIET_OPERATIONS:
+        return False
+    if root.operation in spec.TRANSACTIONAL_OPERATIONS and root.version > 0:
+        own = set(root.own_messages().keys)
+        return any(key in own for key in keys)
+    if before is None and root.version > 0:
+        return False  # the one before has expired: nobody can tell any more
+    then = [search(lake.store, before.node, key) if before is not None else None for key in keys]
+    return then != [search(lake.store, root.node, key) for key in keys]
+
+
+# -- diff ----------------------------------------------------------------------------------------------
+
+
+@command(
+    "diff ROOT A B",
+    "list what was added, removed and changed from version A to version B",
+    "trinitylake diff file:///data/lake 12 15 --definitions",
+    options=(
+        option("--definitions", action="store_true", help="tell what changed inside: columns, properties, SQL"),
+        option("--other", metavar="ROOT2", help="the lakehouse of version B, if it is another one"),
+    ),
+    arguments={"A": "version number", "B": "version number"},
+    details="Reads only nodes that the two versions do not share.",
+)
+def diff(call: Call) -> Result:
+    """Compare two versions."""
+    options, lake = call.options, call.open()
+    other = lake if options.other is None else call.open(options.other)
+    old, new = lake.at(version=_number("A", options.a)), other.at(version=_number("B", options.b))
+    found = lake.diff(old, new)
+    data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
+    if not options.definitions:
+        rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found)
+        return Result({**data, "changes": found}, report.table(["change", "kind", "name"], rows))
+    details = (_with_definitions(old, new, each) for each in found)
+    return Result({**data, "changes": details}, (line for each in details for line in _change_lines(each)))
+
+
+def _number(what: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidInput(f"{what} must be a version number, not {text!r}")
+    return int(text)
+
+
+def _with_definitions(old: Lakehouse, new: Lakehouse, change: Change) -> dict[str, Any]:
+    before, after = (
+        None if path is None else lake.definition_of(ObjectEntry(change.kind, change.namespace, change.name, "", path))
+        for lake, path in ((old, change.old_path), (new, change.new_path))
+    )
+    found: dict[str, Any] = asdict(change)
+    if before is not None and after is not None:
+        found["differences"] = describe_difference(before, after)
+    else:
+        found["definition"] = to_dict(before or after)  # type: ignore[arg-type]  # one of the two is there
+    return found
+
+
+def _change_lines(change: dict[str, Any]) -> Iterator[str]:
+    yield f"{change['change']} {change['kind']} {report.plain(qualified(change['namespace'], change['name']))}"
+    if "definition" in change:
+        yield from report.fields(change["definition"], "    ")
+        return
+    for each in change["differences"]:
+        sides = [report.plain(each[side]) for side in ("old", "new") if side in each]
+        yield f"    {each['change']} {each['what']} {report.plain(each['name'])}: {' -> '.join(sides)}"
+
+
+# -- verify --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken invariant, and in which of the versions that were checked."""
+
+    invariant: str
+    file: str
+    message: str
+    hint: str
+    versions: list[int]
+
+
+@command(
+    "verify ROOT",
+    "check every invariant of the format; exit code 1 if one is broken",
+    "trinitylake verify file:///data/lake --all --definitions",
+    options=(
+        option("--version", type=int, metavar="V", group="which", help="check this version instead of the newest"),
+        option("--all", action="store_true", group="which", help="check every version that is kept"),
+        option("--definitions", action="store_true", help="read and parse every definition too"),
+    ),
+)
+def verify(call: Call) -> Result:
+    """Check one version or all of them."""
+    options = call.options
+    versions = Versions(open_storage(call.root, call.storage_options))
+    found: dict[Violation, list[int]] = {}
+    newest = _newest(versions, found)
+    checked = _versions_to_check(versions, newest, options.version, every=options.all)
+    for done, version in enumerate(checked):
+        call.progress("versions checked", done, len(checked))
+        for each in check_version(versions, version, definitions=options.definitions):
+            found.setdefault(each, []).append(version)
+    for each in check_lakehouse(versions, newest) if newest is not None else ():
+        found.setdefault(each, [])
+    return _verified(versions.storage.root, checked, found)
+
+
+def _newest(versions: Versions, found: dict[Violation, list[int]]) -> Root | None:
+    """Return the newest root; a damaged one is a finding like any other, and ``None``."""
+    try:
+        return versions.latest()
+    except Corrupt as error:
+        found[violation(error.invariant, error.path or versions.storage.root, str(error))] = []
+        return None
+
+
+def _versions_to_check(versions: Versions, newest: Root | None, version: int | None, *, every: bool) -> list[int]:
+    if version is not None:
+        return [version]
+    if newest is None:
+        return []
+    if not every:
+        return [newest.version]
+    return list(range(max(versions.boundary(), newest.oldest_version), newest.version + 1))
+
+
+def _verified(root: str, checked: list[int], found: dict[Violation, list[int]]) -> Result:
+    findings = [Finding(each.invariant, each.file, each.message, each.hint, where) for each, where in found.items()]
+    data = {"root": root, "versions": checked, "ok": not findings, "findings": findings}
+    shown = f"version {checked[0]}" if len(checked) == 1 else f"{len(checked)} versions"
+    if not findings:
+        return Result(data, [f"{shown} checked: every invariant holds"], DONE)
+    lines = report.table(
+        ["invariant", "file", "versions", "what", "what to do"],
+        ([each.invariant, each.file, _ranges(each.versions), each.message, each.hint] for each in findings),
+    )
+    return Result(data, in_order(lines, [f"{shown} checked; findings: {len(findings)}"]), FOUND_PROBLEMS)
+
+
+def _ranges(numbers: list[int]) -> str:
+    if not numbers:
+        return "-"
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}..{numbers[-1]}"

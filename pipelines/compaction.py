@@ -1,0 +1,290 @@
+"""Compaction: push all buffered messages down to the nodes where their keys live (format, section 6).
+
+The driver opens the top of the tree until it holds enough dirty subtrees, the messages above them
+handed down. Each task flushes subtrees, one path in memory, and proves by an order-independent hash
+that what it wrote means what was there before. The driver joins the results and commits one root.
+Nothing is visible before that root exists; a task that ran twice leaves harmless orphans.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pipelines import subtrees
+from pipelines.subtrees import Flushed
+from trinitylake_core import Lakehouse
+from trinitylake_core.changes import Compacted, TreeReplaced, facts
+from trinitylake_core.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.errors import Corrupt, InvalidInput
+from trinitylake_core.node import Node
+from trinitylake_core.nodestore import NodeWriter
+from trinitylake_core.rewrite import Ref, Rewriter, dirty_children
+from trinitylake_core.versions import Root
+
+_LOG = logging.getLogger(__name__)
+ENGINES: Final = ("spark", "local", "auto")
+Session = "SparkSession | Callable[[], SparkSession] | None"
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How to compact.
+
+    Attributes:
+        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark from
+            ``spark_from_nodes`` nodes on.
+        dry_run: plan, print, change nothing.
+        reason: why, for the history.
+        tasks: Spark tasks; by default three a core.
+        spark_from_nodes: where ``auto`` changes from this process to Spark.
+        restarts: how often to start over after a rollback or a bulk load came in between.
+        before_commit: called right before the root is created; raising there gives the compaction up.
+    """
+
+    engine: str = "spark"
+    dry_run: bool = False
+    reason: str | None = None
+    tasks: int | None = None
+    spark_from_nodes: int = 4000
+    restarts: int = 5
+    before_commit: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, not {self.engine!r}")
+        if self.tasks is not None and self.tasks < 1:
+            raise InvalidInput(f"tasks must be at least 1, not {self.tasks}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a compaction of a version would do. Node counts are estimates: nothing below the plan was read.
+
+    Attributes:
+        version: the version it was computed at.
+        engine: what it will run on.
+        objects: keys in the tree; ``None`` where its writer did not say.
+        messages: buffered messages that would be pushed down.
+        subtrees: dirty subtrees, the units of work.
+        nodes: nodes to rewrite, and about as many to read.
+        bytes: what they take, at the size of the root's own rows.
+        requests: storage requests.
+    """
+
+    version: int
+    engine: str
+    objects: int | None
+    messages: int | None
+    subtrees: int
+    nodes: int
+    bytes: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a compaction did. ``version_after`` is ``None`` when there was nothing to do, or on a dry run."""
+
+    version_before: int
+    version_after: int | None
+    dry_run: bool
+    plan: Plan
+    messages_before: int | None = 0
+    messages_after: int | None = 0
+    height_before: int | None = None
+    height_after: int | None = None
+    subtrees: int = 0
+    nodes_read: int = 0
+    nodes_written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    rebased_over: int = 0
+    restarts: int = 0
+    proved: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def plan(lake: Lakehouse, config: Config | None = None) -> Plan:
+    """Return what a compaction of the newest version would do. Reads the top of the tree only."""
+    work = _Work(lake.refresh(), config or Config())
+    return work.planned(work.open(4))
+
+
+def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
+    """Compact the newest version of a lakehouse.
+
+    Args:
+        spark: a session, or a function that returns one and is called only if Spark is needed.
+        lake: any handle of the lakehouse; it moves to the newest version.
+        config: how.
+        progress: called with phase, done and total.
+
+    Raises:
+        CommitConflict: rollbacks kept coming in between.
+        ReadOnly, Corrupt, StorageError.
+    """
+    config = config or Config()
+    for restart in range(config.restarts + 1):
+        try:
+            report = _Work(lake.refresh(), config, progress).run(spark)
+        except TreeReplaced as replaced:
+            _LOG.warning("starting over: %s", replaced)
+            if restart == config.restarts:
+                raise
+        else:
+            lake.refresh()
+            return replace(report, restarts=restart)
+    raise AssertionError("unreachable")
+
+
+class _Work:
+    """One attempt at one version."""
+
+    def __init__(self, lake: Lakehouse, config: Config, progress: Progress | None = None) -> None:
+        self.files = lake.files
+        self.base: Root = lake.root_node
+        self.config = config
+        self.progress = progress or (lambda phase, done, total: None)
+        self.writer = NodeWriter(self.files.store)
+        stamp = max(now_millis(), self.base.created_at_millis)
+        self.rewriter = Rewriter(self.writer, stamp, prove=True)
+        self.seconds: dict[str, float] = {}
+        self._clock = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.seconds[phase] = round(now - self._clock, 4)
+        self._clock = now
+
+    def open(self, want: int) -> tuple[Ref, list[Ref]]:
+        refuse_foreign(self.files, self.base)
+        tree = self.rewriter.ref_of(self.base.node, self.base.path)
+        return tree, self.rewriter.frontier(tree, want)
+
+    def planned(self, opened: tuple[Ref, list[Ref]]) -> Plan:
+        node, frontier = self.base.node, opened[1]
+        nodes = sum(subtrees.expected_nodes(ref, self.writer.order) for ref in frontier)
+        engine = self.config.engine
+        if engine == "auto":
+            engine = "spark" if nodes >= self.config.spark_from_nodes else "local"
+        size = node.nbytes - len(node.buffer) * node.nbytes // max(1, len(node.buffer) + len(node.keys) + 1)
+        return Plan(
+            version=self.base.version,
+            engine=engine,
+            objects=node.subtree_keys,
+            messages=node.subtree_messages,
+            subtrees=len(frontier),
+            nodes=nodes,
+            bytes=nodes * size,
+            requests=2 * nodes + 2,
+        )
+
+    def clean(self) -> bool:
+        node = self.base.node
+        return node.subtree_messages == 0 and not node.buffer.keys
+
+    def run(self, spark: Session) -> Report:
+        if self.clean():
+            tree = self.rewriter.ref_of(self.base.node, self.base.path)
+            return self.report(self.planned((tree, [])), None)
+        want = self.config.tasks * 4 if self.config.tasks else subtrees.WANTED
+        opened = self.open(want)
+        planned = self.planned(opened)
+        self.lap("plan")
+        if self.config.dry_run:
+            return self.report(planned, None)
+        flushed: list[Flushed] = []
+        if planned.engine == "spark" and opened[1]:
+            flushed = self.flush_on_spark(spark, opened[1])
+        tree = self.join(
+            opened[0], {id(ref): self.adopted(each) for ref, each in zip(opened[1], flushed, strict=False)}
+        )
+        node = self.root_of(tree)
+        self.lap("flush")
+        root = self.commit(node, planned)
+        self.lap("commit")
+        return self.report(planned, root, node, flushed)
+
+    def flush_on_spark(self, spark: Session, frontier: list[Ref]) -> list[Flushed]:
+        session = spark() if callable(spark) else spark
+        if session is None:
+            raise InvalidInput("engine 'spark' needs a Spark session; pass one, or choose engine 'local'")
+        self.lap("session")
+        for ref in frontier:
+            self.rewriter.count_pending(ref.pending, -1)
+        results = subtrees.flush_all(
+            session, self.files.store, frontier, self.rewriter.stamp, self.config.tasks, self.progress
+        )
+        if not all(result.proved for result in results):
+            raise Corrupt("the proof of a subtree failed: nothing was committed; please report this as a bug")
+        self.lap("tasks")
+        return results
+
+    def adopted(self, flushed: Flushed) -> Ref:
+        return self.rewriter.ref_of(flushed.root) if isinstance(flushed.root, Node) else flushed.root
+
+    def join(self, tree: Ref, results: dict[int, Ref]) -> Ref:
+        if not results:
+            return self.rewriter.flush(tree, dirty_children)
+
+        def descend(ref: Ref) -> Ref:
+            done = results.get(id(ref))
+            return self.rewriter.flush(ref, dirty_children, descend) if done is None else done
+
+        return self.rewriter.flush(tree, dirty_children, descend)
+
+    def root_of(self, tree: Ref) -> Node:
+        self.rewriter.open(tree)
+        node = self.rewriter.node_of(tree)
+        self.writer.flush()
+        if not self.rewriter.proved():
+            raise Corrupt("the proof of the compaction failed: nothing was committed; please report this as a bug")
+        return node
+
+    def commit(self, node: Node, planned: Plan) -> Root:
+        self.progress("commit", 0, 1)
+        summary = facts(
+            reason=self.config.reason,
+            messages=planned.messages,
+            nodes_written=len(self.writer.written),
+            compacted_version=self.base.version,
+            engine=planned.engine,
+        )
+        change = Compacted(node, summary, before_create=self.config.before_commit)
+        root = commit(self.files, self.base, change)
+        self.rebased_over = change.rebased_over
+        return root
+
+    rebased_over = 0
+
+    def report(
+        self, planned: Plan, root: Root | None, node: Node | None = None, flushed: list[Flushed] | None = None
+    ) -> Report:
+        done = flushed or []
+        before = self.base.node
+        counts = self.files.store.counts
+        return Report(
+            version_before=self.base.version,
+            version_after=None if root is None else root.version,
+            dry_run=self.config.dry_run,
+            plan=planned,
+            messages_before=before.subtree_messages,
+            messages_after=before.subtree_messages if root is None else root.node.subtree_messages,
+            height_before=before.height,
+            height_after=before.height if node is None else node.height,
+            subtrees=planned.subtrees,
+            nodes_read=counts.nodes_read + sum(each.nodes_read for each in done),
+            nodes_written=len(self.writer.written) + sum(each.nodes_written for each in done) + (root is not None),
+            bytes_read=counts.bytes_read + sum(each.bytes_read for each in done),
+            bytes_written=self.writer.bytes_written
+            + sum(each.bytes_written for each in done)
+            + (0 if root is None else root.node.nbytes),
+            rebased_over=self.rebased_over,
+            proved=root is not None,
+            seconds=self.seconds,
+        )

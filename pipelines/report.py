@@ -1,0 +1,231 @@
+"""What commands and jobs return, as plain JSON data and as aligned text."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import math
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from itertools import chain, islice
+from typing import Any, Final, TypeAlias
+
+from google.protobuf.message import Message
+
+from trinitylake_core.definitions import to_dict
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_CONTROL: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_BIDIRECTIONAL: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_MEASURED_ROWS: Final = 200
+"""A table measures its columns on so many rows, and then prints the others as they come."""
+
+
+# -- JSON ----------------------------------------------------------------------------------------------
+
+
+def to_json(value: Any) -> Json:
+    """Return a value as plain JSON data.
+
+    Dataclasses and mappings become objects, protobuf messages proto3 JSON, enums their values, bytes base64,
+    durations seconds. A time is ISO 8601 in UTC; a field ``x`` that holds one is followed by ``x_millis``,
+    epoch milliseconds, unless that is there already. Anything unknown becomes its text.
+    """
+    if isinstance(value, Enum):
+        return to_json(value.value)
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, datetime):
+        return utc(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return _structure_to_json(value)
+
+
+def _structure_to_json(value: Any) -> Json:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _object((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+    if isinstance(value, Message):
+        return to_json(to_dict(value))
+    if isinstance(value, Mapping):
+        return _object((str(to_json(name)), each) for name, each in value.items())
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(bytes(value)).decode()
+    if isinstance(value, AbstractSet):
+        return sorted((to_json(each) for each in value), key=str)
+    if isinstance(value, Sequence | Iterator):
+        return [to_json(each) for each in value]
+    return str(value)
+
+
+def _object(items: Iterable[tuple[str, Any]]) -> dict[str, Json]:
+    pairs = list(items)
+    names = {name for name, _ in pairs}
+    found: dict[str, Json] = {}
+    for name, value in pairs:
+        found[name] = to_json(value)
+        if isinstance(value, datetime) and f"{name}_millis" not in names:
+            found[f"{name}_millis"] = int(_aware(value).timestamp() * 1000 // 1)
+    return found
+
+
+def write_json(value: Any, write: Callable[[str], object], *, ascii_only: bool = False) -> None:
+    """Write a value as one indented JSON document. Iterators in the uppermost object are read as they are written."""
+    if not isinstance(value, Mapping):
+        write(json.dumps(to_json(value), indent=2, ensure_ascii=ascii_only) + "\n")
+        return
+    write("{")
+    separator = "\n"
+    for name, each in value.items():
+        write(f"{separator}  {json.dumps(str(name), ensure_ascii=ascii_only)}: ")
+        if isinstance(each, Iterator):
+            _write_list(each, write, ascii_only=ascii_only)
+        else:
+            write(json.dumps(to_json(each), indent=2, ensure_ascii=ascii_only).replace("\n", "\n  "))
+        separator = ",\n"
+    write("}\n" if separator == "\n" else "\n}\n")
+
+
+def _write_list(values: Iterator[Any], write: Callable[[str], object], *, ascii_only: bool) -> None:
+    write("[")
+    separator = "\n"
+    for each in values:
+        write(f"{separator}    {json.dumps(to_json(each), ensure_ascii=ascii_only)}")
+        separator = ",\n"
+    write("]" if separator == "\n" else "\n  ]")
+
+
+# -- words ---------------------------------------------------------------------------------------------
+
+
+def utc(time: datetime) -> str:
+    """Return a time as ISO 8601 in UTC, to the millisecond; a time without zone is UTC already."""
+    return _aware(time).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _aware(time: datetime) -> datetime:
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def human_bytes(size: float) -> str:
+    """Return a number of bytes for people: 1536 → ``1.5 KiB``."""
+    value, unit = float(size), 0
+    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{size:.0f} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def plain(value: Any) -> str:
+    """Return a value as one line of text that no terminal takes for a command; ``None`` is ``-``."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return utc(value)
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    if isinstance(value, int):
+        return str(int(value))
+    text = value if isinstance(value, str) else json.dumps(to_json(value), ensure_ascii=False)
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(character: str) -> str:
+    control = unicodedata.category(character) in _CONTROL or character in _BIDIRECTIONAL
+    return character.encode("unicode_escape").decode() if control else character
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(c) in {"W", "F"} for c in text)
+    return len(text) + wide - sum(unicodedata.category(c) in {"Mn", "Me"} for c in text)
+
+
+# -- tables --------------------------------------------------------------------------------------------
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """Yield the lines of an aligned table; numbers to the right. Any number of rows, few of them in memory."""
+    stream = iter(rows)
+    first = list(islice(stream, _MEASURED_ROWS))
+    right = [_is_number_column([row[i] for row in first]) for i in range(len(header))]
+    texts = [[plain(cell) for cell in row] for row in first]
+    widths = [max(map(_width, column)) for column in zip(header, *texts, strict=True)] if header else []
+    if any(header):
+        yield _line(header, widths, right)
+    for row in chain(texts, ([plain(cell) for cell in row] for row in stream)):
+        yield _line(row, widths, right)
+
+
+def _is_number_column(cells: Sequence[Any]) -> bool:
+    given = [cell for cell in cells if cell is not None]
+    return bool(given) and all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in given)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    parts = []
+    for cell, width, to_right in zip(cells, widths, right, strict=True):
+        space = " " * (width - _width(cell))
+        parts.append(space + cell if to_right else cell + space)
+    return "  ".join(parts).rstrip()
+
+
+def fields(value: Any, indent: str = "") -> Iterator[str]:
+    """Yield the fields of a dataclass or mapping as aligned lines, nested ones indented below their name."""
+    items = _items(value)
+    flat = [_width(name) for name, each in items if not _is_nested(each)]
+    width = max(flat, default=0)
+    for name, each in items:
+        if _is_nested(each):
+            yield f"{indent}{plain(name)}"
+            yield from _nested(each, indent + "  ")
+        else:
+            yield f"{indent}{plain(name)}{' ' * (width - _width(name))}  {_field(name, each)}".rstrip()
+
+
+def _items(value: Any) -> list[tuple[str, Any]]:
+    if dataclasses.is_dataclass(value):
+        return [(each.name, getattr(value, each.name)) for each in dataclasses.fields(value)]
+    return [(str(name), each) for name, each in value.items()]
+
+
+def _is_nested(value: Any) -> bool:
+    if isinstance(value, Mapping) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
+        return bool(_items(value))
+    return isinstance(value, list | tuple) and any(
+        isinstance(each, Mapping) or dataclasses.is_dataclass(each) for each in value
+    )
+
+
+def _nested(value: Any, indent: str) -> Iterator[str]:
+    if not isinstance(value, list | tuple):
+        yield from fields(value, indent)
+        return
+    for each in value:
+        if isinstance(each, Mapping) or dataclasses.is_dataclass(each):
+            marked = list(fields(each, indent + "  "))
+            yield from [f"{indent}- {marked[0].removeprefix(indent + '  ')}", *marked[1:]] if marked else []
+        else:
+            yield f"{indent}- {plain(each)}"
+
+
+def _field(name: str, value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and (name == "bytes" or "bytes" in name.split("_")):
+        return f"{human_bytes(value)} ({value})" if value >= 1024 else human_bytes(value)
+    if isinstance(value, list | tuple | AbstractSet):
+        return ", ".join(plain(each) for each in value) or "none"
+    if isinstance(value, Mapping):
+        return "none"
+    return plain(value)

@@ -1,0 +1,251 @@
+"""Upgrade: write a lakehouse of any generation as a canonical one at another root URI (format, section 7).
+
+Definitions keep their paths and bytes, so the content digest stays the same. With ``history`` every
+retained version becomes a version of the new lakehouse, created at the same time, as one transaction of
+its changes; without, version 0 holds the newest content, packed bottom up. An interrupted upgrade goes
+on where it stopped when it is run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from pipelines.compaction import Progress, Session
+from pipelines.copying import Copied, copy_all
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.catalog import codec_of
+from trinitylake_core.changes import facts
+from trinitylake_core.commit import Draft, new_id
+from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def
+from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, InvalidName, NotALakehouse
+from trinitylake_core.keys import EVERYTHING, ObjectName
+from trinitylake_core.lakehouse import create_first
+from trinitylake_core.node import Node
+from trinitylake_core.nodestore import NodeStore, NodeWriter
+from trinitylake_core.rewrite import Rewriter
+from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.transaction import Transaction
+from trinitylake_core.tree import Batch, scan
+from trinitylake_core.versions import Versions
+
+_CARRIED: Final = (
+    "order",
+    "namespace_name_max_size_bytes",
+    "table_name_max_size_bytes",
+    "view_name_max_size_bytes",
+    "node_file_max_size_bytes",
+    "txn_ttl_millis",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How to upgrade.
+
+    Attributes:
+        history: every retained version, one by one, instead of the newest only.
+        definition: fields of the new lakehouse definition that differ from the source's, such as
+            ``order`` or ``table_name_max_size_bytes``.
+        engine: ``spark`` copies the definitions in Spark tasks, ``local`` in this process.
+        dry_run: read and check everything, write nothing.
+    """
+
+    history: bool = False
+    definition: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = "spark"
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an upgrade did. Source versions ``first`` to ``last`` are now versions 0 to ``version`` of the target."""
+
+    source: str
+    target: str
+    dry_run: bool
+    first: int
+    last: int
+    version: int | None
+    versions: int
+    objects: int
+    definitions_copied: int
+    definitions_skipped: int
+    bytes_copied: int
+    digest: str
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def run(
+    spark: Session,
+    source: Lakehouse,
+    target_root: str | Storage,
+    config: Config | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Write the newest content of ``source``, or its whole history, as a canonical lakehouse at ``target_root``.
+
+    Raises:
+        AlreadyExists: another lakehouse is at the target.
+        InvalidName: a name does not fit into the sizes of the new definition; the message says which to enlarge.
+        InvalidInput, Corrupt, StorageError.
+    """
+    config = config or Config()
+    source.refresh()
+    target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
+    if target.root == source.root:
+        raise InvalidInput("the target must be another root URI: an upgrade copies, the source stays as it is")
+    return _Upgrade(spark, source, target, config, progress or (lambda phase, done, total: None)).run()
+
+
+class _Upgrade:
+    def __init__(self, spark: Session, source: Lakehouse, target: Storage, config: Config, progress: Progress) -> None:
+        self.spark = spark
+        self.source = source
+        self.target = target
+        self.config = config
+        self.progress = progress
+        self.definition = new_definition(source.definition, config.definition)
+        self.codec = codec_of(self.definition)
+        oldest = source.root_node.oldest_version
+        last = source.version
+        self.versions: Sequence[int] = range(oldest, last + 1) if config.history else range(last, last + 1)
+
+    def run(self) -> Report:
+        started = time.perf_counter()
+        existing = self.existing()
+        objects = self.check_names()
+        checked = time.perf_counter()
+        copied = Copied() if self.config.dry_run else self.copy_definitions()
+        copied_at = time.perf_counter()
+        version = None if self.config.dry_run else self.write_versions(existing)
+        digest = self.source.digest()
+        if version is not None and Lakehouse.open(self.target).digest() != digest:
+            raise Corrupt("the content of the new lakehouse differs from the source's; please report this as a bug")
+        return Report(
+            source=self.source.root,
+            target=self.target.root,
+            dry_run=self.config.dry_run,
+            first=self.versions[0],
+            last=self.versions[-1],
+            version=version,
+            versions=len(self.versions),
+            objects=objects,
+            definitions_copied=copied.copied,
+            definitions_skipped=copied.skipped,
+            bytes_copied=copied.bytes,
+            digest=digest,
+            seconds={
+                "check": round(checked - started, 4),
+                "copy": round(copied_at - checked, 4),
+                "write": round(time.perf_counter() - copied_at, 4),
+            },
+        )
+
+    def existing(self) -> Lakehouse | None:
+        """Return what an interrupted upgrade of the same source left at the target."""
+        try:
+            found = Lakehouse.open(self.target)
+        except NotALakehouse:
+            return None
+        if found.info().operation == spec.OP_UPGRADE and found.version < len(self.versions):
+            before = self.source.at(version=self.versions[found.version])
+            if before.digest() == found.digest():
+                return found
+        raise AlreadyExists(f"{self.target.root} already holds a lakehouse, at version {found.version}")
+
+    def check_names(self) -> int:
+        """Prove that every name fits, before anything is written; return the number of objects in the last version."""
+        count = 0
+        for version in self.versions:
+            self.progress("check names", version - self.versions[0], len(self.versions))
+            count = sum(len(keys) for keys, _ in self.batches(version))
+        return count
+
+    def batches(self, version: int) -> Iterator[Batch]:
+        """Yield the content of a source version under the keys of the new lakehouse."""
+        source = self.source.at(version=version)
+        last = ""
+        for keys, values in scan(source.store, source.root_node.node, EVERYTHING):
+            new = [self.key(*source.codec.split(key)) for key in keys]
+            if any(one >= two for one, two in pairwise((last, *new))):
+                raise InvalidName("two names of the source become one, or change their order, in the new lakehouse")
+            last = new[-1] if new else last
+            yield new, values
+
+    def key(self, kind: str, namespace: str, name: str | None) -> str:
+        try:
+            return self.codec.encode(ObjectName(kind, namespace, name))
+        except InvalidName as error:
+            raise InvalidName(
+                f"{error}; give the new lakehouse larger names, or rename the object at the source"
+            ) from None
+
+    def copy_definitions(self) -> Copied:
+        session = self.spark() if callable(self.spark) and self.config.engine == "spark" else self.spark
+        session = None if self.config.engine == "local" or callable(session) else session
+        return copy_all(session, self.source.storage, self.target, self.definition_paths(), self.progress)
+
+    def definition_paths(self) -> Iterator[str]:
+        """Yield the paths of all definitions of the versions, each once a version in which it is new."""
+        for one, two in pairwise((None, *self.versions)):
+            if two is None:
+                continue
+            if one is None:
+                for _, values in self.batches(two):
+                    yield from values
+            else:
+                for change in self.source.diff(one, two):
+                    yield from [change.new_path] if change.new_path is not None else []
+
+    def write_versions(self, existing: Lakehouse | None) -> int:
+        lake = existing or self.first_version()
+        for index in range(lake.version + 1, len(self.versions)):
+            self.progress("write versions", index, len(self.versions))
+            self.next_version(lake, self.versions[index - 1], self.versions[index])
+        return lake.refresh().version
+
+    def first_version(self) -> Lakehouse:
+        store = NodeStore(self.target, self.definition.order, self.definition.node_file_max_size_bytes)
+        writer = NodeWriter(store)
+        rewriter = Rewriter(writer, self.created_at(self.versions[0]))
+        tree = rewriter.build(self.batches(self.versions[0]))
+        rewriter.open(tree)
+        node: Node = rewriter.node_of(tree)
+        writer.flush()
+        draft = Draft(node, spec.OP_UPGRADE, new_id(), self.facts(self.versions[0]))
+        if self.config.history:
+            draft.system[spec.CREATED_AT_MILLIS] = str(self.created_at(self.versions[0]))
+        create_first(Versions(self.target), self.definition, draft)
+        return Lakehouse.open(self.target)
+
+    def next_version(self, lake: Lakehouse, before: int, after: int) -> None:
+        stamp = max(self.created_at(after), lake.refresh().info().created_at_millis + 1)
+        rows = {spec.CREATED_AT_MILLIS: str(stamp)}
+        transaction = Transaction(
+            lake.files, lake.root_node, operation=spec.OP_UPGRADE, facts=self.facts(after), system=rows
+        )
+        for change in self.source.diff(before, after):
+            transaction.put(self.key(change.kind, change.namespace, change.name), change.new_path)
+        transaction.commit(allow_empty=True)
+
+    def created_at(self, version: int) -> int:
+        return self.source.at(version=version).info().created_at_millis
+
+    def facts(self, version: int) -> dict[str, Any]:
+        info = self.source.at(version=version).info()
+        return facts(source=self.source.root, source_version=version, source_operation=info.operation)
+
+
+def new_definition(source: LakehouseDef, changed: Mapping[str, Any]) -> LakehouseDef:
+    """Return a new lakehouse definition with the fields of another one, but for those that are ``changed``."""
+    level = "SERIALIZABLE" if source.txn_isolation_level else "SNAPSHOT"
+    carried = {name: getattr(source, name) for name in _CARRIED}
+    given = {name: value for name, value in changed.items() if value is not None}
+    properties = dict(source.properties) | dict(given.pop("properties", {}))
+    return new_lakehouse_def(**({**carried, "txn_isolation_level": level} | given), properties=properties)

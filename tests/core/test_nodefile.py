@@ -1,0 +1,352 @@
+"""Node files: what is written is read; what is damaged or hostile is refused, never believed, and never a crash."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.support.lakes import FAST, compacted, content, filled, new_lake
+from tests.support.surgery import ABSENT, RIGHT, WRONG, Columns, Surgery, node_file
+from trinitylake_core import Corrupt, CorruptNode, Lakehouse, nodefile, spec
+from trinitylake_core.locations import node_path
+from trinitylake_core.node import Messages, Node
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+KEYS = TEXT.map(lambda text: "C===" + text)
+PATHS = st.text("abcdefgh01", min_size=1, max_size=8)
+MESSAGES = st.lists(st.tuples(KEYS, st.none() | TEXT, TEXT.filter(bool)), max_size=8).map(Messages.of)
+
+
+def content_of(node: Node) -> tuple[Any, ...]:
+    """Return everything a node says."""
+    return (
+        node.keys,
+        node.values,
+        node.children,
+        list(node.buffer),
+        node.system,
+        node.height,
+        node.subtree_keys,
+        node.subtree_messages,
+        node.child_keys,
+        node.child_messages,
+        node.table_rows,
+        node.canonical,
+    )
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[Node, int]:
+    """Draw a node that the writer may write, and an order that it fits."""
+    keys = sorted(draw(st.sets(KEYS, max_size=6)))
+    children = draw(st.lists(PATHS, min_size=len(keys) + 1, max_size=len(keys) + 1, unique=True) | st.just([]))
+    counts = st.none() | st.lists(st.integers(0, 10**12), min_size=len(children), max_size=len(children))
+    node = Node(
+        keys,
+        draw(st.lists(TEXT, min_size=len(keys), max_size=len(keys))),
+        children,
+        draw(MESSAGES),
+        draw(st.dictionaries(st.sampled_from(["version", "summary", "unknown", "größe"]), TEXT, max_size=3)),
+        draw(st.none() | st.integers(0, 60)),
+        draw(st.none() | st.integers(0, 10**12)),
+        draw(st.none() | st.integers(0, 10**12)),
+        draw(counts) if children else None,
+        draw(counts) if children else None,
+    )
+    return node, max(3, len(keys) + 1 + draw(st.integers(0, 3)))
+
+
+@given(nodes())
+def test_what_is_written_is_read(drawn: tuple[Node, int]) -> None:
+    node, order = drawn
+    node.table_rows = order
+    read = nodefile.decode(bytes(nodefile.encode(node, order)), "p")
+    assert content_of(node) == content_of(read)
+    assert read.checksummed
+
+
+@given(nodes(), st.integers(1, 9))
+def test_batches_and_compression_do_not_matter(drawn: tuple[Node, int], batches: int) -> None:
+    """A reader takes any number of record batches, compressed or not, under the same checksum."""
+    node, order = drawn
+    written = bytes(nodefile.encode(node, order))
+    with pa.ipc.open_file(pa.py_buffer(written)) as reader:
+        table = reader.read_all()
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
+    assert content_of(nodefile.decode(written, "p")) == content_of(
+        nodefile.decode(node_file(columns, batches=batches), "p")
+    )
+
+
+SAMPLE = Node(
+    ["C===a", "C===b", "C===größe"],
+    ["0000/0000/0000/00000000-x", "p2", "p3"],
+    ["_a", "_b", "_c", "_d"],
+    Messages(["C===aa", "C===b"], ["v", None], ["t1", "t2"]),
+    {"created_at_millis": "1", "version": "7", "lakehouse_def": "_d", "txn": "t2"},
+    1,
+    11,
+    5,
+    [2, 3, 3, 0],
+    [1, 1, 1, 0],
+)
+FILE = bytes(nodefile.encode(SAMPLE, 5))
+EXPECTED = content_of(nodefile.decode(FILE, "p"))
+
+
+def outcome(data: bytes) -> tuple[Any, ...] | None:
+    """Return what a file says, or ``None`` where it is refused; nothing else may happen."""
+    try:
+        return content_of(nodefile.decode(data, "p", 5))
+    except CorruptNode:
+        return None
+
+
+def test_no_single_changed_byte_is_believed() -> None:
+    """Every byte of a file, each bit of it: refused, or the change does not matter."""
+    wrong = []
+    for position in range(len(FILE)):
+        for flip in (1, 2, 4, 8, 16, 32, 64, 128, 255):
+            damaged = FILE[:position] + bytes([FILE[position] ^ flip]) + FILE[position + 1 :]
+            if outcome(damaged) not in (None, EXPECTED):
+                wrong.append((position, flip))
+    assert [] == wrong
+
+
+def test_no_truncated_file_is_believed() -> None:
+    """Cut at any byte, from either end."""
+    assert [] == [cut for cut in range(len(FILE)) if outcome(FILE[:cut]) is not None]
+    assert [] == [cut for cut in range(1, len(FILE)) if outcome(FILE[cut:]) is not None]
+
+
+@given(st.data())
+def test_no_damage_of_several_bytes_is_believed(data: st.DataObject) -> None:
+    """Bytes changed, cut out, doubled, or zeroed: what a disk or a network does."""
+    start = data.draw(st.integers(0, len(FILE) - 1))
+    stop = data.draw(st.integers(start, min(len(FILE), start + 64)))
+    middle = data.draw(
+        st.binary(max_size=64) | st.just(b"\0" * (stop - start)) | st.just(FILE[start:stop] * 2) | st.just(b"")
+    )
+    assert outcome(FILE[:start] + middle + FILE[stop:]) in (None, EXPECTED)
+
+
+@given(st.binary(max_size=400))
+@example(b"")
+@example(b"ARROW1\0\0")
+@example(b"ARROW1\0\0" + b"\0" * 20 + b"ARROW1")
+@example(b"ARROW1\0\0" + b"\xff" * 8 + b"\x7f\xff\xff\xffARROW1")
+def test_garbage_is_refused(data: bytes) -> None:
+    assert outcome(data) is None
+
+
+def test_damage_allocates_nothing_huge() -> None:
+    """A flipped bit in a length must not cost gigabytes of resident memory."""
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for position in range(len(FILE)):
+        outcome(FILE[:position] + b"\x7f" + FILE[position + 1 :])
+        outcome(FILE[:position] + b"\xff\xff\xff\x0f" + FILE[position + 4 :])
+    assert 200_000 > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+
+# -- hostile files: well-formed Arrow, with a checksum that matches ------------------------------------
+
+
+def leaf_columns(**system: str) -> Columns:
+    """Return the columns of a small leaf of order 4."""
+    rows = {spec.N_KEYS: "1", **system}
+    return {
+        spec.KEY: [*rows, None, "C===a", None, None],
+        spec.PVALUE: [*rows.values(), None, "v", None, None],
+        spec.PNODE: [None] * (len(rows) + 4),
+        spec.TXN: [None] * (len(rows) + 4),
+    }
+
+
+@pytest.mark.parametrize(
+    "count", ["9" * 18, "9" * 5000, "-1", "1.0", "١", "", " 1", "1e3", "0x1", str(2**63), str(2**64 + 1)]
+)
+@pytest.mark.parametrize("row", [spec.N_KEYS, spec.HEIGHT, spec.SUBTREE_KEYS, spec.CHILD_KEYS])
+def test_a_hostile_number_is_refused_or_harmless(row: str, count: str) -> None:
+    """Not a number, or one that no table has: no crash, no loop, no allocation by it."""
+    data = node_file(leaf_columns(**{row: count}))
+    if row == spec.N_KEYS or not (count.isascii() and count.isdecimal()) or len(count) > 4000:
+        with pytest.raises(CorruptNode):
+            nodefile.decode(data, "p", 4)
+    else:
+        outcome(data)
+
+
+@pytest.mark.parametrize("order", [0, 1, 3, 10**9])
+def test_a_hostile_order_is_harmless(order: int) -> None:
+    """Without ``n_keys`` the order of the lakehouse definition decides, whatever it says."""
+    columns = leaf_columns()
+    for column in columns.values():
+        del column[0]
+    try:
+        node = nodefile.decode(node_file(columns, ABSENT), "p", order)
+    except CorruptNode:
+        return
+    assert len(node.keys) <= 1
+
+
+@pytest.mark.parametrize(
+    "pointer", ["../x", "a/../x", "/etc/passwd", "s3://bucket/x", "file:///x", "C:\\x", "a//b", "./a", "a/", "", "a\0b"]
+)
+def test_a_pointer_that_leads_outside_is_refused(pointer: str) -> None:
+    columns = leaf_columns()
+    columns[spec.PNODE][1:3] = [node_path(), pointer]
+    with pytest.raises(CorruptNode) as raised:
+        nodefile.decode(node_file(columns), "p", 4)
+    assert "I10" == raised.value.invariant
+    assert "p" == raised.value.path
+
+
+def test_a_child_that_stands_twice_is_refused() -> None:
+    columns = leaf_columns()
+    columns[spec.PNODE][1:3] = [node_path()] * 2
+    with pytest.raises(CorruptNode, match="twice"):
+        nodefile.decode(node_file(columns), "p", 4)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_string(), pa.int64(), pa.dictionary(pa.int8(), pa.string())])
+def test_columns_of_another_type_are_refused(kind: pa.DataType) -> None:
+    sink = pa.BufferOutputStream()
+    schema = pa.schema([pa.field(name, kind) for name in spec.COLUMNS])
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_table(schema.empty_table())
+    assert outcome(sink.getvalue().to_pybytes()) is None
+
+
+@pytest.mark.parametrize("checksum", [RIGHT, WRONG, ABSENT])
+@pytest.mark.parametrize("gone", spec.COLUMNS)
+def test_a_checksum_covers_which_columns_there_are(gone: str, checksum: str) -> None:
+    """A renamed column must not read as an absent one: that would turn an inner node into a leaf."""
+    columns = {("other" if name == gone else name): column for name, column in leaf_columns().items()}
+    found = outcome(node_file(columns, checksum))
+    if checksum != ABSENT or gone in {spec.KEY, spec.PVALUE}:
+        assert found is None
+    else:
+        assert found is not None
+        assert found[-1] is False, "it is not canonical, hence read-only"
+
+
+@pytest.mark.parametrize("value", [-1, 2**31 - 1, -(2**31), 10_000, 3])
+@pytest.mark.parametrize("row", [1, 2, 5])
+def test_hostile_offsets_under_a_matching_checksum_are_refused(value: int, row: int) -> None:
+    """Offsets into the text that run backwards or out of it would read foreign memory."""
+    arrays = [pa.array(column, pa.string()) for column in leaf_columns().values()]
+    validity, offsets, text = arrays[0].buffers()
+    hostile = bytearray(offsets.to_pybytes())
+    before = bytes(hostile)
+    struct.pack_into("<i", hostile, 4 * row, value)
+    arrays[0] = pa.Array.from_buffers(pa.string(), len(arrays[0]), [validity, pa.py_buffer(bytes(hostile)), text])
+    schema = pa.schema(
+        [pa.field(name, pa.string()) for name in spec.COLUMNS],
+        metadata={spec.CHECKSUM_METADATA: nodefile._checksum(arrays)},
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    assert before != bytes(hostile)
+    found = outcome(sink.getvalue().to_pybytes())
+    assert found is None or value == 3, "an offset inside the text is another text, and nothing worse"
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    arrays = [pa.array(column, pa.string()) for column in leaf_columns().values()]
+    bad = pa.array([None if v is None else b"\xff\xfe" for v in leaf_columns()[spec.PVALUE]], pa.binary())
+    arrays[1] = pa.Array.from_buffers(pa.string(), len(bad), bad.buffers())
+    schema = pa.schema(
+        [pa.field(name, pa.string()) for name in spec.COLUMNS],
+        metadata={spec.CHECKSUM_METADATA: nodefile._checksum(arrays)},
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    assert outcome(sink.getvalue().to_pybytes()) is None
+
+
+# -- hostile trees: every reading and writing method says Corrupt ---------------------------------------
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a lakehouse of four levels and return its directory."""
+    lake = filled(new_lake(tmp_path_factory.mktemp("template")), tables=120, changes=8)
+    assert 3 == lake.stats().height
+    return Surgery(lake.root, 4).directory
+
+
+@pytest.fixture
+def lake(template: Path, tmp_path: Path) -> Lakehouse:
+    """Return a handle of a fresh copy."""
+    shutil.copytree(template, tmp_path / "lake")
+    return Lakehouse.open((tmp_path / "lake").as_uri(), storage_options=FAST)
+
+
+def circle_with_heights(surgery: Surgery, version: int) -> None:
+    path = surgery.inner(version)
+    with surgery.node(path) as node:
+        node.children[:] = [path, *node.children[1:]]
+
+
+def circle_without_heights(surgery: Surgery, version: int) -> None:
+    for path, found in surgery.tree(version):
+        with surgery.node(path) as node:
+            node.height = None
+            if node.children and found.height == 1:
+                node.children[:] = [surgery.inner(version), *node.children[1:]]
+
+
+def leaf_for_inner(surgery: Surgery, version: int) -> None:
+    surgery.write(surgery.inner(version), surgery.read(surgery.leaf(version)))
+
+
+def missing_node(surgery: Surgery, version: int) -> None:
+    for path, node in surgery.tree(version)[1:]:
+        if node.is_leaf:
+            surgery.remove(path)
+
+
+@pytest.mark.parametrize("hostile", [circle_with_heights, circle_without_heights, leaf_for_inner, missing_node])
+def test_a_hostile_tree_is_a_clear_error_to_every_reader_and_writer(lake: Lakehouse, hostile: Any) -> None:
+    """Whatever walks the tree ends, with ``Corrupt``."""
+    hostile(Surgery(lake.root, 4), lake.version)
+    again = Lakehouse.open(lake.root, storage_options=FAST)
+    readers = [
+        lambda: list(again.objects()),
+        again.digest,
+        lambda: list(again.diff(0, again.version)),
+        lambda: list(again.diff(again.version, 0)),
+        lambda: [again.table(f"ns{i % 3}", f"t{i:03}") for i in range(120)],
+        lambda: compacted(again),
+    ]
+    for reader in readers:
+        with pytest.raises(Corrupt):
+            reader()
+    assert {each.invariant for each in again.check()} & {"I8", "I10"}
+
+
+def test_bit_rot_anywhere_in_a_lakehouse_never_changes_what_it_says(lake: Lakehouse) -> None:
+    """One byte of each node file in turn: reading it all gives the same content or ``Corrupt``."""
+    surgery = Surgery(lake.root, 4)
+    expected = content(lake)
+    for number, (path, _) in enumerate(surgery.tree(lake.version)):
+        data = surgery.read(path)
+        position = (number * 7919 + 100) % len(data)
+        surgery.write(path, data[:position] + bytes([data[position] ^ 0x10]) + data[position + 1 :])
+        try:
+            assert expected == content(Lakehouse.open(lake.root, storage_options=FAST))
+        except Corrupt:
+            pass
+        surgery.write(path, data)
+    assert expected == content(Lakehouse.open(lake.root, storage_options=FAST))

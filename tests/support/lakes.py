@@ -1,0 +1,72 @@
+"""Small lakehouses with everything in them: several levels, buffers, history. And compaction without Spark."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, Final
+
+from trinitylake_core import Lakehouse
+from trinitylake_core.changes import Compacted, facts
+from trinitylake_core.commit import commit, now_millis
+from trinitylake_core.nodestore import NodeWriter
+from trinitylake_core.rewrite import Rewriter, dirty_children
+from trinitylake_core.storage import open_storage
+from trinitylake_core.versions import Root
+
+FAST: Final = {"durable": False}
+"""Storage options of lakehouses that need not survive a power failure."""
+NAME_SIZE: Final = 8
+TINY: Final = 4500
+"""A target size that leaves a few messages of room in each node."""
+
+
+def new_lake(directory: Path, order: int = 4, target: int = TINY, **definition: Any) -> Lakehouse:
+    """Create a lakehouse with short names and tiny nodes below a directory."""
+    sizes = dict.fromkeys(("namespace", "table", "view"), NAME_SIZE)
+    named = {f"{kind}_name_max_size_bytes": size for kind, size in sizes.items()}
+    options: dict[str, Any] = {"order": order, "node_file_max_size_bytes": target, **named, **definition}
+    return Lakehouse.create((directory / "lake").as_uri(), storage_options=FAST, **options)
+
+
+def reopened(lake: Lakehouse) -> Lakehouse:
+    """Return a cold handle of the same lakehouse."""
+    return Lakehouse.open(open_storage(*lake.storage.spec()))
+
+
+def filled(lake: Lakehouse, tables: int = 40, namespaces: int = 3, changes: int = 4) -> Lakehouse:
+    """Commit namespaces and tables, ``changes`` to a version, and return the lakehouse at its newest version."""
+    with lake.transaction() as txn:
+        for number in range(namespaces):
+            txn.create_namespace(f"ns{number}")
+    numbers = random.Random(7).sample(range(tables), tables)
+    for start in range(0, tables, changes):
+        with lake.transaction() as txn:
+            for number in numbers[start : start + changes]:
+                txn.create_table(f"ns{number % namespaces}", f"t{number:03}")
+    return lake.refresh()
+
+
+def compacted(lake: Lakehouse, base: Root | None = None) -> Root:
+    """Compact a version, proved, and commit it on top of whatever is newest; return the root."""
+    files = lake.files
+    root = files.tip if base is None else base
+    writer = NodeWriter(files.store)
+    rewriter = Rewriter(writer, now_millis(), prove=True)
+    tree = rewriter.flush(rewriter.ref_of(root.node, root.path), dirty_children)
+    rewriter.open(tree)
+    node = rewriter.node_of(tree)
+    writer.flush()
+    assert rewriter.proved()
+    assert node.subtree_messages in {0, None}
+    return commit(files, root, Compacted(node, facts(reason="test")))
+
+
+def content(lake: Lakehouse) -> dict[str, str]:
+    """Return key and definition path of every object."""
+    return {entry.key: entry.path for entry in lake.objects()}
+
+
+def operations(lake: Lakehouse) -> list[str | None]:
+    """Return what made each version, oldest first."""
+    return [info.operation for info in lake.history()][::-1]

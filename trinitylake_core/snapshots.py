@@ -1,0 +1,195 @@
+"""Snapshots: names for versions, kept in the lakehouse definition (format, section 6)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from trinitylake_core import spec
+from trinitylake_core.changes import NewDefinition, facts
+from trinitylake_core.commit import Files, commit, now_millis, remove_quietly
+from trinitylake_core.definitions import LakehouseDef, SnapshotDef
+from trinitylake_core.errors import (
+    AlreadyExists,
+    CorruptNode,
+    InvalidInput,
+    NotFound,
+    SnapshotNotFound,
+    VersionNotFound,
+)
+from trinitylake_core.locations import node_path, validate_path
+from trinitylake_core.node import Node
+from trinitylake_core.nodefile import encode
+from trinitylake_core.nodestore import NodeWriter
+from trinitylake_core.versions import Root, from_millis
+
+KINDS: Final = ("minimal", "full", "partial")
+_NAME: Final = re.compile(r"[^\x00-\x20\x7f]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """One snapshot. ``expires_at`` is ``None`` when it is kept until it is dropped."""
+
+    name: str
+    version: int
+    kind: str
+    created_at: datetime
+    expires_at: datetime | None
+    expired: bool
+    root_path: str
+    target_uri: str | None
+
+
+def snapshot_infos(definition: LakehouseDef) -> list[SnapshotInfo]:
+    """Return the snapshots in a lakehouse definition, oldest first."""
+    infos = [_info(name, snapshot) for name, snapshot in definition.snapshots.items()]
+    return sorted(infos, key=lambda info: (info.created_at, info.version, info.name))
+
+
+def _info(name: str, snapshot: SnapshotDef) -> SnapshotInfo:
+    return SnapshotInfo(
+        name=name,
+        version=snapshot.version,
+        kind=SnapshotDef.Kind.Name(snapshot.kind).lower(),
+        created_at=from_millis(snapshot.created_at_millis),
+        expires_at=from_millis(snapshot.expire_at_millis) if snapshot.expire_at_millis else None,
+        expired=_expired(snapshot),
+        root_path=snapshot.root_node_file_path,
+        target_uri=snapshot.target_uri or None,
+    )
+
+
+def _expired(snapshot: SnapshotDef) -> bool:
+    return bool(snapshot.expire_at_millis) and now_millis() >= snapshot.expire_at_millis
+
+
+def snapshot_root(files: Files, definition: LakehouseDef, name: str) -> Root:
+    """Return the root that a snapshot keeps. One ``get``.
+
+    Raises:
+        SnapshotNotFound: no snapshot of this name, or it has expired, or it is a copy elsewhere.
+        CorruptNode: its root is missing or damaged.
+    """
+    if name not in definition.snapshots:
+        raise SnapshotNotFound(f"there is no snapshot {name!r}; `trinitylake snapshot list` names those that exist")
+    snapshot = definition.snapshots[name]
+    if _expired(snapshot):
+        raise SnapshotNotFound(f"snapshot {name!r} expired at {from_millis(snapshot.expire_at_millis).isoformat()}")
+    if snapshot.target_uri:
+        try:
+            return files.versions.root(snapshot.version)
+        except VersionNotFound:
+            raise SnapshotNotFound(
+                f"snapshot {name!r} is a full copy and its version is gone here; open {snapshot.target_uri}"
+            ) from None
+    path = validate_path(snapshot.root_node_file_path)
+    try:
+        return files.versions.decode(snapshot.version, path, files.storage.read(path))
+    except NotFound:
+        raise CorruptNode(f"the root {path!r} of snapshot {name!r} is missing", path=path, invariant="I17") from None
+
+
+def new_snapshot(
+    files: Files,
+    root: Root,
+    name: str,
+    *,
+    kind: str = "minimal",
+    target_uri: str | None = None,
+    expire_at_millis: int | None = None,
+    reason: str | None = None,
+) -> Root:
+    """Give a version a name, as a new version. One ``put`` for the copy of the root, then as a commit.
+
+    Raises:
+        InvalidInput: the name or the kind.
+        AlreadyExists: a snapshot of this name that has not expired.
+    """
+    refuse_bad_name(name)
+    if kind not in KINDS:
+        raise InvalidInput(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+    if (kind == "full") != (target_uri is not None):
+        raise InvalidInput("a full snapshot needs a target root URI, the other kinds take none")
+    writer = NodeWriter(files.store)
+    path = root.path if target_uri is not None else _kept_root(files, root, writer, deep=kind == "partial")
+    snapshot = SnapshotDef(
+        root_node_file_path=path,
+        version=root.version,
+        kind=kind.upper(),
+        target_uri=target_uri or "",
+        created_at_millis=now_millis(),
+        expire_at_millis=expire_at_millis or 0,
+    )
+
+    def add(definition: LakehouseDef, base: Root) -> LakehouseDef:
+        del base
+        if name in definition.snapshots and not _expired(definition.snapshots[name]):
+            raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")
+        edited = LakehouseDef()
+        edited.CopyFrom(definition)
+        edited.snapshots[name].CopyFrom(snapshot)
+        return edited
+
+    try:
+        add(files.definition(files.tip), files.tip)
+        return _commit(files, add, snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
+    except AlreadyExists:
+        if target_uri is None:
+            remove_quietly(files.storage, [path, *writer.written])
+        raise
+
+
+def drop(files: Files, name: str, reason: str | None = None) -> Root:
+    """Remove a snapshot's name, as a new version; its files become orphans for `clean`.
+
+    Raises:
+        SnapshotNotFound: no snapshot of this name.
+    """
+
+    def remove(definition: LakehouseDef, base: Root) -> LakehouseDef:
+        del base
+        if name not in definition.snapshots:
+            raise SnapshotNotFound(f"there is no snapshot {name!r}; `trinitylake snapshot list` names those that exist")
+        edited = LakehouseDef()
+        edited.CopyFrom(definition)
+        del edited.snapshots[name]
+        return edited
+
+    remove(files.definition(files.tip), files.tip)
+    return _commit(files, remove, dropped_snapshot=name, reason=reason)
+
+
+def _commit(files: Files, edit: Any, **told: Any) -> Root:
+    return commit(files, files.tip, NewDefinition(files, spec.OP_SNAPSHOT, facts(**told), edit))
+
+
+def refuse_bad_name(name: str) -> None:
+    """Raise ``InvalidInput`` for a snapshot name that is empty, too long, or holds spaces or control characters."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(f"a snapshot name is 1 to 255 characters without spaces and controls, not {name!r}")
+
+
+def _kept_root(files: Files, root: Root, writer: NodeWriter, *, deep: bool) -> str:
+    """Copy a root under a node name of its own; ``deep`` copies every node below it too."""
+    path = node_path()
+    data: bytes | memoryview = root.data or files.storage.read(root.path)
+    if deep:
+        copied = _copied(files, root.node, writer)
+        copied.system = dict(root.node.system)
+        data = encode(copied, files.store.order)
+        writer.flush()
+    files.storage.write_many([(path, data)])
+    return path
+
+
+def _copied(files: Files, node: Node, writer: NodeWriter) -> Node:
+    children: Iterator[Node] = files.store.read_many(node.children)
+    paths = [writer.add(_copied(files, child, writer)) for child in children]
+    return Node(
+        node.keys, node.values, paths, node.buffer, dict(node.system), node.height, node.subtree_keys,
+        node.subtree_messages, node.child_keys, node.child_messages,
+    )  # fmt: skip
