@@ -61,7 +61,9 @@ def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
 
     with warnings.catch_warnings():  # beta since years, and without another way to observe in a job
         warnings.simplefilter("ignore", dg.BetaWarning)
-        return dg.multi_observable_source_asset(specs=[spec], name=asset_key.to_python_identifier())(observe)
+        decorate = dg.multi_observable_source_asset(specs=[spec], name=asset_key.to_python_identifier())
+        asset: dg.AssetsDefinition = decorate(observe)
+    return asset
 
 
 def observation(settings: LakehouseSettings, lake: Lakehouse) -> dg.ObserveResult:

@@ -198,7 +198,7 @@ def _loaded(text: str, name: str) -> Any:
             return json.loads(text)
         except ValueError:
             pass
-    import yaml  # noqa: PLC0415 - 20 ms that the other commands need not pay
+    import yaml
 
     class Loader(yaml.SafeLoader):
         """Refuses a key that is there twice, where YAML would take the last one."""

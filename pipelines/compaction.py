@@ -12,9 +12,9 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from pipelines import subtrees
+from pipelines.engine import Progress, Session, refuse_unknown, silent, started
 from pipelines.subtrees import Flushed
 from trinitylake_core import Lakehouse
 from trinitylake_core.changes import Compacted, TreeReplaced, facts
@@ -26,9 +26,6 @@ from trinitylake_core.rewrite import Ref, Rewriter, dirty_children
 from trinitylake_core.versions import Root
 
 _LOG = logging.getLogger(__name__)
-ENGINES: Final = ("spark", "local", "auto")
-Session = "SparkSession | Callable[[], SparkSession] | None"
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +52,7 @@ class Config:
     before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, not {self.engine!r}")
+        refuse_unknown(self.engine)
         if self.tasks is not None and self.tasks < 1:
             raise InvalidInput(f"tasks must be at least 1, not {self.tasks}")
 
@@ -72,7 +68,7 @@ class Plan:
         messages: buffered messages that would be pushed down.
         subtrees: dirty subtrees, the units of work.
         nodes: nodes to rewrite, and about as many to read.
-        bytes: what they take, at the size of the root's own rows.
+        bytes: what they take, if their rows are as large as the root's.
         requests: storage requests.
     """
 
@@ -149,11 +145,13 @@ class _Work:
         self.files = lake.files
         self.base: Root = lake.root_node
         self.config = config
-        self.progress = progress or (lambda phase, done, total: None)
+        self.progress = progress or silent
         self.writer = NodeWriter(self.files.store)
         stamp = max(now_millis(), self.base.created_at_millis)
         self.rewriter = Rewriter(self.writer, stamp, prove=True)
         self.seconds: dict[str, float] = {}
+        self.nodes_read = self.files.store.counts.nodes_read
+        self.bytes_read = self.files.store.counts.bytes_read
         self._clock = time.perf_counter()
 
     def lap(self, phase: str) -> None:
@@ -172,7 +170,8 @@ class _Work:
         engine = self.config.engine
         if engine == "auto":
             engine = "spark" if nodes >= self.config.spark_from_nodes else "local"
-        size = node.nbytes - len(node.buffer) * node.nbytes // max(1, len(node.buffer) + len(node.keys) + 1)
+        rows = max(1, len(node.keys) + len(node.buffer))
+        size = node.nbytes * self.writer.order * 2 // (3 * rows)
         return Plan(
             version=self.base.version,
             engine=engine,
@@ -211,9 +210,7 @@ class _Work:
         return self.report(planned, root, node, flushed)
 
     def flush_on_spark(self, spark: Session, frontier: list[Ref]) -> list[Flushed]:
-        session = spark() if callable(spark) else spark
-        if session is None:
-            raise InvalidInput("engine 'spark' needs a Spark session; pass one, or choose engine 'local'")
+        session = started(spark)
         self.lap("session")
         for ref in frontier:
             self.rewriter.count_pending(ref.pending, -1)
@@ -278,9 +275,9 @@ class _Work:
             height_before=before.height,
             height_after=before.height if node is None else node.height,
             subtrees=planned.subtrees,
-            nodes_read=counts.nodes_read + sum(each.nodes_read for each in done),
+            nodes_read=counts.nodes_read - self.nodes_read + sum(each.nodes_read for each in done),
             nodes_written=len(self.writer.written) + sum(each.nodes_written for each in done) + (root is not None),
-            bytes_read=counts.bytes_read + sum(each.bytes_read for each in done),
+            bytes_read=counts.bytes_read - self.bytes_read + sum(each.bytes_read for each in done),
             bytes_written=self.writer.bytes_written
             + sum(each.bytes_written for each in done)
             + (0 if root is None else root.node.nbytes),

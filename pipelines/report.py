@@ -157,13 +157,16 @@ def _width(text: str) -> int:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield the lines of an aligned table; numbers to the right. Any number of rows, few of them in memory."""
+    """Yield the lines of an aligned table; numbers to the right. Any number of rows, few of them in memory.
+
+    Without rows there are no lines.
+    """
     stream = iter(rows)
     first = list(islice(stream, _MEASURED_ROWS))
     right = [_is_number_column([row[i] for row in first]) for i in range(len(header))]
     texts = [[plain(cell) for cell in row] for row in first]
-    widths = [max(map(_width, column)) for column in zip(header, *texts, strict=True)] if header else []
-    if any(header):
+    widths = [max(map(_width, column)) for column in zip(header, *texts, strict=True)]
+    if texts:
         yield _line(header, widths, right)
     for row in chain(texts, ([plain(cell) for cell in row] for row in stream)):
         yield _line(row, widths, right)

@@ -35,8 +35,6 @@ _LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*([0-9]+)\s*,\s*([0-9]+)\s
 
 _SQL: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
 }
 """What may be set on a running session, also over Spark Connect."""
 _CORE: Final[Mapping[str, str]] = {
@@ -44,6 +42,8 @@ _CORE: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.python.worker.reuse": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
 }
 """What must be set before Spark starts."""
 _LOOPBACK: Final[Mapping[str, str]] = {
@@ -103,7 +103,8 @@ def get_session(config: SessionConfig | None = None) -> SparkSession:
     A session that runs already is returned as it is, whatever ``config`` says.
 
     Raises:
-        InvalidInput: Java is missing or too old, or no Spark Connect server answers; Spark was not started.
+        InvalidInput: Java is missing or too old, no Spark Connect server answers, or a package is missing that
+            Spark Connect needs; Spark was not started.
     """
     config = config or SessionConfig()
     running = active_session()
@@ -116,7 +117,7 @@ def active_session() -> SparkSession | None:
     """Return the Spark session of this process if one runs. Never imports pyspark."""
     if "pyspark.sql" not in sys.modules:
         return None
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - it is imported already
+    from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()
     if session is None or _is_connect(session):
@@ -185,7 +186,7 @@ def ship_packages(spark: SparkSession) -> None:
 
 def _start(config: SessionConfig) -> SparkSession:
     check_java()
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - a tenth of a second, and only what follows needs it
+    from pyspark.sql import SparkSession
 
     settings: dict[str, str] = {**_CORE, **_SQL, "spark.log.level": config.log_level}
     cores = local_cores(config.master)
@@ -202,11 +203,15 @@ def _start(config: SessionConfig) -> SparkSession:
 
 def _connect(config: SessionConfig) -> SparkSession:
     check_connect_server(config.remote or "")
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - a tenth of a second, and only what follows needs it
+    from pyspark.sql import SparkSession
 
     settings = {**_SQL, **{name: str(value) for name, value in config.conf.items()}}
     builder: Any = SparkSession.builder
-    session: SparkSession = builder.remote(config.remote).appName(config.app_name).config(map=settings).getOrCreate()
+    builder = builder.remote(config.remote).appName(config.app_name).config(map=settings)
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except ImportError as error:  # what Spark Connect needs is an extra of pyspark
+        raise InvalidInput(f"{error}; Spark Connect needs: pip install 'pyspark[connect]'") from None
     _set_partitions(session, config)
     return session
 
@@ -239,7 +244,7 @@ def _set_partitions(session: SparkSession, config: SessionConfig) -> None:
 
 
 def _asked_parallelism(spark: SparkSession) -> int:
-    from pyspark.sql import functions  # noqa: PLC0415 - there is a session, so it is imported already
+    from pyspark.sql import functions
 
     used = spark.range(0, 1 << 16).select(functions.spark_partition_id().alias("partition"))
     return max(1, used.distinct().count())

@@ -179,4 +179,4 @@ def _result(row: Mapping[str, Any], order: int) -> Flushed:
     else:
         root = decode(row["inline"], "a node returned by a task", order)
     counts = (row[name] for name in ("nodes_read", "nodes_written", "bytes_read", "bytes_written"))
-    return Flushed(root, *counts, row["proved"])
+    return Flushed(root, *counts, proved=row["proved"])

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from pipelines.compaction import Progress, Session
 from pipelines.copying import Copied, copy_all
+from pipelines.engine import Progress, Session, refuse_unknown, silent, started
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.changes import facts
@@ -59,6 +59,9 @@ class Config:
     engine: str = "spark"
     dry_run: bool = False
 
+    def __post_init__(self) -> None:
+        refuse_unknown(self.engine)
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -100,7 +103,7 @@ def run(
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI: an upgrade copies, the source stays as it is")
-    return _Upgrade(spark, source, target, config, progress or (lambda phase, done, total: None)).run()
+    return _Upgrade(spark, source, target, config, progress or silent).run()
 
 
 class _Upgrade:
@@ -187,8 +190,7 @@ class _Upgrade:
             ) from None
 
     def copy_definitions(self) -> Copied:
-        session = self.spark() if callable(self.spark) and self.config.engine == "spark" else self.spark
-        session = None if self.config.engine == "local" or callable(session) else session
+        session = None if self.config.engine == "local" or self.spark is None else started(self.spark)
         return copy_all(session, self.source.storage, self.target, self.definition_paths(), self.progress)
 
     def definition_paths(self) -> Iterator[str]:

@@ -119,9 +119,15 @@ def diff(call: Call) -> Result:
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
     if not options.definitions:
         rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found)
-        return Result({**data, "changes": found}, report.table(["change", "kind", "name"], rows))
+        return Result({**data, "changes": found}, _or_none(report.table(["change", "kind", "name"], rows)))
     details = (_with_definitions(old, new, each) for each in found)
-    return Result({**data, "changes": details}, (line for each in details for line in _change_lines(each)))
+    lines = (line for each in details for line in _change_lines(each))
+    return Result({**data, "changes": details}, _or_none(lines))
+
+
+def _or_none(lines: Iterator[str]) -> Iterator[str]:
+    yield next(lines, "no differences")
+    yield from lines
 
 
 def _number(what: str, text: str) -> int:

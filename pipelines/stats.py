@@ -1,0 +1,143 @@
+"""The health of a lakehouse: what one read of the root tells, and what a walk over its tree adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines import compaction
+from pipelines.engine import Progress, Session, silent, started
+from pipelines.walk import Start, Target, starts_frame, walk_local, walk_on_spark
+from trinitylake_core import Lakehouse, Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of the tree; ``height`` 0 are the leaves. ``fill`` is keys held of keys that would fit."""
+
+    height: int
+    nodes: int
+    keys: int
+    messages: int
+    fill: float
+    bytes: int
+    over_target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deep:
+    """The health of one version.
+
+    Attributes:
+        summary: what one read of the root tells.
+        levels: from the root down.
+        objects: keys that the version means, if the root's counts do.
+        nodes: files of the tree.
+        bytes: their size.
+        reads_per_lookup: node files that a lookup of a key in a leaf reads, the root among them.
+        reads_per_lookup_after: the same once it is compacted.
+        hint_lag: versions that the latest hint is behind; ``None`` without a hint.
+        oldest_version_age_seconds: age of the oldest version that is kept.
+        compaction: what a compaction now would rewrite; ``None`` where the lakehouse is read-only.
+    """
+
+    summary: Stats
+    levels: tuple[Level, ...]
+    nodes: int
+    keys: int
+    messages: int
+    bytes: int
+    reads_per_lookup: float
+    reads_per_lookup_after: float
+    hint_lag: int | None
+    compaction: compaction.Plan | None
+
+
+def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = None) -> Deep:
+    """Return the health of the version of a handle. Reads every node of it, on Spark if there is a session."""
+    files = lake.files
+    target = Target(files.storage, lake.definition.order, files=False)
+    version = lake.version
+    if lake.read_only:
+        levels: tuple[Level, ...] = (_flat_level(lake),)
+    else:
+        start = Start(lake.root_node.path, version, version)
+        levels = _levels(lake, _rows(target, start, spark, progress, lake.definition.node_file_max_size_bytes))
+    keys = sum(level.keys for level in levels)
+    hint = files.versions.hint()
+    newest = files.versions.latest(version).version
+    return Deep(
+        summary=lake.stats(),
+        levels=levels,
+        nodes=sum(level.nodes for level in levels),
+        keys=keys,
+        messages=sum(level.messages for level in levels),
+        bytes=sum(level.bytes for level in levels),
+        reads_per_lookup=_reads_per_lookup(levels),
+        reads_per_lookup_after=_reads_after(keys, lake.definition.order, levels),
+        hint_lag=None if hint is None else max(0, newest - hint),
+        compaction=None if lake.read_only else compaction.plan(lake.at(version=version)),
+    )
+
+
+def _rows(
+    target: Target, start: Start, spark: Session, progress: Progress | None, over_bytes: int
+) -> Iterable[Mapping[str, Any]]:
+    if spark is None:
+        return walk_local(target, [start])
+    from pyspark.sql import functions as f
+
+    session = started(spark)
+    walk = walk_on_spark(session, target, starts_frame(session, [start]), progress or silent)
+    sums = (
+        walk.nodes()
+        .groupBy("height")
+        .agg(
+            f.count("*").alias("nodes"),
+            *(f.sum(name).alias(name) for name in ("keys", "messages", "bytes")),
+            f.sum((f.col("text_bytes") > over_bytes).cast("int")).alias("over"),
+        )
+    )
+    rows = [row.asDict() for row in sums.collect()]
+    walk.release()
+    return rows
+
+
+def _levels(lake: Lakehouse, rows: Iterable[Mapping[str, Any]]) -> tuple[Level, ...]:
+    sums: dict[int, list[int]] = {}
+    over = lake.definition.node_file_max_size_bytes
+    for row in rows:
+        level = sums.setdefault(row["height"], [0, 0, 0, 0, 0])
+        level[0] += row.get("nodes", 1)
+        level[1] += row["keys"]
+        level[2] += row["messages"]
+        level[3] += row["bytes"]
+        level[4] += row["over"] if "over" in row else row["text_bytes"] > over
+    room = lake.definition.order - 1
+    return tuple(
+        Level(height, nodes, keys, messages, round(keys / (nodes * room), 4), size, beyond)
+        for height, (nodes, keys, messages, size, beyond) in sorted(sums.items(), reverse=True)
+    )
+
+
+def _flat_level(lake: Lakehouse) -> Level:
+    node = lake.root_node.node
+    return Level(0, 1, len(node.keys), 0, 1.0, node.nbytes, 0)
+
+
+def _reads_per_lookup(levels: tuple[Level, ...]) -> float:
+    """Weigh the depth of each key by how many keys stand there."""
+    top = levels[0].height
+    keys = sum(level.keys + level.messages for level in levels)
+    reads = sum((top - level.height + 1) * (level.keys + level.messages) for level in levels)
+    return round(reads / keys, 3) if keys else 1.0
+
+
+def _reads_after(keys: int, order: int, levels: tuple[Level, ...]) -> float:
+    if not any(level.messages for level in levels):
+        return _reads_per_lookup(levels)
+    nodes, height, width = 0.0, 0, max(1.0, keys / max(1, order * 2 / 3))
+    while width > 1:
+        nodes, height, width = nodes + width, height + 1, width / (order * 2 / 3)
+    return float(height + 1)

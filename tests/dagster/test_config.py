@@ -1,0 +1,137 @@
+"""``lakehouses.yaml``: what it may say, and how it is told what is wrong with it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dagster_project import config
+from dagster_project.config import ConfigError, load, parse
+from trinitylake_core import InvalidInput
+
+FILE = Path("/etc/lakes/lakehouses.yaml")
+MINIMAL = "lakehouses:\n  - {name: sales, root: 's3://bucket/sales'}\n"
+
+
+def errors(text: str) -> list[str]:
+    """Return what is said about a file, without its name."""
+    with pytest.raises(ConfigError) as caught:
+        parse(text, FILE)
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(str(FILE)) for line in lines)
+    return [line.removeprefix(str(FILE)).lstrip(": ,") for line in lines]
+
+
+def test_a_name_and_a_root_are_enough() -> None:
+    (sales,) = parse(MINIMAL, FILE).lakehouses
+    assert ("sales", "s3://bucket/sales/") == (sales.name, sales.root)
+    assert 10_000 == sales.compaction.messages
+    assert sales.schedules.maintenance is None
+
+
+def test_everything_can_be_said() -> None:
+    text = """
+lakehouses:
+  - name: Sales-EU
+    root: file://{here}/lake
+    description: Orders of Europe
+    owners: ["team:data", "ops@example.com"]
+    storage_options: {key: {env: K}, client_kwargs: {region_name: eu}}
+    spark: {mode: connect, remote: {env: REMOTE}, conf: {spark.executor.memory: 4g, x: true}}
+    schedules: {maintenance: "0 3 * * *", timezone: Europe/Berlin}
+    compaction: {messages: 7, min_interval: 90s, poll: 30s, engine: auto, timeout: 2h, enabled: false}
+    snapshots: {daily: {keep: 14}, weekly: {keep: 8}}
+    retention: {keep_last: 10, older_than: 2w}
+    orphans: {older_than: 3d}
+"""
+    (sales,) = parse(text, FILE).lakehouses
+    assert ("file:///etc/lakes/lake/", "sales_eu", "lakehouse_sales_eu") == (sales.root, sales.slug, sales.pool)
+    assert ["lakehouse", "Sales-EU"] == sales.key_prefix
+    assert timedelta(seconds=90) == sales.compaction.min_interval
+    assert {"daily": 14, "weekly": 8} == {period: policy.keep for period, policy in sales.snapshots.items()}
+    assert timedelta(weeks=2) == sales.retention.older_than
+
+
+@pytest.mark.parametrize(
+    ("stanza", "said"),
+    [
+        ("root: 'file:///x'", "lakehouse number 1: name: is missing"),
+        ("name: a", "lakehouse 'a': root: is missing"),
+        ("{name: 'a b', root: 'file:///x'}", "lakehouse 'a b': name: 'a b' must be 1 to 63 letters"),
+        ("{name: a, root: lake}", "lakehouse 'a': root: root URI 'lake' has no scheme"),
+        ("{name: a, root: 'file:///x', rot: 1}", "lakehouse 'a': rot: there is no such field"),
+        ("{name: a, root: 'file:///x', owners: [bob]}", "lakehouse 'a': owners.0: 'bob' is neither an e-mail"),
+        ("{name: a, root: 'file:///x', schedules: {maintenance: often}}", "schedules.maintenance: 'often' is no cron"),
+        ("{name: a, root: 'file:///x', schedules: {timezone: Mars}}", "schedules.timezone: 'Mars' is no time zone"),
+        ("{name: a, root: 'file:///x', compaction: {min_interval: 5}}", "compaction.min_interval: 5 is no length of"),
+        ("{name: a, root: 'file:///x', compaction: {messages: 0}}", "compaction.messages: input should be greater"),
+        ("{name: a, root: 'file:///x', orphans: {older_than: 1h}}", "orphans.older_than: under 1d a writer"),
+        ("{name: a, root: 'file:///x', spark: {mode: connect}}", "spark: mode 'connect' needs remote"),
+        ("{name: a, root: 'file:///x', snapshots: {often: {keep: 1}}}", "snapshots.often"),
+        ("{name: a, root: 'file:///x', storage_options: {secret: {env: 1}}}", "storage_options: secret: write {env: "),
+    ],
+)
+def test_a_mistake_is_told_with_stanza_and_field(stanza: str, said: str) -> None:
+    (line,) = errors(f"lakehouses: [{stanza if stanza.startswith('{') else '{' + stanza + '}'}]")
+    assert said in line
+
+
+def test_every_mistake_is_told_at_once() -> None:
+    assert 2 == len(errors("lakehouses: [{name: a}, {name: b, root: nope}]"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lakehouses:\n  - {", "line 2: not YAML"),
+        ("- a", "must be a mapping with the field 'lakehouses'"),
+        ("lakehouses: []", "lakehouses: names no lakehouse"),
+        ("other: 1", "lakehouses: is missing"),
+    ],
+)
+def test_a_file_that_is_no_list_of_lakehouses(text: str, said: str) -> None:
+    assert any(said in line for line in errors(text))
+
+
+def test_names_that_become_the_same_in_dagster_collide() -> None:
+    lines = errors("lakehouses: [{name: a-b, root: 's3://x/1'}, {name: A_b, root: 's3://x/2'}]")
+    assert ["lakehouse 'A_b': name: collides with 'a-b'; both are 'a_b' in names of jobs and pools"] == lines
+
+
+def test_two_names_for_one_root_are_refused() -> None:
+    (line,) = errors("lakehouses: [{name: a, root: 's3://x/1'}, {name: b, root: 's3a://x/1/'}]")
+    assert "root: is the root of 'a' already" in line
+
+
+def test_a_secret_in_the_file_is_refused_and_not_repeated() -> None:
+    (line,) = errors("lakehouses: [{name: a, root: 's3://x/1', storage_options: {secret: hunter2}}]")
+    assert "storage_options: secret: looks like a secret" in line
+    assert "hunter2" not in line
+
+
+def test_secrets_are_looked_up_when_needed_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "lakehouses: [{name: a, root: 's3://x/1', storage_options: {key: {env: TL_K}, anon: false}}]"
+    (sales,) = parse(text, FILE).lakehouses
+    with pytest.raises(InvalidInput, match="the environment variable TL_K is not set"):
+        sales.resolved_storage_options()
+    monkeypatch.setenv("TL_K", "hunter2")
+    assert {"key": "hunter2", "anon": False} == sales.resolved_storage_options()
+    assert "hunter2" not in repr(sales) + str(sales.model_dump())
+
+
+def test_the_environment_names_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    monkeypatch.setenv(config.ENV_FILE, str(path))
+    with pytest.raises(ConfigError, match=r"mine\.yaml cannot be read .*docs/dagster\.md"):
+        load()
+    path.write_text(MINIMAL)
+    assert ["sales"] == [each.name for each in load().lakehouses]
+
+
+def test_without_it_the_file_of_this_directory_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(config.ENV_FILE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lakehouses.yaml").write_text(MINIMAL)
+    assert tmp_path / "lakehouses.yaml" == config.config_path()

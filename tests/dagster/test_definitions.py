@@ -1,0 +1,97 @@
+"""What Dagster loads: quickly, silently, touching no storage; and the names of everything in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+
+from dagster_project import config
+from dagster_project.factory import merged
+
+ROOT = Path(__file__).parent.parent.parent
+TWO = """
+lakehouses:
+  - name: sales
+    root: s3://nowhere/sales
+    storage_options: {secret: {env: NOT_SET_ANYWHERE}}
+    owners: ["team:data"]
+    schedules: {maintenance: "0 3 * * *"}
+  - name: web-logs
+    root: file:///nowhere/logs
+    compaction: {enabled: false}
+"""
+LOADS = """
+import json, resource, socket, sys, time
+from trinitylake_core.storage.base import BaseStorage
+
+def explode(*args, **kwargs):
+    raise AssertionError("storage or network was touched")
+
+BaseStorage.__init__ = explode
+socket.socket.connect = explode
+started = time.process_time()
+from dagster_project.definitions import defs
+defs.get_repository_def()
+print(json.dumps({"seconds": time.process_time() - started, "spark": "pyspark" in sys.modules}))
+"""
+
+
+def test_definitions_load_quickly_silently_and_touch_nothing(tmp_path: Path) -> None:
+    """Warnings are errors, storage and network explode, and processor time counts: others use this machine too."""
+    path = tmp_path / "lakehouses.yaml"
+    path.write_text(TWO)
+    env = os.environ | {config.ENV_FILE: str(path), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", "-c", LOADS]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ("", 0) == (done.stderr, done.returncode)
+    found = json.loads(done.stdout)
+    assert found["seconds"] < 3
+    assert not found["spark"]
+
+
+def test_the_example_in_the_repository_is_valid() -> None:
+    assert ["demo"] == [each.name for each in config.load(ROOT / "lakehouses.yaml").lakehouses]
+
+
+def test_names_of_everything() -> None:
+    """Whoever changes one of these changes what other people's automations refer to."""
+    repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
+    names = ("lakehouse_definition", "root_version_snapshots", "tree_compaction", "tree_health")
+    keys = {key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()}
+    assert {f"lakehouse/{lake}/{name}" for lake in ("sales", "web-logs") for name in names} == keys
+    jobs = {job.name for job in repository.get_all_jobs()} - {"__ASSET_JOB"}
+    assert {f"{lake}_{job}" for lake in ("sales", "web_logs") for job in ("compaction", "maintenance")} == jobs
+    assert ["sales_maintenance_schedule"] == [each.name for each in repository.schedule_defs]
+    assert ["sales_compaction_sensor"] == [each.name for each in repository.sensor_defs]
+    checks = {check.to_user_string() for check in repository.asset_graph.asset_check_keys}
+    assert {f"lakehouse/{lake}/tree_compaction:integrity" for lake in ("sales", "web-logs")} == checks
+
+
+def test_assets_say_who_they_belong_to_and_what_they_come_from() -> None:
+    defs = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses)
+    graph = defs.get_repository_def().asset_graph
+    order = ("lakehouse_definition", "tree_health", "tree_compaction", "root_version_snapshots")
+    nodes = [graph.get(dg.AssetKey(["lakehouse", "sales", name])) for name in order]
+    for before, after in zip(nodes, nodes[1:], strict=False):
+        assert {before.key} == after.parent_keys
+    assert {"sales"} == {node.group_name for node in nodes}
+    assert all(node.description and list(node.owners) == ["team:data"] for node in nodes)
+    assert nodes[0].is_observable
+    assert {"lakehouse_sales"} == nodes[2].pools == nodes[3].pools
+    assert not nodes[1].pools
+
+
+def test_no_secret_is_in_what_the_webserver_is_told(monkeypatch: object) -> None:
+    """Everything that a code location serves is the environment's names, not its values."""
+    os.environ["NOT_SET_ANYWHERE"] = "hunter2"
+    try:
+        defs = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses)
+        served = str([(node.key, node.metadata, node.description) for node in defs.get_repository_def().asset_graph.asset_nodes])
+    finally:
+        del os.environ["NOT_SET_ANYWHERE"]
+    assert "hunter2" not in served

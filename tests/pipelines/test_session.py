@@ -1,0 +1,253 @@
+"""Spark sessions: how they are configured, what must be there first, what tasks can import."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pipelines
+import trinitylake_core
+from pipelines import prerequisites
+from pipelines.packages import zipped
+from pipelines.session import (
+    SessionConfig,
+    active_session,
+    get_session,
+    lazy_session,
+    local_cores,
+    session_parallelism,
+    ship_packages,
+)
+from trinitylake_core import InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+
+
+def _run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the code believe that no session runs, and fail if one is started all the same."""
+    monkeypatch.setattr("pipelines.session.active_session", lambda: None)
+    monkeypatch.setattr("pyspark.sql.SparkSession.builder", None)
+
+
+@pytest.fixture
+def fake_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return a function that makes a Java that prints a text the one that Spark would start."""
+
+    def make(text: str) -> None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir(exist_ok=True)
+        java.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+        java.chmod(0o755)
+
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    prerequisites._java_version.cache_clear()
+    yield make
+    prerequisites._java_version.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "cluster"}, "must be one of local, master, connect"),
+        ({"mode": "connect"}, "sc://host:15002"),
+        ({"mode": "connect", "remote": "http://host"}, "sc://host:15002"),
+        ({"master": "spark://host:7077"}, "must be local, local"),
+        ({"master": "local[0]"}, "must be local, local"),
+        ({"mode": "master", "master": ""}, "needs a master URL"),
+        ({"log_level": "LOUD"}, "log_level must be one of"),
+    ],
+)
+def test_a_config_that_cannot_work_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        SessionConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [
+        ("local", 1),
+        ("local[3]", 3),
+        ("local[2,4]", 2),
+        ("local[*]", os.cpu_count()),
+        ("local-cluster[2,1,1024]", None),
+        ("spark://h:1", None),
+    ],
+)
+def test_local_masters_are_told_apart(master: str, cores: int | None) -> None:
+    assert cores == local_cores(master)
+
+
+def test_a_token_in_the_connect_url_is_not_shown() -> None:
+    config = SessionConfig(mode="connect", remote="sc://host:15002/;token=s3cr3t")
+    assert "s3cr3t" not in repr(config)
+
+
+@pytest.mark.usefixtures("no_session")
+def test_a_missing_java_is_told_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(InvalidInput, match=r"needs Java 17 or newer, and none was found.*apt install") as caught:
+        get_session()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_session")
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.21", "16"])
+def test_a_java_that_is_too_old_is_told_before_spark_starts(fake_java: Any, version: str) -> None:
+    fake_java(f'openjdk version "{version}" 2020-01-01')
+    with pytest.raises(InvalidInput, match=rf"needs Java 17 or newer.* is {version}: get it with"):
+        get_session()
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21", "25-ea"])
+def test_a_newer_java_is_accepted(fake_java: Any, version: str) -> None:
+    fake_java(f'openjdk version "{version}" 2025-01-01')
+    prerequisites.check_java()
+
+
+@pytest.mark.usefixtures("no_session")
+def test_a_connect_server_that_does_not_listen_is_told_at_once() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"sc://127.0.0.1:{unused.getsockname()[1]}/;token=s3cr3t"
+        with pytest.raises(InvalidInput, match="no Spark Connect server answers at 127.0.0.1") as caught:
+            get_session(SessionConfig(mode="connect", remote=url))
+    assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["sc://", "sc://host:port"])
+def test_a_connect_url_without_host_or_port_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="not the URL of a Spark Connect server"):
+        prerequisites.check_connect_server(url)
+
+
+def test_importing_the_module_does_not_import_pyspark() -> None:
+    done = _run("import sys, pipelines.session; print('pyspark' in sys.modules, pipelines.session.active_session())")
+    assert ("False None\n", "") == (done.stdout, done.stderr)
+
+
+def test_the_shipped_zip_holds_both_packages_and_depends_on_their_content_only() -> None:
+    path = zipped(trinitylake_core, pipelines)
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    assert {"trinitylake_core/__init__.py", "pipelines/session.py"} <= set(names)
+    assert all(name.endswith(".py") for name in names)
+    again = zipped.__wrapped__(trinitylake_core, pipelines)
+    assert path.name == again.name
+    assert path.read_bytes() == again.read_bytes()
+
+
+@pytest.mark.spark
+def test_a_session_is_small_quiet_and_local(spark: SparkSession) -> None:
+    assert get_session() is spark
+    assert active_session() is spark
+    cores = session_parallelism(spark)
+    assert os.cpu_count() == cores
+    wanted = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.shuffle.partitions": str(3 * cores),
+    }
+    assert wanted == {name: spark.conf.get(name) for name in wanted}
+
+
+@pytest.mark.spark
+def test_parallelism_is_asked_where_the_configuration_does_not_tell(spark: SparkSession) -> None:
+    from pipelines.session import _asked_parallelism
+
+    assert os.cpu_count() == _asked_parallelism(spark)
+
+
+@pytest.mark.spark
+def test_tasks_import_our_packages_and_run_this_python(spark: SparkSession) -> None:
+    ship_packages(spark)
+
+    def where(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        import trinitylake_core.spec as imported
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"file": [imported.__file__], "python": [sys.executable]})
+
+    row = spark.range(1).mapInArrow(where, "file string, python string").collect()[0]  # type: ignore[arg-type]
+    assert str(Path(str(trinitylake_core.__file__)).parent / "spec.py") == row["file"]
+    assert sys.executable == row["python"]
+
+
+@pytest.mark.spark
+def test_a_lazy_session_leaves_one_alone_that_it_did_not_start(spark: SparkSession) -> None:
+    with lazy_session() as session:
+        assert session() is spark
+    assert active_session() is spark
+
+
+@pytest.mark.spark
+def test_a_lazy_session_stops_what_it_started_and_start_up_is_silent() -> None:
+    done = _run(
+        """
+        import os
+        from pipelines.session import SessionConfig, active_session, lazy_session
+        before = dict(os.environ)
+        with lazy_session(SessionConfig(master="local[1]")) as session:
+            assert active_session() is None
+            assert session().range(5).count() == 5
+            assert session() is active_session()
+        assert active_session() is None
+        assert before == dict(os.environ)
+        """
+    )
+    assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_packages_are_shipped_to_the_executors_of_a_cluster() -> None:
+    """A local-cluster has executors of its own; what they import comes out of the zip."""
+    done = _run(
+        """
+        from pipelines.session import SessionConfig, get_session, session_parallelism, ship_packages, stop_session
+
+        def where(batches):
+            import pyarrow as pa, pipelines.session, trinitylake_core
+            for _ in batches:
+                yield pa.RecordBatch.from_pydict({"f": [trinitylake_core.__file__, pipelines.session.__file__]})
+
+        spark = get_session(SessionConfig(mode="master", master="local-cluster[2,1,1024]"))
+        assert session_parallelism(spark) == 2
+        ship_packages(spark)
+        files = [row.f for row in spark.range(1).mapInArrow(where, "f string").collect()]
+        assert len(files) == 2 and all(".zip/" in file for file in files), files
+        stop_session()
+        """
+    )
+    assert (0, "") == (done.returncode, done.stdout), done.stderr
