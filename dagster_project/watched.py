@@ -34,7 +34,7 @@ class Watch:
 
     def __init__(self, context: dg.AssetExecutionContext, session: Callable[[], SparkSession]) -> None:
         self._instance = context.instance
-        self._run_id = context.run_id
+        self._run_id = context.run.run_id
         self._start_session = session
         self._session: SparkSession | None = None
         self._stop = threading.Event()

@@ -178,5 +178,5 @@ def _result(row: Mapping[str, Any], order: int) -> Flushed:
         root: Ref | Node = Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"])
     else:
         root = decode(row["inline"], "a node returned by a task", order)
-    counts = (row[name] for name in ("nodes_read", "nodes_written", "bytes_read", "bytes_written"))
-    return Flushed(root, *counts, proved=row["proved"])
+    counts = {name: row[name] for name in ("nodes_read", "nodes_written", "bytes_read", "bytes_written")}
+    return Flushed(root, **counts, proved=row["proved"])

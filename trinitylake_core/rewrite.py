@@ -408,13 +408,12 @@ class Rewriter:
 
     def _count_before(self, node: Node, newer: Messages, messages: Messages) -> None:
         """Add what a node means: its rows that no message touches, and the sets of its own buffer that hold."""
-        shadowed = set(messages.keys)
-        rows = zip(node.keys, node.values, strict=True)
-        self.before += (
-            sum(hash(row) for row in rows if row[0] not in shadowed)
-            if shadowed
-            else self._entries_hash(node.keys, node.values)
-        )
+        self.before += self._entries_hash(node.keys, node.values)
+        shadowed = messages.keys if len(messages) < len(node.keys) else set(messages.keys).intersection(node.keys)
+        for key in shadowed:
+            row = node.position(key)
+            if row is not None:
+                self.before -= hash((key, node.values[row]))
         newest = set(newer.keys)
         own = zip(node.pending.keys, node.pending.values, strict=True)
         self.before += sum(hash(row) for row in own if row[1] is not None and row[0] not in newest)

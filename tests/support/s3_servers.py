@@ -111,10 +111,10 @@ def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
 
 @contextmanager
 def run_moto(directory: Path) -> Iterator[S3Server]:
-    """Run moto's S3 server; its log goes to ``directory``."""
+    """Run moto's S3 server (see ``moto_s3``); its log goes to ``directory``."""
     port = free_port()
     log = directory / f"moto-{port}.log"
-    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.moto_s3", "-H", "127.0.0.1", "-p", str(port)]
     with _process(command, port, log):
         server = S3Server(f"http://127.0.0.1:{port}", log)
         server.client().create_bucket(Bucket=server.bucket)

@@ -1,0 +1,178 @@
+"""Every asset, check and job, executed by Dagster with real Spark on a real lakehouse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import dagster as dg
+import pytest
+
+from dagster_project import assets, watched
+from dagster_project.factory import merged
+from dagster_project.resources import SparkResource
+from dagster_project.settings import LakehouseSettings
+from pipelines import compaction
+from trinitylake_core import Lakehouse
+
+STEP = "lakehouse__sales_eu__"
+
+
+def run(defs: dg.Definitions, job: str, instance: dg.DagsterInstance, **more: Any) -> dg.ExecuteInProcessResult:
+    """Return the result of a job of the lakehouse ``sales-eu``."""
+    return defs.resolve_job_def(f"sales_eu_{job}").execute_in_process(
+        instance=instance, raise_on_error=False, **more
+    )
+
+
+def metadata(result: dg.ExecuteInProcessResult, name: str) -> dict[str, Any]:
+    """Return the metadata of the asset that a run materialised."""
+    (event,) = [each for each in result.get_asset_materialization_events() if each.asset_key.path[-1] == name]
+    return {key: each.value for key, each in event.materialization.metadata.items() if hasattr(each, "value")} | {
+        key: [record.data for record in each.records]
+        for key, each in event.materialization.metadata.items()
+        if isinstance(each, dg.TableMetadataValue)
+    }
+
+
+def node_file(lake: Lakehouse) -> Path:
+    """Return the file of the first child of the root."""
+    return Path(unquote(urlsplit(lake.root).path)) / lake.root_node.node.children[0]
+
+
+@pytest.mark.spark
+def test_maintenance(defs: dg.Definitions, lake: Lakehouse, instance: dg.DagsterInstance) -> None:
+    """Observed, measured, compacted, proved, told: and the content is the same."""
+    digest, before = lake.digest(), lake.stats()
+    assert before.messages
+    assert before.height
+    result = run(defs, "maintenance", instance)
+    assert result.success
+    after = lake.refresh().stats()
+    assert (digest, 0, before.version + 1) == (lake.digest(), after.messages, after.version)
+    assert [] == list(lake.check())
+
+    (seen,) = result.get_asset_observation_events()
+    assert str(before.version) == seen.asset_observation_data.asset_observation.data_version
+    health = metadata(result, assets.HEALTH)
+    assert (before.messages, before.height) == (health["buffered_messages"], health["height"])
+    done = metadata(result, assets.COMPACTION)
+    assert ("spark", before.messages) == (done["engine"], done["messages_pushed_down"])
+    assert {"what": "version", "before": before.version, "after": after.version} in done["before_and_after"]
+    history = metadata(result, assets.SNAPSHOTS)["history"]
+    assert list(range(after.version, -1, -1)) == [row["version"] for row in history]
+    assert ("compact", "maintenance") == (history[0]["operation"], history[0]["reason"])
+    (check,) = result.get_asset_check_evaluations()
+    assert (True, f"0 findings in version {after.version}") == (check.passed, check.description)
+
+
+@pytest.mark.spark
+def test_maintenance_of_a_clean_lakehouse_commits_nothing(
+    defs: dg.Definitions, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    version = lake.refresh().version
+    result = run(defs, "maintenance", instance)
+    assert (True, version) == (result.success, lake.refresh().version)
+    assert f"version {version} has nothing to push down" == metadata(result, assets.COMPACTION)["outcome"]
+
+
+def test_a_dry_run_from_the_launchpad_commits_nothing(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    config = {"engine": "local", "dry_run": True, "reason": "just looking"}
+    run_config = {"ops": {f"{STEP}tree_compaction": {"config": config}}}
+    version = lake.version
+    result = run(merged((settings,)), "compaction", instance, run_config=run_config)
+    assert (True, version) == (result.success, lake.refresh().version)
+    done = metadata(result, assets.COMPACTION)
+    assert ("dry run", 0) == (done["outcome"], done["nodes_written"])
+
+
+def test_a_broken_node_fails_the_check_and_stops_what_comes_after(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """The findings name the file; the asset after the check is not materialised."""
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    path = node_file(lake.refresh())
+    path.write_bytes(b"garbage")
+    result = run(merged((settings,)), "maintenance", instance)
+    assert not result.success
+    (check,) = result.get_asset_check_evaluations()
+    assert not check.passed
+    rows = [record.data for record in check.metadata["violations"].records]  # type: ignore[union-attr]
+    assert {"I1"} <= {row["invariant"] for row in rows}
+    assert any(row["file"] == lake.root_node.node.children[0] and row["hint"] for row in rows)
+    done = {event.asset_key.path[-1] for event in result.get_asset_materialization_events() if event.asset_key}
+    assert {assets.HEALTH, assets.COMPACTION} == done
+
+
+@pytest.mark.parametrize("status", ["CANCELING", "CANCELED"])
+def test_a_cancelled_run_does_not_commit(
+    status: str, settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the signal never came through: the status of the run is read right before the commit."""
+    compact = compaction.run
+
+    def cancelled_meanwhile(*args: Any) -> compaction.Report:
+        (at_work,) = instance.get_runs()
+        instance.report_run_canceling(at_work)
+        if status == "CANCELED":
+            instance.report_run_canceled(at_work)
+        return compact(*args)
+
+    monkeypatch.setattr(compaction, "run", cancelled_meanwhile)
+    version = lake.version
+    config = {"ops": {f"{STEP}tree_compaction": {"config": {"engine": "local"}}}}
+    result = run(merged((settings,)), "compaction", instance, run_config=config)
+    assert (False, version) == (result.success, lake.refresh().version)
+    (failure,) = result.get_step_failure_events()
+    assert "the run was cancelled; Spark was stopped and nothing was committed" in str(failure.event_specific_data)
+
+
+@pytest.mark.spark
+def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Spark job of minutes ends within seconds, and the failure says so."""
+    reached = []
+
+    def slow(session: Any, *_: Any) -> None:
+        frame = session().range(2).mapInArrow(_sleep, "id long")
+        try:
+            frame.count()
+        finally:
+            reached.append("end")
+
+    monkeypatch.setattr(compaction, "run", slow)
+    monkeypatch.setattr(watched, "_POLL_SECONDS", 0.1)
+    hurried = settings.model_copy(update={"compaction": settings.compaction.model_copy(update={"timeout": watched.timedelta(seconds=4)})})
+    result = run(merged((hurried,), SparkResource(keep_running=True)), "compaction", instance)
+    assert (False, ["end"]) == (result.success, reached)
+    (failure,) = result.get_step_failure_events()
+    assert "longer than its timeout of 0:00:04; Spark was stopped" in str(failure.event_specific_data)
+    assert 3 == spark.range(3).count()
+
+
+def _sleep(batches: Any) -> Any:
+    import time
+
+    time.sleep(300)
+    yield from batches
+
+
+def test_secrets_stay_out_of_the_event_log(
+    lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a run that works nor one that fails tells what the environment holds."""
+    monkeypatch.setenv("TL_SECRET", "hunter2")
+    stanza = {"root": lake.root, "storage_options": {"secret": {"env": "TL_SECRET"}}, "compaction": {"engine": "local"}}
+    broken = {"name": "no-such", "root": lake.root + "nothing"}
+    both = [stanza | {"name": "sales-eu"}, stanza | broken]
+    defs = merged(tuple(LakehouseSettings.model_validate(each) for each in both))
+    for job in ("sales_eu_maintenance", "no_such_maintenance"):
+        result = defs.resolve_job_def(job).execute_in_process(instance=instance, raise_on_error=False)
+        events = instance.all_logs(result.run_id)
+        assert events
+        assert "hunter2" not in str(events)

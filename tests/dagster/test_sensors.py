@@ -1,0 +1,123 @@
+"""The compaction sensor: asks when it pays, one at a time, not too often, and always says why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_project import assets, pacing, sensors
+from dagster_project.factory import build, merged
+from dagster_project.jobs import LAKEHOUSE_TAG
+from dagster_project.pacing import Seen
+from dagster_project.settings import Compaction, LakehouseSettings
+from pipelines import compaction
+from trinitylake_core import Lakehouse
+
+
+def look(
+    settings: LakehouseSettings, instance: dg.DagsterInstance, cursor: str | None = None
+) -> tuple[dg.SensorResult, str | None]:
+    """Return what one tick comes to, and the cursor it leaves behind."""
+    sensor = merged((settings,)).get_repository_def().get_sensor_def("sales_eu_compaction_sensor")
+    repository = merged((settings,)).get_repository_def()
+    with dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository) as context:
+        result = sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        return result, result.cursor
+
+
+def test_it_asks_with_its_reason(settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance) -> None:
+    result, cursor = look(settings, instance)
+    (request,) = result.run_requests or []
+    figures = f"version {lake.version}: {lake.stats().messages} buffered messages, a compaction pays from 5 on"
+    assert figures == request.tags[sensors.REASON_TAG]
+    assert {"ops": {"lakehouse__sales_eu__tree_compaction": {"config": {"reason": figures}}}} == request.run_config
+    assert Seen.parse(cursor).requested_at > 0
+    (seen,) = result.asset_events
+    assert lake.stats().messages == seen.metadata["buffered_messages"].value
+
+
+def test_what_it_asks_for_runs(settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance) -> None:
+    """The run config that it hands over fits the job, and the reason ends in the history."""
+    local = settings.model_copy(update={"compaction": settings.compaction.model_copy(update={"engine": "local"})})
+    (request,) = look(local, instance)[0].run_requests or []
+    job = merged((local,)).resolve_job_def("sales_eu_compaction")
+    assert job.execute_in_process(run_config=request.run_config, tags=request.tags, instance=instance).success
+    newest = next(lake.refresh().history(limit=1))
+    assert ("compact", request.tags[sensors.REASON_TAG]) == (newest.operation, newest.reason)
+
+
+def test_it_paces_itself(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:
+    """Not twice within the minimum interval, and nothing new is recorded where nothing is new."""
+    _, cursor = look(settings, instance)
+    result, again = look(settings, instance, cursor)
+    assert not result.run_requests
+    assert not result.asset_events
+    assert "at least 1h lie between two" in str(result.skip_reason)
+    assert cursor == again
+    waited = json.dumps({"version": 1, "requested_at": 1.0})
+    assert look(settings, instance, waited)[0].run_requests
+
+
+def test_it_counts_compactions_that_others_started(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    key = assets.key(settings, assets.COMPACTION)
+    instance.report_runless_asset_event(dg.AssetMaterialization(key))
+    assert "at least 1h lie between two" in str(look(settings, instance)[0].skip_reason)
+
+
+def test_it_skips_while_the_debt_is_small(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    result, _ = look(settings, instance)
+    version = lake.refresh().version
+    assert f"version {version}: 0 buffered messages, a compaction pays from 5 on" == result.skip_reason.skip_message
+
+
+@pytest.mark.parametrize("how", ["tag", "selection"])
+def test_it_never_asks_while_a_run_is_at_work(
+    how: str, settings: LakehouseSettings, instance: dg.DagsterInstance
+) -> None:
+    """Whether a job of this lakehouse runs, or somebody materialises one of its assets by hand."""
+    job = merged((settings,)).resolve_job_def("__ASSET_JOB" if how == "selection" else "sales_eu_maintenance")
+    more: dict[str, Any] = {"asset_selection": {assets.key(settings, assets.HEALTH)}} if how == "selection" else {}
+    run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED, tags=job.tags, **more)
+    assert (how == "tag") == (LAKEHOUSE_TAG in run.tags)
+    result, _ = look(settings, instance)
+    assert not result.run_requests
+    assert f"run {run.run_id} of this lakehouse is not over yet" == result.skip_reason.skip_message
+
+
+def test_a_root_without_lakehouse_is_skipped(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:
+    nowhere = settings.model_copy(update={"root": settings.root + "nothing/"})
+    assert "there is no lakehouse at" in str(look(nowhere, instance)[0].skip_reason)
+
+
+def test_it_costs_three_requests(settings: LakehouseSettings, lake: Lakehouse) -> None:
+    """Hint, next version and root, whatever the size of the lakehouse."""
+    opened = Lakehouse.open(lake.root)
+    opened.stats()
+    assert opened.storage.counts.requests() <= 3
+
+
+def test_a_sensor_can_be_turned_off(settings: LakehouseSettings) -> None:
+    off = settings.model_copy(update={"compaction": Compaction(enabled=False)})
+    assert not build(off).sensors
+
+
+@pytest.mark.parametrize("cursor", [None, "", "garbage", "[]", '{"requested_at": "x"}'])
+def test_a_cursor_that_is_not_ours_is_no_cursor(cursor: str | None) -> None:
+    assert Seen() == Seen.parse(cursor)
+
+
+def test_pacing_at_the_minimum_interval() -> None:
+    policy = Compaction.model_validate({"min_interval": "60s"})
+    assert pacing.too_soon(policy, last=1000.0, now=1060.0) is None
+    waiting = pacing.too_soon(policy, last=1000.0, now=1059.0)
+    assert waiting is not None
+    assert not waiting.wanted

@@ -1,0 +1,71 @@
+"""moto's S3 server with two things on top: exclusive creation that is atomic, and a way behind the API's back.
+
+moto looks whether an object exists and then writes it, in threads; S3 decides in one step, and so does this server.
+``GET /_raw/<bucket>/<prefix>`` answers with every object below a prefix, ``PUT`` makes them exactly what was sent;
+both are pickled dicts, for tests that put a lakehouse back hundreds of times.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import moto.server
+from moto.s3.models import s3_backends
+from moto.s3.responses import S3Response
+
+RAW: Final = "/_raw/"
+_lock = threading.RLock()
+
+
+def _put_object(response: S3Response, put: Callable[[S3Response], Any] = S3Response.put_object) -> Any:
+    with _lock:
+        return put(response)
+
+
+def _raw(environ: dict[str, Any], bucket: str, prefix: str) -> bytes:
+    """Return the objects below a prefix, or replace them by those of the request's body."""
+    backend = s3_backends["123456789012"]["aws"]
+    with _lock:
+        keys = backend.buckets[bucket].keys
+        found = {name[len(prefix) :]: key.value for name, key in keys.items() if name.startswith(prefix)}
+        if environ["REQUEST_METHOD"] == "GET":
+            return pickle.dumps(found)
+        wanted: dict[str, bytes] = pickle.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+        for name in found.keys() - wanted.keys():
+            keys.pop(prefix + name)
+        for name, data in wanted.items():
+            if found.get(name) != data:
+                backend.put_object(bucket, prefix + name, data)
+        return b""
+
+
+def _with_raw(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    def handle(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = str(environ["PATH_INFO"])
+        if not path.startswith(RAW):
+            return application(environ, start_response)
+        bucket, _, prefix = path.removeprefix(RAW).partition("/")
+        body = _raw(environ, bucket, prefix)
+        start_response("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+    return handle
+
+
+def main() -> None:
+    """Run the server with the arguments of ``python -m moto.server``."""
+    run_simple = moto.server.run_simple
+    S3Response.put_object = _put_object
+    moto.server.run_simple = lambda host, port, application, **more: run_simple(  # type: ignore[assignment]
+        host, port, _with_raw(application), **more
+    )
+    moto.server.MotoRequestHandler.protocol_version = "HTTP/1.1"
+    moto.server.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()
