@@ -101,13 +101,19 @@ def watched(
     except Stopped:
         raise _failure("the run was cancelled", future) from None
     except dg.DagsterExecutionInterruptedError:
-        watch.stop()
-        thread.join(_STOPS_WITHIN_SECONDS)
+        _end(watch, thread)
         raise _failure("the run was cancelled", future) from None
     except _TooLate:
-        watch.stop()
-        thread.join(_STOPS_WITHIN_SECONDS)
+        _end(watch, thread)
         raise _failure(f"the work took longer than its timeout of {timeout}", future) from None
+
+
+def _end(watch: Watch, thread: threading.Thread) -> None:
+    """Stop the work and wait for its end. A Spark job may just be starting: interrupt more than once."""
+    deadline = time.monotonic() + _STOPS_WITHIN_SECONDS
+    while thread.is_alive() and time.monotonic() < deadline:
+        watch.stop()
+        thread.join(_POLL_SECONDS)
 
 
 class _TooLate(Exception):

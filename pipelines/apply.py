@@ -244,7 +244,8 @@ def _check_arguments(where: str, arguments: Mapping[Any, Any], known: Mapping[st
         if name not in known:
             raise InvalidInput(f"{where}: {unknown('field', str(name), list(known))}")
         if value is not None and not _CHECKS[known[name]](value):
-            raise InvalidInput(f"{where}: {name} must be {known[name]}, not {value!r}")
+            quotes = " (put it in quotes)" if known[name] == _TEXT and not isinstance(value, list | Mapping) else ""
+            raise InvalidInput(f"{where}: {name} must be {known[name]}, not {value!r}{quotes}")
     for name in _REQUIRED:
         if name in known and arguments.get(name) is None:
             raise InvalidInput(f"{where}: {name} is missing")

@@ -197,6 +197,7 @@ class _Work:
         self.lap("plan")
         if self.config.dry_run:
             return self.report(planned, None)
+        self.files.refuse_unsafe(self.base)
         flushed: list[Flushed] = []
         if planned.engine == "spark" and opened[1]:
             flushed = self.flush_on_spark(spark, opened[1])

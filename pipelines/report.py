@@ -69,14 +69,16 @@ def _structure_to_json(value: Any) -> Json:
 
 
 def _object(items: Iterable[tuple[str, Any]]) -> dict[str, Json]:
+    return {name: to_json(value) for name, value in _with_millis(items)}
+
+
+def _with_millis(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     pairs = list(items)
     names = {name for name, _ in pairs}
-    found: dict[str, Json] = {}
     for name, value in pairs:
-        found[name] = to_json(value)
+        yield name, value
         if isinstance(value, datetime) and f"{name}_millis" not in names:
-            found[f"{name}_millis"] = int(_aware(value).timestamp() * 1000 // 1)
-    return found
+            yield f"{name}_millis", int(_aware(value).timestamp() * 1000 // 1)
 
 
 def write_json(value: Any, write: Callable[[str], object], *, ascii_only: bool = False) -> None:
@@ -86,7 +88,7 @@ def write_json(value: Any, write: Callable[[str], object], *, ascii_only: bool =
         return
     write("{")
     separator = "\n"
-    for name, each in value.items():
+    for name, each in _with_millis(value.items()):
         write(f"{separator}  {json.dumps(str(name), ensure_ascii=ascii_only)}: ")
         if isinstance(each, Iterator):
             _write_list(each, write, ascii_only=ascii_only)

@@ -76,6 +76,7 @@ class Files:
         self.versions = versions
         self.tip = tip
         self.strict = strict
+        self._proven = False
         definition = versions.definition(tip)
         self.store = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
 
@@ -87,6 +88,17 @@ class Files:
         """Remember a root that may be the newest."""
         if root.version > self.tip.version:
             self.tip = root
+
+    def refuse_unsafe(self, base: Root) -> None:
+        """Refuse a storage whose exclusive creation is none, before anything is written to it.
+
+        Proved by creating again the lakehouse definition of ``base``: it is there, and never changes. A root
+        would do, too, but if it has expired meanwhile the proof would bring it back.
+        Raises ``UnsafeStorage``. One ``create`` the first time a process writes below a root.
+        """
+        if not self._proven:
+            self.storage.prove_exclusive_create(base.definition_path, self.versions.definition_data(base))
+            self._proven = True
 
     def strict_check(self, node: Node) -> None:
         """Prove a root about to be created, in strict mode. Reads the whole tree."""
@@ -115,12 +127,12 @@ def commit(
         ReadOnly, UnsafeStorage, StorageError.
     """
     refuse_foreign(files, base)
+    files.refuse_unsafe(base)
     lifetime = _Lifetime(
         now_millis() if began_at_millis is None else began_at_millis, files.definition(base).txn_ttl_millis
     )
     for attempt in range(attempts):
         lifetime.refuse_expired()
-        files.storage.prove_exclusive_create(base.path, bytes(base.data))
         root = _attempt(files, base, change, lifetime)
         if root is not None:
             files.saw(root)
@@ -147,8 +159,13 @@ class _Lifetime:
         if now_millis() >= self.began_at_millis + self.ttl_millis:
             raise TransactionExpired("the transaction is past its time to live (txn_ttl_millis); begin a new one")
 
-    def in_second_half(self) -> bool:
-        return now_millis() >= self.began_at_millis + self.ttl_millis // 2
+    def fenced(self, base: Root) -> bool:
+        """Whether the version after ``base`` may have expired, so that its name could be taken again.
+
+        Expiration deletes no root younger than the time to live; half of it is left for clocks that differ. What
+        counts is the age of ``base``, for a young transaction may begin at an old version that a handle stood on.
+        """
+        return now_millis() >= min(self.began_at_millis, base.created_at_millis) + self.ttl_millis // 2
 
 
 def _attempt(files: Files, base: Root, change: Change, lifetime: _Lifetime) -> Root | None:
@@ -160,6 +177,9 @@ def _attempt(files: Files, base: Root, change: Change, lifetime: _Lifetime) -> R
     node.nbytes = len(data)
     path = files.versions.path(base.version + 1)
     writer.flush()
+    if lifetime.fenced(base) and _has_expired(files, base):  # looked at again after the creation, which decides
+        remove_quietly(files.storage, writer.written)
+        raise _expired(base)
     if files.strict:
         files.strict_check(node)
     try:
@@ -168,12 +188,21 @@ def _attempt(files: Files, base: Root, change: Change, lifetime: _Lifetime) -> R
         if draft.disposable:
             remove_quietly(files.storage, writer.written)
         return None
-    if lifetime.in_second_half() and files.versions.boundary() > base.version + 1:
-        remove_quietly(files.storage, [path])
-        raise TransactionExpired(
-            f"version {base.version + 1} had expired before this commit reached it; begin a new transaction"
-        )
+    if lifetime.fenced(base) and _has_expired(files, base):
+        remove_quietly(files.storage, [path, *writer.written])
+        raise _expired(base)
     return Root(base.version + 1, path, node, data)
+
+
+def _has_expired(files: Files, base: Root) -> bool:
+    """Return whether the version after ``base`` lies below the boundary. One ``get``."""
+    return files.versions.boundary() > base.version + 1
+
+
+def _expired(base: Root) -> TransactionExpired:
+    return TransactionExpired(
+        f"version {base.version + 1} had expired before this commit reached it; begin a new transaction"
+    )
 
 
 def finished(base: Root | None, draft: Draft, stamp: int) -> Node:

@@ -11,6 +11,7 @@ from trinitylake_core import spec
 
 _CELL_BYTES = 18
 """What a table row costs beside its text: four offsets and validity bits."""
+_SCANS = 8
 _FILE_BYTES = 2048
 """What an empty node file costs: Arrow schema, footer and system rows."""
 
@@ -130,6 +131,7 @@ class Node:
     """The size of the node's file in bytes, as read or written."""
     _pending: Messages | None = None
     _estimate: int | None = None
+    _scans: int = 0
 
     @property
     def is_leaf(self) -> bool:
@@ -142,6 +144,19 @@ class Node:
         if self._pending is None:
             self._pending = self.buffer.newest()
         return self._pending
+
+    def message(self, key: str) -> tuple[str | None] | None:
+        """Return the value that the newest message for ``key`` sets, in a tuple, or ``None`` without a message.
+
+        The first lookups in a buffer scan it, which is cheaper than sorting it for them.
+        """
+        if self._pending is None and self._scans < _SCANS:
+            self._scans += 1
+            keys = self.buffer.keys
+            return (self.buffer.values[~keys[::-1].index(key)],) if key in keys else None
+        pending = self.pending
+        row = bisect_left(pending.keys, key)
+        return (pending.values[row],) if row < len(pending.keys) and pending.keys[row] == key else None
 
     def child_index(self, key: str) -> int:
         """Return the index of the child whose range holds ``key``, which is no pivot."""

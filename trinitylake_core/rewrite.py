@@ -16,14 +16,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from operator import add
 from typing import Final, Protocol
+
+import mmh3
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.node import Messages, Node, merged
 from trinitylake_core.tree import Batch, NodeReader, applied
 
-_HASH_MASK: Final = 2**64 - 1
+_HASH_MASK: Final = 2**128 - 1
 
 
 class Dead(str):  # noqa: SLOT000 - it carries the transaction
@@ -413,18 +416,19 @@ class Rewriter:
         for key in shadowed:
             row = node.position(key)
             if row is not None:
-                self.before -= hash((key, node.values[row]))
+                self.before -= mmh3.hash128(key + node.values[row])
         newest = set(newer.keys)
         own = zip(node.pending.keys, node.pending.values, strict=True)
-        self.before += sum(hash(row) for row in own if row[1] is not None and row[0] not in newest)
+        self.before += sum(mmh3.hash128(k + v) for k, v in own if v is not None and k not in newest)
 
     def count_pending(self, messages: Messages, sign: int = 1) -> None:
         """Add (or with ``sign`` −1 hand over to somebody else) what sorted messages set."""
         rows = zip(messages.keys, messages.values, strict=True)
-        self.before += sign * sum(hash(row) for row in rows if row[1] is not None)
+        self.before += sign * sum(mmh3.hash128(k + v) for k, v in rows if v is not None)
 
     def _entries_hash(self, keys: list[str], values: list[str]) -> int:
-        return sum(map(hash, zip(keys, values, strict=True)))
+        # Not `hash` of a tuple: two rows that swap their values often leave the sum of those as it is.
+        return sum(map(mmh3.hash128, map(add, keys, values)))
 
     def proved(self) -> bool:
         """Return whether what was written means what was there before."""

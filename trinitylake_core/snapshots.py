@@ -114,6 +114,7 @@ def new_snapshot(
         raise InvalidInput(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     if (kind == "full") != (target_uri is not None):
         raise InvalidInput("a full snapshot needs a target root URI, the other kinds take none")
+    files.refuse_unsafe(files.tip)
     writer = NodeWriter(files.store)
     path = root.path if target_uri is not None else _kept_root(files, root, writer, deep=kind == "partial")
     snapshot = SnapshotDef(

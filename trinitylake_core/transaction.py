@@ -327,6 +327,7 @@ class Transaction(CatalogView):
         if not self._writes and not allow_empty:
             self._done, self.version = True, self._base.version
             return self._base.version
+        self._files.refuse_unsafe(self._base)
         self._write_definitions()
         try:
             version = commit(self._files, self._base, self, began_at_millis=self.began_at_millis).version
@@ -343,21 +344,28 @@ class Transaction(CatalogView):
         return version
 
     def _write_definitions(self) -> None:
-        self._files.storage.write_many((path, encode(each)) for path, (_, each) in self._definitions.items())
         self._written |= self._definitions.keys()
+        self._files.storage.write_many((path, encode(each)) for path, (_, each) in self._definitions.items())
         self._definitions.clear()
 
     def save(self) -> str:
         """Store the transaction for another process to resume by its ID, and end it here.
 
         Costs one ``put`` a definition and two for the transaction.
+
+        Raises:
+            UnsafeStorage, StorageError.
         """
         self._refuse_done()
+        self._files.refuse_unsafe(self._base)
         self._write_definitions()
         definition = saved.new_transaction_def(self.id, self.isolation, self.began_at_millis, self.ttl_millis)
         state = json.dumps({"footprint": self._footprint.to_json(), "reason": self._reason})
-        saved.save(self._files, self._base, definition, self.messages(), state, self._saved_files)
-        self._done = True
+        try:
+            saved.save(self._files, self._base, definition, self.messages(), state, self._saved_files)
+        except StorageError:
+            self._uncertain = True  # it may have been stored, and would need its definitions
+            raise
         self._done = True
         return self.id
 

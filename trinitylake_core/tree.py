@@ -50,10 +50,9 @@ def search(reader: NodeReader, root: Node, key: str) -> str | None:
     """Return the value of a key, or ``None``. One read a level below the root, at the most."""
     node = root
     for _ in range(MAX_HEIGHT):
-        pending = node.pending
-        row = bisect_left(pending.keys, key)
-        if row < len(pending) and pending.keys[row] == key:
-            return pending.values[row]
+        message = node.message(key)
+        if message is not None:
+            return message[0]
         position = node.position(key)
         if position is not None:
             return node.values[position]

@@ -25,6 +25,8 @@ from trinitylake_core.node import Messages, Node
 from trinitylake_core.storage import Storage
 
 _HISTORY_BATCH: Final = 64
+_SEARCHES: Final = 5
+"""How often a search for the newest version begins again when expiration overtakes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,7 @@ class Versions:
         self.sdk = False
         """Whether the published Java SDK wrote this lakehouse: other root names, read-only."""
         self._definitions: dict[str, LakehouseDef] = {}
+        self._definition_data: dict[str, bytes] = {}
 
     # -- single roots --------------------------------------------------------------------------
 
@@ -240,8 +243,15 @@ class Versions:
         if path not in self._definitions:
             copy = root.node.system.get(spec.LAKEHOUSE_DEF_COPY, "")
             data = _copied(copy, path) if copy else None
-            self._definitions[path] = effective(decode_lakehouse(self._read(path) if data is None else data, path))
+            data = self._read(path) if data is None else data
+            self._definitions[path] = effective(decode_lakehouse(data, path))
+            self._definition_data[path] = data
         return self._definitions[path]
+
+    def definition_data(self, root: Root) -> bytes:
+        """Return the lakehouse definition of a version as it is stored. At most one ``get``. Raises as above."""
+        self.definition(root)
+        return self._definition_data[root.definition_path]
 
     def definition_file(self, root: Root) -> LakehouseDef:
         """Return the lakehouse definition of a version from its own file, past the cache and the copy. One ``get``.
@@ -300,12 +310,10 @@ class Versions:
 
     def _newest_from(self, version: int) -> Root | None:
         ahead = self.try_root(version + 1) if version < spec.MAX_VERSION else None
-        if ahead is not None:
-            return self._gallop(ahead)
-        root = self.try_root(version) or self._sdk_root(version)
-        if root is None or (self._may_have_expired(root) and self.boundary() > version):
-            return None
-        return root if not self.sdk else self._gallop(root)
+        root = self.try_root(version) or self._sdk_root(version) if ahead is None else ahead
+        if root is not None and (ahead is not None or self.sdk):
+            root = self._gallop(root)
+        return None if root is None or self._has_expired(root) else root
 
     def _sdk_root(self, version: int) -> Root | None:
         if not self.sdk:
@@ -315,16 +323,26 @@ class Versions:
             return root
         return None
 
-    def _may_have_expired(self, root: Root) -> bool:
-        """Whether a root is old enough for expiration to have begun removing what follows it (the fence)."""
+    def _has_expired(self, root: Root) -> bool:
+        """Whether a root lies below the boundary: roots behind it may be gone, so it need not be the newest.
+
+        Asks only if the root is old enough for expiration to have begun removing what follows it (the fence).
+        """
         age = datetime.now(UTC).timestamp() * 1000 - root.created_at_millis
-        return age > self.definition(root).txn_ttl_millis // 2
+        return age > self.definition(root).txn_ttl_millis // 2 and self.boundary() > root.version
 
     def _latest_from_boundary(self) -> Root:
-        boundary = self.boundary()
-        root = self.try_root(boundary) or self._sdk_root(boundary)
-        if root is not None:
-            return self._gallop(root)
+        for _ in range(_SEARCHES):
+            boundary = self.boundary()
+            root = self.try_root(boundary) or self._sdk_root(boundary)
+            if root is None:
+                break
+            newest = self._gallop(root)
+            if newest is not None and not self._has_expired(newest):
+                return newest
+        return self._latest_listed()
+
+    def _latest_listed(self) -> Root:
         found = [
             (parsed.version, parsed.legacy)
             for file in self.storage.list("_")
@@ -333,9 +351,10 @@ class Versions:
         if not found:
             raise NotALakehouse(f"there is no lakehouse at {self.storage.root}; `create` makes one")
         version, self.sdk = max(found)
-        return self._gallop(self.root(version))
+        return self.root(version)
 
-    def _gallop(self, root: Root) -> Root:
+    def _gallop(self, root: Root) -> Root | None:
+        """Return the newest root from ``root`` on, or ``None`` if it expires under the search's hands."""
         low, step = root.version, 1
         while self._exists(low + step):
             low += step
@@ -344,7 +363,7 @@ class Versions:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._exists(middle) else (low, middle)
-        return root if low == root.version else self.root(low)
+        return root if low == root.version else self.try_root(low)
 
     def _exists(self, version: int) -> bool:
         if version > spec.MAX_VERSION:

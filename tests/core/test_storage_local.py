@@ -26,7 +26,7 @@ from trinitylake_core.errors import (
     StorageError,
     UnsafeStorage,
 )
-from trinitylake_core.storage import Storage, durability, normalise_root, open_storage, probe
+from trinitylake_core.storage import Storage, durability, local, normalise_root, open_storage, probe
 from trinitylake_core.storage.failures import sanitise
 
 
@@ -281,6 +281,8 @@ class _Order:
         monkeypatch.setattr(durability, "sync_filesystem", self._recorded("syncfs", durability.sync_filesystem))
         monkeypatch.setattr(os, "link", self._recorded("link", os.link, 1))
         monkeypatch.setattr(os, "replace", self._recorded("replace", os.replace, 1))
+        replaced = self._recorded("replace", local.replace_unsynced, 1)
+        monkeypatch.setattr(local, "replace_unsynced", replaced)
 
     def _recorded(self, name: str, function: Callable[..., Any], argument: int = 0) -> Callable[..., Any]:
         def call(*args: Any) -> Any:

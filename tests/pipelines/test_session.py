@@ -135,7 +135,7 @@ def test_a_connect_server_that_does_not_listen_is_told_at_once() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"sc://127.0.0.1:{unused.getsockname()[1]}/;token=s3cr3t"
-        with pytest.raises(InvalidInput, match="no Spark Connect server answers at 127.0.0.1") as caught:
+        with pytest.raises(InvalidInput, match=r"no Spark Connect server answers at 127\.0\.0\.1") as caught:
             get_session(SessionConfig(mode="connect", remote=url))
     assert "s3cr3t" not in str(caught.value)
 

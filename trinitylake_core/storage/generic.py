@@ -157,11 +157,12 @@ class FsspecStorage(BaseStorage):
         self._refuse_unsafe()
         if self.root in _proven:
             return
-        try:
-            self._retrying("create", path, partial(self._create, path, data))
-        except AlreadyExists:
-            _proven.add(self.root)
-            return
+        for _ in range(2):  # somebody may have removed the file, but not twice
+            try:
+                self._retrying("create", path, partial(self._create, path, data))
+            except AlreadyExists:
+                _proven.add(self.root)
+                return
         raise UnsafeStorage(f"{self.root}: this store ignores exclusive creation: commits would overwrite each other")
 
     def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:

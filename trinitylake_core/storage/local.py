@@ -19,7 +19,16 @@ from typing import Any, ClassVar, Final
 
 from trinitylake_core.errors import AlreadyExists, InvalidInput, TrinityLakeError, UnsafeStorage
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.disk import MISSING, NO_LINKS, describe, explain, map_error, remove_quietly, write_file
+from trinitylake_core.storage.disk import (
+    MISSING,
+    NO_LINKS,
+    describe,
+    explain,
+    map_error,
+    remove_quietly,
+    replace_unsynced,
+    write_file,
+)
 from trinitylake_core.storage.durability import SYNC_MODES, Unsynced, sync_path
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo
 from trinitylake_core.storage.retry import CommonOptions, take_flag
@@ -185,7 +194,9 @@ class LocalStorage(BaseStorage):
             self._write_in(self._directory, temporary, data, os.O_EXCL)
             if durable:
                 sync_path(temporary)
-            os.replace(temporary, target)
+                os.replace(temporary, target)
+            else:
+                replace_unsynced(temporary, target)
         except BaseException:
             remove_quietly(temporary)
             raise

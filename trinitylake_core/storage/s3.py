@@ -148,13 +148,16 @@ class S3Storage(BaseStorage):
     # Proof.
 
     def prove_exclusive_create(self, path: str, data: bytes) -> None:
-        """Try to create what exists. One ``create`` the first time. Raises ``UnsafeStorage``."""
+        """Try to create what exists. One ``create`` the first time. Raises ``UnsafeStorage``.
+
+        One that succeeds is tried again: somebody may have removed the file, but not twice.
+        """
         self._guard(path)
         proof = (self.root, self._endpoint)
         with _proven_lock:
             if proof in _proven:
                 return
-        if self._accepts_second_create(path, data):
+        if self._accepts_second_create(path, data) and self._accepts_second_create(path, data):
             raise UnsafeStorage(
                 f"{self.root}: this store ignores exclusive creation (If-None-Match: *): concurrent commits would "
                 "overwrite each other. Reading works; write to a store that honours it"

@@ -1,0 +1,1 @@
+"""Benchmarks: costs side by side with what people would use instead, in one run."""

@@ -1,0 +1,64 @@
+"""Lakehouses of any size, made fast: objects whose definition files nobody reads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.commit import Draft, new_id, now_millis
+from trinitylake_core.definitions import new_lakehouse_def
+from trinitylake_core.keys import KeyCodec
+from trinitylake_core.lakehouse import create_first
+from trinitylake_core.nodestore import NodeStore, NodeWriter
+from trinitylake_core.rewrite import Rewriter
+from trinitylake_core.storage import open_storage
+from trinitylake_core.tree import Batch
+from trinitylake_core.versions import Versions
+
+_PATH = "0101/0101/0101/01010101-table-{}-6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8.binpb"
+_NAMESPACES = 100
+
+
+def table_name(number: int, objects: int) -> tuple[str, str]:
+    """Return namespace and name of a table of a lakehouse of ``objects`` tables."""
+    return f"ns{number * _NAMESPACES // objects:03}", f"t{number:08}"
+
+
+def build(root: str, objects: int, **definition: object) -> Lakehouse:
+    """Return a lakehouse of 100 namespaces and ``objects`` tables, packed bottom up as version 0."""
+    message = new_lakehouse_def(**definition)  # type: ignore[arg-type]  # fields come from a command line
+    storage = open_storage(root)
+    store = NodeStore(storage, message.order, message.node_file_max_size_bytes)
+    writer = NodeWriter(store)
+    codec = KeyCodec(
+        message.namespace_name_max_size_bytes, message.table_name_max_size_bytes, message.view_name_max_size_bytes
+    )
+    rewriter = Rewriter(writer, now_millis())
+    tree = rewriter.build(_batches(codec, objects))
+    rewriter.open(tree)
+    node = rewriter.node_of(tree)
+    writer.flush()
+    create_first(Versions(storage), message, Draft(node, spec.OP_LOAD, new_id()))
+    return Lakehouse.open(root)
+
+
+def _batches(codec: KeyCodec, objects: int) -> Iterator[Batch]:
+    namespaces = [f"ns{number:03}" for number in range(_NAMESPACES)]
+    yield [codec.namespace(name) for name in namespaces], [_PATH.format(name) for name in namespaces]
+    for start in range(0, objects, 10_000):
+        numbers = range(start, min(start + 10_000, objects))
+        yield [codec.table(*table_name(n, objects)) for n in numbers], [_PATH.format(n) for n in numbers]
+
+
+def change(lake: Lakehouse, objects: int, changes: int, *, part: float = 1.0, seed: int = 1) -> None:
+    """Commit one transaction of mixed sets, updates and deletes, all in the middle ``part`` of the key range."""
+    pick = random.Random(seed)
+    low = int(objects * (1 - part) / 2)
+    high = max(low + 1, low + int(objects * part))
+    with lake.transaction() as txn:
+        for number in range(changes):
+            namespace, name = table_name(pick.randrange(low, high), objects)
+            key = lake.codec.table(namespace, name if number % 3 else f"{name}x")
+            txn.put(key, None if number % 3 == 1 else _PATH.format(f"new-{number}"))
+    lake.refresh()

@@ -1,0 +1,232 @@
+"""Build, join and flush against a dictionary, and the proof that a rewrite lost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.memory import MemorySink, prove_tree
+from trinitylake_core import tree
+from trinitylake_core.errors import CorruptNode
+from trinitylake_core.keys import EVERYTHING, KeyRange
+from trinitylake_core.node import Messages, Node
+from trinitylake_core.rewrite import Ref, Rewriter, dirty_children, heaviest_children
+
+ORDERS = st.integers(3, 9)
+TARGETS = st.sampled_from([1, 2100, 2400, 3000, 4000, 8000])
+KEYS = st.integers(0, 299).map("C{:04}".format)
+ENTRIES = st.dictionaries(KEYS, st.sampled_from("uvw"), max_size=150)
+CHANGES = st.lists(st.tuples(KEYS, st.none() | st.sampled_from("xyz")), max_size=40)
+FILLS = st.sampled_from([0.5, 0.7, 0.9, 1.0])
+
+
+def build(rewriter: Rewriter, entries: dict[str, str], fill: float = 0.9, batch: int = 7) -> Ref:
+    keys = sorted(entries)
+    parts = [keys[start : start + batch] for start in range(0, len(keys), batch)]
+    return rewriter.build([(part, [entries[key] for key in part]) for part in parts], fill)
+
+
+def rooted(rewriter: Rewriter, ref: Ref) -> Node:
+    rewriter.open(ref)
+    return rewriter.node_of(ref)
+
+
+def entries_of(sink: MemorySink, root: Node, within: KeyRange = EVERYTHING) -> dict[str, str]:
+    rows = [row for keys, values in tree.scan(sink, root, within) for row in zip(keys, values, strict=True)]
+    assert [key for key, _ in rows] == sorted({key for key, _ in rows})
+    return dict(rows)
+
+
+def messages_of(changes: list[tuple[str, str | None]], txn: str = "t") -> Messages:
+    return Messages.of([(key, value, txn) for key, value in changes])
+
+
+def apply_to(model: dict[str, str], changes: list[tuple[str, str | None]]) -> None:
+    for key, value in changes:
+        if value is None:
+            model.pop(key, None)
+        else:
+            model[key] = value
+
+
+def flushed(sink: MemorySink, root: Node, policy: object, *, prove: bool = False) -> tuple[Node, Rewriter]:
+    rewriter = Rewriter(sink, 1, prove=prove)
+    node = rooted(rewriter, rewriter.flush(rewriter.ref_of(root), policy))  # type: ignore[arg-type]
+    return node, rewriter
+
+
+@given(ORDERS, ENTRIES, FILLS, st.integers(1, 60))
+def test_a_built_tree_is_whole(order: int, entries: dict[str, str], fill: float, batch: int) -> None:
+    """Packed at any fill, from batches of any size, it is a B-tree of exactly these entries."""
+    sink = MemorySink(order)
+    rewriter = Rewriter(sink, 1, prove=True)
+    root = rooted(rewriter, build(rewriter, entries, fill, batch))
+    prove_tree(sink, root)
+    assert entries == entries_of(sink, root)
+
+
+@given(ORDERS, ENTRIES, KEYS, FILLS, st.booleans())
+def test_two_trees_joined_are_one(order: int, entries: dict[str, str], cut: str, fill: float, with_key: bool) -> None:
+    """Whatever their heights, with a key between them or without."""
+    sink = MemorySink(order)
+    rewriter = Rewriter(sink, 1)
+    left = build(rewriter, {key: value for key, value in entries.items() if key < cut}, fill)
+    right = build(rewriter, {key: value for key, value in entries.items() if key > cut}, 0.5)
+    higher = max(left.height, right.height)
+    joined = rewriter.join(left, cut, "cut", right) if with_key else rewriter.join_without_key(left, right)
+    root = rooted(rewriter, joined)
+    prove_tree(sink, root)
+    expected = {key: value for key, value in entries.items() if key != cut} | ({cut: "cut"} if with_key else {})
+    assert expected == entries_of(sink, root)
+    assert higher + 1 >= (root.height or 0)
+
+
+@given(ORDERS, TARGETS, ENTRIES, st.lists(st.tuples(CHANGES, st.sampled_from(["none", "full", "heavy"]))), FILLS)
+def test_messages_mean_the_same_wherever_they_are(
+    order: int,
+    target: int,
+    entries: dict[str, str],
+    rounds: list[tuple[list[tuple[str, str | None]], str]],
+    fill: float,
+) -> None:
+    """Commits and flushes of both kinds in any order; after each the tree is whole and says what the model says."""
+    sink, model = MemorySink(order), dict(entries)
+    rewriter = Rewriter(sink, 1)
+    root = rooted(rewriter, build(rewriter, entries, fill))
+    for number, (changes, flush) in enumerate(rounds):
+        if flush == "heavy":
+            root, _ = flushed(sink, root, heaviest_children(target))
+        elif flush == "full":
+            root, proof = flushed(sink, root, dirty_children, prove=True)
+            assert proof.proved()
+            assert 0 == root.subtree_messages
+        prove_tree(sink, root)
+        assert model == entries_of(sink, root)
+        root = root.with_messages(messages_of(changes, f"t{number}"))
+        apply_to(model, changes)
+    prove_tree(sink, root)
+    assert model == entries_of(sink, root)
+    for key in ("C0000", "C0150", "C0299", "C", "D"):
+        assert model.get(key) == tree.search(sink, root, key)
+    within = KeyRange("C0100", "C0199")
+    assert {key: value for key, value in model.items() if key in within} == entries_of(sink, root, within)
+
+
+@given(ORDERS, ENTRIES, CHANGES, st.integers(0, 50))
+def test_nodes_taken_back_before_they_were_written_change_nothing(
+    order: int, entries: dict[str, str], changes: list[tuple[str, str | None]], batch: int
+) -> None:
+    """A node added and opened again in one rewrite is one node, and counts once in the proof."""
+    sink = MemorySink(order, batch)
+    build_rewriter = Rewriter(sink, 1)
+    root = rooted(build_rewriter, build(build_rewriter, entries, 0.5)).with_messages(messages_of(changes))
+    model = dict(entries)
+    apply_to(model, changes)
+    sink._batch = 0
+    before = dict(sink.files)
+    sink._batch = batch
+    sink.added += batch
+    root, proof = flushed(sink, root, dirty_children, prove=True)
+    assert before.items() <= sink.files.items(), "files of other versions are never taken back"
+    assert proof.proved()
+    prove_tree(sink, root)
+    assert model == entries_of(sink, root)
+
+
+@given(ORDERS, ENTRIES)
+def test_deleting_everything_leaves_an_empty_leaf(order: int, entries: dict[str, str]) -> None:
+    sink = MemorySink(order)
+    rewriter = Rewriter(sink, 1)
+    root = rooted(rewriter, build(rewriter, entries))
+    root = root.with_messages(messages_of([(key, None) for key in entries]))
+    root, proof = flushed(sink, root, dirty_children, prove=True)
+    assert proof.proved()
+    assert (0, [], 0) == (root.height, root.keys, root.subtree_keys)
+
+
+@given(ORDERS, ENTRIES.filter(lambda entries: len(entries) > 60), KEYS)
+def test_a_clean_subtree_is_not_read(order: int, entries: dict[str, str], key: str) -> None:
+    """One change costs one path: a full flush reads no more than the nodes around it."""
+    sink = MemorySink(order)
+    rewriter = Rewriter(sink, 1)
+    root = rooted(rewriter, build(rewriter, entries)).with_messages(messages_of([(key, "new")]))
+    sink.read_paths.clear()
+    root, proof = flushed(sink, root, dirty_children, prove=True)
+    assert proof.proved()
+    assert 3 * ((root.height or 0) + 1) >= len(set(sink.read_paths))
+
+
+Sabotage = Callable[[Node], None]
+
+
+def drop(node: Node) -> None:
+    node.keys, node.values = node.keys[:-1], node.values[:-1]
+
+
+def duplicate(node: Node) -> None:
+    node.keys, node.values = [*node.keys, node.keys[-1] + "x"], [*node.values, node.values[-1]]
+
+
+def change(node: Node) -> None:
+    node.values = [*node.values[:-1], "other"]
+
+
+def swap(node: Node) -> None:
+    node.values = node.values[::-1]
+
+
+@pytest.mark.parametrize("sabotage", [drop, duplicate, change, swap])
+@given(order=ORDERS, number=st.integers(0, 20))
+def test_a_rewrite_that_breaks_an_entry_is_not_proved(sabotage: Sabotage, order: int, number: int) -> None:
+    """An entry lost, doubled or changed between reading and writing, in any one node, shows in the sums."""
+    sink = MemorySink(order)
+    rewriter = Rewriter(sink, 1)
+    entries = {f"C{key:04}": f"v{key}" for key in range(120)}
+    changes = [(f"C{key:04}", None if key % 3 else f"w{key}") for key in range(0, 140, 2)]
+    root = rooted(rewriter, build(rewriter, entries)).with_messages(messages_of(changes))
+    proof = Rewriter(sink, 1, prove=True)
+    opened = []
+
+    def broken(node: Node, ref: Ref, *, count: bool = True) -> object:
+        work = honest(node, ref, count=count)
+        opened.append(work)
+        if len(opened) == number + 1 and len(work.keys) > 1 and not work.refs:
+            sabotage(work)  # type: ignore[arg-type]
+            opened.append(None)
+        return work
+
+    honest = proof._work
+    proof._work = broken  # type: ignore[method-assign, assignment]
+    rooted(proof, proof.flush(proof.ref_of(root), dirty_children))
+    assert (None not in opened) == proof.proved()
+
+
+def test_a_message_lost_on_the_way_down_is_not_proved() -> None:
+    """Sums are over what messages mean too, not only over rows."""
+    sink = MemorySink(4)
+    rewriter = Rewriter(sink, 1)
+    entries = {f"C{key:04}": f"v{key}" for key in range(60)}
+    for lost in ([("C0030", "new")], [("C0031", None)], [("C9999", "more")]):
+        root = rooted(rewriter, build(rewriter, entries)).with_messages(messages_of([("C0001", "x"), *lost]))
+        proof = Rewriter(sink, 1, prove=True)
+        ref = proof.ref_of(root)
+        for child in proof.open(ref).refs:
+            kept = [row for row in child.pending if row[0] != lost[0][0]]
+            child.pending = Messages.of(kept)
+        values = [entries.get(key, value) for key, value in zip(ref.work.keys, ref.work.values, strict=True)]  # type: ignore[union-attr]
+        ref.work.values = values  # type: ignore[union-attr]
+        rooted(proof, proof.flush(ref, dirty_children))
+        assert not proof.proved() or lost[0][1] is None, "a delete that is lost leaves an entry that was there before"
+
+
+@pytest.mark.parametrize("height", [0, 2])
+def test_a_subtree_of_another_height_is_refused(height: int) -> None:
+    """What a pointer leads to is proved before it is used."""
+    sink = MemorySink(4)
+    rewriter = Rewriter(sink, 1)
+    path = sink.add(Node(["C1"], ["v"], ["node-8", "node-9"], height=1, subtree_keys=1, subtree_messages=0))
+    with pytest.raises(CorruptNode):
+        rewriter.open(Ref(height, path))

@@ -1,0 +1,851 @@
+"""The command line: what each command prints, exit codes, JSON and nothing else, clear errors."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import cli
+from pipelines.commands import COMMANDS, Command, Result
+from pipelines.commands.command import command, key_value
+from pipelines.progress import PrintedProgress
+from trinitylake_core import CommitConflict, Lakehouse, StorageError, UnsafeStorage
+from trinitylake_core.locations import root_path
+
+ROOT = Path(__file__).parents[2]
+CHANGES = """
+- create_namespace: {namespace: sales, properties: {owner: emea}}
+- create_namespace: größe-表
+- create_table:
+    namespace: sales
+    name: orders
+    schema:
+      - {name: id, type: bigint, nullable: false}
+      - {name: price, type: "decimal(10, 2)"}
+      - {name: code, type: char(3)}
+      - {name: tags, type: list, element: varchar}
+      - {name: seen, type: map, key: varchar, value: {type: timestamptz, nullable: false}}
+      - {name: place, type: struct, fields: [{name: lat, type: double}]}
+    primary_keys: [id]
+- create_view: {namespace: sales, name: top, sql: "SELECT 1", dialect: spark}
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command returned and printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one document on standard output."""
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TRINITYLAKE_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs a command in this process."""
+
+    def call(*words: str) -> Ran:
+        capsys.readouterr()
+        code = cli.main(words)
+        return Ran(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """Return the URI of an empty lakehouse."""
+    uri = (tmp_path / "lake").as_uri() + "/"
+    Lakehouse.create(uri, order=5)
+    return uri
+
+
+@pytest.fixture
+def changes(tmp_path: Path) -> str:
+    """Return the name of a file with a list of changes."""
+    file = tmp_path / "changes.yaml"
+    file.write_text(CHANGES, encoding="utf-8")
+    return str(file)
+
+
+@pytest.fixture
+def sales(root: str, changes: str, run: Run) -> str:
+    """Return the URI of a lakehouse with a few objects, made by ``apply``."""
+    assert 0 == run("apply", root, changes, "--reason", "first").code
+    return root
+
+
+def _subprocess(*words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipelines.cli", *words],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+    )
+
+
+# -- usage ---------------------------------------------------------------------------------------------
+
+
+def test_without_a_word_the_overview_is_an_error(run: Run) -> None:
+    ran = run()
+    assert (2, "") == (ran.code, ran.out)
+    assert "usage: trinitylake <command> ROOT" in ran.err
+
+
+@pytest.mark.parametrize("words", [("--help",), ("-h",), ("help",)])
+def test_the_overview_lists_every_command(run: Run, words: tuple[str, ...]) -> None:
+    ran = run(*words)
+    assert (0, "") == (ran.code, ran.err)
+    assert [] == [each.synopsis for each in COMMANDS.values() if each.synopsis not in ran.out]
+    assert "TRINITYLAKE_ROOT" in ran.out
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_a_help_text_with_an_example_of_itself(run: Run, name: str) -> None:
+    ran = run(*name.split(), "--help")
+    assert (0, "") == (ran.code, ran.err)
+    assert f"usage: trinitylake {COMMANDS[name].synopsis} [options]" in ran.out
+    assert f"example:\n  trinitylake {name} " in ran.out
+    assert "--json" in ran.out
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").out.startswith("trinitylake ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["lss"], "unknown command 'lss'; do you mean 'ls'?"),
+        (["xyzzy"], "unknown command 'xyzzy'; known are: "),
+        (["ls"], "ROOT is missing; pass it, or set TRINITYLAKE_ROOT (see `trinitylake ls --help`)"),
+        (["diff", "file:///x", "1"], "B is missing"),
+        (["ls", "file:///x", "a", "b"], "'b' is one argument too many"),
+        (["ls", "file:///x", "--kindd", "table"], "unrecognized arguments: --kindd table"),
+        (["ls", "file:///x", "--kind", "tables"], "argument --kind: invalid choice: 'tables'"),
+        (["ls", "file:///x", "--version", "1", "--snapshot", "s"], "not allowed with argument"),
+        (["create", "file:///x", "--order", "many"], "argument --order: invalid int value: 'many'"),
+        (["upgrade", "file:///x"], "DST is missing"),
+        (["ls", "file:///x", "--storage-option", "secretvalue"], "--storage-option takes KEY=VALUE"),
+    ],
+)
+def test_wrong_usage_is_told_and_ends_with_2(run: Run, words: list[str], message: str) -> None:
+    ran = run(*words)
+    assert (2, "") == (ran.code, ran.out)
+    assert ran.err.startswith("error: ")
+    assert message in ran.err
+    assert 1 == ran.err.count("\n")
+    as_json = run(*words, "--json")
+    assert 2 == as_json.code
+    assert ran.err == as_json.err
+    assert "InvalidInput" == as_json.json["error"]["type"]
+
+
+def test_options_may_stand_anywhere(run: Run, sales: str) -> None:
+    expected = run("ls", sales, "sales", "--json").json
+    assert expected == run("--json", "ls", sales, "sales").json
+    assert expected == run("ls", "--json", sales, "--kind", "view", "sales").json | {"objects": expected["objects"]}
+    assert ["top"] == [each["name"] for each in run("ls", sales, "--kind", "view", "sales", "--json").json["objects"]]
+
+
+def test_the_root_comes_from_the_environment(run: Run, sales: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRINITYLAKE_ROOT", sales)
+    for words in (["ls"], ["ls", "sales"], ["show"], ["show", "sales.orders"], ["diff", "0", "1"], ["stats"]):
+        without, full = run(*words), run(words[0], sales, *words[1:])
+        assert (0, without) == (without.code, full)
+    assert "must hold a list of changes" in run("apply", os.devnull, "--dry-run").err
+    assert "has no scheme" in run("ls", "/data/lake").err
+    assert "there is no namespace 'data/lake'" in run("ls", "data/lake").err
+    assert "DST is missing" in run("upgrade", "file:///x").err
+
+
+def test_an_explicit_root_wins_over_the_environment(run: Run, sales: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRINITYLAKE_ROOT", "file:///nowhere")
+    assert 0 == run("ls", sales).code
+    assert 0 == run("ls", sales, "sales").code
+    assert 2 == run("ls").code
+
+
+# -- commands ------------------------------------------------------------------------------------------
+
+
+def test_create_takes_every_field_of_the_definition(run: Run, tmp_path: Path) -> None:
+    root = (tmp_path / "new").as_uri()
+    ran = run(
+        "create", root, "--order", "7", "--namespace-name-max-size-bytes", "20", "--table-name-max-size-bytes", "30",
+        "--view-name-max-size-bytes", "40", "--node-file-max-size-bytes", "50000", "--txn-ttl-millis", "60000",
+        "--txn-isolation-level", "SERIALIZABLE", "--property", "owner=a=b", "--properties", '{"x": "y"}', "--json",
+    )  # fmt: skip
+    assert (0, "") == (ran.code, ran.err)
+    assert {"root", "version", "definition"} == set(ran.json)
+    definition = ran.json["definition"]
+    assert (7, 20, 30, 40) == tuple(
+        definition[name]
+        for name in (
+            "order",
+            "namespace_name_max_size_bytes",
+            "table_name_max_size_bytes",
+            "view_name_max_size_bytes",
+        )
+    )
+    assert ("50000", "60000", "SERIALIZABLE") == (
+        definition["node_file_max_size_bytes"],
+        definition["txn_ttl_millis"],
+        definition["txn_isolation_level"],
+    )
+    assert {"owner": "a=b", "x": "y"} == definition["properties"]
+    assert definition == run("show", root, "--json").json["definition"]
+
+
+@pytest.mark.parametrize(
+    ("options", "type_", "message"),
+    [
+        (["--order", "2"], "InvalidDefinition", "order must be between 3"),
+        (["--node-file-max-size-bytes", "100"], "InvalidDefinition", "write buffer"),
+        (["--property", "novalue"], "InvalidInput", "--property takes KEY=VALUE"),
+        (["--properties", "{broken"], "InvalidInput", "--properties is not a JSON object"),
+    ],
+)
+def test_create_refuses_what_the_format_cannot_hold(
+    run: Run, tmp_path: Path, options: list[str], type_: str, message: str
+) -> None:
+    ran = run("create", (tmp_path / "new").as_uri(), *options, "--json")
+    assert (2, type_) == (ran.code, ran.json["error"]["type"])
+    assert message in ran.json["error"]["message"]
+    assert f"error: {ran.json['error']['message']}\n" == ran.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_create_refuses_a_root_that_is_taken_or_has_no_scheme(run: Run, root: str) -> None:
+    taken = run("create", root, "--json")
+    assert (2, "AlreadyExists") == (taken.code, taken.json["error"]["type"])
+    assert "already holds a lakehouse, at version 0" in taken.err
+    assert "write 'file://" in run("create", "/data/lake").err
+
+
+def test_ls_lists_objects_in_key_order(run: Run, sales: str) -> None:
+    ran = run("ls", sales)
+    assert ["namespace  größe-表", "namespace  sales", "table      sales.orders", "view       sales.top"] == (
+        ran.out.splitlines()[1:]
+    )
+    assert ["table  sales.orders", "view   sales.top"] == run("ls", sales, "sales").out.splitlines()[1:]
+    assert ["namespace  sales"] == run("ls", sales, "sales", "--kind", "namespace").out.splitlines()[1:]
+    assert "" == run("ls", sales, "größe-表").out
+    document = run("ls", sales, "--json").json
+    assert {"root": sales, "version": 1} == {name: document[name] for name in ("root", "version")}
+    assert [("namespace", "größe-表", None), ("namespace", "sales", None)] == [
+        (each["kind"], each["namespace"], each["name"]) for each in document["objects"][:2]
+    ]
+
+
+def test_ls_reads_other_versions(run: Run, sales: str) -> None:
+    assert [] == run("ls", sales, "--version", "0", "--json").json["objects"]
+    created = run("history", sales, "--json").json["versions"][1]["created_at"]
+    at = run("ls", sales, "--timestamp", created, "--json").json
+    assert (0, []) == (at["version"], at["objects"])
+
+
+def test_an_empty_lakehouse_can_be_shown_in_every_way(run: Run, root: str) -> None:
+    for words in (["ls"], ["show"], ["stats"], ["tree"], ["history"], ["verify"], ["verify", "--all"]):
+        ran = run(words[0], root, *words[1:])
+        assert (0, "") == (ran.code, ran.err), words
+    assert "" == run("ls", root).out
+    assert [] == run("ls", root, "--json").json["objects"]
+    assert "no differences\n" == run("diff", root, "0", "0").out
+    assert None is run("compact", root, "--json").json["version_after"]
+
+
+def test_show_a_table_as_text_and_as_json(run: Run, sales: str) -> None:
+    text = run("show", sales, "sales.orders").out
+    for line in (
+        " 1  id      INT8                        no",
+        " 2  price   DECIMAL(10, 2)              yes",
+        " 3  code    CHAR(3)                     yes",
+        " 4  tags    LIST<VARCHAR>               yes",
+        " 6  seen    MAP<VARCHAR, TIMESTAMPTZ6>  yes",
+        " 9  place   STRUCT<lat FLOAT8>          yes",
+    ):
+        assert line in text.splitlines()
+    document = run("show", sales, "sales.orders", "--json").json
+    assert ("table", "sales", "orders", [1]) == (
+        document["kind"],
+        document["namespace"],
+        document["name"],
+        document["definition"]["primary_keys"],
+    )
+    assert {"owner": "emea"} == run("show", sales, "sales", "--json").json["definition"]["properties"]
+    assert "SELECT 1" == run("show", sales, "sales.top", "--json").json["definition"]["sql_representations"][0]["sql"]
+    assert 0 == run("show", sales, "größe-表").code
+
+
+def test_show_resolves_names_that_hold_dots(run: Run, root: str) -> None:
+    with Lakehouse.open(root).transaction() as txn:
+        for namespace in ("a", "a.b", "a.b.c"):
+            txn.create_namespace(namespace)
+        txn.create_table("a.b", "x.y")
+        txn.create_table("a", "b.c.d")
+        txn.create_table("a.b", "c.d")
+        txn.create_view("a", "b", sql="SELECT 1")
+    found = run("show", root, "a.b.x.y", "--json").json
+    assert ("a.b", "x.y") == (found["namespace"], found["name"])
+    several = run("show", root, "a.b.c.d")
+    assert 2 == several.code
+    assert "table 'b.c.d' in 'a', table 'c.d' in 'a.b'; say which with --kind or --namespace" in several.err
+    assert "a.b" == run("show", root, "c.d", "--namespace", "a.b", "--json").json["namespace"]
+    assert "view" == run("show", root, "a.b", "--kind", "view", "--json").json["kind"]
+    assert "namespace" == run("show", root, "a.b", "--kind", "namespace", "--json").json["kind"]
+    assert "may mean namespace '' in 'a.b', view 'b' in 'a'" in run("show", root, "a.b").err
+
+
+@pytest.mark.parametrize(
+    ("words", "type_", "message"),
+    [
+        (["show", "sales.none"], "ObjectNotFound", "there is no object 'sales.none' in version 1"),
+        (["show", "sales.orders", "--kind", "view"], "ObjectNotFound", "there is no view 'sales.orders'"),
+        (["show", "no such"], "InvalidName", "holds the forbidden character U+0020"),
+        (["show", "x" * 101], "InvalidName", "is 101 bytes long; this lakehouse allows 100"),
+        (["ls", "none"], "ObjectNotFound", "there is no namespace 'none' in version 1"),
+        (["ls", "--version", "99"], "VersionNotFound", "version 99 does not exist"),
+        (["ls", "--timestamp", "yesterday"], "InvalidInput", "'yesterday' is not an ISO 8601 time"),
+        (["ls", "--timestamp", "2001-01-01"], "VersionNotFound", "the lakehouse was created later"),
+        (["diff", "0", "x"], "InvalidInput", "B must be a version number, not 'x'"),
+        (["diff", "-1", "0"], "InvalidInput", "A must be a version number, not '-1'"),
+        (["diff", "0", "99"], "VersionNotFound", "version 99 does not exist"),
+        (["history", "--since", "soon"], "InvalidInput", "'soon' is not an ISO 8601 time"),
+        (["history", "--limit", "-1"], "InvalidInput", "--limit must not be negative"),
+        (["verify", "--version", "99"], "VersionNotFound", "version 99 does not exist"),
+    ],
+)
+def test_what_is_not_there_is_wrong_input(run: Run, sales: str, words: list[str], type_: str, message: str) -> None:
+    ran = run(words[0], sales, *words[1:], "--json")
+    assert (2, type_) == (ran.code, ran.json["error"]["type"])
+    assert message in ran.json["error"]["message"]
+    assert message in ran.err
+    text = run(words[0], sales, *words[1:])
+    assert (2, ran.err) == (text.code, text.err)
+
+
+@pytest.mark.parametrize("name", ["ls", "show", "stats", "tree", "history", "verify", "compact"])
+def test_a_root_without_lakehouse_is_wrong_input(run: Run, tmp_path: Path, name: str) -> None:
+    ran = run(name, (tmp_path / "none").as_uri(), "--json")
+    assert (2, "NotALakehouse") == (ran.code, ran.json["error"]["type"])
+    assert "has no scheme" in run(name, str(tmp_path)).err
+    assert not (tmp_path / "none").exists()
+
+
+def test_history_and_its_filters(run: Run, sales: str) -> None:
+    run("compact", sales, "--engine", "local", "--reason", "nightly")
+    with Lakehouse.open(sales).transaction() as txn:
+        txn.drop_table("sales", "orders")
+    document = run("history", sales, "--json").json
+    assert [3, 2, 1, 0] == [each["version"] for each in document["versions"]]
+    assert ["commit", "compact", "commit", "create"] == [each["operation"] for each in document["versions"]]
+    assert "nightly" in run("history", sales).out
+
+    def versions(*options: str) -> list[int]:
+        return [each["version"] for each in run("history", sales, *options, "--json").json["versions"]]
+
+    assert [3] == versions("--limit", "1")
+    assert [] == versions("--limit", "0")
+    assert [2, 0] == versions("--operation", "compact", "--operation", "create")
+    assert [3, 2] == versions("--since", document["versions"][1]["created_at"])
+    assert [3, 1] == versions("--object", "sales.orders")
+    assert [3] == versions("--object", "sales.orders", "--limit", "1", "--since", "2001-01-01")
+    assert [1] == versions("--object", "sales.top")
+    assert [] == versions("--object", "sales.never")
+    assert isinstance(document["versions"][0]["created_at_millis"], int)
+    assert document["versions"][0]["created_at"].endswith("Z")
+
+
+def test_diff_of_two_versions(run: Run, sales: str) -> None:
+    with Lakehouse.open(sales).transaction() as txn:
+        txn.alter_namespace("sales", {"owner": "apac", "new": "1"})
+        txn.drop_view("sales", "top")
+        txn.create_namespace("more")
+    assert ["added    namespace  more", "changed  namespace  sales", "removed  view       sales.top"] == (
+        run("diff", sales, "1", "2").out.splitlines()[1:]
+    )
+    document = run("diff", sales, "1", "2", "--json").json
+    assert (1, 2) == (document["a"], document["b"])
+    assert ["added", "changed", "removed"] == [each["change"] for each in document["changes"]]
+    text = run("diff", sales, "1", "2", "--definitions").out
+    assert "    changed property owner: emea -> apac" in text.splitlines()
+    assert "    added property new: 1" in text.splitlines()
+    details = run("diff", sales, "1", "2", "--definitions", "--json").json["changes"]
+    assert {"definition"} == set(details[0]) - set(document["changes"][0])
+    assert "owner" == details[1]["differences"][1]["name"]
+
+
+def test_diff_of_two_lakehouses(run: Run, java_lakehouse: str, tmp_path: Path) -> None:
+    target = (tmp_path / "up").as_uri()
+    assert 0 == run("upgrade", java_lakehouse, target, "--engine", "local", "--order", "4").code
+    assert [] == run("diff", java_lakehouse, "13", "0", "--other", target, "--json").json["changes"]
+    assert "no differences\n" == run("diff", java_lakehouse, "13", "0", "--other", target, "--definitions").out
+
+
+def test_stats_and_tree(run: Run, root: str) -> None:
+    with Lakehouse.open(root).transaction() as txn:
+        for number in range(40):
+            txn.create_namespace(f"n{number}")
+    run("compact", root, "--engine", "local")
+    stats = run("stats", root, "--json").json
+    assert (40, 0, 2) == (stats["objects"], stats["messages"], stats["version"])
+    assert {"created_at", "created_at_millis"} <= set(stats)
+    levels = run("tree", root, "--json").json["levels"]
+    assert stats["height"] + 1 == len(levels)
+    assert 40 == sum(level["keys"] for level in levels)
+    assert [0] == [level["depth"] for level in run("tree", root, "--depth", "0", "--json").json["levels"]]
+    assert len(levels) + 4 == len(run("tree", root).out.splitlines())
+
+
+def test_verify_reports_findings_and_ends_with_1(run: Run, sales: str, tmp_path: Path) -> None:
+    clean = run("verify", sales, "--all", "--definitions")
+    assert (0, "2 versions checked: every invariant holds\n") == (clean.code, clean.out)
+    assert {"root": sales, "versions": [1], "ok": True, "findings": []} == run("verify", sales, "--json").json
+    definition = run("show", sales, "sales.orders", "--json").json["path"]
+    (tmp_path / "lake" / definition).unlink()
+    assert 0 == run("verify", sales).code
+    broken = run("verify", sales, "--all", "--definitions")
+    assert (1, "") == (broken.code, broken.err)
+    assert "I15" in broken.out
+    assert definition in broken.out
+    document = run("verify", sales, "--definitions", "--json").json
+    assert not document["ok"]
+    assert [("I15", definition, [1])] == [
+        (each["invariant"], each["file"], each["versions"]) for each in document["findings"]
+    ]
+    assert document["findings"][0]["hint"]
+
+
+def test_verify_of_a_damaged_newest_root_is_a_finding(run: Run, sales: str, tmp_path: Path) -> None:
+    (tmp_path / "lake" / root_path(1)).write_bytes(b"garbage")
+    ran = run("verify", sales, "--json")
+    assert (1, ["I1"]) == (ran.code, [each["invariant"] for each in ran.json["findings"]])
+    assert 0 == run("verify", sales, "--version", "0", "--json").json["versions"][0]
+    read = run("ls", sales, "--json")
+    assert (4, "CorruptNode") == (read.code, read.json["error"]["type"])
+    assert root_path(1) in read.err
+
+
+def test_compact_plans_then_acts_then_finds_nothing_to_do(run: Run, sales: str) -> None:
+    planned = run("compact", sales, "--engine", "local", "--dry-run", "--json").json
+    assert (1, None, True, 4) == (
+        planned["version_before"],
+        planned["version_after"],
+        planned["dry_run"],
+        planned["plan"]["messages"],
+    )
+    done = run("compact", sales, "--engine", "auto")
+    assert (0, "") == (done.code, done.err)
+    assert "version_after    2" in done.out
+    assert None is run("compact", sales, "--json").json["version_after"]
+    assert "compact" == run("history", sales, "--limit", "1", "--json").json["versions"][0]["operation"]
+    assert "argument --engine: invalid choice: 'flink'" in run("compact", sales, "--engine", "flink").err
+
+
+def test_doctor_tells_what_holds(run: Run, tmp_path: Path) -> None:
+    ran = run("doctor", (tmp_path / "anywhere").as_uri())
+    assert (0, "") == (ran.code, ran.err)
+    assert "exclusive creation  ok" in ran.out
+    assert not (tmp_path / "anywhere").exists()
+    (tmp_path / "file").write_text("in the way")
+    failed = run("doctor", (tmp_path / "file" / "below").as_uri(), "--json")
+    assert (1, False) == (failed.code, failed.json["ok"])
+
+
+# -- the Java lakehouse --------------------------------------------------------------------------------
+
+
+def test_the_java_lakehouse_reads_as_its_own_sdk_says(run: Run, java_lakehouse: str, expected: dict[str, Any]) -> None:
+    assert 0 == run("verify", java_lakehouse, "--all", "--definitions").code
+    versions = run("history", java_lakehouse, "--json").json["versions"]
+    assert len(expected["versions"]) == len(versions)
+    objects = run("ls", java_lakehouse, "--json").json["objects"]
+    assert 46 == len(objects)
+    assert "read_only   yes" in run("show", java_lakehouse).out
+
+
+def test_the_java_lakehouse_is_read_only(run: Run, java_lakehouse: str, changes: str) -> None:
+    for words in (["apply", java_lakehouse, changes], ["compact", java_lakehouse, "--engine", "local"]):
+        ran = run(*words, "--json")
+        assert (3, "ReadOnly") == (ran.code, ran.json["error"]["type"])
+        assert "trinitylake upgrade" in ran.err
+
+
+def test_upgrade_writes_a_canonical_lakehouse(run: Run, java_lakehouse: str, tmp_path: Path) -> None:
+    target = (tmp_path / "up").as_uri()
+    planned = run("upgrade", java_lakehouse, target, "--dry-run", "--engine", "local", "--json").json
+    assert (True, None, 46) == (planned["dry_run"], planned["version"], planned["objects"])
+    assert not (tmp_path / "up").exists()
+    done = run("upgrade", java_lakehouse, target, "--history", "--order", "4", "--engine", "local", "--json")
+    assert (0, 13, 14) == (done.code, done.json["version"], done.json["versions"])
+    assert 4 == run("show", target, "--json").json["definition"]["order"]
+    assert 0 == run("verify", target, "--all", "--definitions").code
+    again = run("upgrade", java_lakehouse, target, "--engine", "local", "--json")
+    assert (2, "AlreadyExists") == (again.code, again.json["error"]["type"])
+    assert 2 == run("upgrade", java_lakehouse, java_lakehouse, "--engine", "local").code
+
+
+# -- apply ---------------------------------------------------------------------------------------------
+
+
+def test_apply_commits_all_changes_as_one_version(run: Run, root: str, changes: str) -> None:
+    planned = run("apply", root, changes, "--dry-run")
+    assert "dry run, nothing changed" in planned.out
+    assert "added   table      sales.orders" in planned.out.splitlines()
+    assert 0 == run("stats", root, "--json").json["version"]
+    done = run("apply", root, changes, "--reason", "first", "--isolation", "SERIALIZABLE", "--json").json
+    assert (0, 1, False, 4, "SERIALIZABLE") == (
+        done["version_before"],
+        done["version_after"],
+        done["dry_run"],
+        done["entries"],
+        done["isolation"],
+    )
+    newest = run("history", root, "--limit", "1", "--json").json["versions"][0]
+    assert ("first", done["transaction"], 4) == (newest["reason"], newest["txn"], newest["changes"])
+
+
+def test_apply_takes_every_action(run: Run, sales: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = run("show", sales, "sales.orders", "--json").json["definition"]["schema"]
+    schema["columns"][0]["name"] = "order_id"
+    changes = [
+        {"alter_namespace": {"namespace": "sales", "properties": {"owner": None, "team": "x"}}},
+        {"alter_table": {"namespace": "sales", "name": "orders", "schema": schema, "sort_keys": ["order_id"]}},
+        {"replace_view": {"namespace": "sales", "name": "top", "sql": "SELECT 2"}},
+        {"create_table": {"namespace": "größe-表", "name": "t", "format_properties": None}},
+        {"drop_namespace": {"namespace": "größe-表", "cascade": True}},
+        {
+            "create_view": {
+                "namespace": "sales",
+                "name": "v",
+                "sql": "x",
+                "referenced_object_full_names": [["a", "b.c"]],
+            }
+        },
+        {"drop_view": {"namespace": "sales", "name": "v"}},
+        {"create_table": {"namespace": "sales", "name": "gone"}},
+        {"drop_table": {"namespace": "sales", "name": "gone"}},
+    ]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(changes).encode())))
+    done = run("apply", sales, "-", "--json")
+    assert 0 == done.code, done.err
+    assert [
+        ("removed", "namespace", "größe-表", None),
+        ("changed", "namespace", "sales", None),
+        ("changed", "table", "sales", "orders"),
+        ("changed", "view", "sales", "top"),
+    ] == [tuple(each.values()) for each in done.json["changes"]]
+    definition = run("show", sales, "sales.orders", "--json").json["definition"]
+    assert ("order_id", 1, [1]) == (
+        definition["schema"]["columns"][0]["name"],
+        definition["schema"]["columns"][0]["id"],
+        definition["sort_keys"],
+    )
+    assert {"team": "x"} == run("show", sales, "sales", "--json").json["definition"]["properties"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must hold a list of changes"),
+        ("[]", "holds no changes"),
+        ("a: b", "must hold a list of changes"),
+        ("- [", "is neither YAML nor JSON"),
+        ("- a", "entry 1 must be one action with its arguments"),
+        ("- {drop_view: {namespace: a, name: b}, drop_table: {namespace: a, name: b}}", "entry 1 must be one action"),
+        ("- create_tabel: {}", "entry 1: unknown action 'create_tabel'; do you mean 'create_table'?"),
+        (
+            "- create_table: {namespace: a, nmae: b}",
+            "entry 1 (create_table): unknown field 'nmae'; do you mean 'name'?",
+        ),
+        ("- create_table: {namespace: sales}", "entry 1 (create_table): name is missing"),
+        ("- create_table: sales", "entry 1 (create_table) needs its arguments as a mapping"),
+        ("- create_namespace: {namespace: 12}", "entry 1 (create_namespace): namespace must be text, not 12"),
+        ("- drop_table: {namespace: sales, name: no}", "name must be text, not False (put it in quotes)"),
+        ("- create_namespace: {namespace: x, properties: {a: 1}}", "properties['a'] must be text, not int"),
+        ("- create_namespace: {namespace: x, namespace: y}", "line 1: 'namespace' is there twice"),
+        (
+            "- create_namespace: x\n- create_namespace: sales",
+            "entry 2 (create_namespace sales): namespace 'sales' already",
+        ),
+        ("- create_namespace: a b", "entry 1 (create_namespace a b): namespace name 'a b' holds the forbidden"),
+        ("- drop_table: {namespace: sales, name: t}", "entry 1 (drop_table sales.t): there is no table 'sales.t'"),
+        ("- drop_namespace: sales", "entry 1 (drop_namespace sales): namespace 'sales' holds 2 tables and views"),
+        ("- create_view: {namespace: sales, name: v}", "entry 1 (create_view sales.v): a view needs sql"),
+        ("- drop_namespace: {namespace: sales, cascade: 1}", "cascade must be true or false, not 1"),
+        ("- create_table: {namespace: sales, name: t, primary_keys: id}", "primary_keys must be a list, not 'id'"),
+        ("- create_table: {namespace: sales, name: t, primary_keys: [id]}", "the schema has no column 'id'"),
+    ],
+)
+def test_apply_names_the_entry_that_is_wrong_and_changes_nothing(
+    run: Run, sales: str, tmp_path: Path, text: str, message: str
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(text, encoding="utf-8")
+    ran = run("apply", sales, str(file))
+    assert (2, "") == (ran.code, ran.out)
+    assert message in ran.err
+    assert 1 == ran.err.count("\n")
+    assert 1 == run("stats", sales, "--json").json["version"]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("7", "column 1 must be a mapping with name and type, not 7"),
+        ("{type: int}", "column 1 needs a name"),
+        ("{name: on, type: int}", "column 1 needs a name, which must be text"),
+        ("{name: a}", "column 1 (a) has no type"),
+        ("{name: a, type: 5}", "column 1 (a): type must be text, not 5"),
+        ("{name: a, type: bigin}", "column 1 (a): unknown type 'bigin'; do you mean 'bigint'?"),
+        ("{name: a, type: list<int>}", "'list<int>' is not a type; nested types are written as fields"),
+        ("{name: a, type: list}", "column 1 (a): type list needs element"),
+        ("{name: a, type: struct, fields: []}", "column 1 (a): fields must be a list of columns"),
+        ("{name: a, type: struct, fields: [{name: b, type: x}]}", "column 1 (a) field 1 (b): unknown type 'x'"),
+        ("{name: a, type: int(3)}", "column 1 (a): type int4 takes no sizes, not 1"),
+        ("{name: a, type: 'decimal(50)'}", "column 1 (a): "),
+        ("{name: a, type: decimal}", "column 1 (a): type decimal needs a precision"),
+        ("{name: a, type: fixed}", "column 1 (a): type fixed needs a length"),
+        ("{name: a, type: int, nullabel: true}", "column 1 (a): unknown field 'nullabel'; do you mean 'nullable'?"),
+        ("{name: a, type: int, nullable: 'no'}", "column 1 (a): nullable must be true or false, not 'no'"),
+        ("{name: a, type: int, id: x}", "column 1 (a): id must be a whole number, not 'x'"),
+        ("{name: a, type: int, properties: {b: 1}}", "column 1 (a): properties must be a mapping of text by text"),
+    ],
+)
+def test_apply_names_the_column_that_is_wrong(run: Run, sales: str, tmp_path: Path, column: str, message: str) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(f"- create_table: {{namespace: sales, name: t, schema: [{column}]}}", encoding="utf-8")
+    ran = run("apply", sales, str(file))
+    assert (2, "") == (ran.code, ran.out)
+    assert ran.err.startswith("error: entry 1 (create_table sales.t): column 1")
+    assert message in ran.err
+
+
+def test_apply_needs_a_file_that_can_be_read(run: Run, root: str, tmp_path: Path) -> None:
+    assert "cannot read " in run("apply", root, str(tmp_path / "none.yaml")).err
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    ran = run("apply", root, str(tmp_path / "binary"))
+    assert (2, True) == (ran.code, "is not UTF-8 text" in ran.err)
+
+
+# -- what can go wrong ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Return a function that makes the command ``fail`` raise an error."""
+
+    def make(error: BaseException) -> None:
+        def fail(_: object) -> Result:
+            print("noise")  # noqa: T201
+            raise error
+
+        monkeypatch.setitem(COMMANDS, "fail", Command("fail ROOT", "fail", "trinitylake fail x", fail))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (CommitConflict("somebody else won"), 3, "somebody else won"),
+        (StorageError("the disk is full"), 4, "the disk is full"),
+        (UnsafeStorage("ignores it"), 4, "ignores it"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ValueError("what\nsecond line"), 4, "unexpected ValueError: what. This is a bug in trinitylake"),
+    ],
+)
+def test_every_error_has_its_exit_code_and_no_traceback(
+    run: Run, failing: Callable[[BaseException], None], error: BaseException, code: int, text: str
+) -> None:
+    failing(error)
+    ran = run("fail", "file:///x", "--json")
+    assert code == ran.code
+    assert {"type": type(error).__name__, "message": ran.json["error"]["message"]} == ran.json["error"]
+    assert text in ran.json["error"]["message"]
+    assert ran.err.startswith("noise\nerror: " + text)
+    assert "Traceback" not in ran.err
+
+
+def test_a_traceback_is_shown_on_request_and_without_secrets(
+    run: Run, failing: Callable[[BaseException], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRINITYLAKE_DEBUG", "1")
+    monkeypatch.setenv("THE_SECRET", "hunter2hunter2")
+    failing(ValueError("key hunter2hunter2 is wrong"))
+    ran = run("fail", "s3://bucket/x", "--storage-option", "secret=env:THE_SECRET", "--json")
+    assert "Traceback" in ran.err
+    assert "hunter2" not in ran.err + ran.out
+    assert "key *** is wrong" in ran.json["error"]["message"]
+
+
+def test_storage_options_reach_the_storage(run: Run, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0 == run("ls", root, "--storage-option", "durable=false").code
+    unknown = run("ls", root, "--storage-option", "nonsense=1")
+    assert (2, True) == (unknown.code, "unknown storage option" in unknown.err)
+    assert "no environment variable 'NOT_SET'" in run("ls", root, "--storage-option", "durable=env:NOT_SET").err
+    monkeypatch.setenv("TRINITYLAKE_STORAGE_OPTIONS", '{"nonsense": "1"}')
+    assert "unknown storage option" in run("ls", root).err
+    monkeypatch.setenv("TRINITYLAKE_STORAGE_OPTIONS", "secretvalue")
+    assert "must hold a JSON object\n" == run("ls", root).err.partition("TRINITYLAKE_STORAGE_OPTIONS ")[2]
+
+
+def test_a_command_is_registered_by_its_synopsis(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("snapshot create", "snapshot list"):
+        monkeypatch.setitem(COMMANDS, name, None)  # removed again after the test
+
+    @command("snapshot create ROOT NAME", "make one", "trinitylake snapshot create file:///x daily")
+    def _create(call: Any) -> Result:
+        return Result({"name": call.options.name, "root": call.root}, [call.options.name])
+
+    @command("snapshot list ROOT", "list them", "trinitylake snapshot list file:///x")
+    def _list(_: Any) -> Result:
+        return Result([], ())
+
+    assert {"name": "daily", "root": "file:///x"} == run("snapshot", "create", "file:///x", "daily", "--json").json
+    assert [] == run("snapshot", "list", "file:///x", "--json").json
+    assert "snapshot needs one of: create, list" in run("snapshot").err
+    assert "snapshot needs one of: create, list" in run("snapshot", "drop").err
+
+
+def test_key_value_shows_no_value() -> None:
+    assert ("a", "b=c") == key_value("--x", "a=b=c")
+    with pytest.raises(ValueError, match=r"^--x takes KEY=VALUE; the key is missing$"):
+        key_value("--x", "=secret")
+
+
+def test_progress_prints_a_line_every_two_seconds() -> None:
+    clock, stream = iter([0.0, 1.0, 2.1, 2.2, 4.2]), io.StringIO()
+    progress = PrintedProgress(stream, clock=lambda: next(clock))
+    for done in (1, 2, 3, 4):
+        progress("nodes", done, None if done == 4 else 10)
+    progress.close()
+    assert "nodes: 2 of 10\nnodes: 4\n" == stream.getvalue()
+
+
+# -- as a program --------------------------------------------------------------------------------------
+
+
+def test_as_a_program(root: str) -> None:
+    done = _subprocess("apply", "-", stdin=CHANGES, TRINITYLAKE_ROOT=root)
+    assert (0, "") == (done.returncode, done.stderr)
+    listed = _subprocess("ls", root)
+    assert "namespace  größe-表" in listed.stdout.splitlines()
+    ascii_only = _subprocess("ls", root, "--json", PYTHONIOENCODING="ascii")
+    assert "größe-表" == json.loads(ascii_only.stdout)["objects"][0]["namespace"]
+    assert ascii_only.stdout.isascii()
+    missing = _subprocess("ls", root + "none", "--json")
+    assert (2, "NotALakehouse") == (missing.returncode, json.loads(missing.stdout)["error"]["type"])
+
+
+def test_commands_that_need_no_spark_do_not_import_it(root: str) -> None:
+    program = (
+        "import sys; from pipelines.cli import main;"
+        f"code = main(['ls', '{root}']) + main(['compact', '{root}', '--json']);"
+        "assert not [m for m in sys.modules if m.partition('.')[0] in ('pyspark', 'py4j', 'pandas', 's3fs', 'yaml')]"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_a_reader_that_goes_away_is_no_error_message(root: str) -> None:
+    with Lakehouse.open(root).transaction() as txn:
+        for number in range(5000):
+            txn.create_namespace(f"namespace-with-a-long-name-{number}")
+    shell = f"'{sys.executable}' -m pipelines.cli ls '{root}' | head -n 2"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (141, "", 2) == (done.returncode, done.stderr, len(done.stdout.splitlines()))
+
+
+def test_ctrl_c_ends_with_130_and_one_line(root: str) -> None:
+    program = (
+        "import sys; from pipelines.cli import main; print('up', file=sys.stderr, flush=True);"
+        f"sys.exit(main(['apply', '{root}', '-', '--json']))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert "up\n" == process.stderr.readline()
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)  # it waits for standard input
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (130, "error: interrupted\n") == (process.returncode, err)
+    assert "KeyboardInterrupt" == json.loads(out)["error"]["type"]
+
+
+@pytest.mark.spark
+def test_compact_on_spark_prints_json_and_nothing_else(root: str) -> None:
+    """The only output of a Spark job on standard output is the document; the engine makes no difference."""
+    lake = Lakehouse.open(root)
+    with lake.transaction() as txn:
+        for number in range(60):
+            txn.create_namespace(f"n{number}")
+    assert 0 == cli.main(["compact", root, "--engine", "local", "--quiet"])
+    with lake.refresh().transaction() as txn:
+        for number in range(0, 60, 2):
+            txn.alter_namespace(f"n{number}", {"a": "b"})
+    copy = root.rstrip("/") + "-copy/"
+    shutil.copytree(root.removeprefix("file://"), copy.removeprefix("file://"))
+    done = _subprocess("compact", root, "--json", "--quiet", "--master", "local[2]")
+    assert (0, "") == (done.returncode, done.stderr)
+    report = json.loads(done.stdout)
+    assert ("spark", 4, True) == (report["plan"]["engine"], report["version_after"], report["proved"])
+    assert 0 == cli.main(["compact", copy, "--engine", "local"])
+    assert Lakehouse.open(root).digest() == Lakehouse.open(copy).digest()
+    assert 0 == Lakehouse.open(root).stats().messages
+
+
+def test_a_missing_java_is_one_line(root: str) -> None:
+    with Lakehouse.open(root).transaction() as txn:
+        for number in range(60):
+            txn.create_namespace(f"n{number}")
+    assert 0 == cli.main(["compact", root, "--engine", "local"])
+    with Lakehouse.open(root).transaction() as txn:
+        txn.alter_namespace("n1", {"a": "b"})
+    done = _subprocess("compact", root, JAVA_HOME="/nowhere")
+    assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
+    assert "Spark needs Java 17 or newer" in done.stderr

@@ -1,0 +1,79 @@
+"""A tree in memory: node files in a dictionary, for tests of the algorithms alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trinitylake_core import nodefile
+from trinitylake_core.node import Node
+
+
+class MemorySink:
+    """Nodes by path; each goes through its file's bytes, so that nothing is shared by accident.
+
+    With ``batch`` the last nodes added can be taken back, as from a ``NodeWriter``.
+    """
+
+    def __init__(self, order: int, batch: int = 0) -> None:
+        self.order = order
+        self.min_keys = -(-order // 2) - 1
+        self.max_keys = order - 1
+        self.files: dict[str, bytes] = {}
+        self.read_paths: list[str] = []
+        self.added = 0
+        self._batch = batch
+
+    def read(self, path: str) -> Node:
+        """Return one node."""
+        self.read_paths.append(path)
+        return nodefile.decode(self.files[path], path)
+
+    def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes in order."""
+        return (self.read(path) for path in paths)
+
+    def prefetch(self, paths: Sequence[str]) -> None:
+        """Do nothing."""
+
+    def add(self, node: Node) -> str:
+        """Take a node, which must be one that may stand below a root."""
+        assert len(node.keys) <= self.max_keys, f"{len(node.keys)} keys at order {self.order}"
+        assert len(node.children) in {0, len(node.keys) + 1}
+        self.added += 1
+        path = f"node-{self.added}"
+        self.files[path] = bytes(nodefile.encode(node, self.order))
+        return path
+
+    def take_back(self, path: str) -> Node | None:
+        """Return a node added lately and forget it."""
+        if path not in self.files or int(path.removeprefix("node-")) <= self.added - self._batch:
+            return None
+        return nodefile.decode(self.files.pop(path), path)
+
+
+def prove_tree(sink: MemorySink, root: Node) -> None:
+    """Assert every invariant of a tree: order, ranges, widths, heights, counts."""
+    _prove(sink, root, None, None, top=True)
+
+
+def _prove(sink: MemorySink, node: Node, low: str | None, high: str | None, *, top: bool) -> tuple[int, int]:
+    assert (0 if top else sink.min_keys) <= len(node.keys) <= sink.max_keys
+    assert all(a < b for a, b in zip(node.keys, node.keys[1:], strict=False))
+    for key in (*node.keys, *node.buffer.keys):
+        assert low is None or low < key
+        assert high is None or key < high
+    keys, messages = len(node.keys), len(node.buffer)
+    assert node.is_leaf == (node.height == 0)
+    assert not node.children or len(node.keys) > 0, "a node with a single child"
+    for index, path in enumerate(node.children):
+        child = nodefile.decode(sink.files[path], path)
+        assert node.height is not None
+        assert node.height - 1 == child.height
+        left, right = node.bounds(index)
+        inside = _prove(sink, child, left or low, right or high, top=False)
+        assert node.child_keys is not None
+        assert node.child_messages is not None
+        assert inside == (node.child_keys[index], node.child_messages[index])
+        keys, messages = keys + inside[0], messages + inside[1]
+    assert (keys, messages) == (node.subtree_keys, node.subtree_messages)
+    return keys, messages
