@@ -41,13 +41,11 @@ class Watch:
         self.latest: tuple[str, int, int | None] | None = None
 
     def spark(self) -> SparkSession:
-        """Return the session, with the jobs of this thread tagged as this run's."""
+        """Return the session."""
         self._refuse_stopped()
-        session = self._start_session()
-        session.addTag(self._tag)
-        self._session = session
+        self._session = self._start_session()
         self._refuse_stopped()
-        return session
+        return self._session
 
     def progress(self, phase: str, done: int, total: int | None = None, /) -> None:
         """Tell how far the work is. Cheap: the main thread logs it now and then."""
@@ -62,19 +60,14 @@ class Watch:
             raise Stopped
 
     def stop(self) -> None:
-        """Make the work stop: interrupt its Spark jobs, and refuse its commit."""
+        """Make the work stop: interrupt its Spark jobs, and refuse its commit.
+
+        The session is this run's own, so everything on it is interrupted. Tags would not do: Spark classic
+        finds the jobs of a tag only from the thread that set it.
+        """
         self._stop.set()
         if self._session is not None:
-            self._session.interruptTag(self._tag)
-
-    def release(self) -> None:
-        """Take the tag off, at the end of the work and in its thread."""
-        if self._session is not None:
-            self._session.removeTag(self._tag)
-
-    @property
-    def _tag(self) -> str:
-        return f"dagster-{self._run_id}"
+            self._session.interruptAll()
 
     def _refuse_stopped(self) -> None:
         if self._stop.is_set():
@@ -127,8 +120,6 @@ def _carry_out(watch: Watch, work: Callable[[Watch], T], future: Future[T]) -> N
         future.set_exception(error)
     else:
         future.set_result(result)
-    finally:
-        watch.release()
 
 
 def _followed(context: dg.AssetExecutionContext, watch: Watch, future: Future[T], deadline: float) -> T:

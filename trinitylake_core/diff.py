@@ -7,9 +7,10 @@ first, and of two that start at the same pivot the higher one.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.keys import KeyCodec, ObjectName
@@ -43,12 +44,89 @@ def changes(rows: Iterable[Row], codec: KeyCodec) -> Iterator[Change]:
         yield Change(what, *codec.split(key), key, old, new)
 
 
-def diff_nodes(old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node) -> Iterator[Row]:
+@dataclass(frozen=True, slots=True)
+class Span:
+    """All keys with ``lo <= key < hi``; ``None`` = no end."""
+
+    lo: str | None = None
+    hi: str | None = None
+
+    def rows(self, keys: list[str]) -> slice:
+        """Return the rows of ascending keys that lie in the span."""
+        start = 0 if self.lo is None else bisect_left(keys, self.lo)
+        return slice(start, len(keys) if self.hi is None else bisect_left(keys, self.hi))
+
+    def meets(self, left: str | None, right: str | None) -> bool:
+        """Whether a key strictly between two pivots may lie in the span."""
+        below = right is not None and self.lo is not None and right <= self.lo
+        return not below and not (left is not None and self.hi is not None and left >= self.hi)
+
+
+EVERYWHERE: Final = Span()
+
+
+def diff_nodes(
+    old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, span: Span = EVERYWHERE
+) -> Iterator[Row]:
     """Yield the keys that differ between two trees of equal key encoding, in key order.
 
     Reads only nodes that are not shared, or for which messages wait that the other side does not have.
+    Of neighbouring spans that cover everything, the rows one after another are the rows of the whole.
     """
-    return _compare(_Stream(old_reader, old), _Stream(new_reader, new))
+    return _compare(_Stream(old_reader, old, span), _Stream(new_reader, new, span))
+
+
+@dataclass(frozen=True, slots=True)
+class Unshared:
+    """Where two trees differ, as far as their tops tell: pivots before subtrees that they do not share.
+
+    ``keys`` counts the keys below each pivot, on both sides; ``finer`` = reading more nodes would tell more.
+    """
+
+    keys: dict[str | None, int]
+    finer: bool
+
+
+def unshared(old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, want: int) -> Unshared:
+    """Return ``want`` subtrees or more that two trees do not share, or all of them. Opens no more than that takes."""
+    sides = ((old_reader, _subtrees(old_reader, old)), (new_reader, _subtrees(new_reader, new)))
+    while True:
+        _drop_shared(*(parts for _, parts in sides))
+        height = max((_height(part) for _, parts in sides for part in parts), default=0)
+        if height == 0 or sum(len(parts) for _, parts in sides) >= want:
+            break
+        for reader, parts in sides:
+            _open_all(reader, parts, height)
+    found: dict[str | None, int] = {}
+    for _, parts in sides:
+        for part in parts:
+            found[part.low] = found.get(part.low, 0) + part.inside
+    return Unshared(found, finer=height > 0)
+
+
+def _subtrees(reader: NodeReader, root: Node) -> list[_Part]:
+    return _Stream(reader, root).subtrees()
+
+
+def _height(part: _Part) -> int:
+    return (part.parent.height or 0) - 1 if part.parent is not None else 0
+
+
+def _drop_shared(old: list[_Part], new: list[_Part]) -> None:
+    others = {part.path: part for part in new}
+    shared = {part.path for part in old if part.path in others and part.same_messages(others[part.path])}
+    for parts in (old, new):
+        parts[:] = [part for part in parts if part.path not in shared]
+
+
+def _open_all(reader: NodeReader, parts: list[_Part], height: int) -> None:
+    """Open the subtrees of a height, in place."""
+    high = [part for part in parts if _height(part) == height]
+    parts[:] = [part for part in parts if _height(part) != height]
+    for part in high:
+        stream = _Stream.below(reader, part)
+        stream.open()
+        parts += stream.subtrees()
 
 
 def diff_foreign(
@@ -84,6 +162,8 @@ class _Part:
     messages: Messages | None = None
     low: str | None = None
     depth: int = 0
+    inside: int = 0
+    """Keys in the subtree, as its parent counts them; 0 where it does not."""
 
     def same_messages(self, other: _Part) -> bool:
         """Whether the same changes wait for both subtrees."""
@@ -123,10 +203,23 @@ def _run(batch: Batch) -> _Part:
 class _Stream:
     """One side: its parts in key order, the next one last."""
 
-    def __init__(self, reader: NodeReader, root: Node) -> None:
+    def __init__(self, reader: NodeReader, root: Node | None, span: Span = EVERYWHERE) -> None:
         self._reader = reader
+        self._span = span
         self._parts: list[_Part] = []
-        self._expand(root, Messages(), None, 0)
+        if root is not None:
+            self._expand(root, Messages(), None, 0)
+
+    @classmethod
+    def below(cls, reader: NodeReader, part: _Part) -> _Stream:
+        """Return the stream of one subtree."""
+        stream = cls(reader, None)
+        stream._parts.append(part)
+        return stream
+
+    def subtrees(self) -> list[_Part]:
+        """Return the parts that are subtrees, in key order."""
+        return [part for part in reversed(self._parts) if part.path is not None]
 
     def head(self) -> _Part | None:
         """Return the next part that is not used up."""
@@ -149,15 +242,22 @@ class _Stream:
 
     def _expand(self, node: Node, newer: Messages, low: str | None, depth: int) -> None:
         messages = merged(node.pending, newer)
+        if self._span is not EVERYWHERE:
+            inside = self._span.rows(messages.keys)
+            messages = messages.slice(inside.start, inside.stop)
+        rows = self._span.rows(node.keys)
         if node.is_leaf:
-            self._parts.append(_run(applied(node.keys, node.values, messages)))
+            self._parts.append(_run(applied(node.keys[rows], node.values[rows], messages)))
             return
         parts: list[_Part] = []
-        for index, path in enumerate(node.children):
+        counts = node.child_keys or []
+        for index in range(max(0, rows.start - 1), min(rows.stop + 1, len(node.children))):
             left, right = node.bounds(index)
-            part = messages.between(left, right)
-            parts.append(_Part([], [], path, node, part, left or low, depth))
-            if index < len(node.keys):
+            if self._span.meets(left, right):
+                part = messages.between(left, right)
+                inside_child = counts[index] if index < len(counts) else 0
+                parts.append(_Part([], [], node.children[index], node, part, left or low, depth, inside_child))
+            if rows.start <= index < rows.stop:
                 row = slice(index, index + 1)
                 pivot = messages.on(node.keys[index])
                 parts.append(_run(applied(node.keys[row], node.values[row], pivot)))

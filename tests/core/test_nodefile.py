@@ -311,11 +311,12 @@ def circle_with_heights(surgery: Surgery, version: int) -> None:
 
 
 def circle_without_heights(surgery: Surgery, version: int) -> None:
+    inner = surgery.inner(version)
     for path, found in surgery.tree(version):
         with surgery.node(path) as node:
             node.height = None
             if node.children and found.height == 1:
-                node.children[:] = [surgery.inner(version), *node.children[1:]]
+                node.children[:] = [inner, *node.children[1:]]
 
 
 def leaf_for_inner(surgery: Surgery, version: int) -> None:

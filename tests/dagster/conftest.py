@@ -49,13 +49,15 @@ def lake(tmp_path: Path) -> Lakehouse:
 @pytest.fixture
 def settings(lake: Lakehouse) -> LakehouseSettings:
     """Return the stanza of ``lake``."""
-    return LakehouseSettings.model_validate({
-        "name": "sales-eu",
-        "root": lake.root,
-        "spark": {"master": "local[2]"},
-        "compaction": {"messages": 5, "min_interval": "1h"},
-        "schedules": {"maintenance": "0 3 * * *"},
-    })
+    return LakehouseSettings.model_validate(
+        {
+            "name": "sales-eu",
+            "root": lake.root,
+            "spark": {"master": "local[2]"},
+            "compaction": {"messages": 5, "min_interval": "1h"},
+            "schedules": {"maintenance": "0 3 * * *"},
+        }
+    )
 
 
 @pytest.fixture

@@ -21,9 +21,7 @@ STEP = "lakehouse__sales_eu__"
 
 def run(defs: dg.Definitions, job: str, instance: dg.DagsterInstance, **more: Any) -> dg.ExecuteInProcessResult:
     """Return the result of a job of the lakehouse ``sales-eu``."""
-    return defs.resolve_job_def(f"sales_eu_{job}").execute_in_process(
-        instance=instance, raise_on_error=False, **more
-    )
+    return defs.resolve_job_def(f"sales_eu_{job}").execute_in_process(instance=instance, raise_on_error=False, **more)
 
 
 def metadata(result: dg.ExecuteInProcessResult, name: str) -> dict[str, Any]:
@@ -110,7 +108,11 @@ def test_a_broken_node_fails_the_check_and_stops_what_comes_after(
 
 @pytest.mark.parametrize("status", ["CANCELING", "CANCELED"])
 def test_a_cancelled_run_does_not_commit(
-    status: str, settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    status: str,
+    settings: LakehouseSettings,
+    lake: Lakehouse,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also when the signal never came through: the status of the run is read right before the commit."""
     compact = compaction.run
@@ -133,7 +135,11 @@ def test_a_cancelled_run_does_not_commit(
 
 @pytest.mark.spark
 def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
-    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, spark: Any, monkeypatch: pytest.MonkeyPatch
+    settings: LakehouseSettings,
+    lake: Lakehouse,
+    instance: dg.DagsterInstance,
+    spark: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A Spark job of minutes ends within seconds, and the failure says so."""
     reached = []
@@ -147,7 +153,9 @@ def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
 
     monkeypatch.setattr(compaction, "run", slow)
     monkeypatch.setattr(watched, "_POLL_SECONDS", 0.1)
-    hurried = settings.model_copy(update={"compaction": settings.compaction.model_copy(update={"timeout": watched.timedelta(seconds=4)})})
+    hurried = settings.model_copy(
+        update={"compaction": settings.compaction.model_copy(update={"timeout": watched.timedelta(seconds=4)})}
+    )
     result = run(merged((hurried,), SparkResource(keep_running=True)), "compaction", instance)
     assert (False, ["end"]) == (result.success, reached)
     (failure,) = result.get_step_failure_events()

@@ -91,7 +91,9 @@ def test_no_secret_is_in_what_the_webserver_is_told(monkeypatch: object) -> None
     os.environ["NOT_SET_ANYWHERE"] = "hunter2"
     try:
         defs = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses)
-        served = str([(node.key, node.metadata, node.description) for node in defs.get_repository_def().asset_graph.asset_nodes])
+        served = str(
+            [(node.key, node.metadata, node.description) for node in defs.get_repository_def().asset_graph.asset_nodes]
+        )
     finally:
         del os.environ["NOT_SET_ANYWHERE"]
     assert "hunter2" not in served

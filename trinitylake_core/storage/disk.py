@@ -70,7 +70,7 @@ def replace_unsynced(temporary: str, target: str) -> None:
         if not failed:
             os.unlink(temporary)
             return
-    os.replace(temporary, target)
+    os.rename(temporary, target)
 
 
 def remove_quietly(path: str) -> None:
