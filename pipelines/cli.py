@@ -34,6 +34,7 @@ from trinitylake_core.errors import (
     InvalidInput,
     NamespaceNotEmpty,
     NotFound,
+    ReadOnly,
     Refused,
     StorageError,
     TrinityLakeError,
@@ -51,6 +52,7 @@ _EXIT_CODES: Final[tuple[tuple[type[TrinityLakeError], int], ...]] = (
     (NotFound, WRONG_INPUT),
     (AlreadyExists, WRONG_INPUT),
     (NamespaceNotEmpty, WRONG_INPUT),
+    (ReadOnly, WRONG_INPUT),  # another root is meant: it can never work on this one
     (Refused, REFUSED),
     (Corrupt, FAILED),
     (StorageError, FAILED),
