@@ -142,7 +142,7 @@ def _task(
 
 
 def flush_subtree(store: NodeStore, row: Mapping[str, Any], stamp: int) -> dict[str, Any]:
-    """Flush one subtree, prove it, and write its nodes; not yet durable. Its root comes back inline if it is underfull."""
+    """Flush one subtree, prove it, and write its nodes, not yet durably; an underfull root comes back inline."""
     writer = NodeWriter(store)
     rewriter = Rewriter(writer, stamp, prove=True)
     ref = Ref(row["height"], path=row["path"], pending=Messages(row["keys"], row["values"], row["txns"]))

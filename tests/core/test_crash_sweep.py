@@ -1,0 +1,71 @@
+"""Every operation, disturbed at every one of its storage requests: fail, lose the answer, kill.
+
+After each point the newest version is the old or the new one, whole; `check` is clean; every version before reads the
+same; the operation can be repeated; nothing acknowledged is missing (``tests/support/sweep.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.s3_servers import S3Server
+from tests.support.sweep import OPERATIONS, DiskPlace, Operation, Place, S3Place, Sweep
+
+EVERY_ON_S3 = 3
+Run = Callable[[Operation, Place, int], None]
+names = pytest.mark.parametrize("name", OPERATIONS)
+
+
+@pytest.fixture(scope="session")
+def points(request: pytest.FixtureRequest) -> Iterator[dict[str, dict[str, tuple[int, int]]]]:
+    """Points tried and requests there are, by place and operation; printed at the end."""
+    tried: dict[str, dict[str, tuple[int, int]]] = {}
+    yield tried
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    for place, each in tried.items():
+        told = ", ".join(f"{name} {count}/{requests}" for name, (count, requests) in each.items())
+        line = f"crash sweep on {place}: {sum(count for count, _ in each.values())} points ({told})"
+        if reporter is not None:
+            reporter.write_line(f"\n{line}")
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, points: dict[str, dict[str, tuple[int, int]]], record_property: Callable[[str, object], None]
+) -> Run:
+    """Return what sweeps an operation at a place and counts the points."""
+
+    def sweep(operation: Operation, place: Place, every: int) -> None:
+        swept = Sweep(operation, place, tmp_path / "scratch")
+        tried = swept.run(every)
+        record_property("points", dict(tried))
+        points.setdefault(place.name, {})[operation.name] = (tried.total(), swept.prepared.requests)
+        assert tried.total() > 0
+
+    return sweep
+
+
+@names
+def test_on_disk(name: str, tmp_path: Path, run: Run) -> None:
+    """Every request of every operation."""
+    directory = tmp_path / "place"
+    directory.mkdir()
+    run(OPERATIONS[name], DiskPlace(directory), 1)
+
+
+@pytest.mark.s3
+@names
+def test_on_s3_sampled(name: str, moto_server: S3Server, run: Run) -> None:
+    """A third of the points; each way of disturbing begins at another request."""
+    run(OPERATIONS[name], S3Place(moto_server), EVERY_ON_S3)
+
+
+@pytest.mark.s3
+@pytest.mark.slow
+@names
+def test_on_s3(name: str, moto_server: S3Server, run: Run) -> None:
+    """Every request of every operation."""
+    run(OPERATIONS[name], S3Place(moto_server), 1)

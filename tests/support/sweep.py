@@ -1,0 +1,629 @@
+"""The crash sweep: every operation, disturbed at every one of its storage requests, on any storage.
+
+To join, an operation adds one :class:`Operation` to ``OPERATIONS``. It is prepared once on a disk and run once
+unharmed; then its requests are failed, lost and killed one after another, each time from the same files. What
+is left is looked at without the storage that was disturbed: it is copied to a directory first.
+"""
+
+from __future__ import annotations
+
+import abc
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import tempfile
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from google.protobuf.message import Message
+
+from pipelines import compaction, upgrade
+from tests.support.faults import FaultPlan, Mode, attach
+from tests.support.lakes import FAST, filled, new_lake
+from tests.support.moto_s3 import RAW
+from tests.support.s3_servers import S3Server
+from trinitylake_core import Lakehouse
+from trinitylake_core.check import check_lakehouse, check_version
+from trinitylake_core.commit import now_millis
+from trinitylake_core.errors import (
+    AlreadyExists,
+    NotALakehouse,
+    SnapshotNotFound,
+    StorageError,
+    TransactionNotFound,
+    TrinityLakeError,
+)
+from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
+from trinitylake_core.storage import Storage, open_storage, s3
+from trinitylake_core.transaction import Transaction
+
+Files = dict[str, bytes]
+Open = Callable[[str], Storage]
+"""Opens the storage at a path below the place of the sweep."""
+Action = Callable[[], object]
+State = dict[str, Any]
+MODES: Final[tuple[Mode, ...]] = ("fail", "fail_from", "lose", "lose_from", "kill", "kill_after")
+MENDED: Final = frozenset({"fail", "lose"})
+"""One request that fails, or whose answer is lost, is no failure of the operation."""
+HURRY: Final = {"retries": 2, "retry_base_seconds": 0}
+_CHILD_SECONDS: Final = 60
+_TEMPORARY: Final = re.compile(r"_tmp-[0-9a-f]{32}")
+
+
+# -- operations ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One kind of operation.
+
+    Attributes:
+        name: what the tests call it.
+        prepare: makes the lakehouse before the operation below a directory, and returns an argument for ``begin``.
+        begin: opens what the operation needs, which is not disturbed, and returns the operation, which is.
+        done: what the operation raises when it is repeated although it was done.
+        repeat: the repetition, if it is another one; takes whether the operation was acknowledged.
+        target: where the lakehouse lies that the operation makes or changes.
+        steps: whether it makes more than one version, so that a failure may leave some of them.
+        expect: proves by the requests of the unharmed run that this is the operation it claims to be.
+    """
+
+    name: str
+    prepare: Callable[[Path], Any]
+    begin: Callable[[Open, Any], Action]
+    done: tuple[type[TrinityLakeError], ...] = ()
+    repeat: Callable[[Open, Any, bool], object] | None = None
+    target: str = ""
+    steps: bool = False
+    expect: Callable[[list[tuple[str, str]], list[State | None]], bool] = lambda log, states: True
+
+
+SAVED: Final = "5a5e0000-0000-4000-8000-000000000001"
+SIZES: Final = {"order": 4, "node_file_max_size_bytes": 4500}
+
+
+def _empty(directory: Path) -> None:
+    (directory / "lake").mkdir()
+
+
+def _lake(directory: Path) -> Lakehouse:
+    return filled(new_lake(directory), tables=12, namespaces=2, changes=4)
+
+
+def _some(directory: Path) -> None:
+    _lake(directory)
+
+
+def _with_snapshot(directory: Path) -> None:
+    _lake(directory).create_snapshot("old")
+
+
+def _with_saved(directory: Path) -> None:
+    _save(_lake(directory))
+
+
+def _with_drops(directory: Path) -> int:
+    lake = _lake(directory)
+    version = lake.version
+    with lake.transaction() as txn:
+        txn.drop_namespace("ns0", cascade=True)
+        txn.alter_table("ns1", "t001", properties={"a": "b"})
+    return version
+
+
+def _source(directory: Path) -> None:
+    above = directory / "lake" / "src"
+    above.mkdir(parents=True)
+    lake = filled(new_lake(above), tables=4, namespaces=1, changes=2)
+    with lake.transaction() as txn:
+        txn.drop_table("ns0", "t001")
+
+
+def _before(happens: Callable[[Lakehouse, Lakehouse, int], bool]) -> Callable[[Path], int]:
+    """Return a preparation that stops before the commit of two tables in which something happens."""
+
+    def prepare(directory: Path) -> int:
+        lake = _lake(directory)
+        for number in range(60):
+            files = read_files(directory / "lake")
+            before = lake.at(version=lake.version)
+            _commit_pair(lake, number)
+            nodes = sum("-node-" in path for path in read_files(directory / "lake").keys() - files.keys())
+            if happens(before, lake.refresh(), nodes):
+                write_files(directory / "lake", files)
+                return number
+        raise AssertionError("it never happened")
+
+    return prepare
+
+
+def _commit_pair(lake: Lakehouse, number: int) -> None:
+    with lake.transaction() as txn:
+        txn.create_table("ns0", f"a{number:03}")
+        txn.create_table("ns1", f"z{number:03}")
+
+
+def _flushes(before: Lakehouse, after: Lakehouse, nodes: int) -> bool:
+    return nodes > 0 and before.stats().height == after.stats().height
+
+
+def _splits(before: Lakehouse, after: Lakehouse, nodes: int) -> bool:
+    return nodes > 0 and before.stats().height != after.stats().height
+
+
+def _small_commit(txn: Transaction) -> None:
+    with txn:
+        txn.create_table("ns0", "new", properties={"owner": "me"})
+        txn.alter_table("ns1", "t001", properties={"a": "b"})
+
+
+def _late(lake: Lakehouse) -> Transaction:
+    began = now_millis() - lake.definition.txn_ttl_millis * 6 // 10
+    return Transaction(lake.files, lake.root_node, began_at_millis=began)
+
+
+def _save(lake: Lakehouse) -> None:
+    with Transaction(lake.files, lake.root_node, transaction_id=SAVED) as txn:
+        txn.create_table("ns0", "saved1")
+        txn.create_table("ns1", "saved2")
+        txn.save()
+
+
+def _resume(lake: Lakehouse) -> None:
+    lake.resume_transaction(SAVED).commit()
+
+
+def _save_or_publish(open_at: Open, arg: Any, acknowledged: bool) -> None:  # noqa: FBT001
+    lake = Lakehouse.open(open_at(""))
+    try:
+        _resume(lake)
+    except TransactionNotFound:
+        assert not acknowledged, "a saved transaction was acknowledged and is gone"
+        _save(lake)
+        _resume(lake)
+
+
+def _compact(lake: Lakehouse) -> None:
+    compaction.run(None, lake, compaction.Config(engine="local", reason="sweep"))
+
+
+def _compact_rebased(open_at: Open, arg: Any) -> Action:
+    lake, writer = Lakehouse.open(open_at("")), Lakehouse.open(open_storage(*open_at("").spec()))
+
+    def write_meanwhile() -> None:
+        if "meanwhile" not in writer.refresh().tables("ns0"):
+            with writer.transaction() as txn:
+                txn.create_table("ns0", "meanwhile"[:8])
+
+    config = compaction.Config(engine="local", before_commit=write_meanwhile)
+    return lambda: compaction.run(None, lake, config)
+
+
+def _upgrade(open_at: Open, history: bool) -> Action:  # noqa: FBT001
+    source = Lakehouse.open(open_at("src/lake/"))
+    target = open_at("dst/")
+    config = upgrade.Config(history=history, engine="local")
+    return lambda: upgrade.run(None, source, target, config)
+
+
+def _on(action: Callable[[Lakehouse], object]) -> Callable[[Open, Any], Action]:
+    """Return a ``begin`` for an operation on an open lakehouse."""
+
+    def begin(open_at: Open, arg: Any) -> Action:
+        lake = Lakehouse.open(open_at(""))
+        return lambda: action(lake)
+
+    return begin
+
+
+def _with_argument(action: Callable[[Lakehouse, Any], object]) -> Callable[[Open, Any], Action]:
+    def begin(open_at: Open, arg: Any) -> Action:
+        lake = Lakehouse.open(open_at(""))
+        return lambda: action(lake, arg)
+
+    return begin
+
+
+def _height(states: list[State | None]) -> list[int | None]:
+    return [None if state is None else state["height"] for state in states]
+
+
+def _writes_nodes(log: list[tuple[str, str]]) -> bool:
+    return any(kind == "put" and "-node-" in path for kind, path in log)
+
+
+_WHERE = Literal["disk", "s3"]
+OPERATIONS: Final[dict[str, Operation]] = {
+    operation.name: operation
+    for operation in (
+        Operation(
+            "create",
+            _empty,
+            lambda open_at, arg: lambda storage=open_at(""): Lakehouse.create(storage, **SIZES),
+            done=(AlreadyExists,),
+        ),
+        Operation("commit", _some, _on(lambda lake: _small_commit(lake.transaction())), done=(AlreadyExists,)),
+        Operation("commit-late", _some, _on(lambda lake: _small_commit(_late(lake))), done=(AlreadyExists,)),
+        Operation(
+            "commit-flushes",
+            _before(_flushes),
+            _with_argument(_commit_pair),
+            done=(AlreadyExists,),
+            expect=lambda log, states: _writes_nodes(log) and _height(states)[-2] == _height(states)[-1],
+        ),
+        Operation(
+            "commit-splits",
+            _before(_splits),
+            _with_argument(_commit_pair),
+            done=(AlreadyExists,),
+            expect=lambda log, states: _writes_nodes(log) and _height(states)[-2] != _height(states)[-1],
+        ),
+        Operation("compact", _some, _on(_compact), expect=lambda log, states: _writes_nodes(log)),
+        Operation("compact-rebased", _some, _compact_rebased, steps=True),
+        Operation("upgrade", _source, lambda open_at, arg: _upgrade(open_at, history=False), target="dst/", steps=True),
+        Operation(
+            "upgrade-history",
+            _source,
+            lambda open_at, arg: _upgrade(open_at, history=True),
+            target="dst/",
+            steps=True,
+            expect=lambda log, states: len(states) == 5,
+        ),
+        Operation("save", _some, _on(_save), repeat=_save_or_publish),
+        Operation("resume", _with_saved, _on(_resume), done=(TransactionNotFound,)),
+        Operation("snapshot", _some, _on(lambda lake: lake.create_snapshot("new")), done=(AlreadyExists,)),
+        Operation(
+            "snapshot-partial",
+            _some,
+            _on(lambda lake: lake.create_snapshot("new", kind="partial")),
+            done=(AlreadyExists,),
+            expect=lambda log, states: _writes_nodes(log),
+        ),
+        Operation("snapshot-drop", _with_snapshot, _on(lambda lake: lake.drop_snapshot("old")), done=(SnapshotNotFound,)),
+        Operation(
+            "rollback",
+            _with_drops,
+            _with_argument(lambda lake, version: lake.rollback(version=version, reason="sweep")),
+        ),
+        Operation(
+            "restore",
+            _with_drops,
+            _with_argument(lambda lake, version: lake.restore(["ns0", "ns0.*"], version=version, reason="sweep")),
+        ),
+        # expire, clean and export join here
+    )
+}
+
+
+# -- places --------------------------------------------------------------------------------------------
+
+
+class Place(abc.ABC):
+    """Where a sweep happens; its files are read and set behind the storage's back."""
+
+    name: _WHERE
+    root: str
+    options: Mapping[str, Any]
+
+    @abc.abstractmethod
+    def files(self) -> Files:
+        """Return every file."""
+
+    @abc.abstractmethod
+    def reset(self, files: Files) -> None:
+        """Make the files exactly these."""
+
+
+class DiskPlace(Place):
+    """A directory. Durable, so that the barriers are requests, too."""
+
+    name = "disk"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.root = directory.as_uri() + "/"
+        self.options = HURRY
+
+    def files(self) -> Files:
+        """Return every file but the temporary ones that a killed process left."""
+        return read_files(self.directory)
+
+    def reset(self, files: Files) -> None:
+        """Write only what differs."""
+        write_files(self.directory, files)
+
+
+class S3Place(Place):
+    """A prefix of moto's bucket."""
+
+    name = "s3"
+
+    def __init__(self, server: S3Server) -> None:
+        self.root = server.new_root()
+        self.options = {**server.options, **HURRY}
+        self._url = f"{server.endpoint}{RAW}{self.root.removeprefix('s3://')}"
+
+    def files(self) -> Files:
+        """Ask the server; one request, which no storage object counts."""
+        with urllib.request.urlopen(self._url, timeout=30) as answer:
+            found: Files = pickle.loads(answer.read())
+        return found
+
+    def reset(self, files: Files) -> None:
+        """Tell the server; one request."""
+        request = urllib.request.Request(self._url, data=pickle.dumps(files), method="PUT")
+        urllib.request.urlopen(request, timeout=30).close()
+
+
+def read_files(directory: Path) -> Files:
+    """Return every file below a directory, temporary ones aside."""
+    return {
+        os.path.relpath(os.path.join(above, name), directory): Path(above, name).read_bytes()
+        for above, _, names in os.walk(directory)
+        for name in names
+        if not _TEMPORARY.fullmatch(name)
+    }
+
+
+def write_files(directory: Path, files: Files) -> None:
+    """Make the files below a directory exactly these; empty directories may stay."""
+    here = {
+        os.path.relpath(os.path.join(above, name), directory) for above, _, names in os.walk(directory) for name in names
+    }
+    for path in here - files.keys():
+        (directory / path).unlink()
+    for path, data in files.items():
+        file = directory / path
+        if path not in here or file.read_bytes() != data:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+
+
+# -- what a lakehouse says -----------------------------------------------------------------------------
+
+
+def state_of(lake: Lakehouse) -> State:
+    """Return what a version says, without what is random: paths and the IDs in definitions."""
+    return {
+        "height": lake.stats().height,
+        "snapshots": [info.name for info in lake.snapshots()],
+        "objects": {entry.key: _plain(_definition(lake, entry)) for entry in lake.objects()},
+    }
+
+
+def _definition(lake: Lakehouse, entry: Any) -> Message:
+    if entry.kind == "namespace":
+        return lake.namespace(entry.namespace)
+    return lake.table(entry.namespace, entry.name)
+
+
+def _plain(definition: Message) -> str:
+    copy = type(definition)()
+    copy.CopyFrom(definition)
+    copy.ClearField("id")
+    return str(copy)
+
+
+def states(uri: str) -> list[State | None]:
+    """Return what each version of a lakehouse says; empty when there is none."""
+    try:
+        lake = Lakehouse.open(uri, storage_options=FAST)
+    except NotALakehouse:
+        return []
+    oldest = lake.stats().oldest_version
+    return [None if version < oldest else state_of(lake.at(version=version)) for version in range(lake.version + 1)]
+
+
+def violations(uri: str) -> list[str]:
+    """Return everything that is wrong with any version of a lakehouse, definitions included."""
+    lake = Lakehouse.open(uri, storage_options=FAST)
+    versions = lake.files.versions
+    found = [*check_lakehouse(versions, lake.root_node)]
+    for version in range(lake.stats().oldest_version, lake.version + 1):
+        found += check_version(versions, version, definitions=version == lake.version)
+    return [f"{each.invariant} {each.file}: {each.message}" for each in found]
+
+
+# -- the sweep -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Prepared:
+    """An operation, the files before it, and what its unharmed run does."""
+
+    operation: Operation
+    files: Files
+    arg: Any
+    before: list[State | None]
+    after: list[State | None] = field(default_factory=list)
+    removed: frozenset[str] = frozenset()
+    requests: int = 0
+    log: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a disturbed operation ended: acknowledged, failed, or killed."""
+
+    mode: Mode
+    at: int
+    error: Exception | None = None
+    killed: bool = False
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the operation said that it was done."""
+        return self.error is None and not self.killed
+
+
+@contextmanager
+def _copy(files: Files) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="sweep-") as name:
+        write_files(Path(name), files)
+        yield Path(name)
+
+
+def _opener(root: str, options: Mapping[str, Any], opened: list[Storage] | None = None) -> Open:
+    def open_at(path: str) -> Storage:
+        storage = open_storage(root + path, options)
+        if opened is not None:
+            opened.append(storage)
+        return storage
+
+    return open_at
+
+
+def disturbed(operation: Operation, arg: Any, root: str, options: Mapping[str, Any], plan: FaultPlan) -> None:
+    """Run an operation with every storage it opened under one plan, as the first of its process would."""
+    s3._proven.clear()
+    opened: list[Storage] = []
+    action = operation.begin(_opener(root, options, opened), arg)
+    for storage in opened:
+        attach(storage, plan)
+    action()
+
+
+def _in_child(name: str, arg: Any, root: str, options: Mapping[str, Any], mode: Mode, at: int) -> None:
+    disturbed(OPERATIONS[name], arg, root, options, FaultPlan(mode, at=at))
+
+
+def _killed(prepared: Prepared, place: Place, mode: Mode, at: int) -> Outcome:
+    arguments = (prepared.operation.name, prepared.arg, place.root, dict(place.options), mode, at)
+    child = _forking().Process(target=_in_child, args=arguments)
+    child.start()
+    child.join(_CHILD_SECONDS)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+        raise AssertionError(f"{prepared.operation.name} hung under {mode} at request {at}")
+    assert -signal.SIGKILL == child.exitcode, f"{mode} at request {at} ended with {child.exitcode}"
+    return Outcome(mode, at, killed=True)
+
+
+def _forking() -> Any:
+    """Return a context that forks children off a server which has everything imported and no threads."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.support.sweep", "s3fs"])
+    return context
+
+
+class Sweep:
+    """One operation at one place."""
+
+    def __init__(self, operation: Operation, place: Place, scratch: Path) -> None:
+        self.place = place
+        scratch.mkdir()
+        arg = operation.prepare(scratch)
+        files = read_files(scratch / "lake")
+        self.prepared = Prepared(operation, files, arg, states((scratch / "lake" / operation.target).as_uri()))
+        self._unharmed()
+
+    def _unharmed(self) -> None:
+        prepared, plan = self.prepared, FaultPlan("count")
+        self.place.reset(prepared.files)
+        disturbed(prepared.operation, prepared.arg, self.place.root, self.place.options, plan)
+        left = self.place.files()
+        with _copy(left) as copy:
+            prepared.after = states((copy / prepared.operation.target).as_uri())
+        prepared.requests, prepared.log = plan.count, plan.log
+        prepared.removed = frozenset(prepared.files.keys() - left.keys())
+        assert prepared.operation.expect(plan.log, prepared.after), "this is not the operation it claims to be"
+
+    def run(self, every: int = 1) -> Counter[str]:
+        """Disturb every request, or for each way of disturbing every third or so; return the points by mode."""
+        points: Counter[str] = Counter()
+        for number, mode in enumerate(MODES):
+            for at in range(1 + number % every, self.prepared.requests + 1, every):
+                self.point(mode, at)
+                points[mode] += 1
+        return points
+
+    def point(self, mode: Mode, at: int) -> None:
+        """Disturb one request, and prove that nothing is lost and everything goes on."""
+        self.place.reset(self.prepared.files)
+        outcome = self._disturb(mode, at)
+        left = self.place.files()
+        try:
+            self._prove(outcome, left)
+        except AssertionError as error:
+            kind, path = self.prepared.log[at - 1]
+            error.add_note(f"{self.prepared.operation.name} on {self.place.name}: {mode} at request {at}: {kind} {path}")
+            error.add_note(f"acknowledged: {outcome.acknowledged}; error: {outcome.error!r}")
+            raise
+
+    def _disturb(self, mode: Mode, at: int) -> Outcome:
+        prepared, place = self.prepared, self.place
+        if mode in {"kill", "kill_after"}:
+            return _killed(prepared, place, mode, at)
+        try:
+            disturbed(prepared.operation, prepared.arg, place.root, place.options, FaultPlan(mode, at=at))
+        except StorageError as error:
+            return Outcome(mode, at, error)
+        return Outcome(mode, at)
+
+    def _prove(self, outcome: Outcome, left: Files) -> None:
+        assert outcome.acknowledged or mode_may_fail(outcome.mode), "one failure must be mended"
+        self._prove_old_files(left)
+        with _copy(left) as copy:
+            uri = (copy / self.prepared.operation.target).as_uri() + "/"
+            found = states(uri)
+            if self.place.name == "s3":
+                assert len(found) == self._version_on_the_place() + 1
+            self._prove_versions(found, outcome)
+            assert not found or [] == violations(uri)
+            self._prove_repetition(copy, outcome, done=len(found) == len(self.prepared.after))
+            open_storage(uri, FAST).sweep_temporary(0)
+
+    def _prove_old_files(self, left: Files) -> None:
+        """No file that was there has changed; none is gone but those that the operation removes."""
+        mutable = self.prepared.removed | {HINT_FILE, BOUNDARY_FILE}
+        kept = {path: data for path, data in self.prepared.files.items() if path not in mutable}
+        assert [] == [path for path, data in kept.items() if left.get(path) != data]
+
+    def _version_on_the_place(self) -> int:
+        root = self.place.root + self.prepared.operation.target
+        try:
+            return Lakehouse.open(root, storage_options=dict(self.place.options)).version
+        except NotALakehouse:
+            return -1
+
+    def _prove_versions(self, found: list[State | None], outcome: Outcome) -> None:
+        """The newest version is one of those before, within or after the operation, whole; so are all others."""
+        before, after = len(self.prepared.before), len(self.prepared.after)
+        assert before <= len(found) <= after, f"{len(found) - 1} is the newest version"
+        assert self.prepared.after[: len(found)] == found
+        if outcome.acknowledged:
+            assert len(found) == after, "it was acknowledged and is not there"
+        elif outcome.error is not None and "unknown" not in str(outcome.error) and not self.prepared.operation.steps:
+            assert len(found) == before, "it said that it failed, and is there"
+
+    def _prove_repetition(self, copy: Path, outcome: Outcome, *, done: bool) -> None:
+        operation, arg = self.prepared.operation, self.prepared.arg
+        open_at = _opener(copy.as_uri() + "/", FAST)
+        try:
+            if operation.repeat is not None:
+                operation.repeat(open_at, arg, outcome.acknowledged)
+            else:
+                operation.begin(open_at, arg)()
+        except operation.done as error:
+            assert done, f"it was not done, and its repetition says {error!r}"
+        uri = (copy / operation.target).as_uri()
+        found = states(uri)[-1]
+        assert found is not None
+        if operation.repeat is None:
+            wanted = self.prepared.after[-1]
+            assert wanted is not None
+            assert (wanted["objects"], wanted["snapshots"]) == (found["objects"], found["snapshots"])
+        assert [] == violations(uri)
+
+
+def mode_may_fail(mode: Mode) -> bool:
+    """Whether an operation under this disturbance may end without an acknowledgement."""
+    return mode not in MENDED
