@@ -12,8 +12,8 @@ from dagster_project import reports
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
 from dagster_project.settings import LakehouseSettings
 from dagster_project.watched import Watch, watched
-from pipelines import compaction
-from trinitylake_core import Lakehouse
+from pipelines import compaction, stats
+from trinitylake_core import Corrupt, Lakehouse
 
 DEFINITION: Final = "lakehouse_definition"
 HEALTH: Final = "tree_health"
@@ -81,20 +81,32 @@ def tree_health(settings: LakehouseSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=key(settings, HEALTH),
         deps=[key(settings, DEFINITION)],
-        description="What one read of the root tells about the tree: objects, height, buffered messages (the debt "
-        "that a compaction pays), sizes. Each number is plotted over time.",
+        description="How the tree is: objects, height, buffered messages (the debt that a compaction pays), nodes and "
+        "bytes level by level, reads per lookup, and what a compaction would cost now. Numbers are plotted over time.",
         group_name=settings.slug,
         owners=settings.owners,
         kinds={"trinitylake"},
         tags=tags(settings),
     )
-    def health() -> dg.MaterializeResult[Any]:
+    def health(spark: SparkResource) -> dg.MaterializeResult[Any]:
         lake = open_lakehouse(settings)
         return dg.MaterializeResult(
-            metadata=reports.of_stats(lake.stats()), data_version=dg.DataVersion(str(lake.version))
+            metadata=_health(lake, settings, spark), data_version=dg.DataVersion(str(lake.version))
         )
 
     return health
+
+
+def _health(lake: Lakehouse, settings: LakehouseSettings, spark: SparkResource) -> reports.Metadata:
+    summary = lake.stats()
+    if not settings.health.levels:
+        return reports.of_stats(summary)
+    large = (summary.objects or 0) >= settings.health.spark_from_objects
+    session = partial(spark_session, spark, settings) if large else None
+    try:
+        return reports.of_deep(stats.deep(lake, session))
+    except Corrupt as error:  # the integrity check comes next and tells everything that is broken
+        return reports.of_stats(summary) | {"levels_not_measured": str(error)}
 
 
 def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:

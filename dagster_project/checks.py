@@ -5,7 +5,7 @@ from itertools import islice
 import dagster as dg
 
 from dagster_project import reports
-from dagster_project.assets import COMPACTION, key
+from dagster_project.assets import HEALTH, key
 from dagster_project.resources import open_lakehouse
 from dagster_project.settings import LakehouseSettings
 
@@ -19,11 +19,11 @@ def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
     """Return the check that nothing of the newest version is broken. It stops whatever comes after."""
 
     @dg.asset_check(
-        asset=key(settings, COMPACTION),
+        asset=key(settings, HEALTH),
         name="integrity",
         blocking=True,
         description="Reads every node of the newest version and proves each invariant of the format. Findings are "
-        "listed with what to do. Nothing that deletes runs after a finding.",
+        "listed with what to do. After a finding nothing that rewrites or deletes runs.",
     )
     def check() -> dg.AssetCheckResult:
         lake = open_lakehouse(settings)

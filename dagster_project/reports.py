@@ -10,6 +10,7 @@ import dagster as dg
 
 from pipelines import compaction
 from pipelines.report import human_bytes, utc
+from pipelines.stats import Deep
 from trinitylake_core import Stats, VersionInfo, Violation
 from trinitylake_core.definitions import IsolationLevel, LakehouseDef
 
@@ -19,6 +20,7 @@ FINDINGS_LIMIT: Final = 500
 _HISTORY: Final = (
     "version", "created_at", "operation", "changes", "objects", "messages", "height", "root_bytes", "author", "reason",
 )  # fmt: skip
+_LEVELS: Final = ("height", "nodes", "keys", "messages", "fill", "bytes", "over_target")
 _TYPES: Final = {int: "int", float: "float", bool: "bool"}
 
 
@@ -63,6 +65,23 @@ def of_stats(stats: Stats) -> Metadata:
         order=stats.order,
         root_bytes=stats.root_bytes,
         root_fill=stats.root_fill,
+    )
+
+
+def of_deep(health: Deep) -> Metadata:
+    """Return what a walk over the tree found: the sums are plotted, the levels are a table."""
+    rows = [{name: getattr(level, name) for name in _LEVELS} for level in health.levels]
+    plan = health.compaction
+    return of_stats(health.summary) | given(
+        nodes=health.nodes,
+        tree_bytes=health.bytes,
+        reads_per_lookup=health.reads_per_lookup,
+        reads_per_lookup_after_compaction=health.reads_per_lookup_after,
+        hint_lag=health.hint_lag,
+        nodes_over_target_size=sum(level.over_target for level in health.levels),
+        nodes_a_compaction_would_rewrite=None if plan is None else plan.nodes,
+        bytes_a_compaction_would_write=None if plan is None else plan.bytes,
+        levels=table(rows, _LEVELS),
     )
 
 

@@ -104,6 +104,16 @@ class Compaction(Model):
     timeout: Duration = timedelta(hours=6)
 
 
+class Health(Model):
+    """How health is measured: by a walk over all ``levels`` of the tree, or by the root alone.
+
+    From ``spark_from_objects`` objects on Spark walks.
+    """
+
+    levels: bool = True
+    spark_from_objects: int = Field(default=1_000_000, ge=0)
+
+
 class SnapshotPolicy(Model):
     """How many snapshots of a period are kept."""
 
@@ -140,6 +150,7 @@ class LakehouseSettings(Model):
     storage_options: Options = Field(default_factory=dict)
     spark: Spark = Spark()
     schedules: Schedules = Schedules()
+    health: Health = Health()
     compaction: Compaction = Compaction()
     snapshots: Mapping[Period, SnapshotPolicy] = Field(default_factory=dict)
     retention: Retention = Retention()

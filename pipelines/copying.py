@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -10,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pipelines.session import session_parallelism, ship_packages
-from trinitylake_core.errors import CorruptDefinition, FileMissing
+from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, StorageError
 from trinitylake_core.storage import Storage, open_storage
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 CHUNK: Final = 20_000
 """Paths a Spark job copies: what the driver holds at once."""
@@ -33,6 +35,8 @@ class Copied:
     skipped: int = 0
     bytes: int = 0
     missing: tuple[str, ...] = ()
+    requests: int = 0
+    """Counted by :func:`copy_new` only."""
 
     def __add__(self, other: Copied) -> Copied:
         return Copied(
@@ -40,6 +44,7 @@ class Copied:
             self.skipped + other.skipped,
             self.bytes + other.bytes,
             self.missing + other.missing,
+            self.requests + other.requests,
         )
 
 
@@ -123,3 +128,85 @@ def _task(
         yield pa.RecordBatch.from_pylist([row], schema=_OUTPUT)
 
     return copy_partition
+
+
+# -- what is known not to be there ---------------------------------------------------------------------
+
+Check = Callable[[str, bytes], None]
+"""Raises ``Corrupt`` if the bytes of a file are not what a file of its name holds."""
+_NEW_DDL: Final = "copied bigint, bytes bigint, requests bigint"
+_NEW: Final = pa.schema([("copied", pa.int64()), ("bytes", pa.int64()), ("requests", pa.int64())])
+_OURS: Final = re.compile(r"\b(Corrupt(?:Node|Definition)?|StorageError): ([^\n]+)")
+
+
+def copy_new(source: Storage, target: Storage, paths: Sequence[str], check: Check) -> Copied:
+    """Copy files that are not at the target, or are cut short there, and compare what arrived. Durable afterwards.
+
+    One ``get`` at the source, one ``put`` and one ``get`` at the target for each.
+
+    Raises:
+        Corrupt: a file is missing or damaged at the source.
+        StorageError: what was read back is not what was written.
+    """
+    before = (source.counts.snapshot(), target.counts.snapshot())
+    done = Copied()
+    for start in range(0, len(paths), _BATCH):
+        files = [_sound(source, path, data, check) for path, data in source.read_many(paths[start : start + _BATCH])]
+        target.write_many(files)
+        for (path, data), (_, arrived) in zip(files, target.read_many([path for path, _ in files]), strict=True):
+            if arrived != data:
+                raise StorageError(f"{target.root}{path} is not what was written to it; copy it again")
+        done += Copied(copied=len(files), bytes=sum(len(data) for _, data in files))
+    target.barrier()
+    done.requests = (source.counts - before[0]).requests() + (target.counts - before[1]).requests()
+    return done
+
+
+def _sound(source: Storage, path: str, data: bytes | FileMissing, check: Check) -> tuple[str, bytes]:
+    if isinstance(data, FileMissing):
+        raise CorruptDefinition(f"file {path!r} is missing at {source.root}", path=path, invariant="I15")
+    check(path, data)
+    return path, data
+
+
+def copy_new_on_spark(
+    spark: SparkSession, source: Storage, target: Storage, paths: DataFrame, count: int, check: Check
+) -> Copied:
+    """Copy the ``count`` files in the column ``path`` as :func:`copy_new` does, in tasks."""
+    from pyspark.sql import functions as f
+
+    ship_packages(spark)
+    tasks = max(1, min(3 * session_parallelism(spark), -(-count // _BATCH)))
+    work = _new_task(source.spec(), target.spec(), check)
+    results = paths.select("path").repartition(tasks).mapInArrow(work, _NEW_DDL)
+    with our_errors():
+        row = results.agg(f.sum("copied"), f.sum("bytes"), f.sum("requests")).first()
+    copied, size, requests = (0, 0, 0) if row is None else (value or 0 for value in row)
+    return Copied(copied=copied, bytes=size, requests=requests)
+
+
+def _new_task(
+    source: tuple[str, Mapping[str, Any]], target: tuple[str, Mapping[str, Any]], check: Check
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def copy_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        one, two = open_storage(*source), open_storage(*target)
+        done = Copied()
+        for batch in batches:
+            done += copy_new(one, two, batch.column("path").to_pylist(), check)
+        row = {"copied": done.copied, "bytes": done.bytes, "requests": done.requests}
+        yield pa.RecordBatch.from_pylist([row], schema=_NEW)
+
+    return copy_partition
+
+
+@contextmanager
+def our_errors() -> Iterator[None]:
+    """Raise what a task raised as the error it was: Spark wraps it into one of its own."""
+    try:
+        yield
+    except Exception as error:
+        match = _OURS.search(str(error)) if type(error).__module__.startswith(("pyspark", "py4j")) else None
+        if match is None:
+            raise
+        kind = StorageError if match[1] == "StorageError" else Corrupt
+        raise kind(match[2]) from None

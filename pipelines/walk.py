@@ -8,7 +8,7 @@ of the lakehouse is on the driver; in this process it is a dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -107,15 +107,20 @@ def read_rows(target: Target, starts: Sequence[tuple[str, int, int]]) -> Iterato
             yield node_row(path, node, first, last, files=target.files)
 
 
-def walk_local(target: Target, starts: Iterable[Start]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of all nodes reachable from roots, highest first, in this process."""
+def walk_local(
+    target: Target, starts: Iterable[Start], known: Container[str] = frozenset()
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all nodes reachable from roots, highest first, in this process.
+
+    ``known`` nodes, and what only they reach, are left out.
+    """
     waiting: dict[int, dict[str, tuple[int, int]]] = {}
-    roots = [(start.path, start.first, start.last) for start in starts]
+    roots = [(start.path, start.first, start.last) for start in starts if start.path not in known]
     for row in read_rows(target, roots):
         _note_children(waiting, row)
         yield row
     for height in range(max(waiting, default=-1), -1, -1):
-        level = [(path, *versions) for path, versions in waiting.pop(height, {}).items()]
+        level = [(path, *versions) for path, versions in waiting.pop(height, {}).items() if path not in known]
         for row in read_rows(target, level):
             if row["height"] != height:
                 raise CorruptNode(
@@ -163,14 +168,22 @@ class SparkWalk:
 
 
 def walk_on_spark(
-    spark: SparkSession, target: Target, starts: DataFrame, progress: Callable[[str, int, int | None], None]
+    spark: SparkSession,
+    target: Target,
+    starts: DataFrame,
+    progress: Callable[[str, int, int | None], None],
+    known: DataFrame | None = None,
 ) -> SparkWalk:
-    """Walk from a DataFrame of roots (path, first, last). One Spark job a level."""
+    """Walk from a DataFrame of roots (path, first, last). One Spark job a level.
+
+    ``known`` nodes (a column ``path``), and what only they reach, are left out.
+    """
     from pyspark.sql import functions as f
 
     ship_packages(spark)
     parallelism = 3 * session_parallelism(spark)
     walk = SparkWalk()
+    starts = starts if known is None else starts.join(known, "path", "left_anti")
     level = _read_level(target, starts.repartition(parallelism)).persist()
     walk.levels.append(level)
     count, height = _count(level)
@@ -180,6 +193,7 @@ def walk_on_spark(
         above = walk.nodes().where(f.col("height") >= height)
         children = above.where(f.col("height") == height).select(f.explode("children").alias("path"), "first", "last")
         distinct = children.groupBy("path").agg(f.min("first").alias("first"), f.max("last").alias("last"))
+        distinct = distinct if known is None else distinct.join(known, "path", "left_anti")
         level = _read_level(target, distinct.repartition(parallelism), height - 1).persist()
         walk.levels.append(level)
         count, _ = _count(level)

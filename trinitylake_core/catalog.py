@@ -179,8 +179,8 @@ class CatalogView(abc.ABC):
 def entries(
     reader: tree.NodeReader, node: Node, codec: KeyCodec, within: KeyRange = names.EVERYTHING
 ) -> Iterator[ObjectEntry]:
-    """Yield the objects below a root node, in key order."""
-    for keys, values in tree.scan(reader, node):
+    """Yield the objects below a root node, in key order, or those in a range of keys."""
+    for keys, values in tree.scan(reader, node, within):
         for key, path in zip(keys, values, strict=True):
             yield ObjectEntry(*codec.split(key), key, path)
 

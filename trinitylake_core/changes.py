@@ -8,8 +8,8 @@ from typing import Any
 from trinitylake_core import spec
 from trinitylake_core.commit import Draft, Files, new_id, whoami
 from trinitylake_core.definitions import LakehouseDef, encode
-from trinitylake_core.errors import CommitConflict, PlanOutdated
-from trinitylake_core.locations import lakehouse_def_path
+from trinitylake_core.errors import CommitConflict, PlanOutdated, SnapshotNotFound, VersionExpired
+from trinitylake_core.locations import lakehouse_def_path, root_path
 from trinitylake_core.node import Messages, Node
 from trinitylake_core.nodestore import NodeWriter
 from trinitylake_core.versions import Root, copy_of_definition
@@ -72,6 +72,39 @@ class NewDefinition(SameContent):
         return super().build(base, created_at_millis, writer)
 
 
+class Expired(SameContent):
+    """A version with a new boundary, and without the snapshots that have expired. Conflicts with nothing.
+
+    ``edit`` returns the lakehouse definition to go on with and the facts about it, or raises; it is asked again
+    after a lost race. The boundary is never lowered.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        oldest_version: int,
+        summary: dict[str, Any],
+        edit: Callable[[LakehouseDef], tuple[LakehouseDef, dict[str, Any]]],
+    ) -> None:
+        super().__init__(spec.OP_EXPIRE, summary)
+        self._files = files
+        self._oldest = oldest_version
+        self._told = summary
+        self._edit = edit
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the base's node under the new boundary. One ``put`` if the definition changes, else none."""
+        before = self._files.definition(base)
+        definition, about = self._edit(before)
+        self._system = {spec.OLDEST_VERSION: str(max(base.oldest_version, self._oldest))}
+        if definition != before:
+            path, data = lakehouse_def_path(), encode(definition)
+            self._files.storage.write_many([(path, data)])
+            self._system |= definition_rows(path, data)
+        self._summary = self._told | about
+        return super().build(base, created_at_millis, writer)
+
+
 class Compacted:
     """A root whose messages were pushed down; whatever writers commit meanwhile is appended to it again.
 
@@ -84,6 +117,7 @@ class Compacted:
         self._summary = summary
         self._txn = new_id()
         self._before_create = before_create
+        self._compacted: int | None = None
         self.rebased_over = 0
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
@@ -96,7 +130,13 @@ class Compacted:
 
     def rebase(self, base: Root, newer: Sequence[Root]) -> None:
         """Take over the messages of newer versions, oldest first. Raises ``TreeReplaced``."""
-        del base
+        self._compacted = base.version if self._compacted is None else self._compacted
+        if newer[-1].oldest_version > self._compacted:
+            raise TreeReplaced(
+                f"version {self._compacted} expired while it was compacted, and nodes that only it holds may be "
+                "removed at any moment; compact again from the newest version",
+                version=newer[-1].version,
+            )
         for root in newer:
             if root.operation in spec.QUIET_OPERATIONS:
                 continue
@@ -142,9 +182,47 @@ class RolledBack:
         return path, data
 
     def rebase(self, base: Root, newer: Sequence[Root]) -> None:
-        """Stop: the plan was made for another version. With ``force`` go on. Raises ``PlanOutdated``."""
+        """Stop: the plan was made for another version. With ``force`` go on, if the target is still kept.
+
+        What changes no object (compaction, snapshot, expiration) stops nothing.
+
+        Raises:
+            PlanOutdated, VersionExpired, SnapshotNotFound.
+        """
+        refuse_lost(self._files, newer[-1], self._target)
         if not self._force:
-            raise PlanOutdated(
-                f"version {newer[-1].version} was committed while the rollback from {base.version} was planned; "
-                "look at the new plan (--dry-run), or roll back whatever came in between too with --force"
+            refuse_changed(base.version, newer)
+
+
+def refuse_changed(planned_at: int, newer: Sequence[Root]) -> None:
+    """Raise ``PlanOutdated`` if one of the versions after a plan changed objects."""
+    loud = [root for root in newer if root.operation not in spec.QUIET_OPERATIONS]
+    if loud:
+        raise PlanOutdated(
+            f"somebody committed since the plan, which was made at version {planned_at}: {_named(loud)}; look at the "
+            "new plan (--dry-run), or undo whatever came in between too with --force"
+        )
+
+
+def _named(roots: Sequence[Root]) -> str:
+    shown = []
+    for root in roots[-3:][::-1]:
+        author, reason = root.summary.get("author", "somebody"), root.summary.get("reason")
+        shown.append(f"version {root.version} ({root.operation} by {author}{f': {reason}' if reason else ''})")
+    return ", ".join(shown) + (f" and {len(roots) - 3} more" if len(roots) > 3 else "")
+
+
+def refuse_lost(files: Files, newest: Root, wanted: Root) -> None:
+    """Refuse a version that ``newest`` no longer keeps: its files may be removed at any moment. No request.
+
+    Raises:
+        VersionExpired: it lies below the boundary, even if its root was not deleted yet.
+        SnapshotNotFound: it was read by a snapshot that was dropped meanwhile.
+    """
+    if wanted.path == root_path(wanted.version):
+        if wanted.version < newest.oldest_version:
+            raise VersionExpired(
+                f"version {wanted.version} has expired; the oldest one kept is {newest.oldest_version}"
             )
+    elif all(each.root_node_file_path != wanted.path for each in files.definition(newest).snapshots.values()):
+        raise SnapshotNotFound(f"the snapshot of version {wanted.version} was dropped meanwhile")

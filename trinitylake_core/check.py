@@ -252,6 +252,7 @@ class TreeCheck:
         return node
 
     def _entries(self, keys: Sequence[str], values: Sequence[str], path: str) -> Iterator[Violation]:
+        named: list[tuple[str, str, str]] = []
         for key, value in zip(keys, values, strict=True):
             try:
                 name = self._keys.decode(key)
@@ -267,18 +268,22 @@ class TreeCheck:
             except InvalidLocation as error:
                 yield violation("I11", path, str(error))
                 continue
-            if self._definitions:
-                yield from check_definition(self._storage, name.kind, str(name), value)
+            named.append((name.kind, str(name), value))
+        if self._definitions:
+            yield from check_definitions(self._storage, named)
 
 
-def check_definition(storage: Storage, kind: str, name: str, path: str) -> Iterator[Violation]:
-    """Yield what is wrong with one definition file. One ``get``."""
-    try:
-        decode_definition(kind, storage.read(path), path)
-    except FileMissing:
-        yield violation("I15", path, f"the definition of {kind} {name!r} is missing")
-    except Corrupt as error:
-        yield violation("I15", path, f"the definition of {kind} {name!r}: {error}")
+def check_definitions(storage: Storage, named: Sequence[tuple[str, str, str]]) -> Iterator[Violation]:
+    """Yield what is wrong with definition files, given as kind, name and valid path. One ``get`` each, in parallel."""
+    contents = storage.read_many([path for _, _, path in named])
+    for (kind, name, path), (_, data) in zip(named, contents, strict=True):
+        if isinstance(data, FileMissing):
+            yield violation("I15", path, f"the definition of {kind} {name!r} is missing")
+            continue
+        try:
+            decode_definition(kind, data, path)
+        except Corrupt as error:
+            yield violation("I15", path, f"the definition of {kind} {name!r}: {error}")
 
 
 def check_node(

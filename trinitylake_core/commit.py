@@ -188,15 +188,22 @@ def _attempt(files: Files, base: Root, change: Change, lifetime: _Lifetime) -> R
         if draft.disposable:
             remove_quietly(files.storage, writer.written)
         return None
-    if lifetime.fenced(base) and _has_expired(files, base):
+    if lifetime.fenced(base) and _has_expired(files, base, created=path):
         remove_quietly(files.storage, [path, *writer.written])
         raise _expired(base)
     return Root(base.version + 1, path, node, data)
 
 
-def _has_expired(files: Files, base: Root) -> bool:
+def _has_expired(files: Files, base: Root, *, created: str | None = None) -> bool:
     """Return whether the version after ``base`` lies below the boundary. One ``get``."""
-    return files.versions.boundary() > base.version + 1
+    try:
+        return files.versions.boundary() > base.version + 1
+    except StorageError as error:
+        if created is None:
+            raise
+        raise StorageError(
+            f"{created} was created, but whether it counts is unknown, because the boundary cannot be read: {error}"
+        ) from error
 
 
 def _expired(base: Root) -> TransactionExpired:

@@ -23,11 +23,20 @@ from trinitylake_core.commit import (
 )
 from trinitylake_core.definitions import LakehouseDef, encode, new_lakehouse_def
 from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
-from trinitylake_core.errors import AlreadyExists, InvalidInput, NotALakehouse, PlanOutdated, UnsafeStorage
+from trinitylake_core.errors import AlreadyExists, InvalidInput, NotALakehouse, UnsafeStorage
 from trinitylake_core.locations import lakehouse_def_path
 from trinitylake_core.node import Node
 from trinitylake_core.nodefile import encode as encode_node
-from trinitylake_core.recovery import Preflight, RecoveryPlan, required, restore, rollback
+from trinitylake_core.recovery import (
+    DefinitionsPreflight,
+    Differ,
+    Preflight,
+    RecoveryPlan,
+    refuse_outdated,
+    required,
+    restore,
+    rollback,
+)
 from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos, snapshot_root
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.transaction import Transaction
@@ -174,6 +183,13 @@ class Lakehouse(CatalogView):
         root = self._files.versions.latest(self._files.tip.version)
         self._files.saw(root)
         self._stand_on(root)
+        self._pinned = False
+        return self
+
+    def catch_up(self) -> Self:
+        """Move this handle to the newest version that it, or a commit through it, has seen. No request."""
+        if self._files.tip.version > self._root.version:
+            self._stand_on(self._files.tip)
         self._pinned = False
         return self
 
@@ -341,6 +357,7 @@ class Lakehouse(CatalogView):
         force: bool = False,
         expected_version: int | None = None,
         preflight: Preflight | None = None,
+        differ: Differ | None = None,
     ) -> RecoveryPlan:
         """Make the newest version say what an older one, or a snapshot, says. History only grows.
 
@@ -353,6 +370,9 @@ class Lakehouse(CatalogView):
             force: also undo what somebody commits while this runs.
             expected_version: the newest version that the plan you looked at was made for.
             preflight: what proves the target intact; by default every node and definition is read here.
+            differ: what compares two versions for the plan; by default this process.
+
+        Compactions, snapshots and expirations in between change no object, and stop nothing.
 
         Raises:
             InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound.
@@ -362,7 +382,9 @@ class Lakehouse(CatalogView):
         required(reason)
         base = self._newest(expected_version, force=force)
         target = self.at(version=version, timestamp=timestamp, snapshot=snapshot).root_node
-        return rollback(self._files, base, target, reason=reason, dry_run=dry_run, force=force, preflight=preflight)
+        return rollback(
+            self._files, base, target, reason=reason, dry_run=dry_run, force=force, preflight=preflight, differ=differ
+        )
 
     def restore(
         self,
@@ -374,6 +396,8 @@ class Lakehouse(CatalogView):
         reason: str | None = None,
         exact: bool = False,
         dry_run: bool = False,
+        preflight: DefinitionsPreflight | None = None,
+        differ: Differ | None = None,
     ) -> RecoveryPlan:
         """Bring some objects back as they were at a version, as one ordinary transaction.
 
@@ -385,24 +409,34 @@ class Lakehouse(CatalogView):
             reason: why; required.
             exact: also drop objects that match and did not exist then.
             dry_run: return the plan; nothing is written.
+            preflight: what proves the definitions that come back; by default they are read here.
+            differ: what compares two versions; by default this process.
 
         Raises:
-            InvalidInput, ObjectNotFound, VersionNotFound, VersionExpired, SnapshotNotFound, Corrupt, CommitConflict.
+            InvalidInput, ObjectNotFound, NamespaceNotEmpty, VersionNotFound, VersionExpired, SnapshotNotFound,
+            Corrupt, CommitConflict.
         """
         required(reason)
         base = self._newest(None, force=True)
         target = self.at(version=version, timestamp=timestamp, snapshot=snapshot).root_node
         patterns = [only] if isinstance(only, str) else only
-        return restore(self._files, base, target, only=patterns, reason=reason, exact=exact, dry_run=dry_run)
+        return restore(
+            self._files,
+            base,
+            target,
+            only=patterns,
+            reason=reason,
+            exact=exact,
+            dry_run=dry_run,
+            preflight=preflight,
+            differ=differ,
+        )
 
     def _newest(self, expected: int | None, *, force: bool) -> Root:
         newest = self._files.versions.latest(self._files.tip.version)
         self._files.saw(newest)
-        if expected is not None and newest.version != expected and not force:
-            raise PlanOutdated(
-                f"version {newest.version} was committed since the plan, which was made at version {expected}; "
-                "look at the new plan (--dry-run), or undo whatever came in between too with --force"
-            )
+        if expected is not None and not force:
+            refuse_outdated(self._files.versions, expected, newest)
         return newest
 
 

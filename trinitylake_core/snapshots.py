@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from trinitylake_core import spec
-from trinitylake_core.changes import NewDefinition, facts
+from trinitylake_core.changes import NewDefinition, facts, refuse_lost
 from trinitylake_core.commit import Files, commit, now_millis, remove_quietly
 from trinitylake_core.definitions import LakehouseDef, SnapshotDef
 from trinitylake_core.errors import (
@@ -108,6 +108,7 @@ def new_snapshot(
     Raises:
         InvalidInput: the name or the kind.
         AlreadyExists: a snapshot of this name that has not expired.
+        VersionExpired: the version lies below the boundary, or came to meanwhile.
     """
     refuse_bad_name(name)
     if kind not in KINDS:
@@ -115,6 +116,8 @@ def new_snapshot(
     if (kind == "full") != (target_uri is not None):
         raise InvalidInput("a full snapshot needs a target root URI, the other kinds take none")
     files.refuse_unsafe(files.tip)
+    _refuse_taken(files.definition(files.tip), name)
+    refuse_lost(files, files.tip, root)
     writer = NodeWriter(files.store)
     path = root.path if target_uri is not None else _kept_root(files, root, writer, deep=kind == "partial")
     snapshot = SnapshotDef(
@@ -127,21 +130,24 @@ def new_snapshot(
     )
 
     def add(definition: LakehouseDef, base: Root) -> LakehouseDef:
-        del base
-        if name in definition.snapshots and not _expired(definition.snapshots[name]):
-            raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")
+        _refuse_taken(definition, name)
+        refuse_lost(files, base, root)
         edited = LakehouseDef()
         edited.CopyFrom(definition)
         edited.snapshots[name].CopyFrom(snapshot)
         return edited
 
     try:
-        add(files.definition(files.tip), files.tip)
         return _commit(files, add, snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
-    except AlreadyExists:
+    except (AlreadyExists, NotFound):
         if target_uri is None:
             remove_quietly(files.storage, [path, *writer.written])
         raise
+
+
+def _refuse_taken(definition: LakehouseDef, name: str) -> None:
+    if name in definition.snapshots and not _expired(definition.snapshots[name]):
+        raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")
 
 
 def drop(files: Files, name: str, reason: str | None = None) -> Root:

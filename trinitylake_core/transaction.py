@@ -277,6 +277,10 @@ class Transaction(CatalogView):
         """Conflict with whoever drops this namespace meanwhile."""
         self._footprint.needs.add(self._keys.namespace(namespace))
 
+    def close_namespace(self, namespace: str) -> None:
+        """Conflict with whoever puts a table or a view into this namespace, or changes one, meanwhile."""
+        self._footprint.closed += [self._keys.range(kind, namespace) for kind in (TABLE, VIEW)]
+
     def _require(self, kind: str, namespace: str, name: str | None = None) -> str:
         key = self._keys.namespace(namespace) if name is None else getattr(self._keys, kind)(namespace, name)
         if self._find(key) is None:

@@ -7,7 +7,6 @@ same; the operation can be repeated; nothing acknowledged is missing (``tests/su
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -33,14 +32,15 @@ def points(request: pytest.FixtureRequest) -> Iterator[dict[str, dict[str, tuple
 
 
 @pytest.fixture
-def run(
-    tmp_path: Path, points: dict[str, dict[str, tuple[int, int]]], record_property: Callable[[str, object], None]
-) -> Run:
+def run(points: dict[str, dict[str, tuple[int, int]]], record_property: Callable[[str, object], None]) -> Run:
     """Return what sweeps an operation at a place and counts the points."""
 
     def sweep(operation: Operation, place: Place, every: int) -> None:
-        swept = Sweep(operation, place, tmp_path / "scratch")
-        tried = swept.run(every)
+        swept = Sweep(operation, place)
+        try:
+            tried = swept.run(every)
+        finally:
+            place.close()
         record_property("points", dict(tried))
         points.setdefault(place.name, {})[operation.name] = (tried.total(), swept.prepared.requests)
         assert tried.total() > 0
@@ -49,11 +49,9 @@ def run(
 
 
 @names
-def test_on_disk(name: str, tmp_path: Path, run: Run) -> None:
+def test_on_disk(name: str, run: Run) -> None:
     """Every request of every operation."""
-    directory = tmp_path / "place"
-    directory.mkdir()
-    run(OPERATIONS[name], DiskPlace(directory), 1)
+    run(OPERATIONS[name], DiskPlace(), 1)
 
 
 @pytest.mark.s3

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from dagster_project import config
 from dagster_project.factory import merged
@@ -69,7 +71,7 @@ def test_names_of_everything() -> None:
     assert ["sales_maintenance_schedule"] == [each.name for each in repository.schedule_defs]
     assert ["sales_compaction_sensor"] == [each.name for each in repository.sensor_defs]
     checks = {check.to_user_string() for check in repository.asset_graph.asset_check_keys}
-    assert {f"lakehouse/{lake}/tree_compaction:integrity" for lake in ("sales", "web-logs")} == checks
+    assert {f"lakehouse/{lake}/tree_health:integrity" for lake in ("sales", "web-logs")} == checks
 
 
 def test_assets_say_who_they_belong_to_and_what_they_come_from() -> None:
@@ -77,7 +79,7 @@ def test_assets_say_who_they_belong_to_and_what_they_come_from() -> None:
     graph = defs.get_repository_def().asset_graph
     order = ("lakehouse_definition", "tree_health", "tree_compaction", "root_version_snapshots")
     nodes = [graph.get(dg.AssetKey(["lakehouse", "sales", name])) for name in order]
-    for before, after in zip(nodes, nodes[1:], strict=False):
+    for before, after in pairwise(nodes):
         assert {before.key} == after.parent_keys
     assert {"sales"} == {node.group_name for node in nodes}
     assert all(node.description and list(node.owners) == ["team:data"] for node in nodes)
@@ -86,14 +88,11 @@ def test_assets_say_who_they_belong_to_and_what_they_come_from() -> None:
     assert not nodes[1].pools
 
 
-def test_no_secret_is_in_what_the_webserver_is_told(monkeypatch: object) -> None:
-    """Everything that a code location serves is the environment's names, not its values."""
-    os.environ["NOT_SET_ANYWHERE"] = "hunter2"
-    try:
-        defs = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses)
-        served = str(
-            [(node.key, node.metadata, node.description) for node in defs.get_repository_def().asset_graph.asset_nodes]
-        )
-    finally:
-        del os.environ["NOT_SET_ANYWHERE"]
-    assert "hunter2" not in served
+def test_no_secret_is_in_what_the_webserver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A code location serves the names of environment variables at most, never their values."""
+    monkeypatch.setenv("NOT_SET_ANYWHERE", "hunter2")
+    repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
+    served = [(node.key, node.metadata, node.tags, node.description) for node in repository.asset_graph.asset_nodes]
+    jobs = [(job.name, job.tags, job.description, job.metadata) for job in repository.get_all_jobs()]
+    assert "s3://nowhere/sales/" in str(served)
+    assert "hunter2" not in str([served, jobs])

@@ -62,9 +62,7 @@ def test_it_paces_itself(settings: LakehouseSettings, instance: dg.DagsterInstan
     assert look(settings, instance, waited)[0].run_requests
 
 
-def test_it_counts_compactions_that_others_started(
-    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
-) -> None:
+def test_it_counts_compactions_that_others_started(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:
     key = assets.key(settings, assets.COMPACTION)
     instance.report_runless_asset_event(dg.AssetMaterialization(key))
     assert "at least 1h lie between two" in str(look(settings, instance)[0].skip_reason)
@@ -98,7 +96,7 @@ def test_a_root_without_lakehouse_is_skipped(settings: LakehouseSettings, instan
     assert "there is no lakehouse at" in str(look(nowhere, instance)[0].skip_reason)
 
 
-def test_it_costs_three_requests(settings: LakehouseSettings, lake: Lakehouse) -> None:
+def test_it_costs_three_requests(lake: Lakehouse) -> None:
     """Hint, next version and root, whatever the size of the lakehouse."""
     opened = Lakehouse.open(lake.root)
     opened.stats()

@@ -68,12 +68,13 @@ class FaultPlan:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "delay":
                 time.sleep(self.seconds)
-        result = action()
-        if self.mode == "kill_after":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.mode in {"lose", "lose_from"}:
-            raise TransientError(f"injected loss of the answer to {what}")
-        return result
+        try:
+            return action()
+        finally:  # an error is an answer, too
+            if self.mode == "kill_after":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.mode in {"lose", "lose_from"}:
+                raise TransientError(f"injected loss of the answer to {what}")
 
 
 def attach(storage: Storage, plan: FaultPlan) -> FaultPlan:

@@ -198,9 +198,9 @@ def _compact_rebased(open_at: Open, arg: Any) -> Action:
     lake, writer = Lakehouse.open(open_at("")), Lakehouse.open(open_storage(*open_at("").spec()))
 
     def write_meanwhile() -> None:
-        if "meanwhile" not in writer.refresh().tables("ns0"):
+        if "meantime" not in writer.refresh().tables("ns0"):
             with writer.transaction() as txn:
-                txn.create_table("ns0", "meanwhile"[:8])
+                txn.create_table("ns0", "meantime")
 
     config = compaction.Config(engine="local", before_commit=write_meanwhile)
     return lambda: compaction.run(None, lake, config)
@@ -320,16 +320,24 @@ class Place(abc.ABC):
     def reset(self, files: Files) -> None:
         """Make the files exactly these."""
 
+    def close(self) -> None:  # noqa: B027 - most places need no cleaning
+        """Clean up."""
+
 
 class DiskPlace(Place):
     """A directory. Durable, so that the barriers are requests, too."""
 
     name = "disk"
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.root = directory.as_uri() + "/"
+    def __init__(self) -> None:
+        self._kept = tempfile.TemporaryDirectory(prefix="sweep-", dir=in_memory())
+        self.directory = Path(self._kept.name)
+        self.root = self.directory.as_uri() + "/"
         self.options = HURRY
+
+    def close(self) -> None:
+        """Remove the directory."""
+        self._kept.cleanup()
 
     def files(self) -> Files:
         """Return every file but the temporary ones that a killed process left."""
@@ -338,6 +346,11 @@ class DiskPlace(Place):
     def reset(self, files: Files) -> None:
         """Write only what differs."""
         write_files(self.directory, files)
+
+
+def in_memory() -> str | None:
+    """Return a directory that needs no disk, where there is one: processes are killed here, not machines."""
+    return next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
 
 
 class S3Place(Place):
@@ -465,7 +478,7 @@ class Outcome:
 
 @contextmanager
 def _copy(files: Files) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="sweep-") as name:
+    with tempfile.TemporaryDirectory(prefix="sweep-", dir=in_memory()) as name:
         write_files(Path(name), files)
         yield Path(name)
 
@@ -517,12 +530,12 @@ def _forking() -> Any:
 class Sweep:
     """One operation at one place."""
 
-    def __init__(self, operation: Operation, place: Place, scratch: Path) -> None:
+    def __init__(self, operation: Operation, place: Place) -> None:
         self.place = place
-        scratch.mkdir()
-        arg = operation.prepare(scratch)
-        files = read_files(scratch / "lake")
-        self.prepared = Prepared(operation, files, arg, states((scratch / "lake" / operation.target).as_uri()))
+        with _copy({}) as scratch:
+            arg = operation.prepare(scratch)
+            before = states((scratch / "lake" / operation.target).as_uri())
+            self.prepared = Prepared(operation, read_files(scratch / "lake"), arg, before)
         self._unharmed()
 
     def _unharmed(self) -> None:

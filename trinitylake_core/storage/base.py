@@ -210,7 +210,7 @@ class BaseStorage(Storage):
             return False
         except StorageError:
             raise self._create_failed(path, problem, unknown=True) from None
-        if found == data:
+        if found == bytes(data):  # a view of signed bytes, such as pyarrow's, equals no bytes above 127
             return True
         raise AlreadyExists(f"{self.root}{path} already exists")
 

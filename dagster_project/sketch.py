@@ -1,0 +1,63 @@
+"""What a picture of a tree needs: of each level at most so many nodes, in key order. Reads no more than it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from trinitylake_core import Lakehouse
+from trinitylake_core.node import Node
+
+WIDTH: Final = 200
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One level of a tree, its nodes in key order.
+
+    Attributes:
+        height: 0 are the leaves.
+        fill: of each node, keys held of keys that would fit.
+        debt: of each node, the write buffer's share of the target size of a node file.
+        messages: buffered messages of the nodes shown.
+        complete: whether all nodes of the level are shown.
+    """
+
+    height: int
+    fill: tuple[float, ...]
+    debt: tuple[float, ...]
+    messages: int
+    complete: bool
+
+
+def sketch(lake: Lakehouse, width: int = WIDTH) -> tuple[Strip, ...]:
+    """Return the levels of a version from the root down. Reads at most ``width`` nodes of each."""
+    nodes: list[Node] = [lake.root_node.node]
+    strips: list[Strip] = []
+    complete = True
+    while nodes:
+        strips.append(_strip(lake, nodes, complete=complete))
+        children = [path for node in nodes for path in node.children]
+        complete = complete and len(children) <= width
+        nodes = list(lake.store.read_many(spread(children, width)))
+    return tuple(strips)
+
+
+def _strip(lake: Lakehouse, nodes: Sequence[Node], *, complete: bool) -> Strip:
+    room, target = lake.definition.order - 1, lake.definition.node_file_max_size_bytes
+    return Strip(
+        height=nodes[0].height or 0,
+        fill=tuple(len(node.keys) / room for node in nodes),
+        debt=tuple(node.buffer.nbytes() / target for node in nodes),
+        messages=sum(len(node.buffer) for node in nodes),
+        complete=complete,
+    )
+
+
+def spread(items: Sequence[T], width: int) -> list[T]:
+    """Return at most ``width`` items, evenly spread."""
+    if len(items) <= width:
+        return list(items)
+    return [items[index * len(items) // width] for index in range(width)]

@@ -1,0 +1,34 @@
+"""Lengths of time as people write them on a command line: 90s, 15m, 12h, 3d, 2w."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from trinitylake_core.errors import InvalidInput
+
+DAY: Final = 86_400.0
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY, "w": 7 * DAY}
+_TEXT: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w)")
+
+
+def parse_age(text: str) -> float:
+    """Return the seconds that a text such as ``12h`` means. Raises ``InvalidInput``."""
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInput(f"{text!r} is no age; write 90s, 15m, 12h, 3d or 2w")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def millis(seconds: float) -> int:
+    """Return seconds as whole milliseconds, rounded up: an age is never cut short."""
+    whole = round(seconds * 1000)
+    return whole if abs(whole - seconds * 1000) < 1e-6 else int(seconds * 1000) + 1
+
+
+def shown(seconds: float) -> str:
+    """Return an age for people, in the largest unit that is exact."""
+    for unit, length in (("d", DAY), ("h", 3600.0), ("m", 60.0), ("s", 1.0)):
+        if seconds and seconds % length == 0:
+            return f"{int(seconds // length)}{unit}"
+    return f"{millis(seconds)}ms"

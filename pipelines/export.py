@@ -1,0 +1,569 @@
+"""Export: all files of a version, or of every version that is kept, at another root URI (format, section 6).
+
+The four steps: what the version reaches (**walk**), what both roots hold (**list**), the difference
+(**minus**), and **act**: definitions first, then nodes, roots last. A node is copied only when all below it
+is there, so whatever is killed, the target is no lakehouse yet, or the one it was. What is there already is
+not copied again: repeated, an export is an incremental backup.
+
+Without history the target holds the one version, under its number, and not the snapshots that its
+definition names: these are other versions. So where there are any, the target has a definition without them,
+and a root that points to that one; everything else has the bytes it has at the source. With history the
+target holds every root from the boundary up, byte for byte, and the snapshots with all they reach.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from pipelines.copying import copy_new, copy_new_on_spark, our_errors
+from pipelines.engine import Progress, Session, refuse_unknown, silent, started
+from pipelines.walk import FOREVER, Start, Target, starts_frame, walk_local, walk_on_spark
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.catalog import decode_definition
+from trinitylake_core.changes import definition_rows
+from trinitylake_core.commit import refuse_foreign, write_hint
+from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, encode
+from trinitylake_core.errors import (
+    AlreadyExists,
+    Corrupt,
+    CorruptDefinition,
+    FileMissing,
+    InvalidInput,
+    NotALakehouse,
+    Refused,
+)
+from trinitylake_core.keys import KINDS
+from trinitylake_core.locations import parse, root_path, validate_path
+from trinitylake_core.node import Messages
+from trinitylake_core.nodefile import decode
+from trinitylake_core.nodefile import encode as encode_node
+from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.versions import Root, Versions
+
+if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
+    from pyspark.sql import DataFrame, SparkSession
+
+_PREFIXES: Final = (*(f"{number:04b}/" for number in range(16)), "_lakehouse_def_")
+"""Where all files but roots lie whose names this library chose."""
+_WITHOUT_SNAPSHOTS: Final = uuid.UUID("5b0f6c1e-7d0a-4f0e-9a6b-3d1f2c4e8a90")
+_NAMED: Final = 10
+_LOOKED_UP: Final = 10_000
+_LISTING: Final = pa.schema([("path", pa.string()), ("size", pa.int64())])
+_LISTING_DDL: Final = "path string, size bigint"
+_DEFINITION, _NODE = "definition", "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What to export, and how.
+
+    Attributes:
+        version: the version; by default the newest one.
+        history: every version that is kept, and the snapshots, instead of one version.
+        engine: ``spark``, ``local`` or ``auto``: Spark from ``spark_from_files`` files on.
+        dry_run: plan, print, change nothing.
+        spark_from_files: where ``auto`` changes from this process to Spark.
+    """
+
+    version: int | None = None
+    history: bool = False
+    engine: str = "spark"
+    dry_run: bool = False
+    spark_from_files: int = 20_000
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.engine)
+        if self.history and self.version is not None:
+            raise InvalidInput("history is every version that is kept: leave out the version")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an export would do, exactly. Versions ``first`` to ``version`` become those of the target.
+
+    Attributes:
+        definitions: files to copy; likewise ``nodes`` and ``roots``.
+        bytes: what they hold together.
+        files_there: files that are at the target already.
+        roots_removed: older versions that the target will not hold any more.
+        snapshots_left_out: snapshots in the definition that are not exported.
+        target_version: the newest version at the target before; ``None`` if there is no lakehouse.
+    """
+
+    version: int
+    first: int
+    engine: str
+    definitions: int
+    nodes: int
+    roots: int
+    bytes: int
+    files_there: int
+    roots_removed: int
+    snapshots_left_out: int
+    target_version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an export did."""
+
+    source: str
+    target: str
+    dry_run: bool
+    plan: Plan
+    definitions_copied: int = 0
+    nodes_copied: int = 0
+    roots_created: int = 0
+    roots_removed: int = 0
+    bytes_copied: int = 0
+    requests: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def run(
+    spark: Session,
+    lake: Lakehouse,
+    target_root: str | Storage,
+    config: Config | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Export a lakehouse; it is only read.
+
+    Args:
+        spark: a session, or a function that returns one and is called only if Spark is needed.
+        lake: any handle of the lakehouse.
+        target_root: root URI of the copy: empty, or an older export of the same lakehouse.
+        config: what, and how.
+        storage_options: of the target.
+        progress: called with phase, done and total.
+
+    Raises:
+        VersionNotFound, VersionExpired, InvalidInput.
+        AlreadyExists: another lakehouse is at the target, or an export that was written to since.
+        Refused: the target is newer, or holds a history.
+        Corrupt: a file of the version is missing or damaged; the message names it.
+        ReadOnly, UnsafeStorage, StorageError.
+    """
+    config = config or Config()
+    newest = Lakehouse(lake.files, lake.files.versions.latest(lake.files.tip.version))
+    source = newest if config.version is None else newest.at(version=config.version)
+    target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
+    if target.root == source.root:
+        raise InvalidInput("the target must be another root URI than that of the lakehouse")
+    refuse_foreign(source.files, source.root_node)
+    return _Export(spark, source, target, config, progress or silent).run()
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the target holds. ``roots`` are the versions whose roots are there, whether they count or not."""
+
+    newest: Root | None
+    boundary: int
+    roots: list[int]
+
+
+@dataclass(slots=True)
+class _Todo:
+    """Which files to copy: lists in this process, frames on Spark."""
+
+    definitions: int
+    nodes: int
+    bytes: int
+    there: int
+    copy: Callable[[str], tuple[int, int, int]]
+    release: Callable[[], None]
+
+
+class _Export:
+    def __init__(self, spark: Session, source: Lakehouse, target: Storage, config: Config, progress: Progress) -> None:
+        self.spark = spark
+        self.source = source
+        self.target = target
+        self.config = config
+        self.progress = progress
+        self.order = source.definition.order
+        self.version = source.version
+        self.first = self.boundary() if config.history else self.version
+        self.seconds: dict[str, float] = {}
+        self._clock = time.perf_counter()
+        self.root, self.definition = self.newest_root()
+        self.requests = 0
+
+    def boundary(self) -> int:
+        return max(self.source.files.versions.boundary(), self.source.root_node.oldest_version)
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.seconds[phase] = round(now - self._clock, 4)
+        self._clock = now
+
+    # -- the newest root at the target -------------------------------------------------------------------
+
+    def newest_root(self) -> tuple[bytes, tuple[str, bytes] | None]:
+        """Return the bytes of the newest root, and the definition without snapshots if it needs one."""
+        root = self.source.root_node
+        data = bytes(root.data)
+        if self.config.history or not self.source.definition.snapshots:
+            return data, None
+        definition = LakehouseDef()
+        definition.CopyFrom(self.source.definition)
+        definition.snapshots.clear()
+        path = f"_lakehouse_def_{uuid.uuid5(_WITHOUT_SNAPSHOTS, root.definition_path)}.binpb"
+        content = encode(definition)
+        node = root.node.with_messages(Messages())
+        rows = {**root.node.system, **definition_rows(path, content)}
+        node.system = {name: value for name, value in rows.items() if value is not None}
+        return bytes(encode_node(node, self.order)), (path, content)
+
+    # -- the target --------------------------------------------------------------------------------------
+
+    def found(self) -> _Found:
+        """Look at the target, and refuse what must not be written to. Nothing is changed."""
+        roots = sorted(
+            parsed.version
+            for prefix in ("_0", "_1")
+            for file in self.target.list(prefix)
+            if (parsed := parse(file.path)) is not None and parsed.version is not None
+        )
+        versions = Versions(self.target)
+        try:
+            newest = versions.latest() if roots else None
+        except NotALakehouse:
+            newest = None
+        if newest is None:
+            return _Found(None, versions.boundary(), [])
+        self.refuse_other(versions, newest)
+        if roots[-1] > self.version:
+            raise Refused(
+                f"{self.target.root} holds version {roots[-1]}, newer than version {self.version}; nothing was changed. "
+                "Export to another root URI"
+            )
+        boundary = versions.boundary()
+        older = [version for version in range(boundary, self.version) if version in set(roots)]
+        if not self.config.history and len(older) > 1 and versions.hint() != boundary:
+            raise Refused(
+                f"{self.target.root} holds {len(older)} older versions, which an export of one version would remove; "
+                "nothing was changed. Export with history, or to another root URI"
+            )
+        if self.config.history and self.first < boundary <= newest.version and self.first <= newest.version:
+            raise Refused(
+                f"{self.target.root} begins at version {boundary}, so the versions from {self.first} on cannot be put "
+                "before it; nothing was changed. Export the history to another root URI"
+            )
+        return _Found(newest, boundary, roots)
+
+    def refuse_other(self, versions: Versions, newest: Root) -> None:
+        """Raise ``AlreadyExists`` if the target is no export of this lakehouse, or was written to."""
+        if versions.sdk or versions.definition(newest).id != self.source.definition.id:
+            raise AlreadyExists(
+                f"{self.target.root} holds another lakehouse; nothing was changed. Export to another root URI"
+            )
+        ours = self.source.files.versions.try_root(newest.version)
+        if ours is not None and (ours.txn, ours.created_at_millis) != (newest.txn, newest.created_at_millis):
+            raise AlreadyExists(
+                f"{self.target.root} was written to since it was exported: its version {newest.version} is not that of "
+                f"{self.source.root}; nothing was changed. Export to another root URI"
+            )
+
+    # -- running -----------------------------------------------------------------------------------------
+
+    def run(self) -> Report:
+        before = self.source.storage.counts.snapshot(), self.target.counts.snapshot()
+        found = self.found()
+        self.lap("look")
+        engine = self.engine()
+        todo = self.todo_on_spark(started(self.spark)) if engine == "spark" else self.todo_here()
+        plan = self.planned(engine, found, todo)
+        self.lap("plan")
+        copied = self.act(found, todo) if not self.config.dry_run else {}
+        todo.release()
+        spent = self.source.storage.counts - before[0], self.target.counts - before[1]
+        return Report(
+            source=self.source.root,
+            target=self.target.root,
+            dry_run=self.config.dry_run,
+            plan=plan,
+            requests=self.requests + sum(each.requests() for each in spent),
+            seconds=self.seconds,
+            **copied,
+        )
+
+    def engine(self) -> str:
+        if self.config.engine != "auto":
+            return self.config.engine
+        files = self.source.root_node.node.subtree_keys or 0
+        return "spark" if files >= self.config.spark_from_files else "local"
+
+    def planned(self, engine: str, found: _Found, todo: _Todo) -> Plan:
+        missing = self.missing_roots(found)
+        definition = self.definition is not None and found.newest is None
+        sizes = sum(len(data) for _, data in self.roots(missing)) if missing else 0
+        return Plan(
+            version=self.version,
+            first=self.first,
+            engine=engine,
+            definitions=todo.definitions + self.definition_missing(),
+            nodes=todo.nodes,
+            roots=len(missing),
+            bytes=todo.bytes
+            + sizes
+            + (len(self.definition[1]) if self.definition and self.definition_missing() else 0),
+            files_there=todo.there + (self.version - self.first + 1 - len(missing)),
+            roots_removed=sum(version < self.first for version in found.roots),
+            snapshots_left_out=0 if self.config.history else len(self.source.definition.snapshots),
+            target_version=None if found.newest is None else found.newest.version,
+        )
+
+    def definition_missing(self) -> int:
+        """Return 1 if the target needs a definition without snapshots that it does not have."""
+        if self.definition is None:
+            return 0
+        path, data = self.definition
+        try:
+            return int(self.target.info(path).size != len(data))
+        except FileMissing:
+            return 1
+
+    def missing_roots(self, found: _Found) -> list[int]:
+        there = set(found.roots)
+        return [version for version in range(self.first, self.version + 1) if version not in there]
+
+    def roots(self, versions: list[int]) -> Iterator[tuple[str, bytes]]:
+        """Yield path and bytes of roots as they are at the target, oldest first."""
+        older = [root_path(version) for version in versions if version != self.version]
+        for path, data in self.source.storage.read_many(older):
+            if isinstance(data, FileMissing):
+                raise Refused(f"root {path!r} expired while the export ran; run it again")
+            yield path, data
+        if self.version in versions:
+            yield root_path(self.version), self.root
+
+    def act(self, found: _Found, todo: _Todo) -> dict[str, Any]:
+        definitions, size, requests = todo.copy(_DEFINITION)
+        if self.definition is not None and self.definition_missing():
+            self.target.write_many([self.definition])
+            definitions, size = definitions + 1, size + len(self.definition[1])
+        self.lap("definitions")
+        nodes, more, again = todo.copy(_NODE)
+        self.requests += requests + again
+        self.lap("nodes")
+        created, rest = self.create_roots(found)
+        removed = self.finish(found)
+        self.lap("roots")
+        return {
+            "definitions_copied": definitions,
+            "nodes_copied": nodes,
+            "roots_created": created,
+            "roots_removed": removed,
+            "bytes_copied": size + more + rest,
+        }
+
+    def create_roots(self, found: _Found) -> tuple[int, int]:
+        """Create the roots that are missing, oldest first: until the first one is there, there is no lakehouse."""
+        if found.newest is None and found.boundary != self.first:
+            self.target.replace(spec.BOUNDARY_FILE, str(self.first).encode())
+        self.target.barrier()
+        definition = self.source.root_node.definition_path if self.definition is None else self.definition[0]
+        self.target.prove_exclusive_create(definition, self.target.read(definition))
+        missing, size = self.missing_roots(found), 0
+        for done, (path, data) in enumerate(self.roots(missing)):
+            self.progress("roots", done, len(missing))
+            self.create_root(path, data)
+            size += len(data)
+        return len(missing), size
+
+    def create_root(self, path: str, data: bytes) -> None:
+        try:
+            self.target.create(path, data)
+        except AlreadyExists:
+            if self.target.read(path) != data:
+                raise AlreadyExists(
+                    f"{self.target.root}{path} was created by somebody else meanwhile; export to another root URI"
+                ) from None
+
+    def finish(self, found: _Found) -> int:
+        """Advance the boundary and the hint, then remove the older roots: the order in which versions expire."""
+        if Versions(self.target).boundary() != self.first:
+            self.target.replace(spec.BOUNDARY_FILE, str(self.first).encode())
+        if Versions(self.target).hint() != self.version:
+            write_hint(self.target, self.version)
+        older = [root_path(version) for version in found.roots if version < self.first]
+        removed = len(self.target.delete_many(older).deleted) if older else 0
+        if Versions(self.target).latest().version != self.version:
+            raise Corrupt(f"{self.target.root} does not open at version {self.version}; please report this as a bug")
+        return removed
+
+    # -- what is to be copied ----------------------------------------------------------------------------
+
+    def starts(self) -> list[Start]:
+        starts = [Start(root_path(version), version, version) for version in range(self.first, self.version)]
+        starts.append(Start(self.source.root_node.path, self.version, self.version))
+        if self.config.history:
+            kept = (each for each in self.source.definition.snapshots.values() if not each.target_uri)
+            starts += [Start(validate_path(each.root_node_file_path), FOREVER, FOREVER) for each in kept]
+        return starts
+
+    def left_out(self) -> set[str]:
+        """Return the definition that the target has another one for."""
+        return set() if self.definition is None else {self.source.root_node.definition_path}
+
+    def todo_here(self) -> _Todo:
+        nodes: dict[str, int] = {}
+        definitions: set[str] = set()
+        for row in walk_local(Target(self.source.storage, self.order), self.starts()):
+            nodes[row["path"]] = row["bytes"]
+            definitions.update(row["files"])
+            self.progress("walk", len(nodes), None)
+        nodes = {path: size for path, size in nodes.items() if not _is_root(path)}
+        definitions -= self.left_out()
+        here, there = (dict(_listed(storage)) for storage in (self.source.storage, self.target))
+        unknown = [path for path in definitions if path not in here]
+        here |= dict(_looked_up(self.source.storage, unknown))
+        _refuse_missing(self.source.root, [path for path in unknown if path not in here])
+        there |= dict(_looked_up(self.target, [path for path in (*nodes, *unknown) if not path.startswith(_PREFIXES)]))
+        sizes = {_NODE: nodes, _DEFINITION: {path: here[path] for path in definitions}}
+        missing = {
+            kind: sorted(path for path, size in each.items() if there.get(path) != size) for kind, each in sizes.items()
+        }
+
+        def copy(kind: str) -> tuple[int, int, int]:
+            self.progress(f"copy {kind}s", 0, len(missing[kind]))
+            done = copy_new(self.source.storage, self.target, missing[kind], partial(_check, self.order))
+            return done.copied, done.bytes, 0
+
+        return _Todo(
+            definitions=len(missing[_DEFINITION]),
+            nodes=len(missing[_NODE]),
+            bytes=sum(sizes[kind][path] for kind, paths in missing.items() for path in paths),
+            there=sum(len(sizes[kind]) - len(paths) for kind, paths in missing.items()),
+            copy=copy,
+            release=lambda: None,
+        )
+
+    def todo_on_spark(self, spark: SparkSession) -> _Todo:
+        from pyspark.sql import functions as f
+
+        with our_errors():
+            walked = Target(self.source.storage, self.order)
+            walk = walk_on_spark(spark, walked, starts_frame(spark, self.starts()), self.progress)
+        frame = self.compared(spark, walk.nodes()).persist()
+        unknown = [row["path"] for row in frame.where("size is null").select("path").limit(_LOOKED_UP).collect()]
+        known = dict(_looked_up(self.source.storage, unknown))
+        _refuse_missing(self.source.root, [path for path in unknown if path not in known])
+        missing = f.col("there").isNull() | f.col("size").isNull() | (f.col("there") != f.col("size"))
+        rows = frame.groupBy("kind").agg(
+            f.count("*").alias("files"),
+            f.sum(missing.cast("int")).alias("missing"),
+            f.sum(f.when(missing, f.col("size"))).alias("bytes"),
+        )
+        sums = {row["kind"]: row for row in rows.collect()}
+        counts = {kind: sums[kind]["missing"] if kind in sums else 0 for kind in (_DEFINITION, _NODE)}
+        self.requests += walk.nodes().count() + 2 * len(_PREFIXES)
+
+        def copy(kind: str) -> tuple[int, int, int]:
+            self.progress(f"copy {kind}s", 0, counts[kind])
+            if not counts[kind]:
+                return 0, 0, 0
+            paths = frame.where((f.col("kind") == kind) & missing)
+            check = partial(_check, self.order)
+            done = copy_new_on_spark(spark, self.source.storage, self.target, paths, counts[kind], check)
+            return done.copied, done.bytes, done.requests
+
+        def release() -> None:
+            frame.unpersist()
+            walk.release()
+
+        return _Todo(
+            definitions=counts[_DEFINITION],
+            nodes=counts[_NODE],
+            bytes=sum(row["bytes"] or 0 for row in sums.values()) + sum(known.values()),
+            there=sum(row["files"] - row["missing"] for row in sums.values()),
+            copy=copy,
+            release=release,
+        )
+
+    def compared(self, spark: SparkSession, nodes: DataFrame) -> DataFrame:
+        """Return every file that is reached: path, kind, its size at the source and at the target."""
+        from pyspark.sql import functions as f
+
+        roots = f.col("path").rlike(r"^_[01]+\.ipc$")
+        files = nodes.select(f.explode("files").alias("path")).distinct()
+        if self.left_out():
+            files = files.where(~f.col("path").isin(sorted(self.left_out())))
+        reached = nodes.where(~roots).select("path", f.lit(_NODE).alias("kind"), f.col("bytes").alias("walked"))
+        named = files.select("path", f.lit(_DEFINITION).alias("kind"), f.lit(None).cast("bigint").alias("walked"))
+        here = _listing(spark, self.source.storage)
+        there = _listing(spark, self.target).withColumnRenamed("size", "there")
+        joined = reached.unionByName(named).join(here, "path", "left").join(there, "path", "left")
+        return joined.select("path", "kind", f.coalesce("walked", "size").alias("size"), "there")
+
+
+def _is_root(path: str) -> bool:
+    parsed = parse(path)
+    return parsed is not None and parsed.kind == "root"
+
+
+def _listed(storage: Storage) -> Iterator[tuple[str, int]]:
+    for prefix in _PREFIXES:
+        for file in storage.list(prefix):
+            yield file.path, file.size
+
+
+def _listing(spark: SparkSession, storage: Storage) -> DataFrame:
+    rows = spark.createDataFrame([(prefix,) for prefix in _PREFIXES], "prefix string").repartition(len(_PREFIXES))
+    return rows.mapInArrow(_listing_task(*storage.spec()), _LISTING_DDL)
+
+
+def _listing_task(
+    uri: str, options: Mapping[str, Any]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def list_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = open_storage(uri, options)
+        for batch in batches:
+            for prefix in batch.column("prefix").to_pylist():
+                found = [(file.path, file.size) for file in storage.list(prefix)]
+                paths, sizes = zip(*found, strict=True) if found else ((), ())
+                arrays = [pa.array(paths, pa.string()), pa.array(sizes, pa.int64())]
+                yield pa.RecordBatch.from_arrays(arrays, schema=_LISTING)
+
+    return list_partition
+
+
+def _looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:
+    """Yield path and size of files that no listing showed, if they are there. One ``head`` each."""
+    for path in paths:
+        try:
+            yield path, storage.info(validate_path(path)).size
+        except FileMissing:
+            continue
+
+
+def _refuse_missing(root: str, paths: list[str]) -> None:
+    if paths:
+        named = ", ".join(sorted(paths)[:_NAMED])
+        more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+        raise CorruptDefinition(
+            f"definitions are missing at {root}: {named}{more}; nothing was changed", path=paths[0], invariant="I15"
+        )
+
+
+def _check(order: int, path: str, data: bytes) -> None:
+    """Raise ``Corrupt`` if a file is not what its name says: the checksum of a node, the form of a definition."""
+    parsed = parse(path)
+    kind = None if parsed is None else parsed.kind
+    if kind == "node":
+        decode(data, path, order)
+    elif kind == "lakehouse_def":
+        decode_lakehouse(data, path)
+    elif kind in KINDS:
+        decode_definition(str(kind), data, path)

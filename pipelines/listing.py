@@ -1,0 +1,202 @@
+"""What lies below a root URI: a listing in shards, or an inventory that somebody else made (format, section 2).
+
+The optimised names spread files over directories ``[01]{4}/[01]{4}/``. The driver lists those two levels
+(17 requests or so), a shard is one directory of the second. A directory of any other name belongs to
+somebody else, a nested lakehouse for example: it is reported, and never looked into.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.locations import parse
+from trinitylake_core.storage import FileInfo, Storage, open_storage
+from trinitylake_core.versions import to_millis
+
+FOREIGN: Final = "foreign"
+FIXED: Final = "fixed"
+"""Kind of hint and boundary."""
+ROOT: Final = "root"
+TRANSACTION: Final = "transaction"
+CANDIDATES: Final = frozenset({"node", TRANSACTION, "namespace", "table", "view", "definition", "lakehouse_def"})
+"""Kinds of files that may be orphans; of roots only those below the boundary."""
+DDL: Final = "path string, bytes bigint, modified_millis bigint, kind string, version bigint"
+SCHEMA: Final = pa.schema(
+    [
+        ("path", pa.string()),
+        ("bytes", pa.int64()),
+        ("modified_millis", pa.int64()),
+        ("kind", pa.string()),
+        ("version", pa.int64()),
+    ]
+)
+BATCH: Final = 10_000
+_FIRST: Final = re.compile(r"[01]{4}/")
+_SECOND: Final = re.compile(r"[01]{4}/[01]{4}/")
+_SUFFIXES: Final = (".parquet", ".csv", ".csv.gz")
+_COLUMNS: Final = {
+    "path": ("path", "key"),
+    "size": ("size", "bytes"),
+    "modified": ("modified", "modified_millis", "last_modified", "lastmodified", "last_modified_date"),
+}
+
+
+class Listed(NamedTuple):
+    """One listed file. ``modified_millis`` is ``None`` where nobody knows; ``version`` is set for roots."""
+
+    path: str
+    bytes: int
+    modified_millis: int | None
+    kind: str
+    version: int | None
+
+    def may_go(self, boundary: int) -> bool:
+        """Whether a file of this name may ever be deleted."""
+        return self.kind in CANDIDATES or (self.kind == ROOT and self.version is not None and self.version < boundary)
+
+
+def kind_of(path: str) -> tuple[str, int | None]:
+    """Return the kind of a file by its name, and the version of a root."""
+    parsed = parse(path)
+    if parsed is None or (parsed.kind == ROOT and parsed.legacy):
+        return FOREIGN, None
+    if parsed.kind == ROOT:
+        return ROOT, parsed.version
+    return (parsed.kind, None) if parsed.kind in CANDIDATES else (FIXED, None)
+
+
+def listed(path: str, size: int, modified_millis: int | None) -> Listed:
+    """Return a listed file with its kind."""
+    return Listed(path, size, modified_millis, *kind_of(path))
+
+
+def batch_of(rows: Iterable[Listed]) -> pa.RecordBatch:
+    """Return rows as a record batch of ``SCHEMA``."""
+    columns = list(zip(*rows, strict=True)) or [[] for _ in SCHEMA]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, each.type) for column, each in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+# -- listing -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Shards:
+    """The uppermost levels: ``files`` found there, directories to list, and those that are none of ours."""
+
+    files: list[Listed] = field(default_factory=list)
+    prefixes: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def shards(storage: Storage) -> Shards:
+    """Return the shards of a listing. One ``list`` for the root and one a directory of the first level."""
+    found = Shards()
+    first, files = storage.list_dirs("")
+    found.files += map(_of_info, files)
+    for directory in first:
+        if not _FIRST.fullmatch(directory):
+            found.unknown.append(directory)
+            continue
+        second, files = storage.list_dirs(directory)
+        found.files += map(_of_info, files)
+        for inner in second:
+            (found.prefixes if _SECOND.fullmatch(inner) else found.unknown).append(inner)
+    return found
+
+
+def list_shard(storage: Storage, prefix: str) -> Iterator[Listed]:
+    """Yield the files of one shard. One ``list`` a page, on a disk one a directory."""
+    return map(_of_info, storage.list(prefix))
+
+
+def _of_info(info: FileInfo) -> Listed:
+    return listed(info.path, info.size, info.modified_millis)
+
+
+# -- inventories ---------------------------------------------------------------------------------------
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Return the directory and the name of a file's URI. Raises ``InvalidInput``."""
+    above, slash, name = uri.rpartition("/")
+    if "://" not in uri or not slash or not name or above.endswith(":/"):
+        raise InvalidInput(f"{uri!r} is no URI of a file; write file:///path/name or s3://bucket/path/name")
+    return above + "/", name
+
+
+def inventory_files(uri: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the URIs of the Parquet and CSV files of an inventory: one, or those of a directory.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    if uri.endswith(_SUFFIXES):
+        return [uri]
+    storage = open_storage(uri, options)
+    found = sorted(storage.root + info.path for info in storage.list() if info.path.endswith(_SUFFIXES))
+    if not found:
+        raise InvalidInput(f"there is no inventory at {uri}: no {', '.join(_SUFFIXES)}")
+    return found
+
+
+def read_inventory(uri: str, options: Mapping[str, Any], root: str) -> Iterator[Listed]:
+    """Yield the files that one file of an inventory lists below ``root``. One ``get``.
+
+    Columns: ``path`` (relative to the root, or a full URI), ``size``, ``modified`` (a time, ISO 8601, or epoch
+    milliseconds). A file without a time stays: nobody knows its age.
+
+    Raises:
+        InvalidInput: a column is missing.
+    """
+    above, name = split_uri(uri)
+    data = open_storage(above, options).read(name)
+    for batch in _batches(data, name):
+        columns = [_column(batch, what, names, uri) for what, names in _COLUMNS.items()]
+        for path, size, modified in zip(*columns, strict=True):
+            inside = _relative(str(path), root)
+            if inside is not None:
+                yield listed(inside, int(size or 0), _millis(modified))
+
+
+def _batches(data: bytes, name: str) -> Iterator[pa.RecordBatch]:
+    try:
+        if name.endswith(".parquet"):
+            yield from parquet.ParquetFile(pa.BufferReader(data)).iter_batches(BATCH)
+        else:
+            text = gzip.decompress(data) if name.endswith(".gz") else data
+            yield from csv.open_csv(pa.BufferReader(text))
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise InvalidInput(f"inventory {name} cannot be read: {error}") from None
+
+
+def _column(batch: pa.RecordBatch, what: str, names: tuple[str, ...], uri: str) -> list[Any]:
+    for index, name in enumerate(batch.schema.names):
+        if name.lower() in names:
+            values: list[Any] = batch.column(index).to_pylist()
+            return values
+    raise InvalidInput(f"inventory {uri} has no column {what!r}; it has {', '.join(batch.schema.names)}")
+
+
+def _relative(path: str, root: str) -> str | None:
+    if "://" in path:
+        return path.removeprefix(root) if path.startswith(root) else None
+    return path
+
+
+def _millis(modified: Any) -> int | None:
+    if modified is None or modified == "":
+        return None
+    if isinstance(modified, str):
+        return int(modified) if modified.isdecimal() else to_millis(modified)
+    return to_millis(modified) if isinstance(modified, datetime) else int(modified)

@@ -1,0 +1,106 @@
+"""Restore: bring some objects back as they were at a version, as one ordinary transaction (format, section 6)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from pipelines import diffing
+from pipelines.engine import Progress, Session, refuse_unknown, silent
+from pipelines.preflight import Preflight
+from trinitylake_core import Lakehouse, RecoveryPlan
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.recovery import required
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What to restore, and from where: one of ``version``, ``timestamp`` and ``snapshot``.
+
+    Attributes:
+        only: patterns such as ``sales.orders`` or ``sales.*``; ``sales`` alone is the namespace itself.
+        version: where from, by number.
+        timestamp: where from, by time, ISO 8601, UTC.
+        snapshot: where from, by the name of a snapshot.
+        reason: why; required, and stands in the history.
+        exact: also drop objects that match and did not exist then.
+        dry_run: prove the definitions and name every change; write nothing.
+        engine: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` definitions on.
+        spark_from_files: where ``auto`` changes from this process to Spark.
+    """
+
+    only: Sequence[str] = ()
+    version: int | None = None
+    timestamp: datetime | str | None = None
+    snapshot: str | None = None
+    reason: str | None = None
+    exact: bool = False
+    dry_run: bool = False
+    engine: str = "spark"
+    spark_from_files: int = 20_000
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.engine)
+        required(self.reason)
+        if not self.only:
+            raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
+        if sum(each is not None for each in (self.version, self.timestamp, self.snapshot)) != 1:
+            raise InvalidInput("say where to restore from: one of version, timestamp and snapshot")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a restore did, or on a dry run would do. ``version_after`` is ``None`` where it changed nothing."""
+
+    version_before: int
+    version_after: int | None
+    dry_run: bool
+    plan: RecoveryPlan
+    engine: str
+    definitions_checked: int
+    bytes_read: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def plan(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+    """Return what a restore would do, its definitions proved. Raises as :func:`run`."""
+    return run(spark, lake, replace(config, dry_run=True), progress)
+
+
+def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+    """Restore objects; the handle moves to the newest version.
+
+    Raises:
+        InvalidInput, ObjectNotFound, NamespaceNotEmpty, VersionNotFound, VersionExpired, SnapshotNotFound.
+        Corrupt: a definition to bring back is missing or damaged; the message names it.
+        CommitConflict: somebody changed one of these objects meanwhile.
+        ReadOnly, StorageError.
+    """
+    began = time.perf_counter()
+    preflight = Preflight(spark, lake.files, config.engine, config.spark_from_files, progress or silent)
+    compare = diffing.Config("local" if config.engine == "local" else "auto")
+    done = lake.restore(
+        config.only,
+        version=config.version,
+        timestamp=config.timestamp,
+        snapshot=config.snapshot,
+        reason=config.reason,
+        exact=config.exact,
+        dry_run=config.dry_run,
+        preflight=preflight.definitions,
+        differ=diffing.differ(spark, lake.files, compare),
+    )
+    if done.version_after is not None:
+        lake.refresh()
+    return Report(
+        version_before=done.version,
+        version_after=done.version_after,
+        dry_run=config.dry_run,
+        plan=done,
+        engine=preflight.checked.engine,
+        definitions_checked=preflight.checked.definitions,
+        bytes_read=preflight.checked.bytes,
+        seconds={"all": round(time.perf_counter() - began, 4)},
+    )

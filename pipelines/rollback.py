@@ -1,0 +1,125 @@
+"""Rollback: make the newest version say what an older one says (format, section 6).
+
+Plan, prove on Spark that every file of the target is there and intact, then one commit. A dry run stops
+before the commit, and names what would change.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from pipelines import diffing
+from pipelines.engine import Progress, Session, refuse_unknown, silent
+from pipelines.preflight import Preflight
+from trinitylake_core import Lakehouse, RecoveryPlan
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.recovery import required
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How to roll back, and to what: one of ``version``, ``timestamp`` and ``snapshot``.
+
+    Attributes:
+        version: the target by number.
+        timestamp: the target by time, ISO 8601, UTC.
+        snapshot: the target by the name of a snapshot.
+        reason: why; required, and stands in the history.
+        dry_run: prove the target and name every change; write nothing.
+        force: also undo what somebody commits while this runs.
+        expected_version: the newest version that the plan you looked at was made for.
+        engine: of the pre-flight: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` files on.
+        spark_from_files: where ``auto`` changes from this process to Spark.
+    """
+
+    version: int | None = None
+    timestamp: datetime | str | None = None
+    snapshot: str | None = None
+    reason: str | None = None
+    dry_run: bool = False
+    force: bool = False
+    expected_version: int | None = None
+    engine: str = "spark"
+    spark_from_files: int = 20_000
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.engine)
+        required(self.reason)
+        if sum(each is not None for each in (self.version, self.timestamp, self.snapshot)) != 1:
+            raise InvalidInput("say what to roll back to: one of version, timestamp and snapshot")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a rollback did, or on a dry run would do. ``version_after`` is ``None`` on a dry run."""
+
+    version_before: int
+    version_after: int | None
+    dry_run: bool
+    plan: RecoveryPlan
+    engine: str
+    nodes_checked: int
+    definitions_checked: int
+    bytes_read: int
+    requests: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def plan(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+    """Return what a rollback would do, its target proved. Raises as :func:`run`."""
+    return run(spark, lake, replace(config, dry_run=True), progress)
+
+
+def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+    """Roll the lakehouse back; the handle moves to the newest version.
+
+    Args:
+        spark: a session, or a function that returns one and is called only if Spark is needed.
+        lake: any handle of the lakehouse.
+        config: how, and to what.
+        progress: called with phase, done and total.
+
+    Raises:
+        InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound.
+        Corrupt: a file of the target is missing or damaged; the message names it.
+        PlanOutdated: somebody committed since the plan, and ``force`` is not set.
+        ReadOnly, StorageError.
+    """
+    began = time.perf_counter()
+    before = lake.storage.counts.snapshot()
+    preflight = Preflight(spark, lake.files, config.engine, config.spark_from_files, progress or silent)
+    done = lake.rollback(
+        version=config.version,
+        timestamp=config.timestamp,
+        snapshot=config.snapshot,
+        reason=config.reason,
+        dry_run=config.dry_run,
+        force=config.force,
+        expected_version=config.expected_version,
+        preflight=preflight,
+        differ=diffing.differ(spark, lake.files, diffing.Config(_of_diff(config.engine))),
+    )
+    checked, spent = preflight.checked, lake.storage.counts - before
+    on_spark = checked.engine == "spark"
+    requests = spent.requests() + (checked.nodes + checked.definitions if on_spark else 0)
+    if done.version_after is not None:
+        lake.refresh()
+    return Report(
+        version_before=done.version,
+        version_after=done.version_after,
+        dry_run=config.dry_run,
+        plan=done,
+        engine=checked.engine,
+        nodes_checked=checked.nodes,
+        definitions_checked=checked.definitions,
+        bytes_read=checked.bytes,
+        requests=requests,
+        seconds={"all": round(time.perf_counter() - began, 4)},
+    )
+
+
+def _of_diff(engine: str) -> str:
+    """Return the engine of the comparison: small ones are faster here than any Spark job."""
+    return "local" if engine == "local" else "auto"

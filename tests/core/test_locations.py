@@ -1,0 +1,236 @@
+"""Every path that is built is parsed back, and no path leads outside the lakehouse."""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import uuid
+from typing import Any
+
+import mmh3
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trinitylake_core import InvalidLocation, locations, spec
+from trinitylake_core.locations import ParsedPath, parse, validate_path
+
+VERSIONS = st.integers(0, spec.MAX_VERSION)
+NAMES = st.text(st.characters(codec="utf-8", min_codepoint=0x21, exclude_characters="\x7f"), min_size=1, max_size=300)
+KINDS = st.sampled_from(["namespace", "table", "view"])
+
+
+def test_version_100_has_the_path_of_the_specification() -> None:
+    assert "_00100110000000000000000000000000.ipc" == locations.root_path(100)
+
+
+def test_an_optimised_path_is_that_of_the_documentation() -> None:
+    assert "0101/0110/1001/10110010-a" == locations.optimised("a")
+
+
+@given(VERSIONS)
+def test_a_root_path_is_parsed_back(version: int) -> None:
+    path = locations.root_path(version)
+    assert ParsedPath("root", version=version) == parse(path)
+    assert path == validate_path(path)
+    assert len("_.ipc") + 32 == len(path)
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_root_path_of_the_sdk_is_parsed_back(version: int) -> None:
+    assert ParsedPath("root", version=version, legacy=True) == parse(locations.sdk_root_path(version))
+
+
+@pytest.mark.parametrize("version", [-1, 2**32, 2**63, 10**30])
+def test_a_version_that_does_not_fit_has_no_path(version: int) -> None:
+    with pytest.raises(InvalidLocation):
+        locations.root_path(version)
+
+
+@pytest.mark.parametrize("version", [-1, 2**63])
+def test_a_version_that_does_not_fit_has_no_path_of_the_sdk(version: int) -> None:
+    with pytest.raises(InvalidLocation):
+        locations.sdk_root_path(version)
+
+
+@pytest.mark.parametrize(("path", "kind"), [(spec.HINT_FILE, "hint"), (spec.BOUNDARY_FILE, "boundary")])
+def test_files_with_a_fixed_name_are_recognised(path: str, kind: str) -> None:
+    assert ParsedPath(kind) == parse(path)
+
+
+def test_new_paths_are_parsed_back_and_never_repeat() -> None:
+    built = [locations.node_path() for _ in range(200)] + [locations.lakehouse_def_path() for _ in range(200)]
+    assert 400 == len(set(built))
+    for path, kind in zip(built, ["node"] * 200 + ["lakehouse_def"] * 200, strict=True):
+        found = parse(path)
+        assert found is not None
+        assert (kind, None, False) == (found.kind, found.version, found.legacy)
+        assert str(uuid.UUID(found.id)) in path
+        assert path == validate_path(path)
+
+
+@given(KINDS, NAMES, NAMES)
+def test_the_path_of_a_definition_is_parsed_back(kind: str, namespace: str, name: str) -> None:
+    """Whatever the names, slashes and all; the last segment fits into every file system."""
+    path = locations.definition_path(kind, namespace, None if kind == "namespace" else name)
+    found = parse(path)
+    assert found is not None
+    assert (kind, None, False) == (found.kind, found.version, found.legacy)
+    assert path == validate_path(path)
+    assert path.endswith(f"-{found.id}.binpb")
+    assert spec.FILE_NAME_MAX_BYTES >= len(path.rsplit("/", 1)[1].encode())
+    assert 3 == path.count("/")
+    path.encode()
+
+
+@given(st.uuids(version=4).map(str) | st.text("abcXYZ019_.-", min_size=1, max_size=60))
+def test_the_path_of_a_transaction_is_parsed_back(transaction: str) -> None:
+    path = locations.transaction_path(transaction)
+    assert ParsedPath("transaction", id=transaction) == parse(path)
+    assert path == validate_path(path)
+
+
+@given(NAMES)
+def test_an_optimised_path_is_the_hash_of_its_name(name: str) -> None:
+    path = locations.optimised(name)
+    bits = "".join(path.split("-", 1)[0].split("/"))
+    assert name.replace("/", "-") == path.split("-", 1)[1]
+    assert mmh3.hash(name.replace("/", "-").encode(), signed=False) % 2**20 == int(bits, 2)
+    assert (20, 3) == (len(bits), path.count("/"))
+
+
+def test_root_paths_of_the_java_sdk_hold(vectors: dict[str, Any]) -> None:
+    for vector in vectors["root_node_file_path"]:
+        assert vector["result"] == locations.sdk_root_path(vector["version"])
+        assert ParsedPath("root", version=vector["back"], legacy=True) == parse(vector["result"])
+        ours = vector["result"][: 1 + spec.VERSION_BITS] + ".ipc"
+        assert ours == locations.root_path(vector["version"])
+
+
+def test_hashes_of_the_java_sdk_are_ours(vectors: dict[str, Any]) -> None:
+    for vector in vectors["hash"]:
+        assert vector["name"].encode().hex() == vector["utf8_hex"]
+        if "/" not in vector["name"]:
+            assert f"{vector['prefix']}-{vector['name']}" == locations.optimised(vector["name"])
+
+
+def test_optimised_paths_of_the_java_sdk_are_ours(vectors: dict[str, Any]) -> None:
+    for vector in vectors["optimised_file_path"]:
+        path = locations.optimised("-".join(vector["parts"]) + vector["suffix"])
+        assert vector["result"] == path
+        assert parse(path) is not None
+
+
+@given(NAMES)
+def test_a_prefix_that_is_not_the_hash_is_not_ours(name: str) -> None:
+    """Somebody else's file below a directory of ours is left alone."""
+    path = locations.optimised(f"node-{uuid.uuid4()}.ipc")
+    flipped = ("1" if path[0] == "0" else "0") + path[1:]
+    assert parse(flipped) is None
+    assert parse(f"{name}/{path}") is None
+    assert parse(path + name) is None or name == ""
+
+
+FOREIGN = [
+    "",
+    "a",
+    "_",
+    "README.md",
+    "_root.ipc",
+    "_" + "0" * 31 + ".ipc",
+    "_" + "0" * 33 + ".ipc",
+    "_" + "0" * 32 + ".arrow",
+    "_" + "0" * 32 + ".ipc\n",
+    "_" + "2" * 32 + ".ipc",
+    "x/_" + "0" * 32 + ".ipc",
+    "_latest_hint.txt.bak",
+    "_lakehouse_def_.binpb",
+    f"_lakehouse_def_{uuid.uuid4()}.binpb.tmp",
+    f"_lakehouse_def_{str(uuid.uuid4()).upper()}.binpb",
+    f"node-{uuid.uuid4()}.ipc",
+    locations.optimised("node-.ipc"),
+    locations.optimised("something.parquet"),
+    locations.optimised(f"node-{uuid.uuid4()}.ipc.crc"),
+    locations.optimised(f"{uuid.uuid4()}.binpb"),
+    "_tmp-" + "0" * 32,
+]
+
+
+@pytest.mark.parametrize("path", FOREIGN)
+def test_a_name_that_the_format_does_not_define_is_nobodys(path: str) -> None:
+    """What is not parsed is never deleted."""
+    assert parse(path) is None
+
+
+@given(st.text(max_size=60))
+def test_parsing_never_fails(path: str) -> None:
+    parse(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ns-6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8.binpb", "definition"),
+        ("ns-t-6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8.binpb", "definition"),
+        ("node-6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8.arrow", "node"),
+        ("b8tRS7h4TJ2Vt43Dp85v2A.ipc", "node"),
+    ],
+)
+def test_names_of_older_generations_are_recognised(name: str, kind: str) -> None:
+    found = parse(locations.optimised(name))
+    assert found is not None
+    assert (kind, True) == (found.kind, found.legacy)
+
+
+HOSTILE = [
+    "",
+    ".",
+    "..",
+    "/",
+    "/etc/passwd",
+    "//host/share",
+    "../x",
+    "a/..",
+    "a/../b",
+    "a/../../b",
+    "a/./b",
+    "./a",
+    "a//b",
+    "a/",
+    "s3://bucket/x",
+    "file:///etc/passwd",
+    "file:/etc/passwd",
+    "FILE:///x",
+    "http:x",
+    "C:/x",
+    "C:\\x",
+    "..\\x",
+    "\\\\host\\share",
+    "a\0b",
+    "0000/0000/0000/00000000-a\0b",
+    "0000/0000/0000/../x",
+    "_/../x",
+]
+
+
+@pytest.mark.parametrize("path", HOSTILE)
+def test_a_path_that_may_lead_outside_is_refused(path: str) -> None:
+    with pytest.raises(InvalidLocation):
+        validate_path(path)
+
+
+@given(st.lists(st.sampled_from(["a", ".", "..", "", "b:", "c", "_x"]), min_size=1, max_size=5).map("/".join))
+def test_what_is_accepted_stays_inside(path: str) -> None:
+    """Checked against what the operating system makes of it."""
+    try:
+        validate_path(path)
+    except InvalidLocation:
+        return
+    resolved = posixpath.normpath(posixpath.join("/lake", path))
+    assert f"/lake/{path}" == resolved
+
+
+@given(st.text(max_size=40))
+def test_an_accepted_path_is_returned_as_it_is(path: str) -> None:
+    with contextlib.suppress(InvalidLocation):
+        assert path == validate_path(path)

@@ -1,0 +1,609 @@
+"""Transactions: what each operation does and refuses, and which of two that ran at the same time may commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.faults import FaultPlan, attach, detach
+from tests.support.lakes import compacted, content, new_lake, reopened
+from tests.support.surgery import Surgery, listing
+from trinitylake_core import (
+    AlreadyExists,
+    CommitConflict,
+    InvalidDefinition,
+    InvalidInput,
+    InvalidName,
+    Lakehouse,
+    NamespaceNotEmpty,
+    ObjectNotFound,
+    StorageError,
+    Transaction,
+    TransactionExpired,
+    changes,
+    commit,
+    spec,
+)
+from trinitylake_core.locations import root_path
+
+SNAPSHOT, SERIALIZABLE = "SNAPSHOT", "SERIALIZABLE"
+BOTH = pytest.mark.parametrize("isolation", [SNAPSHOT, SERIALIZABLE])
+Do = Callable[[Transaction], Any]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """Return a lakehouse with three namespaces: ``full`` has tables and a view, ``empty`` and ``other`` nothing."""
+    lake = new_lake(tmp_path)
+    with lake.transaction() as txn:
+        for namespace in ("empty", "full", "other"):
+            txn.create_namespace(namespace, {"owner": namespace})
+        txn.create_table("full", "t1", properties={"n": "1"})
+        txn.create_table("full", "t2")
+        txn.create_view("full", "v1", sql="SELECT 1", properties={"n": "1"})
+    return lake.refresh()
+
+
+def do(lake: Lakehouse, action: Do, **options: Any) -> int | None:
+    """Carry out one transaction on a handle of its own and return its version."""
+    with reopened(lake).transaction(**options) as txn:
+        action(txn)
+    return txn.version
+
+
+# -- what operations do ----------------------------------------------------------------------------------
+
+
+def test_what_is_created_is_there_after_the_commit_and_not_before(lake: Lakehouse) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    with lake.transaction(reason="why") as txn:
+        txn.create_namespace("new", {"owner": "me"})
+        txn.create_table("new", "t", schema, primary_keys=["a"], properties={"x": "y"})
+        txn.create_view("new", "v", sql="SELECT 2", dialect="duckdb")
+        assert "new" not in reopened(lake).namespaces()
+        assert txn.version is None
+    again = reopened(lake)
+    assert 2 == txn.version == again.version
+    assert {"owner": "me"} == again.namespace("new").properties
+    assert ["a", "b"] == [column.name for column in again.table("new", "t").schema.columns]
+    assert [("SELECT 2", "duckdb")] == [(s.sql, s.dialect) for s in again.view("new", "v").sql_representations]
+    info = again.info()
+    assert ("commit", txn.id, 3, "why") == (info.operation, info.txn, info.changes, info.reason)
+    assert {"set": 3, "deleted": 0, "reason": "why", "author": info.author} == info.summary
+    assert [] == list(again.check(definitions=True))
+
+
+def test_a_transaction_sees_its_own_changes(lake: Lakehouse) -> None:
+    """In every reading method, over what was there before, and nobody else sees them."""
+    txn = lake.transaction()
+    txn.create_namespace("new")
+    txn.create_table("full", "t0", properties={"n": "0"})
+    txn.alter_table("full", "t1", properties={"n": "2"})
+    txn.drop_table("full", "t2")
+    txn.replace_view("full", "v1", sql="SELECT 3")
+    txn.drop_namespace("other")
+    assert ["empty", "full", "new"] == txn.namespaces()
+    assert ["t0", "t1"] == txn.tables("full")
+    assert ("0", "2") == (txn.table("full", "t0").properties["n"], txn.table("full", "t1").properties["n"])
+    assert "SELECT 3" == txn.view("full", "v1").sql_representations[0].sql
+    assert [] == txn.tables("new")
+    with pytest.raises(ObjectNotFound):
+        txn.table("full", "t2")
+    with pytest.raises(ObjectNotFound):
+        txn.tables("other")
+    names = [(e.namespace, e.name) for e in txn.objects()]
+    assert [("empty", None), ("full", None), ("new", None), ("full", "t0"), ("full", "t1"), ("full", "v1")] == names
+    before = txn.digest()
+    assert ["t1", "t2"] == lake.tables("full") == reopened(lake).tables("full")
+    txn.commit()
+    assert before == reopened(lake).digest()
+
+
+def test_altering_keeps_the_id_and_what_was_not_said(lake: Lakehouse) -> None:
+    old = lake.table("full", "t1")
+    with lake.transaction() as txn:
+        txn.alter_table("full", "t1", properties={"m": "2"})
+        txn.alter_table("full", "t1", properties={"k": "3"})
+        txn.alter_namespace("full", {"owner": None, "team": "x"})
+        txn.replace_view("full", "v1", sql="SELECT 2")
+    lake.refresh()
+    new = lake.table("full", "t1")
+    assert (old.id, {"n": "1", "m": "2", "k": "3"}) == (new.id, new.properties)
+    assert {"team": "x"} == lake.namespace("full").properties
+    assert {"n": "1"} == lake.view("full", "v1").properties
+
+
+def test_an_object_changed_twice_has_one_message_and_one_file(lake: Lakehouse) -> None:
+    before = len(Surgery(lake.root, 4).listing())
+    with lake.transaction() as txn:
+        txn.create_table("full", "t9")
+        for number in range(5):
+            txn.alter_table("full", "t9", properties={"n": str(number)})
+        txn.create_table("full", "gone")
+        txn.drop_table("full", "gone")
+    assert before + 2 == len(Surgery(lake.root, 4).listing()), "one definition, one root"
+    assert "4" == lake.refresh().table("full", "t9").properties["n"]
+
+
+def test_dropping_a_namespace_drops_what_is_in_it_only_if_asked(lake: Lakehouse) -> None:
+    with lake.transaction() as txn:
+        with pytest.raises(NamespaceNotEmpty, match="3 tables and views"):
+            txn.drop_namespace("full")
+        txn.drop_namespace("full", cascade=True)
+        txn.drop_namespace("empty")
+        assert ["other"] == [e.namespace for e in txn.objects()]
+    assert ["other"] == [e.namespace for e in lake.refresh().objects()]
+
+
+def test_a_namespace_dropped_and_made_again_is_empty(lake: Lakehouse) -> None:
+    with lake.transaction() as txn:
+        txn.drop_namespace("full", cascade=True)
+        txn.create_namespace("full", {"owner": "new"})
+        txn.create_table("full", "t2", properties={"n": "new"})
+    lake.refresh()
+    assert (["t2"], [], {"owner": "new"}) == (
+        lake.tables("full"),
+        lake.views("full"),
+        lake.namespace("full").properties,
+    )
+    assert {"n": "new"} == lake.table("full", "t2").properties
+
+
+REFUSED: list[tuple[str, Do, type[Exception]]] = [
+    ("a namespace twice", lambda t: t.create_namespace("full"), AlreadyExists),
+    ("a table twice", lambda t: t.create_table("full", "t1"), AlreadyExists),
+    ("a view twice", lambda t: t.create_view("full", "v1", sql="SELECT 1"), AlreadyExists),
+    ("a table nowhere", lambda t: t.create_table("absent", "t"), ObjectNotFound),
+    ("a view nowhere", lambda t: t.create_view("absent", "v", sql="SELECT 1"), ObjectNotFound),
+    ("an absent namespace altered", lambda t: t.alter_namespace("absent", {}), ObjectNotFound),
+    ("an absent table altered", lambda t: t.alter_table("full", "absent"), ObjectNotFound),
+    ("an absent view replaced", lambda t: t.replace_view("full", "absent", sql="x"), ObjectNotFound),
+    ("an absent namespace dropped", lambda t: t.drop_namespace("absent"), ObjectNotFound),
+    ("an absent table dropped", lambda t: t.drop_table("full", "absent"), ObjectNotFound),
+    ("an absent view dropped", lambda t: t.drop_view("full", "t1"), ObjectNotFound),
+    ("a table of an absent namespace dropped", lambda t: t.drop_table("absent", "t1"), ObjectNotFound),
+    ("a full namespace dropped", lambda t: t.drop_namespace("full"), NamespaceNotEmpty),
+    ("an empty name", lambda t: t.create_namespace(""), InvalidName),
+    ("a name too long", lambda t: t.create_table("full", "123456789"), InvalidName),
+    ("a name too long in bytes", lambda t: t.create_table("full", "é" * 5), InvalidName),
+    ("a space in a name", lambda t: t.create_view("full", "a b", sql="SELECT 1"), InvalidName),
+    ("a line end in a name", lambda t: t.create_namespace("a\n"), InvalidName),
+    ("a name that is no text", lambda t: t.create_namespace(7), InvalidName),  # type: ignore[arg-type]
+    ("a view without a query", lambda t: t.create_view("full", "v9"), InvalidDefinition),
+    ("a key that is no column", lambda t: t.create_table("full", "t9", primary_keys=["x"]), InvalidDefinition),
+    ("a table format nobody knows", lambda t: t.create_table("full", "t9", table_format="CSV"), InvalidDefinition),
+    ("a property that is no text", lambda t: t.create_namespace("n", {"a": 1}), InvalidDefinition),  # type: ignore[dict-item]
+]
+
+
+@pytest.mark.parametrize(("action", "error"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_what_cannot_be_done_is_refused_and_the_transaction_goes_on(
+    lake: Lakehouse, action: Do, error: type[Exception]
+) -> None:
+    """The error comes at once, changes nothing, and what else the transaction does is committed."""
+    with lake.transaction() as txn:
+        with pytest.raises(error):
+            action(txn)
+        txn.create_table("full", "t3")
+    diff = [(c.change, c.namespace, c.name) for c in lake.diff(1, 2)]
+    assert [("added", "full", "t3")] == diff
+
+
+@pytest.mark.parametrize(("action", "error"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_an_error_that_is_not_caught_aborts_and_writes_nothing(
+    lake: Lakehouse, action: Do, error: type[Exception]
+) -> None:
+    before = listing(Surgery(lake.root, 4).directory)
+    with pytest.raises(error), lake.transaction() as txn:
+        txn.create_table("full", "t3")
+        action(txn)
+    assert before == listing(Surgery(lake.root, 4).directory)
+
+
+def test_an_unknown_isolation_is_refused(lake: Lakehouse) -> None:
+    with pytest.raises(InvalidInput, match="isolation"):
+        lake.transaction(isolation="READ COMMITTED")
+
+
+@pytest.mark.parametrize("isolation", [SNAPSHOT, SERIALIZABLE])
+def test_the_lakehouse_says_the_isolation_where_the_transaction_does_not(tmp_path: Path, isolation: str) -> None:
+    lake = new_lake(tmp_path, txn_isolation_level=isolation)
+    assert isolation == lake.transaction().isolation
+    assert SNAPSHOT == lake.transaction(isolation=SNAPSHOT).isolation
+
+
+def test_a_transaction_without_changes_makes_no_version(lake: Lakehouse) -> None:
+    before = listing(Surgery(lake.root, 4).directory)
+    with lake.transaction() as txn:
+        txn.tables("full")
+    assert 1 == txn.version
+    assert before == listing(Surgery(lake.root, 4).directory)
+
+
+def test_a_transaction_that_has_ended_takes_nothing_more(lake: Lakehouse) -> None:
+    committed, aborted = lake.transaction(), lake.transaction()
+    committed.create_namespace("a")
+    committed.commit()
+    aborted.create_namespace("b")
+    aborted.abort()
+    for txn in (committed, aborted):
+        for action in (txn.commit, lambda t=txn: t.create_namespace("c"), lambda t=txn: t.drop_table("full", "t1")):
+            with pytest.raises(InvalidInput, match="has ended"):
+                action()
+    assert ["a", "empty", "full", "other"] == lake.refresh().namespaces()
+
+
+def test_a_handle_begins_at_what_it_committed_itself(lake: Lakehouse) -> None:
+    """Without a refresh, so that one commit after the other needs no look-up of the newest version."""
+    for number in range(3):
+        with lake.transaction() as txn:
+            assert [f"n{n}" for n in range(number)] == [n for n in txn.namespaces() if n.startswith("n")]
+            txn.create_namespace(f"n{number}")
+    assert (1, 4) == (lake.version, lake.refresh().version)
+
+
+# -- two at the same time ----------------------------------------------------------------------------------
+
+CREATE_T: Do = lambda t: t.create_table("empty", "t")  # noqa: E731
+Matrix = list[tuple[str, Do, Do, str, str]]
+OK, NO = "both", "conflict"
+MATRIX: Matrix = [
+    # what the first one does, what the second one (begun before) does, under SNAPSHOT, under SERIALIZABLE
+    ("same table created", CREATE_T, CREATE_T, NO, NO),
+    ("same namespace created", lambda t: t.create_namespace("n"), lambda t: t.create_namespace("n"), NO, NO),
+    ("table and view of one name", CREATE_T, lambda t: t.create_view("empty", "t", sql="SELECT 1"), OK, OK),
+    ("two tables created", CREATE_T, lambda t: t.create_table("empty", "u"), OK, OK),
+    ("same table altered", lambda t: t.alter_table("full", "t1", properties={"a": "1"}),
+     lambda t: t.alter_table("full", "t1", properties={"b": "1"}), NO, NO),
+    ("two tables altered", lambda t: t.alter_table("full", "t1", properties={"a": "1"}),
+     lambda t: t.alter_table("full", "t2", properties={"b": "1"}), OK, OK),
+    ("altered and dropped", lambda t: t.alter_table("full", "t1", properties={}),
+     lambda t: t.drop_table("full", "t1"), NO, NO),
+    ("dropped and altered", lambda t: t.drop_table("full", "t1"),
+     lambda t: t.alter_table("full", "t1", properties={}), NO, NO),
+    ("same table dropped", lambda t: t.drop_table("full", "t1"), lambda t: t.drop_table("full", "t1"), NO, NO),
+    ("same view replaced", lambda t: t.replace_view("full", "v1", sql="a"),
+     lambda t: t.replace_view("full", "v1", sql="b"), NO, NO),
+    ("namespace dropped, then a table made in it", lambda t: t.drop_namespace("empty"), CREATE_T, NO, NO),
+    ("namespace dropped with cascade, then a table made in it", lambda t: t.drop_namespace("full", cascade=True),
+     lambda t: t.create_table("full", "t9"), NO, NO),
+    ("namespace dropped, then a view made in it", lambda t: t.drop_namespace("empty"),
+     lambda t: t.create_view("empty", "v", sql="SELECT 1"), NO, NO),
+    ("table made, then its empty namespace dropped", CREATE_T, lambda t: t.drop_namespace("empty"), NO, NO),
+    ("table made, then its namespace dropped with cascade", lambda t: t.create_table("full", "t9"),
+     lambda t: t.drop_namespace("full", cascade=True), NO, NO),
+    ("view made, then its namespace dropped with cascade", lambda t: t.create_view("full", "v9", sql="x"),
+     lambda t: t.drop_namespace("full", cascade=True), NO, NO),
+    ("table altered, then its namespace dropped with cascade", lambda t: t.alter_table("full", "t1", properties={}),
+     lambda t: t.drop_namespace("full", cascade=True), NO, NO),
+    ("namespace altered, then a table made in it", lambda t: t.alter_namespace("empty", {"a": "b"}), CREATE_T, OK, NO),
+    ("namespace altered and dropped", lambda t: t.alter_namespace("empty", {"a": "b"}),
+     lambda t: t.drop_namespace("empty"), NO, NO),
+    ("two namespaces dropped", lambda t: t.drop_namespace("empty"), lambda t: t.drop_namespace("other"), OK, OK),
+    ("table made elsewhere, namespace dropped", CREATE_T, lambda t: t.drop_namespace("other"), OK, OK),
+    ("a table read, changed by the first", lambda t: t.alter_table("full", "t1", properties={"a": "1"}),
+     lambda t: (t.table("full", "t1"), CREATE_T(t)), OK, NO),
+    ("a table not found, made by the first", CREATE_T,
+     lambda t: (_absent(t, "empty", "t"), t.create_table("other", "u")), OK, NO),
+    ("tables listed, one made by the first", lambda t: t.create_table("full", "t9"),
+     lambda t: (t.tables("full"), CREATE_T(t)), OK, NO),
+    ("tables listed, one dropped by the first", lambda t: t.drop_table("full", "t1"),
+     lambda t: (t.tables("full"), CREATE_T(t)), OK, NO),
+    ("tables listed, a view made by the first", lambda t: t.create_view("full", "v9", sql="x"),
+     lambda t: (t.tables("full"), CREATE_T(t)), OK, OK),
+    ("tables listed, one made elsewhere", lambda t: t.create_table("other", "t9"),
+     lambda t: (t.tables("full"), CREATE_T(t)), OK, OK),
+    ("everything listed", lambda t: t.create_table("other", "t9"),
+     lambda t: (list(t.objects()), CREATE_T(t)), OK, NO),
+    ("namespaces listed, one made by the first", lambda t: t.create_namespace("n"),
+     lambda t: (t.namespaces(), CREATE_T(t)), OK, NO),
+    ("digest taken", lambda t: t.create_namespace("n"), lambda t: (t.digest(), CREATE_T(t)), OK, NO),
+    ("read only, and nothing written", lambda t: t.create_table("full", "t9"), lambda t: t.tables("full"), OK, OK),
+]  # fmt: skip
+
+
+def _absent(txn: Transaction, namespace: str, name: str) -> None:
+    with pytest.raises(ObjectNotFound):
+        txn.table(namespace, name)
+
+
+@pytest.mark.parametrize("between", ["nothing", "a compaction", "another commit"])
+@BOTH
+@pytest.mark.parametrize(
+    ("first", "second", "snapshot", "serializable"), [r[1:] for r in MATRIX], ids=[r[0] for r in MATRIX]
+)
+def test_of_two_that_overlap_both_commit_or_the_later_one_conflicts(
+    lake: Lakehouse, first: Do, second: Do, snapshot: str, serializable: str, isolation: str, between: str
+) -> None:
+    """The conflict names the keys and the version that won, leaves nothing behind, and a retry succeeds or is told why.
+
+    What is committed is what one after the other gives.
+    """
+    txn = lake.transaction(isolation=isolation)
+    second(txn)
+    if between == "another commit":
+        do(lake, lambda t: t.create_table("other", "between"))
+    won = do(lake, first)
+    if between == "a compaction":
+        compacted(reopened(lake))
+    before = content(reopened(lake))
+    files = set(Surgery(lake.root, 4).listing())
+    listed_all = between == "another commit" and second in (
+        row[2] for row in MATRIX if "everything" in row[0] or "digest" in row[0]
+    )
+    if (serializable if isolation == SERIALIZABLE else snapshot) == OK and not (
+        listed_all and isolation == SERIALIZABLE
+    ):
+        wrote = bool(txn._writes)
+        txn.commit()
+        assert before != content(reopened(lake)) or not wrote
+    else:
+        with pytest.raises(CommitConflict) as raised:
+            txn.commit()
+        assert raised.value.keys
+        assert raised.value.version in {won, 2}
+        assert str(raised.value.version) in str(raised.value)
+        assert before == content(reopened(lake))
+        assert files == set(Surgery(lake.root, 4).listing()), "nothing is left of what lost"
+        with pytest.raises(InvalidInput):
+            txn.commit()
+    assert [] == list(reopened(lake).check(definitions=True))
+
+
+def test_write_skew_is_possible_under_snapshot_and_refused_under_serializable(lake: Lakehouse) -> None:
+    """The marbles: each turns all marbles of one colour, as it sees them, into the other."""
+
+    def turn(txn: Transaction, old: str, new: str) -> None:
+        for name in txn.tables("other"):
+            if txn.table("other", name).properties["colour"] == old:
+                txn.alter_table("other", name, properties={"colour": new})
+
+    for isolation in (SNAPSHOT, SERIALIZABLE):
+        for name, colour in (("m1", "black"), ("m2", "white")):
+            if isolation == SNAPSHOT:
+                do(lake, lambda t, n=name, c=colour: t.create_table("other", n, properties={"colour": c}))
+            else:
+                do(lake, lambda t, n=name, c=colour: t.alter_table("other", n, properties={"colour": c}))
+        lake.refresh()
+        one, two = lake.transaction(isolation=isolation), lake.transaction(isolation=isolation)
+        turn(one, "black", "white")
+        turn(two, "white", "black")
+        one.commit()
+        if isolation == SNAPSHOT:
+            two.commit()
+        else:
+            with pytest.raises(CommitConflict):
+                two.commit()
+        colours = [reopened(lake).table("other", name).properties["colour"] for name in ("m1", "m2")]
+        assert (["white", "black"] if isolation == SNAPSHOT else ["white", "white"]) == colours
+
+
+def test_a_transaction_rebased_over_many_keeps_their_changes_and_its_own(lake: Lakehouse) -> None:
+    """Also when the tree was flushed and split in between, more than once."""
+    txn = lake.transaction(isolation=SERIALIZABLE)
+    txn.create_table("other", "late")
+    other = reopened(lake)
+    for start in range(0, 60, 4):
+        with other.transaction() as each:
+            for number in range(start, start + 4):
+                each.create_table("full", f"n{number}")
+    compacted(other)
+    expected = content(other.refresh())
+    assert 18 == txn.commit()
+    again = reopened(lake)
+    assert expected == {key: path for key, path in content(again).items() if not key.rstrip().endswith("late")}
+    assert ["late"] == again.tables("other")
+    assert [] == list(again.check())
+    assert [txn.id] == list(dict.fromkeys(t for _, _, t in again.root_node.own_messages()))
+
+
+def test_a_transaction_begun_on_an_old_version_conflicts_with_what_came_since(lake: Lakehouse) -> None:
+    do(lake, lambda t: t.alter_table("full", "t1", properties={"n": "2"}))
+    old = reopened(lake).at(version=1)
+    with pytest.raises(CommitConflict) as raised, old.transaction() as txn:
+        txn.alter_table("full", "t1", properties={"n": "3"})
+    assert (2, ["C===full    t1      "]) == (raised.value.version, list(raised.value.keys))
+    assert "full.t1" in str(raised.value)
+    with old.transaction() as txn:
+        txn.alter_table("full", "t2", properties={"n": "3"})
+    assert ("2", "3") == tuple(reopened(lake).table("full", name).properties["n"] for name in ("t1", "t2"))
+
+
+@BOTH
+@pytest.mark.parametrize("operation", ["rollback", "load", None, "something"])
+def test_what_replaced_the_whole_tree_conflicts_with_everything(
+    lake: Lakehouse, isolation: str, operation: str | None
+) -> None:
+    """A rollback, a bulk load, and what a writer made that does not say what it did."""
+    txn = lake.transaction(isolation=isolation)
+    txn.create_table("other", "t")
+    other = reopened(lake)
+    commit.commit(other.files, other.files.tip, changes.SameContent(operation or "x", {}))
+    if operation is None:
+        Surgery(lake.root, 4).system_row(root_path(2), spec.OPERATION, None)
+    with pytest.raises(CommitConflict, match="replaced the whole tree") as raised:
+        txn.commit()
+    assert 2 == raised.value.version
+
+
+@BOTH
+@pytest.mark.parametrize("operation", sorted(spec.QUIET_OPERATIONS))
+def test_what_changes_no_meaning_conflicts_with_nothing(lake: Lakehouse, isolation: str, operation: str) -> None:
+    txn = lake.transaction(isolation=isolation)
+    list(txn.objects())
+    txn.create_table("other", "t")
+    other = reopened(lake)
+    commit.commit(other.files, other.files.tip, changes.SameContent(operation, {}))
+    assert 3 == txn.commit()
+
+
+def test_a_rollback_says_what_the_older_version_says_and_keeps_history(lake: Lakehouse) -> None:
+    """Its own transaction has no messages, though its buffer holds those of the version it went back to."""
+    do(lake, lambda t: t.drop_namespace("full", cascade=True))
+    again = reopened(lake)
+    assert 2 == again.version
+    target = again.at(version=1)
+    root = commit.commit(again.files, again.files.tip, changes.RolledBack(again.files, target.root_node, {}))
+    again.refresh()
+    assert (content(target), target.digest()) == (content(again), again.digest())
+    assert ([], root_path(2), root_path(2)) == (list(root.own_messages()), root.previous_root, root.rollback_from_root)
+    assert [] == list(again.check(definitions=True))
+    assert ["rollback", "commit", "commit", "create"] == [info.operation for info in again.history()]
+    with again.transaction() as txn:
+        txn.create_table("full", "t9")
+    assert ["t1", "t2", "t9"] == again.refresh().tables("full")
+
+
+# -- compaction beside writers -----------------------------------------------------------------------------
+
+
+def test_a_compaction_takes_over_what_was_committed_meanwhile(lake: Lakehouse) -> None:
+    """Messages are appended in order: the last word on a key stays the last."""
+    base = lake.root_node
+    for number in range(5):
+        do(lake, lambda t, n=number: t.alter_table("full", "t1", properties={"n": str(n)}))
+    do(lake, lambda t: t.drop_table("full", "t2"))
+    do(lake, lambda t: t.create_table("full", "t2", properties={"n": "again"}))
+    expected = content(reopened(lake))
+    root = compacted(lake, base)
+    again = reopened(lake)
+    assert (9, "compact", 7) == (again.version, again.info().operation, root.summary["rebased_over"])
+    assert expected == content(again)
+    assert [] == list(root.own_messages())
+    assert [] == list(again.check())
+    compacted(again)
+    assert expected == content(reopened(lake))
+
+
+def test_a_compaction_starts_over_after_a_rollback(lake: Lakehouse) -> None:
+    base = lake.root_node
+    other = reopened(lake)
+    commit.commit(other.files, other.files.tip, changes.RolledBack(other.files, other.at(version=0).root_node, {}))
+    with pytest.raises(changes.TreeReplaced):
+        compacted(lake, base)
+    assert [] == reopened(lake).namespaces()
+
+
+def test_a_writer_never_fails_because_of_a_compaction(lake: Lakehouse) -> None:
+    for _ in range(3):
+        txn = lake.transaction(isolation=SERIALIZABLE)
+        assert 3 == len(txn.namespaces())
+        txn.alter_table("full", "t1", properties={"n": "x"})
+        compacted(reopened(lake))
+        txn.commit()
+    assert 7 == reopened(lake).version
+
+
+# -- time to live ------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_past_its_time_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One millisecond before it is committed, at it no more; nothing of it becomes visible."""
+    lake = new_lake(tmp_path, txn_ttl_millis=1000)
+    early, late = lake.transaction(), lake.transaction()
+    early.create_namespace("early")
+    late.create_namespace("late")
+    monkeypatch.setattr(commit, "now_millis", lambda: early.began_at_millis + 999)
+    assert 1 == early.commit()
+    monkeypatch.setattr(commit, "now_millis", lambda: late.began_at_millis + 1000)
+    with pytest.raises(TransactionExpired):
+        late.commit()
+    assert ["early"] == reopened(lake).namespaces()
+
+
+def test_a_stalled_writer_does_not_take_a_name_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence: its version had expired before it got there, so it removes the root that it made and says so."""
+    lake = new_lake(tmp_path, txn_ttl_millis=1000)
+    surgery = Surgery(lake.root, 4)
+    txn = lake.transaction()
+    txn.create_namespace("stalled")
+    other = reopened(lake)
+    for number in range(5):
+        with other.transaction() as each:
+            each.create_namespace(f"n{number}")
+    surgery.write(spec.BOUNDARY_FILE, b"4")
+    for version in range(4):
+        surgery.remove(root_path(version))
+    monkeypatch.setattr(commit, "now_millis", lambda: txn.began_at_millis + 600)
+    with pytest.raises(TransactionExpired):
+        txn.commit()
+    assert not surgery.file(root_path(1)).exists()
+    assert [f"n{number}" for number in range(5)] == reopened(lake).namespaces()
+
+
+def test_a_writer_behind_the_boundary_that_loses_the_race_is_told(tmp_path: Path) -> None:
+    """The version after its base exists no more; what stands there now was never between."""
+    lake = new_lake(tmp_path)
+    surgery = Surgery(lake.root, 4)
+    other = reopened(lake)
+    for number in range(5):
+        with other.transaction() as each:
+            each.create_namespace(f"n{number}")
+    txn = lake.at(version=2).transaction()
+    txn.create_namespace("late")
+    surgery.write(spec.BOUNDARY_FILE, b"3")
+    for version in range(3):
+        surgery.remove(root_path(version))
+    assert 6 == txn.commit(), "version 3 still exists, so the race is lost in the usual way"
+
+
+# -- when the storage fails ----------------------------------------------------------------------------------
+
+
+def test_a_commit_tried_again_after_a_lost_answer_finds_itself(lake: Lakehouse) -> None:
+    """The root was created and nobody said so; trying again must neither conflict with itself nor clean itself up."""
+    txn = lake.transaction()
+    txn.create_table("other", "t", properties={"n": "1"})
+    plan = attach(lake.storage, FaultPlan("lose_from", at=1, kinds={"create", "get"}))
+    with pytest.raises(StorageError):
+        txn.commit()
+    assert plan.count
+    detach(lake.storage)
+    with pytest.raises(InvalidInput):
+        txn.create_namespace("more")
+    assert 2 == txn.commit()
+    again = reopened(lake)
+    assert 2 == again.version
+    assert {"n": "1"} == again.table("other", "t").properties
+    assert [] == list(again.check(definitions=True))
+
+
+def test_a_commit_tried_again_after_others_came_finds_itself(lake: Lakehouse) -> None:
+    """The same, with other versions on top meanwhile: also those that changed the same keys."""
+    txn = lake.transaction()
+    txn.create_table("other", "t")
+    attach(lake.storage, FaultPlan("lose_from", at=1, kinds={"create", "get"}))
+    with pytest.raises(StorageError):
+        txn.commit()
+    detach(lake.storage)
+    do(lake, lambda t: t.alter_table("other", "t", properties={"n": "2"}))
+    assert 2 == txn.commit()
+    assert {"n": "2"} == reopened(lake).table("other", "t").properties
+    assert [] == list(reopened(lake).check(definitions=True))
+
+
+def test_a_commit_whose_definitions_were_not_written_can_be_tried_again(lake: Lakehouse) -> None:
+    txn = lake.transaction()
+    txn.create_table("other", "t")
+    attach(lake.storage, FaultPlan("fail_from", at=1, kinds={"put"}))
+    with pytest.raises(StorageError):
+        txn.commit()
+    detach(lake.storage)
+    assert 1 == reopened(lake).version
+    assert 2 == txn.commit()
+    assert [] == list(reopened(lake).check(definitions=True))
+
+
+def test_a_hint_that_cannot_be_written_fails_no_commit(lake: Lakehouse, caplog: pytest.LogCaptureFixture) -> None:
+    txn = lake.transaction()
+    txn.create_table("other", "t")
+    attach(lake.storage, FaultPlan("fail_permanently", at=2, kinds={"put"}))
+    assert 2 == txn.commit()
+    assert "hint was not written" in caplog.text
+    assert 2 == reopened(lake).version
