@@ -22,7 +22,8 @@ from trinitylake_core.commit import commit, now_millis, refuse_foreign
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.node import Node
 from trinitylake_core.nodestore import NodeWriter
-from trinitylake_core.rewrite import Ref, Rewriter, dirty_children
+from trinitylake_core.rewrite import Rewriter
+from trinitylake_core.subtree import Ref, dirty_children
 from trinitylake_core.versions import Root
 
 _LOG = logging.getLogger(__name__)

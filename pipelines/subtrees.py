@@ -12,8 +12,9 @@ from pipelines.session import session_parallelism, ship_packages
 from trinitylake_core.node import Messages, Node
 from trinitylake_core.nodefile import decode, encode
 from trinitylake_core.nodestore import NodeStore, NodeWriter
-from trinitylake_core.rewrite import Ref, Rewriter, dirty_children
+from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.storage import open_storage
+from trinitylake_core.subtree import Ref, dirty_children
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession

@@ -31,8 +31,9 @@ from trinitylake_core.errors import (
 from trinitylake_core.node import Messages, Node
 from trinitylake_core.nodefile import encode
 from trinitylake_core.nodestore import NodeStore, NodeWriter
-from trinitylake_core.rewrite import Rewriter, heaviest_children
+from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.storage import Storage
+from trinitylake_core.subtree import heaviest_children
 from trinitylake_core.versions import Root, Versions
 
 _LOG = logging.getLogger(__name__)

@@ -1,114 +1,25 @@
 """Changing a tree: build, join and flush (format, section 4; ``docs/architecture.md``).
 
-Everything that changes a tree is one of three functions over *subtrees*. A subtree is a :class:`Ref`:
-a node file, or a node in memory, and the *pending* messages that the buffers above hold for it. A node
-in memory has no buffer of its own: its messages hang on the children they belong to, and are put
-together again when the node is written. A child that needs nothing stays the file it is, unread.
-
-A pivot whose newest message deletes it still separates its neighbours: its value becomes
-:class:`Dead`. Written, it is a key with a delete message in the same node's buffer; a full flush
-joins its neighbours without it.
+Everything that changes a tree is one of three functions over *subtrees* (``subtree``). A child that
+needs nothing stays the file it is, unread. A full flush joins the neighbours of dead pivots without them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from operator import add
-from typing import Final, Protocol
+from typing import Final
 
 import mmh3
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.node import Messages, Node, merged
-from trinitylake_core.tree import Batch, NodeReader, applied
+from trinitylake_core.subtree import Dead, NodeSink, Policy, Ref, Work, count_subtrees, hand_down, normal
+from trinitylake_core.tree import Batch, applied
 
 _HASH_MASK: Final = 2**128 - 1
-
-
-class Dead(str):  # noqa: SLOT000 - it carries the transaction
-    """The last value of a pivot that its newest message deleted."""
-
-    txn: str = ""
-    """The transaction that deleted it."""
-
-
-@dataclass(slots=True)
-class Work:
-    """A node in memory that may be changed. ``refs`` is empty in a leaf, else one longer than ``keys``."""
-
-    keys: list[str] = field(default_factory=list)
-    values: list[str] = field(default_factory=list)
-    refs: list[Ref] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Ref:
-    """A subtree: ``path`` of its root, or ``work`` in memory. Counts are those of the files, without ``pending``.
-
-    ``few`` tells that the root of a subtree on disk may hold fewer keys than a node below others must.
-    """
-
-    height: int
-    path: str | None = None
-    work: Work | None = None
-    keys: int | None = None
-    messages: int | None = None
-    pending: Messages = field(default_factory=Messages)
-    few: bool = False
-
-    def weight(self) -> int:
-        """Return how many messages wait for this subtree and inside it; unknown counts as many."""
-        return len(self.pending) + (1 << 40 if self.messages is None else self.messages)
-
-
-class NodeSink(NodeReader, Protocol):
-    """Where nodes come from and go to. ``min_keys`` holds for every node but the root."""
-
-    order: int
-    min_keys: int
-    max_keys: int
-
-    def prefetch(self, paths: Sequence[str]) -> None:
-        """Read nodes in parallel that will be read next."""
-
-    def add(self, node: Node) -> str:
-        """Take a node for writing."""
-
-    def take_back(self, path: str) -> Node | None:
-        """Forget a node that was added and not written yet."""
-
-
-Policy = Callable[[Work], Collection[int] | None]
-"""Chooses the children of a node to flush; ``None`` = leave the node as it is, dead pivots too."""
-
-
-def dirty_children(work: Work) -> Collection[int]:
-    """Choose, for a compaction, everything that has messages, or may have."""
-    return [index for index, ref in enumerate(work.refs) if ref.work or ref.pending.keys or ref.messages != 0]
-
-
-def heaviest_children(target_bytes: int) -> Policy:
-    """Return the policy of a commit: the heaviest children, until the node is under its target size."""
-
-    def choose(work: Work) -> Collection[int] | None:
-        sizes = [ref.pending.nbytes() if ref.pending.keys else 0 for ref in work.refs]
-        table = Node(work.keys, work.values, [ref.path or "" for ref in work.refs]).table_bytes()
-        excess = table + sum(sizes) - target_bytes
-        if excess <= 0:
-            return None
-        chosen = []
-        for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-            if excess <= 0 or not sizes[index]:
-                break
-            chosen.append(index)
-            excess -= sizes[index]
-        return chosen
-
-    return choose
 
 
 class Rewriter:
@@ -184,7 +95,7 @@ class Rewriter:
         counts = zip(node.children, node.child_keys or unknown, node.child_messages or unknown, strict=True)
         refs = [Ref(ref.height - 1, path, None, keys, inside) for path, keys, inside in counts]
         work = Work([*node.keys], [*node.values], refs)
-        _hand_down(work, messages)
+        hand_down(work, messages)
         return work
 
     def seal(self, ref: Ref) -> Ref:
@@ -208,7 +119,7 @@ class Rewriter:
         for key, value in zip(work.keys, work.values, strict=True) if work.refs else ():
             if isinstance(value, Dead):
                 node.buffer.append(key, None, value.txn)
-        _count_subtrees(node, work.refs)
+        count_subtrees(node, work.refs)
         if self._prove:
             self.after += self._entries_hash(node.keys, node.values)
         return node
@@ -220,7 +131,7 @@ class Rewriter:
 
         The lower tree is attached to the spine of the higher; cost: nodes opened = difference in height.
         """
-        left, right = _normal(left), _normal(right)
+        left, right = normal(left), normal(right)
         if left.height == right.height:
             return self._join_level(left, key, value, right)
         if left.height > right.height:
@@ -252,9 +163,9 @@ class Rewriter:
 
     def join_without_key(self, left: Ref, right: Ref) -> Ref:
         """Return one tree of all in ``left`` < all in ``right``: the last key of ``left`` becomes the pivot."""
-        popped = self._split_last(_normal(left))
+        popped = self._split_last(normal(left))
         if popped is None:
-            return _normal(right)
+            return normal(right)
         rest, key, value = popped
         return self.join(rest, key, value, right)
 
@@ -269,7 +180,7 @@ class Rewriter:
         if not work.keys:
             return popped
         pivot, kept = work.keys.pop(), work.values.pop()
-        rest = _normal(ref)
+        rest = normal(ref)
         if popped is None:
             return self._split_last(rest) if isinstance(kept, Dead) else (rest, pivot, kept)
         last, key, value = popped
@@ -314,10 +225,10 @@ class Rewriter:
             self.store.prefetch([path for index in chosen if (path := work.refs[index].path) is not None])
         flushed = set(chosen)
         down = descend or (lambda child: self.flush(child, choose))
-        tree = _normal(down(work.refs[0]) if 0 in flushed else work.refs[0])
+        tree = normal(down(work.refs[0]) if 0 in flushed else work.refs[0])
         for index, (key, value) in enumerate(zip(work.keys, work.values, strict=True), 1):
             child = work.refs[index]
-            tree = self._append(tree, key, value, _normal(down(child)) if index in flushed else child, ref.height)
+            tree = self._append(tree, key, value, normal(down(child)) if index in flushed else child, ref.height)
         return self._fitted(tree)
 
     def _fitted(self, tree: Ref) -> Ref:
@@ -433,42 +344,3 @@ class Rewriter:
     def proved(self) -> bool:
         """Return whether what was written means what was there before."""
         return not (self.before - self.after) & _HASH_MASK
-
-
-def _hand_down(work: Work, messages: Messages) -> None:
-    row, count = 0, len(messages)
-    while row < count:
-        key = messages.keys[row]
-        child = bisect_right(work.keys, key)
-        if child and work.keys[child - 1] == key:
-            work.values[child - 1] = _settled(work.values[child - 1], messages.values[row], messages.txns[row])
-            row += 1
-            continue
-        stop = bisect_left(messages.keys, work.keys[child], row) if child < len(work.keys) else count
-        work.refs[child].pending = messages.slice(row, stop)
-        row = stop
-
-
-def _settled(value: str, new: str | None, txn: str) -> str:
-    if new is not None:
-        return new
-    dead = Dead(value)
-    dead.txn = txn
-    return dead
-
-
-def _count_subtrees(node: Node, refs: list[Ref]) -> None:
-    keys = [ref.keys for ref in refs if ref.keys is not None]
-    messages = [ref.messages for ref in refs if ref.messages is not None]
-    if len(keys) == len(refs):
-        node.subtree_keys = len(node.keys) + sum(keys)
-        node.child_keys = keys if refs else None
-    if len(messages) == len(refs):
-        node.subtree_messages = len(node.buffer) + sum(messages)
-        node.child_messages = messages if refs else None
-
-
-def _normal(ref: Ref) -> Ref:
-    while ref.work is not None and ref.height and not ref.work.keys:
-        ref = ref.work.refs[0]
-    return ref

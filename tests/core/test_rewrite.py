@@ -13,7 +13,8 @@ from trinitylake_core import tree
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.keys import EVERYTHING, KeyRange
 from trinitylake_core.node import Messages, Node
-from trinitylake_core.rewrite import Ref, Rewriter, dirty_children, heaviest_children
+from trinitylake_core.rewrite import Rewriter
+from trinitylake_core.subtree import Ref, dirty_children, heaviest_children
 
 ORDERS = st.integers(3, 9)
 TARGETS = st.sampled_from([1, 2100, 2400, 3000, 4000, 8000])

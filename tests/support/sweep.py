@@ -523,7 +523,7 @@ def _killed(prepared: Prepared, place: Place, mode: Mode, at: int) -> Outcome:
 def _forking() -> Any:
     """Return a context that forks children off a server which has everything imported and no threads."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.support.sweep", "s3fs"])
+    context.set_forkserver_preload(["tests.support.sweep", "tests.support.warm"])
     return context
 
 

@@ -1,0 +1,75 @@
+"""What a sweep counts, whichever engine it runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+SHOWN: Final = 20
+"""How many names a report shows."""
+
+
+@dataclass(slots=True)
+class Size:
+    """A number of files and their bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def count(self, size: int) -> None:
+        """Count one file."""
+        self.files += 1
+        self.bytes += size
+
+
+@dataclass(slots=True)
+class Foreign:
+    """What belongs to somebody else: files of unknown names, and directories that were not looked into."""
+
+    files: int = 0
+    bytes: int = 0
+    directories: tuple[str, ...] = ()
+    some: tuple[str, ...] = ()
+
+    def file(self, path: str, size: int) -> None:
+        """Count one file."""
+        self.files += 1
+        self.bytes += size
+        if len(self.some) < SHOWN:
+            self.some = (*self.some, path)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Orphans by kind; ``young`` are unreachable and stay until they are old enough, as do those of unknown age."""
+
+    kinds: dict[str, Size] = field(default_factory=dict)
+    young: Size = field(default_factory=Size)
+    unknown_age: Size = field(default_factory=Size)
+
+    @property
+    def files(self) -> int:
+        """The number of orphans."""
+        return sum(each.files for each in self.kinds.values())
+
+    @property
+    def bytes(self) -> int:
+        """Their size."""
+        return sum(each.bytes for each in self.kinds.values())
+
+
+@dataclass(slots=True)
+class Alone:
+    """What only some versions reach: in total, and by version what no other version holds."""
+
+    total: Size
+    versions: dict[int, Size]
+
+
+@dataclass(slots=True)
+class Sizes:
+    """What the newest version reaches, what only older versions, snapshots and transactions do, and what nothing does."""
+
+    newest: Size = field(default_factory=Size)
+    history: Size = field(default_factory=Size)
+    nothing: Size = field(default_factory=Size)
