@@ -3,17 +3,17 @@
 import warnings
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project import reports
+from dagster_project import pictures, reports
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
 from dagster_project.settings import LakehouseSettings
+from dagster_project.sketch import sketch
 from dagster_project.watched import Watch, watched
 from pipelines import compaction, stats
-from trinitylake_core import Corrupt, Lakehouse
+from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
 
 DEFINITION: Final = "lakehouse_definition"
 HEALTH: Final = "tree_health"
@@ -104,7 +104,8 @@ def _health(lake: Lakehouse, settings: LakehouseSettings, spark: SparkResource) 
     large = (summary.objects or 0) >= settings.health.spark_from_objects
     session = partial(spark_session, spark, settings) if large else None
     try:
-        return reports.of_deep(stats.deep(lake, session))
+        picture = pictures.tree(sketch(lake), f"version {lake.version}")
+        return {"picture": picture} | reports.of_deep(stats.deep(lake, session))
     except Corrupt as error:  # the integrity check comes next and tells everything that is broken
         return reports.of_stats(summary) | {"levels_not_measured": str(error)}
 
@@ -129,7 +130,10 @@ def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult[Any]:
         report = _compact(context, settings, config, spark)
         version = report.version_after if report.version_after is not None else report.version_before
-        return dg.MaterializeResult(metadata=reports.of_compaction(report), data_version=dg.DataVersion(str(version)))
+        return dg.MaterializeResult(
+            metadata=_before_and_after(settings, report) | reports.of_compaction(report),
+            data_version=dg.DataVersion(str(version)),
+        )
 
     return compacted
 
@@ -157,6 +161,18 @@ def _compact(
     return watched(context, partial(spark_session, spark, settings), work, settings.compaction.timeout)
 
 
+def _before_and_after(settings: LakehouseSettings, report: compaction.Report) -> reports.Metadata:
+    if report.version_after is None:
+        return {}
+    try:
+        lake = open_lakehouse(settings)
+        versions = (("before", report.version_before), ("after", report.version_after))
+        named = [(f"{when}: version {version}", sketch(lake.at(version=version))) for when, version in versions]
+    except TrinityLakeError as error:  # the compaction is committed: that there is no picture must not fail it
+        return {"picture_not_drawn": str(error)}
+    return {"picture": pictures.trees(named)}
+
+
 def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
     """Return the asset that tells the history."""
 
@@ -173,9 +189,10 @@ def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
     )
     def snapshots() -> dg.MaterializeResult[Any]:
         lake = open_lakehouse(settings)
-        versions = islice(lake.history(limit=reports.HISTORY_LIMIT), reports.HISTORY_LIMIT)
+        versions = list(lake.history(limit=reports.HISTORY_LIMIT))
         return dg.MaterializeResult(
-            metadata=reports.of_history(versions), data_version=dg.DataVersion(str(lake.version))
+            metadata={"timeline": pictures.timeline(versions)} | reports.of_history(versions),
+            data_version=dg.DataVersion(str(lake.version)),
         )
 
     return snapshots

@@ -14,6 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 import dagster_project
+from dagster_project.notifications import Notifications
 from dagster_project.settings import LakehouseSettings, Model
 from trinitylake_core import InvalidInput
 
@@ -24,12 +25,6 @@ _HERE: Final = "{here}"
 
 class ConfigError(InvalidInput):
     """``lakehouses.yaml`` is missing or says something that cannot be."""
-
-
-class Notifications(Model):
-    """Whom to tell about failed runs."""
-
-    webhook_env: str | None = None
 
 
 class ProjectSettings(Model):

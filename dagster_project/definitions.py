@@ -5,4 +5,5 @@ from __future__ import annotations
 from dagster_project.config import load
 from dagster_project.factory import merged
 
-defs = merged(load().lakehouses)
+_project = load()
+defs = merged(_project.lakehouses, _project.notifications)

@@ -7,6 +7,7 @@ import dagster as dg
 from dagster_project.assets import assets_of
 from dagster_project.checks import checks_of
 from dagster_project.jobs import jobs_of
+from dagster_project.notifications import Notifications, failure_sensors
 from dagster_project.resources import SparkResource
 from dagster_project.schedules import schedules_of
 from dagster_project.sensors import sensors_of
@@ -25,8 +26,15 @@ def build(settings: LakehouseSettings) -> dg.Definitions:
     )
 
 
-def merged(lakehouses: tuple[LakehouseSettings, ...], spark: SparkResource | None = None) -> dg.Definitions:
+def merged(
+    lakehouses: tuple[LakehouseSettings, ...],
+    notifications: Notifications | None = None,
+    spark: SparkResource | None = None,
+) -> dg.Definitions:
     """Return the definitions of several lakehouses, and what they share."""
-    # One process a run: its steps share one Spark session.
-    shared = dg.Definitions(resources={"spark": spark or SparkResource()}, executor=dg.in_process_executor)
+    shared = dg.Definitions(
+        resources={"spark": spark or SparkResource()},
+        executor=dg.in_process_executor,  # one process a run: its steps share one Spark session
+        sensors=failure_sensors(notifications or Notifications()),
+    )
     return dg.Definitions.merge(shared, *(build(each) for each in lakehouses))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import dagster as dg
-from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.figure import Figure
 
 from dagster_project.sketch import Strip
+from pipelines.report import utc
 from trinitylake_core import VersionInfo
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # In the middle between black and white, so that they stand out on either.
 INK: Final = "#808a98"
@@ -28,7 +30,6 @@ _MARKS: Final = {
     "restore": ("v", DEBT, "restore"),
 }
 _DPI: Final = 110
-_MAX_TIMELINE: Final = 2000
 
 
 def tree(strips: Sequence[Strip], title: str) -> dg.MarkdownMetadataValue:
@@ -37,68 +38,74 @@ def tree(strips: Sequence[Strip], title: str) -> dg.MarkdownMetadataValue:
 
 
 def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadataValue:
-    """Return a picture of trees side by side, such as before and after: a bar for each node, in key order."""
+    """Return a picture of trees side by side, such as before and after: bars for each node, in key order."""
     rows = max(len(strips) for _, strips in pictured)
-    figure = Figure(figsize=(5.2 * len(pictured) + 1.6, 0.75 * rows + 1.3), layout="constrained")
-    axes = figure.subplots(rows, len(pictured), squeeze=False)
+    figure = _figure(5.2 * len(pictured) + 1.6, 0.75 * rows + 1.3)
+    grid = figure.subplots(rows, len(pictured), squeeze=False)
     scale = max(1.0, *(debt for _, strips in pictured for strip in strips for debt in strip.debt))
     for column, (title, strips) in enumerate(pictured):
+        above = rows - len(strips)
         for row in range(rows):
-            index = row - (rows - len(strips))
-            if index < 0:
-                axes[row][column].set_axis_off()
+            if row < above:
+                grid[row][column].set_axis_off()
             else:
-                _draw_strip(axes[row][column], strips[index], scale)
-        axes[rows - len(strips)][column].set_title(title, color=INK, fontsize=11)
-    handles = [axes[-1][0].bar([0], [0], color=colour, label=label)[0] for colour, label in _LEGEND]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
+                _draw_strip(grid[row][column], strips[row - above], scale)
+        grid[above][column].set_title(title, color=INK, fontsize=11)
+    handles, labels = grid[-1][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
     return _markdown(figure, "; ".join(title for title, _ in pictured))
 
 
-_LEGEND: Final = ((KEYS, "keys, of those that fit"), (DEBT, "write buffer, of the target size of a node"))
-
-
 def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
-    count = len(strip.fill)
-    width = 0.86 / count if count < 80 else 1.0 / count
-    centres = [(index + 0.5) / count for index in range(count)]
-    axes.bar([x - width / 4 for x in centres], strip.fill, width / 2, color=KEYS)
-    axes.bar([x + width / 4 for x in centres], strip.debt, width / 2, color=DEBT)
+    count, pair = len(strip.fill), any(strip.debt)
+    slot = 1.0 / count
+    width = slot * (0.86 if count < 80 else 1.0) / (2 if pair else 1)
+    aside = width / 2 if pair else 0.0
+    centres = [(index + 0.5) * slot for index in range(count)]
+    axes.bar([x - aside for x in centres], strip.fill, width, color=KEYS, label="keys, of those that fit into a node")
+    axes.bar([x + aside for x in centres], strip.debt, width, color=DEBT, label="write buffer, of a node's target size")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, scale)
     axes.set_xticks([])
     axes.set_yticks([0, 1], ["0", "100 %"])
     nodes = f"{count} node{'s' if count != 1 else ''}" if strip.complete else f"{count} nodes shown"
     name = "leaves" if strip.height == 0 else f"height {strip.height}"
-    axes.set_ylabel(f"{name}\n{nodes}\n{strip.messages:,} waiting", rotation=0, ha="right", va="center", fontsize=8, color=INK)
+    text = f"{name}\n{nodes}\n{strip.messages:,} waiting"
+    axes.set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8, color=INK)
     _plain(axes)
 
 
 def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
-    """Return a picture of the history: objects and buffered messages over time, and what happened when."""
-    shown = sorted(versions, key=lambda each: each.version)[-_MAX_TIMELINE:]
-    figure = Figure(figsize=(9.5, 4.2), layout="constrained")
+    """Return a picture of the history: objects and buffered messages version by version, and what happened."""
+    shown = sorted(versions, key=lambda each: each.version)
+    figure = _figure(9.5, 4.2)
     top, bottom = figure.subplots(2, 1, sharex=True)
-    times = [each.created_at for each in shown]
-    top.step(times, [each.objects or 0 for each in shown], where="post", color=KEYS)
+    numbers = [each.version for each in shown]
+    top.step(numbers, [each.objects or 0 for each in shown], where="post", color=KEYS)
     top.set_ylabel("objects in the tree", color=INK, fontsize=9)
-    bottom.fill_between(times, [each.messages or 0 for each in shown], step="post", color=DEBT, alpha=0.8)
+    bottom.fill_between(numbers, [each.messages or 0 for each in shown], step="post", color=DEBT, alpha=0.8)
     bottom.set_ylabel("buffered messages", color=INK, fontsize=9)
     for operation, (marker, colour, label) in _MARKS.items():
         marked = [each for each in shown if each.operation == operation]
         if marked:
-            x, y = [each.created_at for each in marked], [each.objects or 0 for each in marked]
-            top.plot(x, y, marker, color=colour, label=label)  # type: ignore[arg-type]
+            heights = [each.objects or 0 for each in marked]
+            top.plot([each.version for each in marked], heights, marker, color=colour, label=label)
     if top.get_legend_handles_labels()[0]:
         top.legend(frameon=False, labelcolor=INK, fontsize=9)
-    locator = AutoDateLocator()
-    bottom.xaxis.set_major_locator(locator)
-    bottom.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    first, last = shown[0], shown[-1]
+    span = f"version {first.version}, {utc(first.created_at)}, to version {last.version}, {utc(last.created_at)}"
+    bottom.set_xlabel(span, color=INK, fontsize=9)
     for axes in (top, bottom):
         axes.set_ylim(bottom=0)
+        axes.margins(x=0.02)
         _plain(axes)
-    first, last = shown[0], shown[-1]
-    return _markdown(figure, f"versions {first.version} to {last.version}")
+    return _markdown(figure, span)
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure  # noqa: PLC0415 - half a second, which loading definitions must not take
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _plain(axes: Axes) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pipelines.session import session_parallelism, ship_packages
-from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, StorageError
+from pipelines.taskerrors import own_errors
+from trinitylake_core.errors import CorruptDefinition, FileMissing, StorageError
 from trinitylake_core.storage import Storage, open_storage
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -136,7 +135,6 @@ Check = Callable[[str, bytes], None]
 """Raises ``Corrupt`` if the bytes of a file are not what a file of its name holds."""
 _NEW_DDL: Final = "copied bigint, bytes bigint, requests bigint"
 _NEW: Final = pa.schema([("copied", pa.int64()), ("bytes", pa.int64()), ("requests", pa.int64())])
-_OURS: Final = re.compile(r"\b(Corrupt(?:Node|Definition)?|StorageError): ([^\n]+)")
 
 
 def copy_new(source: Storage, target: Storage, paths: Sequence[str], check: Check) -> Copied:
@@ -179,7 +177,7 @@ def copy_new_on_spark(
     tasks = max(1, min(3 * session_parallelism(spark), -(-count // _BATCH)))
     work = _new_task(source.spec(), target.spec(), check)
     results = paths.select("path").repartition(tasks).mapInArrow(work, _NEW_DDL)
-    with our_errors():
+    with own_errors():
         row = results.agg(f.sum("copied"), f.sum("bytes"), f.sum("requests")).first()
     copied, size, requests = (0, 0, 0) if row is None else (value or 0 for value in row)
     return Copied(copied=copied, bytes=size, requests=requests)
@@ -197,16 +195,3 @@ def _new_task(
         yield pa.RecordBatch.from_pylist([row], schema=_NEW)
 
     return copy_partition
-
-
-@contextmanager
-def our_errors() -> Iterator[None]:
-    """Raise what a task raised as the error it was: Spark wraps it into one of its own."""
-    try:
-        yield
-    except Exception as error:
-        match = _OURS.search(str(error)) if type(error).__module__.startswith(("pyspark", "py4j")) else None
-        if match is None:
-            raise
-        kind = StorageError if match[1] == "StorageError" else Corrupt
-        raise kind(match[2]) from None

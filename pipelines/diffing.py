@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pipelines.engine import Progress, Session, refuse_unknown, silent, started
 from pipelines.session import session_parallelism, ship_packages
+from pipelines.taskerrors import own_errors
 from trinitylake_core import Change, Lakehouse
 from trinitylake_core.commit import Files
 from trinitylake_core.diff import Row, Span, Unshared, changes, diff_nodes, unshared
@@ -124,7 +125,8 @@ class _Work:
         work = _task(_side(self.old), _side(self.new))
         frame = spark.createDataFrame(rows, _SPANS_DDL).repartitionById(len(spans), "span")
         found = frame.mapInArrow(work, _OUTPUT_DDL).persist()
-        progress("compare", found.count(), None)
+        with own_errors():
+            progress("compare", found.count(), None)
         try:
             for row in found.toLocalIterator():
                 yield row["key"], row["old"], row["new"]

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pipelines.copying import copy_new, copy_new_on_spark, our_errors
+from pipelines.copying import copy_new, copy_new_on_spark
 from pipelines.engine import Progress, Session, refuse_unknown, silent, started
+from pipelines.taskerrors import own_errors
 from pipelines.walk import FOREVER, Start, Target, starts_frame, walk_local, walk_on_spark
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import decode_definition
@@ -245,8 +246,8 @@ class _Export:
         self.refuse_other(versions, newest)
         if roots[-1] > self.version:
             raise Refused(
-                f"{self.target.root} holds version {roots[-1]}, newer than version {self.version}; nothing was changed. "
-                "Export to another root URI"
+                f"{self.target.root} holds version {roots[-1]}, newer than version {self.version}; nothing was "
+                "changed. Export to another root URI"
             )
         boundary = versions.boundary()
         older = [version for version in range(boundary, self.version) if version in set(roots)]
@@ -255,7 +256,7 @@ class _Export:
                 f"{self.target.root} holds {len(older)} older versions, which an export of one version would remove; "
                 "nothing was changed. Export with history, or to another root URI"
             )
-        if self.config.history and self.first < boundary <= newest.version and self.first <= newest.version:
+        if self.config.history and self.first < boundary:
             raise Refused(
                 f"{self.target.root} begins at version {boundary}, so the versions from {self.first} on cannot be put "
                 "before it; nothing was changed. Export the history to another root URI"
@@ -306,18 +307,16 @@ class _Export:
 
     def planned(self, engine: str, found: _Found, todo: _Todo) -> Plan:
         missing = self.missing_roots(found)
-        definition = self.definition is not None and found.newest is None
         sizes = sum(len(data) for _, data in self.roots(missing)) if missing else 0
+        own = self.definition_missing()
         return Plan(
             version=self.version,
             first=self.first,
             engine=engine,
-            definitions=todo.definitions + self.definition_missing(),
+            definitions=todo.definitions + (own > 0),
             nodes=todo.nodes,
             roots=len(missing),
-            bytes=todo.bytes
-            + sizes
-            + (len(self.definition[1]) if self.definition and self.definition_missing() else 0),
+            bytes=todo.bytes + sizes + own,
             files_there=todo.there + (self.version - self.first + 1 - len(missing)),
             roots_removed=sum(version < self.first for version in found.roots),
             snapshots_left_out=0 if self.config.history else len(self.source.definition.snapshots),
@@ -325,14 +324,12 @@ class _Export:
         )
 
     def definition_missing(self) -> int:
-        """Return 1 if the target needs a definition without snapshots that it does not have."""
+        """Return the size of the definition without snapshots if the target needs it and does not have it."""
         if self.definition is None:
             return 0
         path, data = self.definition
-        try:
-            return int(self.target.info(path).size != len(data))
-        except FileMissing:
-            return 1
+        there = dict(_looked_up(self.target, [path]))
+        return 0 if there.get(path) == len(data) else len(data)
 
     def missing_roots(self, found: _Found) -> list[int]:
         there = set(found.roots)
@@ -453,22 +450,23 @@ class _Export:
     def todo_on_spark(self, spark: SparkSession) -> _Todo:
         from pyspark.sql import functions as f
 
-        with our_errors():
+        with own_errors():
             walked = Target(self.source.storage, self.order)
             walk = walk_on_spark(spark, walked, starts_frame(spark, self.starts()), self.progress)
         frame = self.compared(spark, walk.nodes()).persist()
-        unknown = [row["path"] for row in frame.where("size is null").select("path").limit(_LOOKED_UP).collect()]
-        known = dict(_looked_up(self.source.storage, unknown))
-        _refuse_missing(self.source.root, [path for path in unknown if path not in known])
         missing = f.col("there").isNull() | f.col("size").isNull() | (f.col("there") != f.col("size"))
         rows = frame.groupBy("kind").agg(
             f.count("*").alias("files"),
             f.sum(missing.cast("int")).alias("missing"),
+            f.sum(f.col("size").isNull().cast("int")).alias("unknown"),
             f.sum(f.when(missing, f.col("size"))).alias("bytes"),
         )
-        sums = {row["kind"]: row for row in rows.collect()}
+        with own_errors():
+            sums = {row["kind"]: row for row in rows.collect()}
+        known = self.unknown(frame) if any(row["unknown"] for row in sums.values()) else {}
         counts = {kind: sums[kind]["missing"] if kind in sums else 0 for kind in (_DEFINITION, _NODE)}
-        self.requests += walk.nodes().count() + 2 * len(_PREFIXES)
+        nodes = sums[_NODE]["files"] if _NODE in sums else 0
+        self.requests += nodes + self.version - self.first + 1 + 2 * len(_PREFIXES)
 
         def copy(kind: str) -> tuple[int, int, int]:
             self.progress(f"copy {kind}s", 0, counts[kind])
@@ -491,6 +489,13 @@ class _Export:
             copy=copy,
             release=release,
         )
+
+    def unknown(self, frame: DataFrame) -> dict[str, int]:
+        """Return the sizes of files that no listing showed: others chose their names. Raises where one is missing."""
+        paths = [row["path"] for row in frame.where("size is null").select("path").limit(_LOOKED_UP).collect()]
+        known = dict(_looked_up(self.source.storage, paths))
+        _refuse_missing(self.source.root, [path for path in paths if path not in known])
+        return known
 
     def compared(self, spark: SparkSession, nodes: DataFrame) -> DataFrame:
         """Return every file that is reached: path, kind, its size at the source and at the target."""

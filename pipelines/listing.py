@@ -81,7 +81,7 @@ def listed(path: str, size: int, modified_millis: int | None) -> Listed:
 
 def batch_of(rows: Iterable[Listed]) -> pa.RecordBatch:
     """Return rows as a record batch of ``SCHEMA``."""
-    columns = list(zip(*rows, strict=True)) or [[] for _ in SCHEMA]
+    columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True)) or [() for _ in SCHEMA]
     return pa.RecordBatch.from_arrays(
         [pa.array(column, each.type) for column, each in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
     )

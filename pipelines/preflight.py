@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from pipelines.engine import Progress, Session, silent, started
 from pipelines.session import session_parallelism, ship_packages
+from pipelines.taskerrors import own_errors
 from trinitylake_core import Change, Violation
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import check_definitions, check_node, check_tree, violation
@@ -116,7 +117,8 @@ class Preflight:
             read = (self.files.storage.counts - before).get
             self.checked.nodes = max(0, read - 1 - self.checked.definitions)
         else:
-            found += _check_on_spark(started(self.spark), self.files, target, self.checked, self.progress)
+            with own_errors():
+                found += _check_on_spark(started(self.spark), self.files, target, self.checked, self.progress)
         spent = self.files.storage.counts - before
         self.checked.requests += spent.requests()
         self.checked.bytes += spent.bytes_read
@@ -130,7 +132,8 @@ class Preflight:
         if self.checked.engine == "local" or not named:
             found = [each for part in _parts(named) for each in check_definitions(self.files.storage, part)]
         else:
-            found = _definitions_on_spark(started(self.spark), self.files, named, self.checked)
+            with own_errors():
+                found = _definitions_on_spark(started(self.spark), self.files, named, self.checked)
         self.checked.definitions = len(named)
         spent = self.files.storage.counts - before
         self.checked.requests += spent.requests()
@@ -162,99 +165,95 @@ def _check_on_spark(
 
     ship_packages(spark)
     definition = files.definition(root)
-    order, tasks = definition.order, 3 * session_parallelism(spark)
+    order, most = definition.order, 3 * session_parallelism(spark)
     top = _node_row(root.node, root.path, (None, None), 0, order)
     level = spark.createDataFrame(pa.Table.from_pylist([top], schema=_LEVEL)).persist()
-    levels, found = [level], [_violation(each) for each in top["problems"]]
-    for height in range((root.node.height or 0) - 1, -1, -1):
-        depth = (root.node.height or 0) - height
+    levels, found, waiting = [level], [_violation(each) for each in top["problems"]], len(root.node.children)
+    for depth in range(1, (root.node.height or 0) + 1):
+        tasks = max(1, min(most, -(-waiting // _READ_AHEAD)))
         children = level.select(f.explode("children").alias("child")).select("child.*").repartition(tasks)
-        found += _reached_twice(children)
-        work = _level_task(*files.storage.spec(), order, depth)
-        level = children.mapInArrow(work, _LEVEL_DDL).persist()
+        level = children.mapInArrow(_level_task(*files.storage.spec(), order, depth), _LEVEL_DDL).persist()
         levels.append(level)
-        count, size = _sums(level)
-        checked.nodes, checked.bytes, checked.requests = (
-            checked.nodes + count,
-            checked.bytes + size,
-            checked.requests + count,
-        )
+        count, waiting, problems = _summed(level, checked)
+        checked.nodes += count
         progress("check nodes", checked.nodes, None)
-        found += _problems(level.select(f.explode("problems").alias("problem")).select("problem.*"))
+        found += problems
         if len(found) >= SHOWN:
             break
+    found = found or _reached_twice(levels)
     if not found:
-        found = _entries_on_spark(files, codec_of(definition), levels, tasks, checked)
+        found = _entries_on_spark(files, codec_of(definition), levels, checked)
         progress("check definitions", checked.definitions, None)
     for each in levels:
         each.unpersist()
     return found[:SHOWN]
 
 
-def _sums(level: DataFrame) -> tuple[int, int]:
+def _summed(level: DataFrame, checked: Checked) -> tuple[int, int, list[Violation]]:
+    """Read a level, in one job; return how many nodes it has, how many children, and the first problems."""
     from pyspark.sql import functions as f
 
-    row = level.agg(f.count("*"), f.sum("bytes")).first()
-    return (0, 0) if row is None else (row[0], row[1] or 0)
+    broken = f.when(f.size("problems") > 0, f.col("problems"))
+    row = level.agg(
+        f.count("*"),
+        f.sum("bytes"),
+        f.sum(f.size("children")),
+        f.slice(f.flatten(f.collect_list(broken)), 1, SHOWN),
+    ).first()
+    count, size, children, problems = (0, 0, 0, []) if row is None else row
+    checked.bytes, checked.requests = checked.bytes + (size or 0), checked.requests + count
+    return count, children or 0, [_violation(each.asDict()) for each in problems]
 
 
-def _reached_twice(children: DataFrame) -> list[Violation]:
+def _reached_twice(levels: Sequence[DataFrame]) -> list[Violation]:
     from pyspark.sql import functions as f
 
-    twice = children.groupBy("path").count().where(f.col("count") > 1).limit(SHOWN).collect()
+    every = [level.select(f.explode("children").alias("child")).select("child.path") for level in levels]
+    paths = reduce(lambda one, two: one.unionByName(two), every)
+    twice = paths.groupBy("path").count().where(f.col("count") > 1).limit(SHOWN).collect()
     return [violation("I10", row["path"], "reached a second time") for row in twice]
-
-
-def _problems(frame: DataFrame) -> list[Violation]:
-    return [_violation(row.asDict()) for row in frame.select("invariant", "file", "message").limit(SHOWN).collect()]
 
 
 def _violation(row: Mapping[str, Any]) -> Violation:
     return violation(row["invariant"], row["file"], row["message"])
 
 
-def _entries_on_spark(
-    files: Files, codec: KeyCodec, levels: Sequence[DataFrame], tasks: int, checked: Checked
-) -> list[Violation]:
+def _entries_on_spark(files: Files, codec: KeyCodec, levels: Sequence[DataFrame], checked: Checked) -> list[Violation]:
     """Check what every key means: of a key's messages and row, the one nearest to the root counts."""
     from pyspark.sql import functions as f
 
     every = [level.select(f.explode("entries").alias("entry")).select("entry.*") for level in levels]
     newest = reduce(lambda one, two: one.unionByName(two), every).groupBy("key")
     meant = newest.agg(f.min_by("value", "age").alias("value")).where(f.col("value").isNotNull())
-    work = _entries_task(*files.storage.spec(), codec)
-    seen = meant.repartition(tasks).mapInArrow(work, _FOUND_DDL).persist()
-    found = _problems(seen.where(f.col("what") == _PROBLEM_FOUND))
+    seen = meant.mapInArrow(_entries_task(*files.storage.spec(), codec), _FOUND_DDL).persist()
+    found = _counted(seen, checked)
     needed = seen.where(f.col("what") == _NEEDED)
     orphans = needed.join(seen.where(f.col("what") == _EXISTS).select("file"), "file", "left_anti").limit(SHOWN)
     found += [violation("I12", files.storage.root, row["message"]) for row in orphans.collect()]
-    _count(seen, checked)
     seen.unpersist()
     return found
 
 
-def _count(seen: DataFrame, checked: Checked) -> None:
+def _counted(seen: DataFrame, checked: Checked) -> list[Violation]:
+    """Read the definitions, in one job; return the first problems."""
     from pyspark.sql import functions as f
 
-    row = seen.where(f.col("what") == _COUNTED).agg(f.sum("count"), f.sum("bytes")).first()
-    count, size = (0, 0) if row is None else (row[0] or 0, row[1] or 0)
-    checked.definitions, checked.bytes, checked.requests = count, checked.bytes + size, checked.requests + count
+    problem = f.when(f.col("what") == _PROBLEM_FOUND, f.struct("invariant", "file", "message"))
+    row = seen.agg(f.sum("count"), f.sum("bytes"), f.slice(f.collect_list(problem), 1, SHOWN)).first()
+    count, size, problems = (0, 0, []) if row is None else row
+    checked.definitions, checked.bytes = count or 0, checked.bytes + (size or 0)
+    checked.requests += checked.definitions
+    return [_violation(each.asDict()) for each in problems]
 
 
 def _definitions_on_spark(
     spark: SparkSession, files: Files, named: Sequence[tuple[str, str, str]], checked: Checked
 ) -> list[Violation]:
-    from pyspark.sql import functions as f
-
     ship_packages(spark)
     rows = pa.table(dict(zip(("kind", "name", "path"), map(list, zip(*named, strict=True)), strict=True)))
     tasks = min(3 * session_parallelism(spark), -(-len(named) // _READ_AHEAD))
     work = _definitions_task(*files.storage.spec())
-    seen = spark.createDataFrame(rows).repartition(tasks).mapInArrow(work, _FOUND_DDL).persist()
-    found = _problems(seen.where(f.col("what") == _PROBLEM_FOUND))
-    _count(seen, checked)
-    seen.unpersist()
-    return found
+    return _counted(spark.createDataFrame(rows).repartition(tasks).mapInArrow(work, _FOUND_DDL), checked)
 
 
 # -- in tasks ------------------------------------------------------------------------------------------

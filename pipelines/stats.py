@@ -8,8 +8,13 @@ from typing import Any
 
 from pipelines import compaction
 from pipelines.engine import Progress, Session, silent, started
-from pipelines.walk import Start, Target, starts_frame, walk_local, walk_on_spark
+from pipelines.kept import kept, live_transactions
+from pipelines.sweep_local import LocalSweep
+from pipelines.sweep_spark import SparkSweep
+from pipelines.sweeping import Foreign, Size
+from pipelines.walk import FOREVER, Start, Target, starts_frame, walk_local, walk_on_spark
 from trinitylake_core import Lakehouse, Stats
+from trinitylake_core.commit import now_millis
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,23 @@ class Level:
     fill: float
     bytes: int
     over_target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What the files below the root are there for.
+
+    Attributes:
+        newest: what the newest version reaches.
+        history: what only older versions, snapshots and live saved transactions reach; an expiration frees most of it.
+        nothing: what nothing reaches; `clean` removes it once it is old enough.
+        foreign: what belongs to somebody else.
+    """
+
+    newest: Size
+    history: Size
+    nothing: Size
+    foreign: Foreign
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +62,7 @@ class Deep:
         hint_lag: versions that the latest hint is behind; ``None`` without a hint.
         oldest_version_age_seconds: age of the oldest version that is kept.
         compaction: what a compaction now would rewrite; ``None`` where the lakehouse is read-only.
+        reach: what the files below the root are there for; ``None`` if it was not asked for.
     """
 
     summary: Stats
@@ -51,11 +74,17 @@ class Deep:
     reads_per_lookup: float
     reads_per_lookup_after: float
     hint_lag: int | None
+    oldest_version_age_seconds: float | None
     compaction: compaction.Plan | None
+    reach: Reach | None = None
 
 
-def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = None) -> Deep:
-    """Return the health of the version of a handle. Reads every node of it, on Spark if there is a session."""
+def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = None, *, storage: bool = False) -> Deep:
+    """Return the health of the version of a handle. Reads every node of it, on Spark if there is a session.
+
+    With ``storage`` it also tells what the files below the root are there for: a listing, and one ``get`` a node
+    of all versions together.
+    """
     files = lake.files
     target = Target(files.storage, lake.definition.order, files=False)
     version = lake.version
@@ -77,8 +106,38 @@ def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = Non
         reads_per_lookup=_reads_per_lookup(levels),
         reads_per_lookup_after=_reads_after(keys, lake.definition.order, levels),
         hint_lag=None if hint is None else max(0, newest - hint),
+        oldest_version_age_seconds=_oldest_age(lake),
         compaction=None if lake.read_only else compaction.plan(lake.at(version=version)),
+        reach=_reach(lake, spark, progress or silent) if storage and not lake.read_only else None,
     )
+
+
+def _oldest_age(lake: Lakehouse) -> float | None:
+    """Return the age of the oldest version that is kept. Two ``get``."""
+    versions = lake.files.versions
+    oldest = versions.try_root(max(versions.boundary(), lake.root_node.oldest_version))
+    return None if oldest is None else round(max(0, now_millis() - oldest.created_at_millis) / 1000, 3)
+
+
+def _reach(lake: Lakehouse, spark: Session, progress: Progress) -> Reach:
+    files, order = lake.files, lake.definition.order
+    sweep = (
+        LocalSweep(files.storage, order, progress)
+        if spark is None
+        else SparkSweep(started(spark), files.storage, order, progress)
+    )
+    try:
+        sweep.list_files(None, {})
+        ttl = lake.definition.txn_ttl_millis
+        saved = live_transactions(files.storage, sweep.transactions(), ttl, now_millis())
+        now_kept = kept(files)
+        versions = [each for each in now_kept.starts() if each.last < FOREVER]
+        others = [each for each in (*now_kept.starts(), *saved.starts) if each.last >= FOREVER]
+        sweep.mark([*versions, *(Start(each.path, -1, -1) for each in others)], saved.paths)
+        found = sweep.sizes(now_kept.newest.version, now_kept.boundary)
+    finally:
+        sweep.release()
+    return Reach(found.newest, found.history, found.nothing, sweep.foreign)
 
 
 def _rows(

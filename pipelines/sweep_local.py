@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from pipelines.deleting import Deleted, delete
@@ -27,24 +28,27 @@ class LocalSweep:
         self.foreign = Foreign()
         self.nodes_read = 0
 
-    def list(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
+    def list_files(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
         """List everything, or read an inventory; return how much there is."""
-        total, seen = Size(), 0
         for file in self._inventory(inventory, options) if inventory is not None else self._listing():
-            seen += 1
-            if seen % 10_000 == 0:
-                self._progress("list", seen, None)
+            known = self._files.get(file.path)
+            self._files[file.path] = file if known is None else _younger(known, file)
+            if len(self._files) % 10_000 == 0:
+                self._progress("list", len(self._files), None)
+        total = Size()
+        for file in self._files.values():
             total.count(file.bytes)
-            if file.kind == FOREIGN:
-                self.foreign.file(file.path, file.bytes)
-            else:
-                known = self._files.get(file.path)
-                self._files[file.path] = file if known is None else _younger(known, file)
+        self._set_foreign_aside()
         return total
+
+    def _set_foreign_aside(self) -> None:
+        foreign = sorted(path for path, file in self._files.items() if file.kind == FOREIGN)
+        size = sum(self._files.pop(path).bytes for path in foreign)
+        self.foreign = Foreign(len(foreign), size, self.foreign.directories, tuple(foreign[:SHOWN]))
 
     def _listing(self) -> Iterator[Listed]:
         found = shards(self._storage)
-        self.foreign.directories = tuple(found.unknown[:SHOWN])
+        self.foreign.directories = tuple(sorted(found.unknown)[:SHOWN])
         yield from found.files
         for prefix in found.prefixes:
             yield from list_shard(self._storage, prefix)
@@ -63,7 +67,7 @@ class LocalSweep:
             self._live = {}
         self._live.update(dict.fromkeys(paths, (-1, -1)))
         live = self._live
-        for row in walk_local(self._target, starts, live if len(live) > len(paths) else frozenset()):
+        for row in walk_local(self._target, starts, live):
             self.nodes_read += 1
             self._progress("mark", self.nodes_read, None)
             first, last = row["first"], row["last"]
@@ -147,7 +151,5 @@ class LocalSweep:
 
 def _younger(one: Listed, two: Listed) -> Listed:
     """Return the entry that says the file is younger: an inventory may list a file twice."""
-    ages = (one.modified_millis, two.modified_millis)
-    if None in ages:
-        return one._replace(modified_millis=None)
-    return max(one, two, key=lambda each: each.modified_millis or 0)
+    ages = [each.modified_millis for each in (one, two) if each.modified_millis is not None]
+    return one._replace(bytes=max(one.bytes, two.bytes), modified_millis=max(ages) if len(ages) == 2 else None)

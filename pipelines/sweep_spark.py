@@ -6,7 +6,8 @@ which would list files that were marked by nobody.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from pipelines.deleting import BATCH, DELETED_DDL, Deleted, delete_task
 from pipelines.engine import Progress
+from pipelines.listing import BATCH as ROWS
 from pipelines.listing import (
     CANDIDATES,
     DDL,
@@ -29,7 +31,6 @@ from pipelines.listing import (
     read_inventory,
     shards,
 )
-from pipelines.listing import BATCH as ROWS
 from pipelines.session import session_parallelism, ship_packages
 from pipelines.sweeping import SHOWN, Alone, Foreign, Size, Sizes, Totals
 from pipelines.taskerrors import own_errors
@@ -62,14 +63,14 @@ class SparkSweep:
 
     # -- list ----------------------------------------------------------------------------------------
 
-    def list(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
+    def list_files(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
         """List everything, or read an inventory, before anything is marked; return how much there is."""
         from pyspark.sql import functions as f
 
         root, storage_options = self._storage.spec()
         if inventory is None:
             top = shards(self._storage)
-            self.foreign.directories = tuple(top.unknown[:SHOWN])
+            self.foreign.directories = tuple(sorted(top.unknown)[:SHOWN])
             work = _in_tasks(root, dict(storage_options), _list_one)
             frame = self._mapped(top.prefixes, work).unionByName(self._rows(top.files))
         else:
@@ -88,8 +89,10 @@ class SparkSweep:
     def _count_listed(self, files: DataFrame) -> Size:
         kinds = _by_kind(files)
         foreign = kinds.get(FOREIGN, Size())
-        some = [row["path"] for row in files.where(f"kind = '{FOREIGN}'").select("path").limit(SHOWN).collect()]
-        self.foreign = Foreign(foreign.files, foreign.bytes, self.foreign.directories, tuple(sorted(some)))
+        named = files.where(f"kind = '{FOREIGN}'").select("path").orderBy("path").limit(SHOWN).collect()
+        self.foreign = Foreign(
+            foreign.files, foreign.bytes, self.foreign.directories, tuple(row["path"] for row in named)
+        )
         self._progress("list", sum(each.files for each in kinds.values()), None)
         return Size(sum(each.files for each in kinds.values()), sum(each.bytes for each in kinds.values()))
 
@@ -122,9 +125,7 @@ class SparkSweep:
             return
         known = self._live() if self._walks else None
         with own_errors():
-            walk = walk_on_spark(
-                self._spark, self._target, starts_frame(self._spark, starts), self._progress, known
-            )
+            walk = walk_on_spark(self._spark, self._target, starts_frame(self._spark, starts), self._progress, known)
         self._walks.append(walk)
         self.nodes_read += walk.nodes_read
 
@@ -267,7 +268,7 @@ def _list_one(storage: Storage, prefix: str) -> Iterator[Listed]:
 
 
 def _read_one(options: Mapping[str, Any], root: str) -> Callable[[Storage, str], Iterator[Listed]]:
-    return lambda storage, uri: read_inventory(uri, options, root)
+    return lambda _, uri: read_inventory(uri, options, root)
 
 
 def _in_tasks(

@@ -31,13 +31,6 @@ class Foreign:
     directories: tuple[str, ...] = ()
     some: tuple[str, ...] = ()
 
-    def file(self, path: str, size: int) -> None:
-        """Count one file."""
-        self.files += 1
-        self.bytes += size
-        if len(self.some) < SHOWN:
-            self.some = (*self.some, path)
-
 
 @dataclass(slots=True)
 class Totals:
@@ -68,7 +61,7 @@ class Alone:
 
 @dataclass(slots=True)
 class Sizes:
-    """What the newest version reaches, what only older versions, snapshots and transactions do, and what nothing does."""
+    """What the newest version reaches, what only the rest of history does, and what nothing does."""
 
     newest: Size = field(default_factory=Size)
     history: Size = field(default_factory=Size)

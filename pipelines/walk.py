@@ -144,6 +144,7 @@ class SparkWalk:
     """A walk on Spark: one cached DataFrame a level, roots first. :meth:`release` gives their memory back."""
 
     levels: list[DataFrame] = field(default_factory=list)
+    nodes_read: int = 0
 
     def nodes(self) -> DataFrame:
         """Return all nodes: path, height, first, last, keys, messages, bytes, children, files."""
@@ -200,6 +201,7 @@ def walk_on_spark(
         seen += count
         progress("walk", seen, None)
         height -= 1
+    walk.nodes_read = seen
     return walk
 
 

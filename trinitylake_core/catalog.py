@@ -97,9 +97,9 @@ class CatalogView(abc.ABC):
         return self._names(VIEW, namespace)
 
     def _names(self, kind: str, namespace: str) -> list[str]:
-        split = self._keys.split
-        found = [split(key)[2] or "" for key, _ in self._rows(self._keys.range(kind, namespace))]
-        if not found and self._find(self._keys.namespace(namespace)) is None:
+        split, key = self._keys.split, self._keys.namespace(namespace)
+        found = [split(each)[2] or "" for each, _ in self._rows(self._keys.range(kind, namespace))]
+        if not found and self._find(key) is None:
             raise _not_found(NAMESPACE, namespace)
         return found
 

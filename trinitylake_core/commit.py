@@ -142,6 +142,7 @@ def commit(
         newer = newer_roots(files.versions, base)
         change.rebase(base, newer)
         base = newer[-1]
+        refuse_foreign(files, base)
         files.saw(base)
         time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
     raise CommitConflict(
@@ -252,9 +253,14 @@ def newer_roots(versions: Versions, base: Root) -> list[Root]:
         step = min(step * 2, 64)
 
 
+def is_foreign(files: Files, base: Root) -> bool:
+    """Return whether another generation of the format wrote this version."""
+    return files.versions.sdk or not base.node.canonical or spec.LAKEHOUSE_DEF not in base.node.system
+
+
 def refuse_foreign(files: Files, base: Root) -> None:
     """Refuse to write a lakehouse that another generation of the format wrote. Raises ``ReadOnly``."""
-    if files.versions.sdk or not base.node.canonical or spec.LAKEHOUSE_DEF not in base.node.system:
+    if is_foreign(files, base):
         raise ReadOnly(
             f"{files.storage.root} was written by another generation of the format and is read-only here; "
             f"`trinitylake upgrade {files.storage.root} <new root>` writes a canonical copy that can be changed"

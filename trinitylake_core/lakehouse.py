@@ -15,6 +15,7 @@ from trinitylake_core.commit import (
     Draft,
     Files,
     finished,
+    is_foreign,
     new_id,
     now_millis,
     refuse_foreign,
@@ -228,7 +229,7 @@ class Lakehouse(CatalogView):
     @property
     def read_only(self) -> bool:
         """Whether another generation of the format wrote this lakehouse; ``upgrade`` copies it into a new one."""
-        return self._files.versions.sdk or not self._root.node.canonical
+        return is_foreign(self._files, self._root)
 
     def _root_node(self) -> Node:
         return self._root.node
@@ -244,8 +245,8 @@ class Lakehouse(CatalogView):
             version=self._root.version,
             oldest_version=self._root.oldest_version,
             created_at=version_info(self._root).created_at,
-            objects=node.subtree_keys if node.canonical else len(node.keys),
-            messages=node.subtree_messages if node.canonical else 0,
+            objects=node.subtree_keys if node.canonical or node.children else len(node.keys),
+            messages=node.subtree_messages if node.canonical or node.children else len(node.buffer),
             root_messages=len(node.buffer),
             height=node.height,
             order=self.definition.order,

@@ -282,7 +282,7 @@ class Transaction(CatalogView):
         self._footprint.closed += [self._keys.range(kind, namespace) for kind in (TABLE, VIEW)]
 
     def _require(self, kind: str, namespace: str, name: str | None = None) -> str:
-        key = self._keys.namespace(namespace) if name is None else getattr(self._keys, kind)(namespace, name)
+        key = self._keys.namespace(namespace) if kind == NAMESPACE else getattr(self._keys, kind)(namespace, name)
         if self._find(key) is None:
             raise ObjectNotFound(f"there is no {kind} {namespace if name is None else f'{namespace}.{name}'!r}")
         return str(key)

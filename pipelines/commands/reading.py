@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipelines import report
-from pipelines.commands.command import AT, Call, Result, command, in_order, option
+from pipelines import stats as health
+from pipelines.commands.command import AT, SPARK, Call, Result, command, in_order, option
 from pipelines.commands.objects import find_object, qualified
+from pipelines.orphans import engine_for
 from pipelines.progress import Progress
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import to_dict
@@ -94,12 +96,34 @@ def _type(column: dict[str, Any]) -> str:
     "stats ROOT",
     "show what one read of the root tells: size, height, messages that wait for a compaction",
     "trinitylake stats file:///data/lake --json",
-    options=AT,
+    options=(
+        option(
+            "--deep", action="store_true", help="read every node: fill, reads per lookup, what a compaction would do"
+        ),
+        option(
+            "--storage",
+            action="store_true",
+            help="with --deep: list everything, and tell what the newest version, history and nothing reach",
+        ),
+        option(
+            "--engine",
+            choices=("spark", "local", "auto"),
+            default="auto",
+            help="of --deep: spark, local (this process) or auto (default): Spark for large lakehouses",
+        ),
+        *AT,
+        *SPARK,
+    ),
 )
 def stats(call: Call) -> Result:
     """Show the figures of one root."""
     lake = call.at()
     found = {"root": lake.root, **asdict(lake.stats()), "read_only": lake.read_only}
+    if call.options.deep or call.options.storage:
+        engine = engine_for(call.options.engine, lake.root_node)
+        session = call.spark if engine == "spark" else None
+        deep = health.deep(lake, session, call.progress, storage=call.options.storage)
+        found |= {name: value for name, value in asdict(deep).items() if name != "summary"}
     return Result(found, report.fields(found))
 
 

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import islice, pairwise
 from typing import Any
 
-from pipelines import report
-from pipelines.commands.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, option
+from pipelines import diffing, report
+from pipelines.commands.command import SPARK, Call, Result, command, option
 from pipelines.commands.objects import keys_of, qualified, readings
-from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, Violation, spec
-from trinitylake_core.check import check_lakehouse, check_version, violation
+from pipelines.engine import ENGINES
+from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import describe_difference, to_dict
-from trinitylake_core.errors import Corrupt, InvalidInput
-from trinitylake_core.storage import open_storage
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.tree import search
-from trinitylake_core.versions import Root, Versions, to_millis, version_info
+from trinitylake_core.versions import Root, to_millis, version_info
 
 # -- history -------------------------------------------------------------------------------------------
+
+_OPERATIONS = (
+    spec.OP_CREATE,
+    spec.OP_COMMIT,
+    spec.OP_COMPACT,
+    spec.OP_ROLLBACK,
+    spec.OP_RESTORE,
+    spec.OP_EXPIRE,
+    spec.OP_SNAPSHOT,
+    spec.OP_LOAD,
+    spec.OP_UPGRADE,
+)
 
 
 @command(
@@ -32,7 +43,8 @@ from trinitylake_core.versions import Root, Versions, to_millis, version_info
             "--operation",
             action="append",
             metavar="OP",
-            help="only versions made by this operation (commit, compact, rollback, …); may be repeated",
+            choices=_OPERATIONS,
+            help=f"only versions made by this operation ({', '.join(_OPERATIONS)}); may be repeated",
         ),
         option("--object", metavar="NAME", dest="changed", help="only versions that changed this object"),
     ),
@@ -43,13 +55,13 @@ def history(call: Call) -> Result:
     if limit is not None and limit < 0:
         raise InvalidInput(f"--limit must not be negative, but is {limit}")
     chosen = islice(_chosen(lake, call), limit)
-    header = ["version", "created", "operation", "changes", "objects", "messages", "author", "reason"]
+    header = ["version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason"]
     lines = report.table(header, map(_history_cells, chosen))
     return Result({"root": lake.root, "versions": map(_history_data, chosen)}, lines)
 
 
 def _history_cells(info: VersionInfo) -> list[Any]:
-    counts = [info.changes, info.objects, info.messages]
+    counts = [info.changes, info.objects, info.messages, report.human_bytes(info.root_bytes)]
     return [info.version, info.created_at, info.operation, *counts, info.author, info.reason]
 
 
@@ -106,6 +118,13 @@ def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) 
     options=(
         option("--definitions", action="store_true", help="tell what changed inside: columns, properties, SQL"),
         option("--other", metavar="ROOT2", help="the lakehouse of version B, if it is another one"),
+        option(
+            "--engine",
+            choices=ENGINES,
+            default="auto",
+            help="spark, local (this process) or auto (default): Spark where many nodes differ",
+        ),
+        *SPARK,
     ),
     arguments={"A": "version number", "B": "version number"},
     details="Reads only nodes that the two versions do not share.",
@@ -115,7 +134,7 @@ def diff(call: Call) -> Result:
     options, lake = call.options, call.open()
     other = lake if options.other is None else call.open(options.other)
     old, new = lake.at(version=_number("A", options.a)), other.at(version=_number("B", options.b))
-    found = lake.diff(old, new)
+    found = diffing.run(call.spark, old, new, diffing.Config(options.engine), call.progress)
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
     if not options.definitions:
         rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found)
@@ -157,81 +176,3 @@ def _change_lines(change: dict[str, Any]) -> Iterator[str]:
     for each in change["differences"]:
         sides = [report.plain(each[side]) for side in ("old", "new") if side in each]
         yield f"    {each['change']} {each['what']} {report.plain(each['name'])}: {' -> '.join(sides)}"
-
-
-# -- verify --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A broken invariant, and in which of the versions that were checked."""
-
-    invariant: str
-    file: str
-    message: str
-    hint: str
-    versions: list[int]
-
-
-@command(
-    "verify ROOT",
-    "check every invariant of the format; exit code 1 if one is broken",
-    "trinitylake verify file:///data/lake --all --definitions",
-    options=(
-        option("--version", type=int, metavar="V", group="which", help="check this version instead of the newest"),
-        option("--all", action="store_true", group="which", help="check every version that is kept"),
-        option("--definitions", action="store_true", help="read and parse every definition too"),
-    ),
-)
-def verify(call: Call) -> Result:
-    """Check one version or all of them."""
-    options = call.options
-    versions = Versions(open_storage(call.root, call.storage_options))
-    found: dict[Violation, list[int]] = {}
-    newest = _newest(versions, found)
-    checked = _versions_to_check(versions, newest, options.version, every=options.all)
-    for done, version in enumerate(checked):
-        call.progress("versions checked", done, len(checked))
-        for each in check_version(versions, version, definitions=options.definitions):
-            found.setdefault(each, []).append(version)
-    for each in check_lakehouse(versions, newest) if newest is not None else ():
-        found.setdefault(each, [])
-    return _verified(versions.storage.root, checked, found)
-
-
-def _newest(versions: Versions, found: dict[Violation, list[int]]) -> Root | None:
-    """Return the newest root; a damaged one is a finding like any other, and ``None``."""
-    try:
-        return versions.latest()
-    except Corrupt as error:
-        found[violation(error.invariant, error.path or versions.storage.root, str(error))] = []
-        return None
-
-
-def _versions_to_check(versions: Versions, newest: Root | None, version: int | None, *, every: bool) -> list[int]:
-    if version is not None:
-        return [version]
-    if newest is None:
-        return []
-    if not every:
-        return [newest.version]
-    return list(range(max(versions.boundary(), newest.oldest_version), newest.version + 1))
-
-
-def _verified(root: str, checked: list[int], found: dict[Violation, list[int]]) -> Result:
-    findings = [Finding(each.invariant, each.file, each.message, each.hint, where) for each, where in found.items()]
-    data = {"root": root, "versions": checked, "ok": not findings, "findings": findings}
-    shown = f"version {checked[0]}" if len(checked) == 1 else f"{len(checked)} versions"
-    if not findings:
-        return Result(data, [f"{shown} checked: every invariant holds"], DONE)
-    lines = report.table(
-        ["invariant", "file", "versions", "what", "what to do"],
-        ([each.invariant, each.file, _ranges(each.versions), each.message, each.hint] for each in findings),
-    )
-    return Result(data, in_order(lines, [f"{shown} checked; findings: {len(findings)}"]), FOUND_PROBLEMS)
-
-
-def _ranges(numbers: list[int]) -> str:
-    if not numbers:
-        return "-"
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}..{numbers[-1]}"

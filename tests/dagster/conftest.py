@@ -70,4 +70,4 @@ def instance() -> Iterator[dg.DagsterInstance]:
 @pytest.fixture
 def defs(settings: LakehouseSettings, spark: SparkSession) -> dg.Definitions:  # noqa: ARG001 - it has to run
     """Return the definitions of ``settings``; their runs share the Spark session of all tests."""
-    return merged((settings,), SparkResource(keep_running=True))
+    return merged((settings,), spark=SparkResource(keep_running=True))

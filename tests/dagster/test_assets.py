@@ -55,7 +55,9 @@ def test_maintenance(defs: dg.Definitions, lake: Lakehouse, instance: dg.Dagster
     assert str(before.version) == seen.asset_observation_data.asset_observation.data_version
     health = metadata(result, assets.HEALTH)
     assert (before.messages, before.height) == (health["buffered_messages"], health["height"])
+    assert health["picture"].startswith(f"![version {before.version}](data:image/png;base64,")
     done = metadata(result, assets.COMPACTION)
+    assert done["picture"].startswith(f"![before: version {before.version}; after: version {after.version}](data:image")
     assert ("spark", before.messages) == (done["engine"], done["messages_pushed_down"])
     assert {"what": "version", "before": before.version, "after": after.version} in done["before_and_after"]
     history = metadata(result, assets.SNAPSHOTS)["history"]
@@ -158,7 +160,7 @@ def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
     hurried = settings.model_copy(
         update={"compaction": settings.compaction.model_copy(update={"timeout": watched.timedelta(seconds=4)})}
     )
-    result = run(merged((hurried,), SparkResource(keep_running=True)), "compaction", instance)
+    result = run(merged((hurried,), spark=SparkResource(keep_running=True)), "compaction", instance)
     assert (False, ["end"]) == (result.success, reached)
     (failure,) = result.get_step_failure_events()
     assert "longer than its timeout of 0:00:04; Spark was stopped" in str(failure.event_specific_data)

@@ -13,7 +13,10 @@ import botocore.loaders
 import botocore.session
 
 from pipelines import compaction
+from tests.support import sweep, writers
 from tests.support.lakes import filled, new_lake
+
+__all__ = ["sweep", "writers"]
 
 botocore.loaders.JSONFileLoader.load_file = cache(botocore.loaders.JSONFileLoader.load_file)
 botocore.loaders.JSONFileLoader.__hash__ = lambda self: 0  # type: ignore[method-assign]

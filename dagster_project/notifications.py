@@ -1,0 +1,89 @@
+"""Whom to tell about failed runs: a webhook that takes JSON, as chat services do."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any, Final
+
+import dagster as dg
+from pydantic import field_validator
+
+from dagster_project.jobs import LAKEHOUSE_TAG
+from dagster_project.options import EnvRef, MaybeEnv, resolved
+from dagster_project.settings import Model
+
+_TIMEOUT_SECONDS: Final = 10.0
+_MAX_ERROR: Final = 2000
+
+
+class Notifications(Model):
+    """Where failures are told. ``webhook`` is a URL, or better the name of a variable that holds it."""
+
+    webhook: MaybeEnv = None
+
+    @field_validator("webhook")
+    @classmethod
+    def _is_a_url(cls, url: object) -> object:
+        if url is not None and not isinstance(url, EnvRef):
+            _checked(url)
+        return url
+
+
+def _checked(url: object) -> str:
+    if not isinstance(url, str) or not url.startswith(("https://", "http://")):
+        raise ValueError("must be a URL that begins with https:// or http://, or {env: NAME}")
+    return url
+
+
+def failure_sensors(notifications: Notifications) -> list[dg.SensorDefinition]:
+    """Return the sensor that tells a webhook about failed runs, if there is one."""
+    if notifications.webhook is None:
+        return []
+
+    @dg.run_failure_sensor(
+        name="run_failures",
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Tells the webhook of lakehouses.yaml about every failed run, with its error.",
+    )
+    def tell(context: dg.RunFailureSensorContext) -> None:
+        post(_checked(resolved(notifications.webhook)), message(context))
+
+    return [tell]
+
+
+def message(context: dg.RunFailureSensorContext) -> dict[str, Any]:
+    """Return what is told about a failed run. ``text`` is the whole of it, for services that show only that."""
+    run = context.dagster_run
+    errors = [_error(event) for event in context.get_step_failure_events()] or [context.failure_event.message or ""]
+    lakehouse = run.tags.get(LAKEHOUSE_TAG)
+    return {
+        "text": f"{run.job_name} failed (run {run.run_id}): {errors[0]}",
+        "lakehouse": lakehouse,
+        "job": run.job_name,
+        "run_id": run.run_id,
+        "errors": errors,
+    }
+
+
+def _error(event: dg.DagsterEvent) -> str:
+    error = event.step_failure_data.error
+    while error is not None and error.cause is not None:
+        error = error.cause
+    text = event.message if error is None else error.message
+    return f"{event.step_key}: {(text or '').strip()}"[:_MAX_ERROR]
+
+
+def post(url: str, payload: dict[str, Any]) -> None:
+    """Send JSON to a URL. Raises ``OSError`` when nobody takes it; the message shows no part of the URL."""
+    request = urllib.request.Request(  # noqa: S310 - the scheme was checked
+        url, json.dumps(payload).encode(), {"Content-Type": "application/json"}, method="POST"
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):  # noqa: S310 - the same
+            pass
+    except OSError as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise OSError(f"the webhook of lakehouses.yaml did not take the message: {error}") from None

@@ -1,0 +1,322 @@
+"""Expiration (``expire``): remove the oldest versions that no retention rule holds (format, section 6).
+
+One run is one commit, however many versions it removes, and goes on where an earlier one was killed:
+
+1. commit a root with the new ``oldest_version``, and a definition without the snapshots that have expired;
+2. advance the boundary file, durably;
+3. delete the roots below it, oldest first, those of an interrupted run too.
+
+What only these versions reached becomes orphans, which `clean` removes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from pipelines import plans
+from pipelines.ages import DAY, millis, shown
+from pipelines.deleting import Deleted, delete
+from pipelines.engine import Progress, Session, refuse_unknown, silent
+from pipelines.freeing import Freed, freed_by
+from pipelines.kept import Kept, kept, refuse_guarded
+from pipelines.listing import ROOT, Listed, listed
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.changes import Expired, facts
+from trinitylake_core.commit import commit, now_millis
+from trinitylake_core.definitions import LakehouseDef
+from trinitylake_core.errors import CorruptNode, InvalidInput, PlanOutdated
+from trinitylake_core.versions import Root
+
+_LEDGER: Final = logging.getLogger("pipelines.ledger")
+DEFAULT_KEEP_LAST: Final = 100
+DEFAULT_AGE_SECONDS: Final = 7 * DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Which versions to keep. A version expires only if every rule that is given lets go of it.
+
+    Without a rule, both are: the newest 100, and those of the last 7 days. The newest version always stays, and
+    so does every one that is not older than ``txn_ttl_millis`` (the fence of the format).
+
+    Attributes:
+        engine: what a dry run walks the trees on; ``spark``, ``local`` or ``auto``.
+        keep_last: keep so many of the newest versions.
+        older_than_seconds: keep what is not older than that, strictly.
+        dry_run: plan, tell what it would free, change nothing.
+        reason: why, for the history.
+        plan_to: URI to write the plan to; changes nothing.
+        plan: URI of a plan to carry out, if it still holds.
+        plan_options: storage options for these two; by default those of the lakehouse.
+        now_millis: the time, for tests.
+    """
+
+    engine: str = "spark"
+    keep_last: int | None = None
+    older_than_seconds: float | None = None
+    dry_run: bool = False
+    reason: str | None = None
+    plan_to: str | None = None
+    plan: str | None = None
+    plan_options: Mapping[str, Any] | None = None
+    now_millis: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.engine)
+        if (self.keep_last or 0) < 0 or (self.older_than_seconds or 0) < 0:
+            raise InvalidInput("neither keep_last nor the age may be negative")
+        rules = (self.keep_last, self.older_than_seconds, self.plan_to)
+        if self.plan is not None and (self.dry_run or any(rule is not None for rule in rules)):
+            raise InvalidInput("a plan is carried out as it is: no rules, no --dry-run and no --plan-to with --plan")
+
+    def rules(self) -> tuple[int | None, float | None]:
+        """Return how many versions and which age are kept."""
+        if self.keep_last is None and self.older_than_seconds is None:
+            return DEFAULT_KEEP_LAST, DEFAULT_AGE_SECONDS
+        return self.keep_last, self.older_than_seconds
+
+
+@dataclass(slots=True)
+class Report:
+    """What an expiration did, or on a dry run would do.
+
+    Attributes:
+        version_before: the newest version then.
+        version_after: the version it committed; ``None`` if there was nothing to expire.
+        boundary_before: the oldest version then.
+        boundary_after: the oldest version now.
+        versions_expired: how many versions lie between the two.
+        snapshots_expired: names of the snapshots dropped because they had expired.
+        leftovers: roots that an interrupted run had left, deleted by this one.
+        freed: on a dry run, what only these versions reach; `clean` removes the rest of it.
+        attempted: root files that were to be deleted; each is one of the next three.
+        bytes: size of the deleted roots.
+        failures: some that could not be deleted, with the reason; the next run tries again.
+    """
+
+    root: str
+    dry_run: bool
+    version_before: int
+    version_after: int | None
+    boundary_before: int
+    boundary_after: int
+    versions_expired: int = 0
+    snapshots_expired: tuple[str, ...] = ()
+    leftovers: int = 0
+    freed: Freed | None = None
+    plan: str | None = None
+    attempted: int = 0
+    deleted: int = 0
+    already_gone: int = 0
+    failed: int = 0
+    bytes: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
+    """Expire versions, or say what that would free.
+
+    Costs O(log versions) ``get``, one ``create``, two ``put``, a ``list`` of the roots, and one ``delete`` for a
+    thousand of them. A dry run walks the trees of all versions, each shared node read once, and lists everything.
+
+    Raises:
+        Refused: the lakehouse forbids deleting (``maintenance.delete.enabled``).
+        PlanOutdated: the plan no longer holds.
+        ReadOnly, InvalidInput, Corrupt, StorageError.
+    """
+    work = _Expiration(spark, lake, config or Config(), progress or silent)
+    report = work.run()
+    if report.version_after is not None or report.attempted:
+        _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
+        lake.refresh()
+    return report
+
+
+class _Expiration:
+    """One run."""
+
+    def __init__(self, spark: Session, lake: Lakehouse, config: Config, progress: Progress) -> None:
+        self.spark = spark
+        self.files = lake.files
+        self.config = config
+        self.progress = progress
+        self.now = now_millis() if config.now_millis is None else config.now_millis
+        self.before = lake.storage.counts.snapshot()
+        self.kept: Kept = kept(lake.files)
+        self.deletes = not config.dry_run and config.plan_to is None
+        if self.deletes:
+            refuse_guarded(self.kept.definition)
+        self.oldest = max(self.kept.boundary, self.kept.newest.oldest_version)
+        self.options = config.plan_options if config.plan_options is not None else dict(lake.storage.spec()[1])
+        newest = self.kept.newest.version
+        self.report = Report(lake.root, not self.deletes, newest, None, self.oldest, self.oldest)
+        self._clock = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.report.seconds[phase] = round(now - self._clock, 4)
+        self._clock = now
+
+    def run(self) -> Report:
+        boundary = self.planned_boundary() if self.config.plan is not None else self.wanted_boundary()
+        report = self.report
+        report.boundary_after, report.versions_expired = boundary, boundary - self.oldest
+        report.snapshots_expired = tuple(self.expired_snapshots(self.kept.definition))
+        self.lap("plan")
+        if not self.deletes:
+            self.tell(boundary)
+            return self.done()
+        if boundary > self.oldest or report.snapshots_expired:
+            self.commit(boundary)
+            self.lap("commit")
+        self.advance_boundary(max(boundary, self.oldest))
+        self.lap("boundary")
+        self.delete_roots()
+        self.lap("delete")
+        return self.done()
+
+    # -- which versions ------------------------------------------------------------------------------
+
+    def wanted_boundary(self) -> int:
+        """Return the first version that a rule holds. O(log versions) ``get``: creation times ascend."""
+        keep_last, age = self.config.rules()
+        newest = self.kept.newest.version
+        by_count = newest if keep_last is None else min(newest, newest - keep_last + 1)
+        limit = self.now - self.kept.definition.txn_ttl_millis
+        if age is not None:
+            limit = min(limit, self.now - millis(age))
+        low, high = self.oldest, max(self.oldest, by_count)
+        while low < high:
+            middle = (low + high) // 2
+            if self.root(middle).created_at_millis < limit:
+                low = middle + 1
+            else:
+                high = middle
+        return self.oldest if self.makes_room_for_itself(low, by_count) else low
+
+    def makes_room_for_itself(self, boundary: int, by_count: int) -> bool:
+        """Whether a run would only remove one version to make room for the version that it commits itself.
+
+        After an expiration with nothing else committed, that is what the next run finds, and so on for ever.
+        """
+        if boundary != self.oldest + 1 or self.kept.newest.operation != spec.OP_EXPIRE:
+            return False
+        keep_last, _ = self.config.rules()
+        return (keep_last is not None and boundary == by_count) or self.root(self.oldest).operation == spec.OP_EXPIRE
+
+    def root(self, version: int) -> Root:
+        root = self.files.versions.try_root(version)
+        if root is None:
+            if self.files.versions.boundary() > version:
+                raise PlanOutdated("another expiration is under way; run this one again")
+            path = self.files.versions.path(version)
+            raise CorruptNode(f"the root {path!r} of version {version} is missing", path=path, invariant="I14")
+        return root
+
+    def planned_boundary(self) -> int:
+        """Return the boundary of a plan that still holds: the same history, from the same version on."""
+        uri = str(self.config.plan)
+        plan = plans.Plan(uri, self.options)
+        plans.refuse_other(plan.header, "expire", self.files, self.kept)
+        boundary = plan.header.oldest_version
+        self.report.plan = uri
+        wanted = {self.files.versions.path(version) for version in range(self.oldest, boundary)}
+        if {file.path for file in plan.files()} != wanted:
+            raise PlanOutdated(
+                f"the oldest version is {self.oldest} by now, the plan was to expire others; make a new plan"
+            )
+        limit = self.now - self.kept.definition.txn_ttl_millis
+        if boundary > self.oldest and self.root(boundary - 1).created_at_millis >= limit:
+            raise PlanOutdated("txn_ttl_millis was raised since: it holds versions of the plan; make a new plan")
+        return boundary
+
+    def expired_snapshots(self, definition: LakehouseDef) -> list[str]:
+        times = {name: each.expire_at_millis for name, each in definition.snapshots.items()}
+        return sorted(name for name, expires in times.items() if expires and expires <= self.now)
+
+    # -- what it would free --------------------------------------------------------------------------
+
+    def tell(self, boundary: int) -> None:
+        self.report.freed = freed_by(self.spark, self.files, self.kept, boundary, self.config.engine, self.progress)
+        self.lap("walk")
+        if self.config.plan_to is not None:
+            self.write_plan(self.config.plan_to, boundary)
+
+    def write_plan(self, uri: str, boundary: int) -> None:
+        keep_last, age = self.config.rules()
+        rules = [f"not among the newest {keep_last}"] if keep_last is not None else []
+        rules += [f"older than {shown(age)}"] if age is not None else []
+        found = self.roots_below(boundary, self.oldest)
+        rows = [plans.PlanRow(file, f"version {file.version}: {', '.join(rules)}") for file in found]
+        total = (len(rows), sum(file.bytes for file in found))
+        plans.write(
+            uri, self.options, plans.header("expire", self.files, self.kept, total, oldest_version=boundary), rows
+        )
+        self.report.plan = uri
+        self.lap("write")
+
+    # -- what it does --------------------------------------------------------------------------------
+
+    def commit(self, boundary: int) -> None:
+        self.progress("commit", 0, 1)
+        count = boundary - self.oldest
+        told = {"versions_expired": count, "first_expired": self.oldest, "oldest_version": boundary}
+        summary = facts(reason=self.config.reason, **told)
+        root = commit(self.files, self.kept.newest, Expired(self.files, boundary, summary, self.edited))
+        self.report.version_after = root.version
+
+    def edited(self, definition: LakehouseDef) -> tuple[LakehouseDef, dict[str, Any]]:
+        """Return a definition without the expired snapshots; asked again after a lost race."""
+        refuse_guarded(definition)
+        if definition.txn_ttl_millis > self.kept.definition.txn_ttl_millis:
+            raise PlanOutdated("txn_ttl_millis was raised meanwhile; run the expiration again")
+        names = self.expired_snapshots(definition)
+        self.report.snapshots_expired = tuple(names)
+        edited = LakehouseDef()
+        edited.CopyFrom(definition)
+        for name in names:
+            del edited.snapshots[name]
+        return edited, {"snapshots_expired": names} if names else {}
+
+    def advance_boundary(self, boundary: int) -> None:
+        """Raise the boundary file to what is committed; looked at again, in case another run wrote meanwhile.
+
+        One ``get``; to write it one ``put`` and two ``get``.
+        """
+        versions = self.files.versions
+        while versions.boundary() < boundary:
+            self.files.storage.replace(spec.BOUNDARY_FILE, str(boundary).encode())
+            newest = versions.latest(self.files.tip.version)
+            self.files.saw(newest)
+            boundary = max(boundary, newest.oldest_version)
+        self.report.boundary_after = boundary
+
+    def roots_below(self, boundary: int, first: int = 0) -> list[Listed]:
+        """Return root files by version, ascending. One ``list`` a page."""
+        files = (listed(info.path, info.size, info.modified_millis) for info in self.files.storage.list("_"))
+        found = [each for each in files if each.kind == ROOT and first <= (each.version or 0) < boundary]
+        return sorted(found, key=lambda each: each.version or 0)
+
+    def delete_roots(self) -> None:
+        """Delete what lies below the boundary file, an interrupted run's leftovers among it. Counts failures."""
+        found = self.roots_below(self.files.versions.boundary())
+        self.report.leftovers = sum((each.version or 0) < self.oldest for each in found)
+        done = Deleted()
+        for part in delete(self.files.storage, ((each.path, each.bytes) for each in found)):
+            done.add(part)
+            self.progress("delete", done.attempted, len(found))
+        report = self.report
+        report.attempted, report.deleted, report.already_gone = done.attempted, done.deleted, done.already_gone
+        report.failed, report.bytes, report.failures = done.failed, done.bytes, done.failures
+
+    def done(self) -> Report:
+        counts = (self.files.storage.counts - self.before).as_dict()
+        self.report.requests = {name: count for name, count in counts.items() if not name.startswith("bytes")}
+        return self.report

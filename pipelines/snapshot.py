@@ -1,0 +1,171 @@
+"""Snapshots: those that policies ask for, and full ones, which are an export with a name (format, section 6)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pipelines import export
+from pipelines.engine import Progress, Session
+from trinitylake_core import Lakehouse, SnapshotInfo
+from trinitylake_core.errors import AlreadyExists, InvalidInput, SnapshotNotFound
+from trinitylake_core.snapshots import refuse_bad_name
+
+_PERIODS: Final[Mapping[str, tuple[str, str]]] = {
+    "hourly": ("hourly-%Y-%m-%dT%H", r"hourly-\d{4}-\d\d-\d\dT\d\d"),
+    "daily": ("daily-%Y-%m-%d", r"daily-\d{4}-\d\d-\d\d"),
+    "weekly": ("weekly-%G-W%V", r"weekly-\d{4}-W\d\d"),
+    "monthly": ("monthly-%Y-%m", r"monthly-\d{4}-\d\d"),
+    "yearly": ("yearly-%Y", r"yearly-\d{4}"),
+}
+"""How the snapshot of a period is named, and what such a name looks like. Names sort by time."""
+PERIODS: Final = tuple(_PERIODS)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What policies ask for now: names to create, and names to drop because newer ones took their place."""
+
+    create: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was carried out. ``version_after`` is the newest version afterwards."""
+
+    version_before: int
+    version_after: int
+    dry_run: bool
+    due: Due
+    created: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """A full snapshot and the export that it names. ``snapshot`` is ``None`` on a dry run."""
+
+    snapshot: SnapshotInfo | None
+    export: export.Report
+
+
+def name_of(period: str, now: datetime) -> str:
+    """Return the name of the snapshot of a period, in UTC: ``daily-2026-11-20``, ``weekly-2026-W47``.
+
+    Raises:
+        InvalidInput: there is no such period.
+    """
+    if period not in _PERIODS:
+        raise InvalidInput(f"a snapshot policy is one of {', '.join(PERIODS)}, not {period!r}")
+    return (now if now.tzinfo is None else now.astimezone(UTC)).strftime(_PERIODS[period][0])
+
+
+def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: datetime) -> Due:
+    """Return what policies ask for. Pure.
+
+    A period without a snapshot gets one; of its snapshots the newest ``keep`` stay, this one among them.
+    Snapshots with other names, and those of periods without a policy, are nobody's but their maker's.
+
+    Args:
+        policies: how many to keep, by period: ``{"daily": 14, "weekly": 8}``.
+        snapshots: those that exist.
+        now: the time; UTC unless it says otherwise.
+
+    Raises:
+        InvalidInput: an unknown period, or one of which fewer than one is to be kept.
+    """
+    kept = [info.name for info in snapshots if not info.expired]
+    create: list[str] = []
+    drop: list[str] = []
+    for period, keep in policies.items():
+        current = name_of(period, now)
+        if keep < 1:
+            raise InvalidInput(f"snapshot policy {period}: keep must be at least 1, not {keep}")
+        theirs = {name for name in kept if re.fullmatch(_PERIODS[period][1], name)}
+        create += [current] if current not in theirs else []
+        drop += sorted(theirs | {current}, reverse=True)[keep:]
+    return Due(tuple(name for name in create if name not in drop), tuple(sorted(set(drop) & set(kept))))
+
+
+def run(
+    lake: Lakehouse,
+    policies: Mapping[str, int],
+    now: datetime | None = None,
+    *,
+    dry_run: bool = False,
+    reason: str | None = None,
+) -> Report:
+    """Carry policies out on the newest version; the handle moves there. One commit a name.
+
+    What somebody else created or dropped meanwhile is as good.
+
+    Raises:
+        InvalidInput, ReadOnly, StorageError.
+    """
+    before = lake.refresh().version
+    asked = due(policies, lake.snapshots(), now or datetime.now(UTC))
+    report = Report(before, before, dry_run, asked)
+    if dry_run or not (asked.create or asked.drop):
+        return report
+    told = reason or "snapshot policy"
+    created = [name for name in asked.create if _created(lake, name, before, told)]
+    dropped = [name for name in asked.drop if _dropped(lake, name, told)]
+    return replace(report, version_after=lake.refresh().version, created=tuple(created), dropped=tuple(dropped))
+
+
+def _created(lake: Lakehouse, name: str, version: int, reason: str) -> bool:
+    try:
+        lake.create_snapshot(name, version=version, reason=reason)
+    except AlreadyExists:
+        return False
+    return True
+
+
+def _dropped(lake: Lakehouse, name: str, reason: str) -> bool:
+    try:
+        lake.drop_snapshot(name, reason=reason)
+    except SnapshotNotFound:
+        return False
+    return True
+
+
+def full(
+    spark: Session,
+    lake: Lakehouse,
+    name: str,
+    target_uri: str,
+    config: export.Config | None = None,
+    *,
+    expires_at: datetime | None = None,
+    reason: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Full:
+    """Export a version and record the copy as a snapshot. The handle moves to the newest version.
+
+    Raises:
+        AlreadyExists: a snapshot of this name, or another lakehouse at the target.
+        InvalidInput, VersionNotFound, VersionExpired, Refused, Corrupt, StorageError.
+    """
+    config = config or export.Config()
+    refuse_bad_name(name)
+    if config.history:
+        raise InvalidInput("a snapshot is of one version: export without history")
+    _refuse_taken(lake.refresh().snapshots(), name)
+    done = export.run(spark, lake, target_uri, config, storage_options=storage_options, progress=progress)
+    if config.dry_run:
+        return Full(None, done)
+    made = lake.create_snapshot(
+        name, version=done.plan.version, kind="full", target_uri=done.target, expires_at=expires_at, reason=reason
+    )
+    lake.refresh()
+    return Full(made, done)
+
+
+def _refuse_taken(snapshots: Sequence[SnapshotInfo], name: str) -> None:
+    if any(info.name == name and not info.expired for info in snapshots):
+        raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")

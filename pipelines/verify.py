@@ -1,0 +1,204 @@
+"""Verification (``verify``): every invariant over one version, or all that are kept (``docs/format.md``, I1 to I17).
+
+Three passes over the versions, on Spark or in this process, with the same findings:
+
+1. **roots**: system rows, the link to the version before, the lakehouse definition, boundary and snapshots;
+2. **nodes**: level by level, each shared node read once and examined against what all its parents say;
+3. **contents**: namespaces, and with ``definitions`` every definition (see ``contents``).
+
+A damaged file is a finding, what hangs below it is skipped, and everything else is still looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pipelines.checks import Finding, Found, LocalChecks, Shape, SparkChecks
+from pipelines.engine import Progress, Session, refuse_unknown, silent, started
+from pipelines.examine import start
+from pipelines.orphans import engine_for
+from pipelines.walk import FOREVER
+from trinitylake_core import Lakehouse
+from trinitylake_core.check import check_lakehouse, check_version, violation
+from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
+from trinitylake_core.locations import parse, validate_path
+from trinitylake_core.storage import Storage
+from trinitylake_core.versions import Root, Versions
+
+NEWEST: Final = "newest"
+ALL: Final = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What to verify.
+
+    Attributes:
+        versions: ``newest``, ``all`` that are kept and the trees of all snapshots, or one version by number.
+        definitions: read and parse every definition, too.
+        engine: ``spark``, ``local``, or ``auto``: Spark for large lakehouses.
+    """
+
+    versions: str | int = NEWEST
+    definitions: bool = False
+    engine: str = "spark"
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.engine)
+        if not isinstance(self.versions, int) and self.versions not in {NEWEST, ALL}:
+            raise InvalidInput(f"versions must be {NEWEST!r}, {ALL!r} or a number, not {self.versions!r}")
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found. ``versions`` are those that were verified; ``nodes_read`` counts each shared node once."""
+
+    root: str
+    engine: str
+    versions: list[int]
+    ok: bool = True
+    findings: list[Finding] = field(default_factory=list)
+    more: int = 0
+    nodes_read: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def run(
+    spark: Session, lake: Lakehouse | Storage, config: Config | None = None, progress: Progress | None = None
+) -> Report:
+    """Verify versions of a lakehouse; a storage will do where the newest version cannot be opened.
+
+    Costs three ``get`` a version, one a node of all versions together, and for the contents one a node of the
+    oldest version and of what changed since; with ``definitions`` one a definition.
+
+    Raises:
+        NotALakehouse, VersionNotFound, VersionExpired: there is nothing to verify.
+        StorageError: the storage failed; nothing is said.
+    """
+    storage = lake.storage if isinstance(lake, Lakehouse) else lake
+    return _Verification(spark, storage, config or Config(), progress or silent).run()
+
+
+class _Verification:
+    def __init__(self, spark: Session, storage: Storage, config: Config, progress: Progress) -> None:
+        self.spark = spark
+        self.config = config
+        self.progress = progress
+        self.versions = Versions(storage)
+        self.found = Found()
+        self.newest = self.find_newest()
+        engine = config.engine if self.newest is None else engine_for(config.engine, self.newest)
+        self.engine = "local" if engine == "auto" else engine
+        self.report = Report(storage.root, self.engine, self.chosen())
+        self._clock = time.perf_counter()
+
+    def find_newest(self) -> Root | None:
+        """Return the newest root; a damaged one is a finding like any other."""
+        try:
+            return self.versions.latest()
+        except Corrupt as error:
+            path = error.path or self.versions.storage.root
+            self.found.add(violation(error.invariant, path, str(error)), None)
+            return None
+
+    def chosen(self) -> list[int]:
+        if isinstance(self.config.versions, int):
+            return [self.config.versions]
+        if self.newest is not None and self.config.versions == NEWEST:
+            return [self.newest.version]
+        boundary = self.versions.boundary()
+        if self.newest is not None:
+            return list(range(max(boundary, self.newest.oldest_version), self.newest.version + 1))
+        return [] if self.config.versions == NEWEST else sorted(each for each in self.listed() if each >= boundary)
+
+    def listed(self) -> Iterable[int]:
+        for file in self.versions.storage.list("_"):
+            parsed = parse(file.path)
+            if parsed is not None and parsed.version is not None and not parsed.legacy:
+                yield parsed.version
+
+    def run(self) -> Report:
+        chosen = self.report.versions
+        shape = self.shape(chosen)
+        if shape is None:
+            self.one_by_one(chosen)
+        else:
+            others = self.of_one_shape(chosen, shape)
+            self.one_by_one(others)
+        if self.newest is not None:
+            for each in check_lakehouse(self.versions, self.newest):
+                self.found.add(each, None)
+        self.forget_expired()
+        self.report.findings, self.report.more = self.found.findings()
+        self.report.ok = not self.report.findings
+        return self.report
+
+    def shape(self, chosen: Sequence[int]) -> Shape | None:
+        """Return order and name sizes that the versions share, or ``None`` for another generation of the format."""
+        if len(chosen) == 1 or self.newest is None:
+            for version in reversed(chosen):
+                try:
+                    return _shape(self.versions, self.versions.root(version))
+                except (Corrupt, InvalidDefinition):
+                    continue
+            return None
+        return _shape(self.versions, self.newest)
+
+    def of_one_shape(self, chosen: Sequence[int], shape: Shape) -> list[int]:
+        """Verify the versions that share a shape, in three passes; return the others."""
+        storage = self.versions.storage
+        checks: LocalChecks | SparkChecks
+        if self.engine == "spark":
+            checks = SparkChecks(started(self.spark), storage, shape, self.found, self.progress)
+        else:
+            checks = LocalChecks(storage, shape, self.found, self.progress)
+        others = set(checks.roots(chosen))
+        self.lap("roots")
+        alike = [version for version in chosen if version not in others]
+        starts = [start(self.versions.path(version), version, version) for version in alike]
+        self.report.nodes_read = checks.nodes(starts + self.snapshot_starts())
+        self.lap("nodes")
+        checks.contents(alike, definitions=self.config.definitions)
+        self.lap("contents")
+        return sorted(others)
+
+    def snapshot_starts(self) -> list[dict[str, object]]:
+        if self.config.versions != ALL or self.newest is None:
+            return []
+        paths: set[str] = set()
+        for snapshot in self.versions.definition(self.newest).snapshots.values():
+            try:
+                paths |= set() if snapshot.target_uri else {validate_path(snapshot.root_node_file_path)}
+            except InvalidLocation:  # told by I17
+                continue
+        return [start(path, FOREVER, FOREVER) for path in sorted(paths)]
+
+    def one_by_one(self, chosen: Sequence[int]) -> None:
+        """Verify versions that older generations wrote, or of another order, one tree after another."""
+        for done, version in enumerate(chosen):
+            self.progress("versions", done, len(chosen))
+            for each in check_version(self.versions, version, definitions=self.config.definitions):
+                self.found.add(each, version)
+        if chosen:
+            self.lap("one by one")
+
+    def forget_expired(self) -> None:
+        """Forget findings in versions that have expired meanwhile: their files may be gone rightly."""
+        boundary = self.versions.boundary()
+        if isinstance(self.config.versions, str):
+            self.found.forget_below(boundary)
+            self.report.versions = [version for version in self.report.versions if version >= boundary]
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.report.seconds[phase] = round(now - self._clock, 4)
+        self._clock = now
+
+
+def _shape(versions: Versions, root: Root) -> Shape | None:
+    if versions.sdk or not root.node.canonical or root.node.height is None:
+        return None
+    return Shape.of(versions.definition(root))

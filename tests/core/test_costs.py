@@ -1,0 +1,175 @@
+"""What operations cost in storage requests. Requests are asserted, seconds are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.lakes import TINY, compacted, filled, new_lake, reopened
+from tests.support.surgery import Surgery
+from trinitylake_core import Lakehouse, ObjectNotFound, spec
+from trinitylake_core.locations import root_path
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """Return a lakehouse of four levels."""
+    lake = filled(new_lake(tmp_path), tables=120, changes=8)
+    assert 3 == lake.stats().height
+    return lake
+
+
+def cost(lake: Lakehouse, action: Callable[[], object]) -> dict[str, int]:
+    """Return the requests by kind; durability barriers are none."""
+    before = lake.storage.counts.snapshot()
+    action()
+    spent = (lake.storage.counts - before).as_dict()
+    return {kind: n for kind, n in spent.items() if kind not in {"bytes_read", "bytes_written", "sync"}}
+
+
+def test_a_cold_lookup_costs_two_requests_and_one_a_level_and_one_for_the_definition(lake: Lakehouse) -> None:
+    """Hint, the version after it, the root, one node for each level below it, the definition of the table."""
+    for number in range(120):
+        again = reopened(lake)
+        again.table(f"ns{number % 3}", f"t{number:03}")
+        counts = again.storage.counts
+        assert 2 + 4 + 1 >= counts.requests() == counts.get
+
+
+def test_a_cold_lookup_of_what_is_not_there_costs_no_more_than_the_levels(lake: Lakehouse) -> None:
+    again = reopened(lake)
+    with pytest.raises(ObjectNotFound):
+        again.table("ns1", "absent")
+    assert {"get": 2 + 4} == {k: v for k, v in again.storage.counts.as_dict().items() if "bytes" not in k}
+
+
+def test_a_warm_lookup_costs_the_definition_only(lake: Lakehouse) -> None:
+    lake.table("ns1", "t001")
+    assert {"get": 1} == cost(lake, lambda: lake.table("ns1", "t001"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_small_commit_on_a_warm_handle_costs_its_definitions_a_root_and_the_hint(tmp_path: Path, count: int) -> None:
+    """No list, no head, no get, whatever was looked up before."""
+    lake = new_lake(tmp_path, order=128, target=1_000_000)
+    with lake.transaction() as txn:
+        txn.create_namespace("a")
+
+    def commit() -> None:
+        with lake.transaction() as txn:
+            for number in range(count):
+                txn.create_table("a", f"t{txn.id[:4]}{number}")
+
+    for _ in range(5):
+        assert {"put": count + 1, "create": 1} == cost(lake, commit)
+
+
+def test_a_small_commit_into_a_deep_tree_reads_only_what_its_checks_need(lake: Lakehouse) -> None:
+    """Does the namespace exist, does the table: two paths, one of them warm on the second commit; then no more."""
+    compacted(lake)
+    again = reopened(lake)
+
+    def commit(name: str) -> None:
+        with again.transaction() as txn:
+            txn.create_table("ns1", name)
+
+    first = cost(again, lambda: commit("new1"))
+    assert (2, 1) == (first["put"], first["create"])
+    assert 2 * (again.stats().height or 0) >= first["get"]
+    assert {"put": 2, "create": 1} == cost(again, lambda: commit("new2"))
+
+
+def test_a_drop_writes_no_definition(lake: Lakehouse) -> None:
+    compacted(lake)
+
+    def drop() -> None:
+        with lake.transaction() as txn:
+            txn.drop_table("ns1", "t001")
+
+    lake.refresh().table("ns1", "t001")
+    lake.namespace("ns1")
+    assert {"put": 1, "create": 1} == cost(lake, drop)
+
+
+def test_a_lost_race_costs_one_get_a_version_lost_to_and_one_that_finds_nothing(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path, order=128, target=1_000_000)
+    with lake.transaction() as txn:
+        txn.create_namespace("a")
+    txn = lake.transaction()
+    txn.create_table("a", "late")
+    other = reopened(lake)
+    for number in range(5):
+        with other.transaction() as each:
+            each.create_table("a", f"t{number}")
+    spent = cost(lake, txn.commit)
+    assert (2, 2) == (spent["create"], spent["put"])
+    assert 5 + 2 >= spent["get"]
+    assert {"create", "put", "get"} == set(spent)
+
+
+def test_opening_costs_three_gets(lake: Lakehouse) -> None:
+    again = reopened(lake)
+    assert {"get": 3} == {k: v for k, v in again.storage.counts.as_dict().items() if "bytes" not in k}
+
+
+def test_a_refresh_with_nothing_new_costs_two_gets(lake: Lakehouse) -> None:
+    """The version after, which is not there; and this one again."""
+    assert {"get": 2} == cost(lake, lake.refresh)
+
+
+def test_a_large_lakehouse_definition_costs_one_get_more(tmp_path: Path) -> None:
+    """It is too large for the copy in the root."""
+    lake = new_lake(tmp_path, properties={"text": "x" * 2 * spec.LAKEHOUSE_DEF_COPY_MAX_BYTES})
+    again = reopened(lake)
+    assert {"get": 4} == {k: v for k, v in again.storage.counts.as_dict().items() if "bytes" not in k}
+
+
+def test_a_lakehouse_that_rested_costs_one_get_more(tmp_path: Path) -> None:
+    """Its newest root is old enough for expiration to have begun: the boundary is read."""
+    lake = new_lake(tmp_path, txn_ttl_millis=1000)
+    Surgery(lake.root, 4).system_row(root_path(0), spec.CREATED_AT_MILLIS, "1000")
+    again = reopened(lake)
+    assert {"get": 4} == {k: v for k, v in again.storage.counts.as_dict().items() if "bytes" not in k}
+
+
+def test_a_scan_reads_every_node_once_and_a_range_only_its_nodes(lake: Lakehouse) -> None:
+    nodes = len(Surgery(lake.root, 4).tree(lake.version)) - 1
+    cold = reopened(lake)
+    assert {"get": nodes} == cost(cold, lambda: list(cold.objects()))
+    cold = reopened(lake)
+    assert nodes / 2 > cost(cold, lambda: cold.tables("ns1"))["get"]
+    cold = reopened(lake)
+    assert 8 > cost(cold, cold.namespaces)["get"]
+
+
+def test_a_difference_reads_only_what_is_not_shared(tmp_path: Path) -> None:
+    """Of a thousand nodes a small change opens a few paths."""
+    lake = filled(new_lake(tmp_path, target=TINY), tables=600, changes=100)
+    compacted(lake)
+    lake.refresh()
+    nodes = len(Surgery(lake.root, 4).tree(lake.version))
+    with lake.transaction() as txn:
+        txn.drop_table("ns1", "t001")
+    compacted(lake)
+    cold = reopened(lake)
+    spent = cost(cold, lambda: list(cold.diff(cold.version - 2, cold.version)))
+    assert nodes > 250
+    assert 30 > spent["get"]
+
+
+def test_a_compaction_of_a_small_part_rewrites_a_small_part(tmp_path: Path) -> None:
+    """Ten changes in one place of a tree of hundreds of nodes."""
+    lake = filled(new_lake(tmp_path, target=TINY), tables=600, changes=100)
+    compacted(lake)
+    lake.refresh()
+    with lake.transaction() as txn:
+        for number in range(1, 31, 3):
+            txn.drop_table("ns1", f"t{number:03}")
+    cold = reopened(lake)
+    spent = cost(cold, lambda: compacted(cold))
+    assert 25 > spent["get"]
+    assert 25 > spent["put"]
+    assert 1 == spent["create"]
+    assert {"get", "put", "create"} == set(spent)

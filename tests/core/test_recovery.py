@@ -1,0 +1,556 @@
+"""Rollback and restore: bad input changes nothing, races are noticed, and the costs are what they should be."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
+from tests.support.surgery import Surgery, listing
+from trinitylake_core import (
+    CommitConflict,
+    Corrupt,
+    InvalidInput,
+    Lakehouse,
+    NamespaceNotEmpty,
+    ObjectNotFound,
+    PlanOutdated,
+    SnapshotNotFound,
+    VersionExpired,
+    VersionNotFound,
+    Violation,
+    spec,
+)
+from trinitylake_core.changes import NewDefinition, SameContent, facts
+from trinitylake_core.commit import commit
+from trinitylake_core.definitions import LakehouseDef
+from trinitylake_core.locations import root_path
+from trinitylake_core.nodefile import encode
+from trinitylake_core.recovery import SINCE_SHOWN
+from trinitylake_core.versions import Root, from_millis
+
+EXPIRED = 4
+"""The oldest version that the lakehouse keeps."""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lakehouse of 11 versions, the first four expired, with snapshots, damage in version 6 and a dropped namespace."""
+    directory = tmp_path_factory.mktemp("recovery")
+    lake = filled(new_lake(directory), tables=24, changes=4)
+    with lake.transaction() as txn:
+        txn.alter_table("ns1", "t001", properties={"lost": "yes"})
+    lost = lake.refresh().version
+    with lake.transaction(reason="nightly deploy") as txn:
+        txn.alter_table("ns1", "t001", properties={"lost": "no"})
+        txn.drop_namespace("ns0", cascade=True)
+    lake.create_snapshot("kept", version=lost - 1)
+    lake.create_snapshot("spoilt", version=lost - 2, kind="partial")
+    lake.create_snapshot("brief", version=lost - 1, expires_at=from_millis(4_000_000_000_000))
+    lake.refresh()
+    expire(lake, EXPIRED)
+    surgery = Surgery(lake.root, lake.definition.order)
+    broken = lake.at(version=lost).table("ns1", "t001")
+    assert "yes" == broken.properties["lost"]
+    surgery.remove(content(lake.at(version=lost))[lake.codec.table("ns1", "t001")])
+    spoilt = lake.at(snapshot="spoilt").root_node.node.children[0]
+    surgery.write(spoilt, surgery.read(spoilt)[:-100])
+    assert 12 == lake.refresh().version
+    assert lost == LOST
+    return directory
+
+
+LOST = 8
+"""The version whose definition of ns1.t001 is gone."""
+
+
+@pytest.fixture
+def lake(prepared: Path, tmp_path: Path) -> Lakehouse:
+    """A fresh copy of the prepared lakehouse."""
+    shutil.copytree(prepared / "lake", tmp_path / "lake")
+    return Lakehouse.open((tmp_path / "lake").as_uri(), storage_options=FAST)
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Lakehouse:
+    """A lakehouse without any damage, at version 7."""
+    return filled(new_lake(tmp_path), tables=24, changes=4)
+
+
+def expire(lake: Lakehouse, oldest: int) -> None:
+    """Expire the versions below ``oldest``, as the format says: root, boundary, deletion."""
+    change = SameContent(spec.OP_EXPIRE, facts(), {spec.OLDEST_VERSION: str(oldest)})
+    commit(lake.files, lake.files.versions.latest(), change)
+    lake.storage.replace(spec.BOUNDARY_FILE, str(oldest).encode())
+    lake.storage.delete_many([root_path(version) for version in range(oldest)])
+    lake.refresh()
+
+
+def files(lake: Lakehouse) -> dict[str, bytes]:
+    return listing(Path(lake.root.removeprefix("file://")))
+
+
+def drop(lake: Lakehouse, namespace: str = "ns0") -> None:
+    with reopened(lake).transaction() as txn:
+        txn.drop_namespace(namespace, cascade=True)
+
+
+# -- bad input -----------------------------------------------------------------------------------------
+
+ROLLBACKS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"version": 5}, InvalidInput, "say why"),
+    ({"version": 5, "reason": " \n"}, InvalidInput, "say why"),
+    ({"reason": "r"}, InvalidInput, "one of version, timestamp and snapshot"),
+    ({"version": 5, "snapshot": "kept", "reason": "r"}, InvalidInput, "one of version, timestamp and snapshot"),
+    ({"version": 0, "reason": "r"}, VersionExpired, "version 0 has expired; the oldest one kept is 4"),
+    ({"version": EXPIRED - 1, "reason": "r"}, VersionExpired, "the oldest one kept is 4"),
+    ({"version": 13, "reason": "r"}, VersionNotFound, "version 13 does not exist"),
+    ({"version": -1, "reason": "r"}, VersionNotFound, "not between"),
+    ({"version": 2**32, "reason": "r"}, VersionNotFound, "not between"),
+    ({"version": 12, "reason": "r"}, InvalidInput, "the newest one already"),
+    ({"timestamp": "2999-01-01", "reason": "r"}, InvalidInput, "the newest one already"),
+    ({"timestamp": "1999-01-01", "reason": "r"}, VersionExpired, "no version at 1999-01-01T00:00:00"),
+    ({"timestamp": "yesterday", "reason": "r"}, InvalidInput, "not an ISO 8601 time"),
+    ({"snapshot": "nobody", "reason": "r"}, SnapshotNotFound, "there is no snapshot 'nobody'"),
+    ({"snapshot": "spoilt", "reason": "r"}, Corrupt, "cannot be read"),
+    ({"version": LOST, "reason": "r"}, Corrupt, "the definition of table 'ns1.t001' is missing"),
+    ({"version": 5, "reason": "r", "expected_version": 99}, InvalidInput, "the newest one is 12"),
+]
+
+
+@pytest.mark.parametrize(("how", "error", "message"), ROLLBACKS)
+@pytest.mark.parametrize("more", [{}, {"dry_run": True}, {"force": True}], ids=["plain", "dry", "force"])
+def test_a_bad_rollback_says_so_and_changes_nothing(
+    lake: Lakehouse, how: dict[str, Any], error: type[Exception], message: str, more: dict[str, Any]
+) -> None:
+    if how.get("expected_version") and more.get("force"):
+        pytest.skip("force does not look at the plan")
+    before = files(lake)
+    with pytest.raises(error, match=message) as caught:
+        lake.rollback(**how, **more)
+    assert error is type(caught.value) or error is not VersionNotFound
+    assert before == files(lake)
+
+
+RESTORES: list[tuple[list[str], dict[str, Any], type[Exception], str]] = [
+    (["*"], {"version": 5}, InvalidInput, "say why"),
+    ([], {"version": 5, "reason": "r"}, InvalidInput, "say which objects"),
+    (["*"], {"reason": "r"}, InvalidInput, "one of version, timestamp and snapshot"),
+    (["*"], {"version": 0, "reason": "r"}, VersionExpired, "has expired"),
+    (["*"], {"version": 99, "reason": "r"}, VersionNotFound, "does not exist"),
+    (["*"], {"timestamp": "1999-01-01", "reason": "r"}, VersionExpired, "no version at"),
+    (["*"], {"snapshot": "nobody", "reason": "r"}, SnapshotNotFound, "there is no snapshot"),
+    (["ns1.t0001"], {"version": 5, "reason": "r"}, ObjectNotFound, "ns1.t0001 names nothing"),
+    (["ns0.*", "nothing.*"], {"version": 5, "reason": "r"}, ObjectNotFound, r"^nothing\.\* names nothing"),
+    (["ns1.t001"], {"version": LOST, "reason": "r"}, Corrupt, "the definition of table 'ns1.t001' is missing"),
+]
+
+
+@pytest.mark.parametrize(("only", "how", "error", "message"), RESTORES)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_bad_restore_says_so_and_changes_nothing(
+    lake: Lakehouse, only: list[str], how: dict[str, Any], error: type[Exception], message: str, dry_run: bool
+) -> None:
+    before = files(lake)
+    with pytest.raises(error, match=message):
+        lake.restore(only, **how, dry_run=dry_run)
+    assert before == files(lake)
+
+
+def test_a_snapshot_that_expired_is_no_target(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LOST - 1 == lake.rollback(snapshot="brief", reason="r", dry_run=True).target_version
+    monkeypatch.setattr("trinitylake_core.snapshots.now_millis", lambda: 4_000_000_000_000)
+    with pytest.raises(SnapshotNotFound, match="snapshot 'brief' expired at 2096"):
+        lake.rollback(snapshot="brief", reason="r")
+
+
+def test_every_missing_or_damaged_file_of_a_target_is_named(sound: Lakehouse) -> None:
+    """A node, a definition, the lakehouse definition: nothing is committed over any of them."""
+    compacted(sound)
+    target = sound.refresh().version
+    drop(sound)
+    surgery = Surgery(sound.root, sound.definition.order)
+    at = sound.at(version=target)
+    gone = [at.root_node.node.children[0], next(at.objects()).path, at.root_node.definition_path]
+    for path in gone:
+        data = surgery.read(path)
+        for harm in (lambda path=path: surgery.remove(path), lambda path=path: surgery.write(path, b"\x07rubbish")):
+            harm()
+            before = files(sound)
+            with pytest.raises(Corrupt, match=path):
+                reopened(sound).rollback(version=target, reason="r")
+            assert before == files(sound)
+            surgery.write(path, data)
+    assert target + 2 == reopened(sound).rollback(version=target, reason="r").version_after
+
+
+# -- what a rollback does ------------------------------------------------------------------------------
+
+
+def edit(lake: Lakehouse, change: Callable[[LakehouseDef], None]) -> None:
+    """Commit an edited lakehouse definition."""
+
+    def edited(definition: LakehouseDef, _: Root) -> LakehouseDef:
+        copy = LakehouseDef()
+        copy.CopyFrom(definition)
+        change(copy)
+        return copy
+
+    commit(lake.files, lake.refresh().root_node, NewDefinition(lake.files, spec.OP_COMMIT, facts(), edited))
+    lake.refresh()
+
+
+def test_the_definition_is_that_of_the_target_with_the_snapshots_of_the_newest(sound: Lakehouse) -> None:
+    edit(sound, lambda definition: definition.properties.update({"owner": "before"}))
+    target = sound.version
+    sound.create_snapshot("later", version=3)
+    edit(sound, lambda definition: definition.properties.update({"owner": "after"}))
+    expire(sound, 2)
+    newest = sound.version
+    plan = sound.rollback(version=target, reason="r")
+    after = reopened(sound)
+    root = after.root_node
+    assert plan.version_after == newest + 1 == after.version
+    assert ("before", ["later"]) == (after.definition.properties["owner"], [s.name for s in after.snapshots()])
+    assert (2, root_path(newest), root_path(newest)) == (
+        root.oldest_version,
+        root.previous_root,
+        root.rollback_from_root,
+    )
+    assert ("rollback", "r", target) == (root.operation, root.summary["reason"], root.summary["target_version"])
+    assert [] == list(root.own_messages())
+    assert [] == list(after.check(definitions=True))
+    assert 3 == after.at(snapshot="later").version
+
+
+def test_a_rollback_can_be_rolled_back(sound: Lakehouse) -> None:
+    drop(sound)
+    dropped, before = sound.refresh().version, sound.at(version=sound.version - 1).digest()
+    sound.rollback(version=dropped - 1, reason="undo")
+    assert before == sound.refresh().digest()
+    sound.rollback(version=dropped, reason="redo")
+    assert sound.at(version=dropped).digest() == sound.refresh().digest() != before
+
+
+def test_a_dry_run_names_what_changes_and_who_committed_what(lake: Lakehouse) -> None:
+    plan = lake.rollback(snapshot="kept", reason="r", dry_run=True)
+    assert {"added": 9, "removed": 0, "changed": 1} == plan.counts
+    assert {"ns0", "ns1"} == {change.namespace for change in plan.changes}
+    assert (12, LOST - 1, 5, None) == (plan.version, plan.target_version, plan.versions_undone, plan.version_after)
+    assert [12, 11, 10, 9, 8][:SINCE_SHOWN] == [info.version for info in plan.since]
+    assert "nightly deploy" == next(info.reason for info in plan.since if info.operation == "commit")
+    assert plan.since[0].author
+    assert LOST == lake.at(snapshot="kept").version + 1
+
+
+# -- races ---------------------------------------------------------------------------------------------
+
+
+def meanwhile(action: Callable[[], object]) -> Callable[[Root], Iterator[Violation]]:
+    """Return a pre-flight during which somebody else acts."""
+
+    def preflight(_: Root) -> Iterator[Violation]:
+        action()
+        return iter(())
+
+    return preflight
+
+
+def test_a_commit_between_plan_and_act_stops_a_rollback(sound: Lakehouse) -> None:
+    def commit_one() -> None:
+        with reopened(sound).transaction(reason="mine") as txn:
+            txn.create_namespace("new")
+
+    with pytest.raises(PlanOutdated, match=r"version 8 \(commit by .*: mine\); look at the new plan"):
+        sound.rollback(version=3, reason="r", preflight=meanwhile(commit_one))
+    assert (8, "commit") == (sound.refresh().version, sound.info().operation)
+
+
+def test_force_undoes_what_came_in_between(sound: Lakehouse) -> None:
+    plan = sound.rollback(version=3, reason="r", force=True, preflight=meanwhile(lambda: drop(sound)))
+    assert (7, 9) == (plan.version, plan.version_after)
+    after = sound.refresh()
+    assert after.at(version=3).digest() == after.digest()
+    assert root_path(8) == after.root_node.previous_root == after.root_node.rollback_from_root
+
+
+def test_what_changes_no_object_stops_no_rollback(sound: Lakehouse) -> None:
+    def maintain() -> None:
+        compacted(reopened(sound))
+        reopened(sound).create_snapshot("nightly")
+        expire(reopened(sound), 2)
+
+    plan = sound.rollback(version=3, reason="r", preflight=meanwhile(maintain))
+    assert 11 == plan.version_after
+    after = sound.refresh()
+    assert (["nightly"], 2) == ([each.name for each in after.snapshots()], after.root_node.oldest_version)
+    assert after.at(version=3).digest() == after.digest()
+    assert [] == list(after.check(definitions=True))
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_target_that_expires_meanwhile_is_refused_even_with_force(sound: Lakehouse, force: bool) -> None:
+    with pytest.raises(VersionExpired, match="version 3 has expired; the oldest one kept is 5"):
+        sound.rollback(version=3, reason="r", force=force, preflight=meanwhile(lambda: expire(reopened(sound), 5)))
+    assert "expire" == sound.refresh().info().operation
+
+
+def test_a_target_below_the_boundary_is_refused_even_if_its_root_is_still_there(sound: Lakehouse) -> None:
+    """Expiration commits first, and deletes later."""
+    root = sound.storage.read(root_path(3))
+    expire(sound, 5)
+    sound.storage.write_many([(root_path(3), root)])
+    for call in (sound.rollback, lambda **how: sound.restore("*", **how)):
+        with pytest.raises(VersionExpired, match="version 3 has expired"):
+            call(version=3, reason="r")
+    with pytest.raises(VersionExpired, match="version 3 has expired"):
+        sound.create_snapshot("late", version=3)
+
+
+def test_a_snapshot_dropped_meanwhile_is_refused(sound: Lakehouse) -> None:
+    sound.create_snapshot("mine", version=3)
+    with pytest.raises(SnapshotNotFound, match="dropped meanwhile"):
+        sound.rollback(snapshot="mine", reason="r", preflight=meanwhile(lambda: reopened(sound).drop_snapshot("mine")))
+
+
+def test_expected_version_proves_a_plan_again(sound: Lakehouse) -> None:
+    planned = sound.rollback(version=3, reason="r", dry_run=True).version
+    compacted(reopened(sound))
+    assert 9 == sound.rollback(version=3, reason="r", expected_version=planned).version_after
+    drop(sound)
+    with pytest.raises(PlanOutdated, match=r"version 10 \(commit by .*version 9 \(rollback by"):
+        sound.rollback(version=3, reason="r", expected_version=planned)
+    assert 11 == sound.rollback(version=3, reason="r", expected_version=planned, force=True).version_after
+
+
+# -- restore -------------------------------------------------------------------------------------------
+
+
+def labels(lake: Lakehouse) -> set[str]:
+    return {each.namespace if each.name is None else f"{each.namespace}.{each.name}" for each in lake.objects()}
+
+
+def test_a_restore_brings_back_what_matches_and_leaves_the_rest(sound: Lakehouse) -> None:
+    drop(sound)
+    with reopened(sound).transaction() as txn:
+        txn.alter_table("ns1", "t001", properties={"a": "b"})
+        txn.create_table("ns1", "new")
+    version = sound.refresh().version
+    then = sound.at(version=7)
+    plan = sound.restore(["ns0.t00?", "ns1.t001"], version=7, reason="r")
+    assert {"added": 5, "removed": 0, "changed": 1} == plan.counts
+    after = sound.refresh()
+    assert (version + 1, "restore", 6) == (after.version, after.info().operation, after.info().changes)
+    assert {"ns0", "ns0.t000", "ns0.t003", "ns0.t006", "ns0.t009"} == {
+        label for label in labels(after) if label.startswith("ns0")
+    }
+    assert then.table("ns1", "t001") == after.table("ns1", "t001")
+    assert "ns1.new" in labels(after)
+    assert [] == list(after.check(definitions=True))
+
+
+def test_a_restore_with_nothing_to_do_commits_nothing(sound: Lakehouse) -> None:
+    plan = sound.restore("ns0.*", version=7, reason="r")
+    assert ((), None, 7) == (plan.changes, plan.version_after, sound.refresh().version)
+
+
+def test_exact_also_drops_what_did_not_exist_then(sound: Lakehouse) -> None:
+    with sound.transaction() as txn:
+        txn.create_namespace("late")
+        txn.create_table("late", "one")
+        txn.create_table("ns0", "late")
+    sound.refresh()
+    assert 0 == len(sound.restore(["ns0.*", "late*"], version=7, reason="r").changes)
+    with pytest.raises(NamespaceNotEmpty, match=r"cannot be dropped without 'late.one'.*add the pattern 'late\.\*'"):
+        sound.restore("late", version=7, reason="r", exact=True)
+    assert {"removed": 3, "added": 0, "changed": 0} == sound.restore(
+        ["ns0.*", "late*"], version=7, reason="r", exact=True
+    ).counts
+    assert sound.at(version=7).digest() == sound.refresh().digest()
+
+
+def test_brackets_in_a_pattern_mean_themselves(sound: Lakehouse) -> None:
+    with sound.transaction() as txn:
+        txn.create_table("ns0", "a[1]")
+        txn.create_table("ns0", "a1")
+    drop(sound)
+    assert ["ns0", "ns0.a[1]"] == sorted(
+        each.namespace if each.name is None else f"{each.namespace}.{each.name}"
+        for each in sound.restore("ns0.a[1]", version=8, reason="r").changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("between", "error"),
+    [
+        (lambda txn: txn.alter_table("ns1", "t001", properties={"x": "y"}), CommitConflict),
+        (lambda txn: txn.drop_namespace("ns1", cascade=True), CommitConflict),
+        (lambda txn: txn.create_table("ns2", "other"), None),
+    ],
+)
+def test_a_restore_conflicts_as_a_transaction_does(
+    sound: Lakehouse, between: Callable[[Any], object], error: type[Exception] | None
+) -> None:
+    with sound.transaction() as txn:
+        txn.alter_table("ns1", "t001", properties={"a": "b"})
+
+    def preflight(_: Any) -> Iterator[Violation]:
+        with reopened(sound).transaction() as other:
+            between(other)
+        return iter(())
+
+    def restore() -> object:
+        return sound.restore("ns1.t001", version=7, reason="r", preflight=preflight)
+
+    if error is None:
+        restore()
+        assert "ns2.other" in labels(sound.refresh())
+    else:
+        with pytest.raises(error, match="version 9 changed"):
+            restore()
+    assert [] == list(sound.refresh().check(definitions=True))
+
+
+def test_a_table_put_into_a_namespace_that_a_restore_drops_is_a_conflict(sound: Lakehouse) -> None:
+    with sound.transaction() as txn:
+        txn.create_namespace("late")
+
+    def preflight(_: Any) -> Iterator[Violation]:
+        with reopened(sound).transaction() as other:
+            other.create_table("late", "one")
+        return iter(())
+
+    with pytest.raises(CommitConflict, match=r"late\.one"):
+        sound.restore("late", version=7, reason="r", exact=True, preflight=preflight)
+
+
+def test_a_restore_whose_target_expires_meanwhile_is_refused(sound: Lakehouse) -> None:
+    drop(sound)
+
+    def preflight(_: Any) -> Iterator[Violation]:
+        expire(reopened(sound), 8)
+        return iter(())
+
+    with pytest.raises(VersionExpired, match="version 7 has expired"):
+        sound.restore("ns0.*", version=7, reason="r", preflight=preflight)
+
+
+# -- snapshots -----------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_outlives_its_version(sound: Lakehouse) -> None:
+    digest = sound.at(version=3).digest()
+    for kind in ("minimal", "partial"):
+        sound.create_snapshot(kind, version=3, kind=kind)
+    expire(sound, 6)
+    for kind in ("minimal", "partial"):
+        assert digest == sound.at(snapshot=kind).digest()
+        sound.rollback(snapshot=kind, reason="r")
+        assert digest == sound.refresh().digest()
+    assert [] == list(sound.check(definitions=True))
+
+
+def test_a_name_that_is_taken_leaves_no_file_behind(sound: Lakehouse) -> None:
+    sound.create_snapshot("one")
+    before = files(sound)
+    for kind in ("minimal", "partial"):
+        with pytest.raises(Exception, match="already exists"):
+            sound.create_snapshot("one", kind=kind)
+    assert before == files(sound)
+
+
+# -- costs ---------------------------------------------------------------------------------------------
+
+
+def test_a_rollback_costs_its_pre_flight_and_a_constant(tmp_path: Path) -> None:
+    """However many versions lie in between."""
+    spent = []
+    for number, versions in enumerate((30, 300)):
+        lake = filled(new_lake(tmp_path / str(number)), tables=24, changes=4)
+        for turn in range(versions):
+            with lake.transaction() as txn:
+                txn.alter_namespace("ns0", {"turn": str(turn)})
+        lake = reopened(lake)
+        before = lake.storage.counts.snapshot()
+        lake.rollback(version=7, reason="r")
+        spent.append(lake.storage.counts - before)
+        preflight = len({*content(lake.at(version=7))}) + nodes(lake.at(version=7)) + 1
+        assert spent[-1].get - preflight <= SINCE_SHOWN + 8
+    assert spent[0].requests() == spent[1].requests()
+    assert (1, 1) == (spent[0].create, spent[0].put)
+
+
+def nodes(lake: Lakehouse) -> int:
+    """Return how many nodes lie below the root."""
+    return len(reached(lake)) - 1
+
+
+def reached(lake: Lakehouse) -> set[str]:
+    found, waiting = {lake.root_node.path}, [lake.root_node.node]
+    while waiting:
+        children = waiting.pop().children
+        found.update(children)
+        waiting += [lake.store.read(path) for path in children]
+    return found
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_a_difference_opens_at_most_three_times_the_nodes_that_differ(tmp_path: Path, compact: bool) -> None:
+    lake = new_lake(tmp_path, order=16, target=16384)
+    with lake.transaction() as txn:
+        txn.create_namespace("ns")
+        for number in range(4000):
+            txn.put(lake.codec.table("ns", f"t{number:05}"), f"0000/0000/0000/00000000-{number}")
+    compacted(lake)
+    a = lake.refresh().version
+    with lake.transaction() as txn:
+        for number in range(0, 4000, 101):
+            txn.put(lake.codec.table("ns", f"t{number:05}"), "0000/0000/0000/00000000-changed")
+    if compact:
+        compacted(lake)
+    b = lake.refresh().version
+    # without a compaction both trees share every node but the root; what differs is what the messages are for
+    differ = reached(lake.at(version=a)) ^ reached(lake.at(version=b)) if compact else paths_to(lake.at(version=a), b)
+    cold = reopened(lake)
+    one, two = cold.at(version=a), cold.at(version=b)
+    before = cold.storage.counts.snapshot()
+    assert 40 == len(list(cold.diff(one, two)))
+    opened = (cold.storage.counts - before).get
+    assert opened <= 3 * len(differ)
+    assert opened < nodes(lake.at(version=a)) / 2
+
+
+def paths_to(lake: Lakehouse, version: int) -> set[str]:
+    """Return the nodes on the way to the keys that a later version has messages for."""
+    found = set()
+    for key in lake.at(version=version).root_node.node.pending.keys:
+        node = lake.root_node.node
+        while node.children and node.position(key) is None:
+            path = node.children[node.child_index(key)]
+            found.add(path)
+            node = lake.store.read(path)
+    return found
+
+
+def test_a_timestamp_among_ten_thousand_versions_reads_at_most_twenty_roots(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    directory, root, order = tmp_path / "lake", lake.root_node.node, lake.definition.order
+    began = lake.info().created_at_millis
+    for version in range(1, 10_000):
+        rows = {spec.VERSION: str(version), spec.CREATED_AT_MILLIS: str(began + 10 * version)}
+        root.system |= rows | {spec.PREVIOUS_ROOT: root_path(version - 1)}
+        (directory / root_path(version)).write_bytes(encode(root, order))
+    lake.storage.replace(spec.HINT_FILE, b"9999")
+    lake = reopened(lake)
+    assert 9999 == lake.version
+    for wanted in (0, 1, 4999, 5000, 7777, 9998, 9999):
+        for late in (0, 9):
+            before = lake.storage.counts.snapshot()
+            assert wanted == lake.at(timestamp=from_millis(began + 10 * wanted + late)).version
+            assert (lake.storage.counts - before).requests() <= 20
+    with pytest.raises(VersionNotFound, match="there was no version at"):
+        lake.at(timestamp=from_millis(began - 1))

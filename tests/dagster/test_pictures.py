@@ -1,0 +1,54 @@
+"""Pictures: PNG, transparent, small, and bounded in what they read."""
+
+from __future__ import annotations
+
+import base64
+
+import dagster as dg
+
+from dagster_project import pictures
+from dagster_project.sketch import sketch, spread
+from trinitylake_core import Lakehouse
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def image(value: dg.MarkdownMetadataValue) -> bytes:
+    """Return the bytes of a picture."""
+    head, _, data = str(value.md_str).partition("data:image/png;base64,")
+    assert head.startswith("![")
+    return base64.b64decode(data.removesuffix(")"))
+
+
+def test_a_sketch_has_every_level_and_counts_what_waits(lake: Lakehouse) -> None:
+    strips = sketch(lake)
+    stats = lake.stats()
+    assert list(range(stats.height or 0, -1, -1)) == [strip.height for strip in strips]
+    assert stats.messages == sum(strip.messages for strip in strips)
+    assert all(strip.complete for strip in strips)
+    assert all(0 <= fill <= 1 for strip in strips for fill in strip.fill)
+
+
+def test_a_sketch_reads_no_more_than_it_shows(lake: Lakehouse) -> None:
+    cold = Lakehouse.open(lake.root)
+    before = cold.storage.counts.requests()
+    strips = sketch(cold, width=3)
+    assert max(len(strip.fill) for strip in strips) == 3
+    assert not strips[-1].complete
+    assert cold.storage.counts.requests() - before <= 3 * (len(strips) - 1)
+
+
+def test_spread_takes_the_first_and_comes_to_the_end() -> None:
+    assert [0, 2, 5, 7] == spread(range(10), 4)
+    assert [1, 2] == spread([1, 2], 4)
+
+
+def test_pictures_are_small_and_have_no_background(lake: Lakehouse) -> None:
+    """Colour type 6: with transparency, so that the page shines through."""
+    strips = sketch(lake)
+    drawn = [pictures.tree(strips, "now"), pictures.trees([("a", strips), ("b", strips[1:])])]
+    drawn.append(pictures.timeline(list(lake.history())))
+    for each in drawn:
+        data = image(each)
+        assert (PNG, 6) == (data[:8], data[25])
+        assert len(data) < 200_000

@@ -1,0 +1,432 @@
+"""Orphan removal deletes exactly what nothing needs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines import expiration, orphans
+from tests.support.faults import FaultPlan, attach, detach
+from tests.support.generator import DAY, Case, build
+from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
+from tests.support.surgery import listing
+from trinitylake_core import Lakehouse
+from trinitylake_core.check import check_lakehouse, check_version
+from trinitylake_core.commit import now_millis
+from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated, Refused, StorageError
+from trinitylake_core.locations import definition_path, node_path, root_path, transaction_path
+from trinitylake_core.transaction import Transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AGE = 3 * DAY
+LOCAL = orphans.Config(engine="local")
+
+
+def clean(lake: Lakehouse, now: int | None = None, spark: Any = None, **options: Any) -> orphans.Report:
+    engine = "local" if spark is None else "spark"
+    return orphans.run(spark, lake, orphans.Config(engine=engine, now_millis=now, **options))
+
+
+def later() -> int:
+    """A time at which everything written so far is older than the safety age."""
+    return now_millis() + 4 * DAY
+
+
+def plant(lake: Lakehouse, path: str, data: bytes = b"left over") -> str:
+    lake.storage.write_many([(path, data)])
+    return path
+
+
+def directory_of(lake: Lakehouse) -> Path:
+    return Path(lake.root.removeprefix("file://"))
+
+
+def assert_sound(lake: Lakehouse, boundary: int = 0) -> None:
+    """Every version that is kept is intact, its definitions too, and so are the snapshots."""
+    lake = reopened(lake)
+    versions = lake.files.versions
+    found = [*check_lakehouse(versions, lake.root_node)]
+    for version in range(boundary, lake.version + 1):
+        found += check_version(versions, version, definitions=True)
+    assert [] == found
+    for info in lake.snapshots():
+        if not info.expired:
+            assert all(lake.definition_of(each) for each in lake.at(snapshot=info.name).objects())
+
+
+def prove(case: Case, spark: Any = None) -> None:
+    """A cleaning deletes the expected files, all of them and no other one, and says so."""
+    expected, before = case.expected(AGE), set(listing(case.directory))
+    assert case.foreign.isdisjoint(expected)
+    report = clean(case.lake, case.now, spark)
+    assert expected == before - set(listing(case.directory))
+    assert (len(expected), len(expected), 0, 0) == (
+        report.attempted, report.deleted, report.already_gone, report.failed,
+    )  # fmt: skip
+    assert len(expected) == report.orphan_files == sum(size.files for size in report.orphans.values())
+    assert (len(case.live), len(case.dead)) >= (report.transactions, 0)
+    assert_sound(case.lake, case.boundary())
+    for transaction in case.live:
+        case.lake.refresh().resume_transaction(transaction)
+    again = clean(case.lake, case.now, spark)
+    assert (0, 0) == (again.attempted, again.orphan_files)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_deletes_exactly_what_nothing_reaches(tmp_path: Path, seed: int) -> None:
+    """Histories, snapshots, transactions, interrupted expirations, foreign files and nested lakehouses at random."""
+    prove(build(tmp_path, seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1000, 1600))
+def test_deletes_exactly_what_nothing_reaches_hundreds(tmp_path: Path, seed: int) -> None:
+    prove(build(tmp_path, seed, steps=40))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [3, 7])
+def test_spark_deletes_exactly_the_same(tmp_path: Path, seed: int, spark: SparkSession) -> None:
+    case = build(tmp_path, seed)
+    local, on_spark = clean(case.lake, case.now, dry_run=True), clean(case.lake, case.now, spark, dry_run=True)
+    for name in ("orphans", "young", "foreign", "listed", "nodes_read", "snapshots", "transactions", "version"):
+        assert getattr(local, name) == getattr(on_spark, name), name
+    prove(case, spark)
+
+
+def test_planted_orphans_of_every_kind_go(tmp_path: Path) -> None:
+    """What the generator planted is what the cleaning names, by kind."""
+    case = build(tmp_path, 12)
+    old = {path for path in case.planted if (case.directory / path).stat().st_mtime_ns // 1_000_000 < case.now - AGE}
+    clean(case.lake, case.now)
+    assert case.planted - old == {path for path in case.planted if (case.directory / path).exists()}
+    assert all((case.directory / path).exists() for path in case.foreign)
+
+
+@pytest.mark.parametrize(("older", "stays"), [(-1, True), (0, True), (1, False)])
+def test_the_safety_age_is_strict(tmp_path: Path, older: int, stays: bool) -> None:
+    """A file goes when it is older than the safety age by a millisecond, and no sooner."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    path, now = plant(lake, node_path()), later()
+    modified = (now - AGE - older) * 1_000_000
+    os.utime(directory_of(lake) / path, ns=(modified, modified))
+    report = clean(lake, now)
+    assert (stays, 0 if stays else 1) == ((directory_of(lake) / path).exists(), report.deleted)
+    assert (1 if stays else 0) == report.young.files
+
+
+def test_a_low_safety_age_needs_a_flag(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    with pytest.raises(InvalidInput, match="allow-recent"):
+        clean(lake, older_than_seconds=86_399)
+    assert 0 == clean(lake, older_than_seconds=86_400).failed
+    plant(lake, node_path())
+    assert 1 == clean(lake, now_millis() + 5, older_than_seconds=0, allow_recent=True).deleted
+
+
+def test_a_dry_run_deletes_nothing_and_tells_all(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=4)
+    path = plant(lake, node_path(), b"x" * 100)
+    before = listing(directory_of(lake))
+    report = clean(lake, later(), dry_run=True)
+    assert (1, 100, 0, True) == (report.orphan_files, report.orphan_bytes, report.attempted, report.dry_run)
+    assert before == listing(directory_of(lake))
+    assert path in before
+
+
+def test_the_owner_can_forbid_it(tmp_path: Path) -> None:
+    """The guard property refuses cleaning and expiration; a dry run is still answered."""
+    lake = filled(new_lake(tmp_path, properties={"maintenance.delete.enabled": "false"}), tables=4)
+    plant(lake, node_path())
+    before = listing(directory_of(lake))
+    with pytest.raises(Refused, match=r"maintenance\.delete\.enabled"):
+        clean(lake, later())
+    with pytest.raises(Refused, match=r"maintenance\.delete\.enabled"):
+        expiration.run(None, lake, expiration.Config(engine="local", keep_last=1))
+    assert before == listing(directory_of(lake))
+    assert 1 == clean(lake, later(), dry_run=True).orphan_files
+
+
+@pytest.mark.parametrize("what", ["node", "root", "snapshot", "running root", "transaction"])
+def test_doubt_aborts(tmp_path: Path, what: str) -> None:
+    """What must be marked and cannot be read stops everything: nothing is deleted."""
+    lake = filled(new_lake(tmp_path), tables=30)
+    compacted(lake)
+    lake.refresh().create_snapshot("s", version=2)
+    txn = lake.refresh().transaction()
+    txn.create_table("ns0", "saved")
+    saved = transaction_path(txn.save())
+    plant(lake, node_path())
+    running = next(path for path in listing(directory_of(lake)) if path == _running(lake, saved))
+    damaged = {
+        "node": lake.root_node.node.children[0] if lake.root_node.node.children else "",
+        "root": root_path(3),
+        "snapshot": lake.refresh().snapshots()[0].root_path,
+        "running root": running,
+        "transaction": saved,
+    }[what]
+    plant(lake, damaged, b"garbage")
+    before = listing(directory_of(lake))
+    with pytest.raises(Corrupt):
+        clean(lake, now_millis() + 4 * DAY if what != "transaction" else later())
+    assert before == listing(directory_of(lake))
+
+
+def _running(lake: Lakehouse, saved: str) -> str:
+    from trinitylake_core.definitions import decode_transaction
+
+    return decode_transaction(lake.storage.read(saved), saved).running_root_node_file_path
+
+
+def test_a_garbled_transaction_that_could_not_be_alive_is_an_orphan(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=4)
+    path = plant(lake, transaction_path("garbled"), b"\xff\xff")
+    with pytest.raises(Corrupt, match="may be alive"):
+        clean(lake, later())
+    assert 1 == clean(lake, now_millis() + 9 * DAY).deleted
+    assert not (directory_of(lake) / path).exists()
+
+
+def test_what_is_committed_while_it_runs_stays(tmp_path: Path) -> None:
+    """A root committed after the marking is marked before anything is deleted."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    late = plant(lake, definition_path("table", "ns0", "late"), lake.storage.read(content(lake)["C===ns0     t000    "]))
+    gone = plant(lake, node_path())
+    sweep, writer = orphans.LocalSweep.subtract, reopened(lake)
+
+    def commit_meanwhile(self: orphans.LocalSweep, boundary: int, cutoff: int) -> Any:
+        with writer.transaction() as txn:
+            txn.put("C===ns0     late    ", late)
+        return sweep(self, boundary, cutoff)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(orphans.LocalSweep, "subtract", commit_meanwhile)
+        report = clean(lake, later())
+    assert (1, False, True) == (report.deleted, (directory_of(lake) / gone).exists(), (directory_of(lake) / late).exists())
+    assert_sound(lake)
+
+
+def test_failures_are_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
+    """A file that cannot be deleted is counted with its reason; one that is gone already is told apart."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    paths = [plant(lake, node_path()) for _ in range(3)]
+    stuck = directory_of(lake) / paths[0]
+    act = orphans.LocalSweep.act
+
+    def meddle(self: orphans.LocalSweep) -> Any:
+        stuck.unlink()
+        stuck.mkdir()  # cannot be unlinked
+        (directory_of(lake) / paths[1]).unlink()
+        return act(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(orphans.LocalSweep, "act", meddle)
+        report = clean(lake, later())
+    assert (3, 1, 1, 1) == (report.attempted, report.deleted, report.already_gone, report.failed)
+    assert [paths[0]] == list(report.failures)
+
+
+def test_a_storage_that_refuses_deletion_is_no_crash(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=4)
+    plant(lake, node_path())
+    attach(lake.storage, FaultPlan("fail_permanently", kinds={"delete"}))
+    report = clean(lake, later())
+    detach(lake.storage)
+    assert (1, 0, 1) == (report.attempted, report.deleted, report.failed)
+    assert "injected" in next(iter(report.failures.values()))
+
+
+@pytest.mark.parametrize("mode", ["fail", "fail_permanently"])
+def test_no_failed_request_makes_it_delete_more(tmp_path: Path, mode: Any) -> None:
+    """Whichever request fails, no more than the orphans go, and the next run completes."""
+    case = build(tmp_path, 5, steps=8)
+    files = listing(case.directory)
+    times = {path: (case.directory / path).stat().st_mtime_ns for path in files}
+    expected = case.expected(AGE)
+    plan = attach(case.lake.storage, FaultPlan("count"))
+    clean(case.lake, case.now, dry_run=True)
+    detach(case.lake.storage)
+    for at in range(1, plan.count + 3, max(1, plan.count // 12)):
+        attach(case.lake.storage, FaultPlan(mode, at=at))
+        try:
+            clean(case.lake, case.now)
+        except StorageError:
+            pass
+        finally:
+            detach(case.lake.storage)
+        assert files.keys() - listing(case.directory).keys() <= expected
+        clean(case.lake, case.now)
+        assert expected == files.keys() - listing(case.directory).keys()
+        for path in expected:
+            (case.directory / path).write_bytes(files[path])
+            os.utime(case.directory / path, ns=(times[path], times[path]))
+
+
+# -- plans ---------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_data_and_is_carried_out(tmp_path: Path) -> None:
+    case = build(tmp_path, 21)
+    expected, uri = case.expected(AGE), (tmp_path / "plan.parquet").as_uri()
+    before = set(listing(case.directory))
+    planned = clean(case.lake, case.now, plan_to=uri)
+    assert (uri, True, before) == (planned.plan, planned.dry_run, set(listing(case.directory)))
+    table = pq.read_table(tmp_path / "plan.parquet")
+    assert ["path", "kind", "bytes", "modified_millis", "reason"] == table.column_names
+    assert expected == set(table.column("path").to_pylist())
+    head = json.loads(table.schema.metadata[b"trinitylake.plan"])
+    assert (case.lake.root, case.boundary(), AGE / 1000) == (
+        head["root"], head["boundary"], head["safety_age_seconds"],
+    )  # fmt: skip
+    with case.lake.refresh().transaction() as txn:  # does not matter
+        txn.create_namespace("another")
+    done = clean(case.lake, plan=uri)
+    assert (len(expected), 0) == (done.deleted, done.failed)
+    assert expected == before - set(listing(case.directory))
+    assert_sound(case.lake, case.boundary())
+    assert len(expected) == clean(case.lake, plan=uri).already_gone
+
+
+@pytest.mark.spark
+def test_a_plan_made_here_is_carried_out_on_spark_and_the_other_way(tmp_path: Path, spark: SparkSession) -> None:
+    case = build(tmp_path, 22)
+    expected, before = case.expected(AGE), set(listing(case.directory))
+    one, two = ((tmp_path / f"{name}.parquet") for name in ("one", "two"))
+    clean(case.lake, case.now, plan_to=one.as_uri())
+    clean(case.lake, case.now, spark, plan_to=two.as_uri())
+    tables = [pq.read_table(each).sort_by("path") for each in (one, two)]
+    assert tables[0].equals(tables[1])
+    assert len(expected) == clean(case.lake, None, spark, plan=one.as_uri()).deleted
+    assert expected == before - set(listing(case.directory))
+
+
+def _reuse(lake: Lakehouse, path: str) -> None:
+    with lake.refresh().transaction() as txn:
+        txn.put("C===ns0     reused  ", path)
+
+
+def _save(lake: Lakehouse, path: str) -> None:
+    txn = lake.refresh().transaction()
+    txn.put("C===ns0     reused  ", path)
+    txn.save()
+
+
+def _snapshot(lake: Lakehouse, path: str) -> None:
+    _reuse(lake, path)
+    lake.refresh().create_snapshot("reuses")
+
+
+def _recreate(lake: Lakehouse, path: str) -> None:
+    for file in directory_of(lake).glob("_*"):
+        file.unlink()
+    new_lake(directory_of(lake).parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [(_reuse, PlanOutdated), (_save, PlanOutdated), (_snapshot, PlanOutdated), (_recreate, InvalidInput)],
+)
+def test_a_plan_that_no_longer_holds_deletes_nothing(
+    tmp_path: Path, change: Callable[[Lakehouse, str], None], error: type[Exception]
+) -> None:
+    lake = filled(new_lake(tmp_path), tables=4)
+    path = plant(lake, definition_path("table", "ns0", "t"), lake.storage.read(content(lake)["C===ns0     t000    "]))
+    uri = (tmp_path / "plan.parquet").as_uri()
+    assert 1 == clean(lake, later(), plan_to=uri).orphan_files
+    change(lake, path)
+    before = listing(directory_of(lake))
+    with pytest.raises(error):
+        clean(Lakehouse.open(lake.root, storage_options=FAST), plan=uri)
+    assert before == listing(directory_of(lake))
+
+
+def test_a_doctored_plan_deletes_no_live_and_no_foreign_file(tmp_path: Path) -> None:
+    """A plan is not believed: its names are looked at, and proved against what is kept since."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    plant(lake, node_path())
+    uri = (tmp_path / "plan.parquet").as_uri()
+    clean(lake, later(), plan_to=uri)
+    table = pq.read_table(tmp_path / "plan.parquet")
+    for name in ("README.md", "_latest_hint.txt", root_path(1)):
+        changed = table.set_column(0, "path", pa.array([name]))
+        pq.write_table(changed.replace_schema_metadata(table.schema.metadata), tmp_path / "plan.parquet")
+        with pytest.raises(InvalidInput, match="never deletes"):
+            clean(lake, plan=uri)
+    (tmp_path / "plan.parquet").write_bytes(b"no Parquet")
+    with pytest.raises(InvalidInput, match="no plan"):
+        clean(lake, plan=uri)
+
+
+# -- inventories ---------------------------------------------------------------------------------------
+
+
+def _inventory(case: Case) -> list[tuple[str, int, int]]:
+    found = []
+    for path, data in listing(case.directory).items():
+        modified = (case.directory / path).stat().st_mtime_ns // 1_000_000
+        found.append((path, len(data), modified))
+    return found
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "directory of URIs"])
+def test_an_inventory_stands_in_for_the_listing(tmp_path: Path, form: str) -> None:
+    case = build(tmp_path, 31)
+    rows, expected, before = _inventory(case), case.expected(AGE), set(listing(case.directory))
+    if form == "csv":
+        uri = (tmp_path / "inventory.csv").as_uri()
+        with (tmp_path / "inventory.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("path", "size", "modified"), *rows])
+    else:
+        (tmp_path / "inventory").mkdir()
+        halves = [rows[::2], rows[1::2]] if form != "parquet" else [rows]
+        for number, half in enumerate(halves):
+            names = [f"{case.lake.root}{path}" if form != "parquet" else path for path, _, _ in half]
+            times = pa.array([modified for _, _, modified in half], pa.timestamp("ms", "UTC"))
+            table = pa.table({"Key": names, "Size": [size for _, size, _ in half], "LastModified": times})
+            pq.write_table(table, tmp_path / "inventory" / f"{number}.parquet")
+        uri = (tmp_path / "inventory").as_uri() + ("/0.parquet" if form == "parquet" else "")
+    report = clean(case.lake, case.now, inventory=uri)
+    assert expected == before - set(listing(case.directory))
+    assert 0 == report.failed
+    assert 0 == report.requests.get("list", 0)
+
+
+def test_a_file_of_unknown_age_stays(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=4)
+    path = plant(lake, node_path())
+    table = pa.table({"path": [path, path], "size": [9, 9], "modified": pa.array([None, 0], pa.int64())})
+    pq.write_table(table, tmp_path / "i.parquet")
+    report = clean(lake, later(), inventory=(tmp_path / "i.parquet").as_uri())
+    assert (0, 1) == (report.attempted, report.unknown_age.files)
+
+
+# -- saved transactions --------------------------------------------------------------------------------
+
+
+def test_a_dead_transaction_goes_with_its_files_and_a_live_one_stays(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=4)
+    now = now_millis()
+    lives = {}
+    ttl = lake.definition.txn_ttl_millis
+    for name, began in (("live", now), ("dead", now - 2 * ttl)):
+        txn = Transaction(lake.files, lake.root_node, began_at_millis=began)
+        txn.create_table("ns0", name)
+        before = set(listing(directory_of(lake)))
+        lives[name] = (txn.save(), set(listing(directory_of(lake))) - before)
+    report = clean(lake, later())
+    assert (1, 1, 3) == (report.transactions, report.dead_transactions, report.deleted)
+    left = set(listing(directory_of(lake)))
+    assert lives["live"][1] <= left
+    assert lives["dead"][1].isdisjoint(left)
+    lake.refresh().resume_transaction(lives["live"][0]).commit()
+    assert_sound(lake)
