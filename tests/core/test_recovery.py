@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
+from tests.support.sweep import in_memory
 from trinitylake_core import (
     CommitConflict,
     Corrupt,
@@ -39,7 +41,7 @@ EXPIRED = 4
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lakehouse of 11 versions, the first four expired, with snapshots, damage in version 6 and a dropped namespace."""
+    """A lakehouse of 14 versions, four of them expired, with snapshots, a definition gone and a namespace dropped."""
     directory = tmp_path_factory.mktemp("recovery")
     lake = filled(new_lake(directory), tables=24, changes=4)
     with lake.transaction() as txn:
@@ -59,7 +61,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     surgery.remove(content(lake.at(version=lost))[lake.codec.table("ns1", "t001")])
     spoilt = lake.at(snapshot="spoilt").root_node.node.children[0]
     surgery.write(spoilt, surgery.read(spoilt)[:-100])
-    assert 12 == lake.refresh().version
+    assert 13 == lake.refresh().version
     assert lost == LOST
     return directory
 
@@ -79,6 +81,13 @@ def lake(prepared: Path, tmp_path: Path) -> Lakehouse:
 def sound(tmp_path: Path) -> Lakehouse:
     """A lakehouse without any damage, at version 7."""
     return filled(new_lake(tmp_path), tables=24, changes=4)
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory for many small files, in memory where there is such a thing."""
+    with tempfile.TemporaryDirectory(dir=in_memory()) as directory:
+        yield Path(directory)
 
 
 def expire(lake: Lakehouse, oldest: int) -> None:
@@ -108,17 +117,17 @@ ROLLBACKS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"version": 5, "snapshot": "kept", "reason": "r"}, InvalidInput, "one of version, timestamp and snapshot"),
     ({"version": 0, "reason": "r"}, VersionExpired, "version 0 has expired; the oldest one kept is 4"),
     ({"version": EXPIRED - 1, "reason": "r"}, VersionExpired, "the oldest one kept is 4"),
-    ({"version": 13, "reason": "r"}, VersionNotFound, "version 13 does not exist"),
+    ({"version": 14, "reason": "r"}, VersionNotFound, "version 14 does not exist"),
     ({"version": -1, "reason": "r"}, VersionNotFound, "not between"),
     ({"version": 2**32, "reason": "r"}, VersionNotFound, "not between"),
-    ({"version": 12, "reason": "r"}, InvalidInput, "the newest one already"),
+    ({"version": 13, "reason": "r"}, InvalidInput, "the newest one already"),
     ({"timestamp": "2999-01-01", "reason": "r"}, InvalidInput, "the newest one already"),
     ({"timestamp": "1999-01-01", "reason": "r"}, VersionExpired, "no version at 1999-01-01T00:00:00"),
     ({"timestamp": "yesterday", "reason": "r"}, InvalidInput, "not an ISO 8601 time"),
     ({"snapshot": "nobody", "reason": "r"}, SnapshotNotFound, "there is no snapshot 'nobody'"),
     ({"snapshot": "spoilt", "reason": "r"}, Corrupt, "cannot be read"),
     ({"version": LOST, "reason": "r"}, Corrupt, "the definition of table 'ns1.t001' is missing"),
-    ({"version": 5, "reason": "r", "expected_version": 99}, InvalidInput, "the newest one is 12"),
+    ({"version": 5, "reason": "r", "expected_version": 99}, InvalidInput, "the newest one is 13"),
 ]
 
 
@@ -240,8 +249,8 @@ def test_a_dry_run_names_what_changes_and_who_committed_what(lake: Lakehouse) ->
     plan = lake.rollback(snapshot="kept", reason="r", dry_run=True)
     assert {"added": 9, "removed": 0, "changed": 1} == plan.counts
     assert {"ns0", "ns1"} == {change.namespace for change in plan.changes}
-    assert (12, LOST - 1, 5, None) == (plan.version, plan.target_version, plan.versions_undone, plan.version_after)
-    assert [12, 11, 10, 9, 8][:SINCE_SHOWN] == [info.version for info in plan.since]
+    assert (13, LOST - 1, 6, None) == (plan.version, plan.target_version, plan.versions_undone, plan.version_after)
+    assert [13, 12, 11, 10, 9, 8] == [info.version for info in plan.since]
     assert "nightly deploy" == next(info.reason for info in plan.since if info.operation == "commit")
     assert plan.since[0].author
     assert LOST == lake.at(snapshot="kept").version + 1
@@ -536,9 +545,9 @@ def paths_to(lake: Lakehouse, version: int) -> set[str]:
     return found
 
 
-def test_a_timestamp_among_ten_thousand_versions_reads_at_most_twenty_roots(tmp_path: Path) -> None:
-    lake = new_lake(tmp_path)
-    directory, root, order = tmp_path / "lake", lake.root_node.node, lake.definition.order
+def test_a_timestamp_among_ten_thousand_versions_reads_at_most_twenty_roots(memory: Path) -> None:
+    lake = new_lake(memory)
+    directory, root, order = memory / "lake", lake.root_node.node, lake.definition.order
     began = lake.info().created_at_millis
     for version in range(1, 10_000):
         rows = {spec.VERSION: str(version), spec.CREATED_AT_MILLIS: str(began + 10 * version)}
