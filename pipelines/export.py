@@ -389,7 +389,10 @@ class _Export:
                 ) from None
 
     def finish(self, found: _Found) -> int:
-        """Advance the boundary and the hint, then remove the older roots: the order in which versions expire."""
+        """Advance the boundary and the hint, then remove the older roots: the order in which versions expire.
+
+        Until the hint is written, a copy of one version opens at the older one, which is still all there.
+        """
         if Versions(self.target).boundary() != self.first:
             self.target.replace(spec.BOUNDARY_FILE, str(self.first).encode())
         if Versions(self.target).hint() != self.version:

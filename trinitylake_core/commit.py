@@ -139,12 +139,13 @@ def commit(
             files.saw(root)
             write_hint(files.storage, root.version)
             return root
+        # Wait first: what is read after that is as new as can be when the next root is created.
+        time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
         newer = newer_roots(files.versions, base)
         change.rebase(base, newer)
         base = newer[-1]
         refuse_foreign(files, base)
         files.saw(base)
-        time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
     raise CommitConflict(
         f"gave up after {attempts} lost races; try again when fewer writers commit", version=base.version
     )
@@ -250,7 +251,7 @@ def newer_roots(versions: Versions, base: Root) -> list[Root]:
                     raise TransactionExpired(f"the versions after {base.version} have expired; begin a new transaction")
                 return found
             found.append(root)
-        step = min(step * 2, 64)
+        step = min(len(found), 64)
 
 
 def is_foreign(files: Files, base: Root) -> bool:

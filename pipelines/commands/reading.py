@@ -98,7 +98,7 @@ def _type(column: dict[str, Any]) -> str:
     "trinitylake stats file:///data/lake --json",
     options=(
         option(
-            "--deep", action="store_true", help="read every node: fill, reads per lookup, what a compaction would do"
+            "--deep", action="store_true", help="read every node: fill, reads per lookup, what a compaction costs"
         ),
         option(
             "--storage",

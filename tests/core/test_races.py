@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.faults import FaultPlan
-from tests.support.lakes import FAST, compacted, content, new_lake, reopened
+from tests.support.lakes import FAST, compacted, content, reopened
 from tests.support.s3_servers import S3Server
 from tests.support.sweep import S3Place, write_files
 from tests.support.writers import PAIRS, Place, Raced, pool, race, recolour, write, write_own
@@ -114,7 +114,7 @@ def test_history_is_what_was_acknowledged_on_s3(
 # Maintenance and writers.
 
 
-@pytest.mark.parametrize("seconds", [8, pytest.param(120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [5, pytest.param(120, marks=pytest.mark.slow)])
 def test_no_writer_fails_because_of_a_compaction(
     disk: Place, tmp_path: Path, seconds: float, record_property: Told
 ) -> None:
@@ -126,11 +126,7 @@ def test_no_writer_fails_because_of_a_compaction(
     assert set() == raced.failed
     assert len(raced.compacted.versions) >= 3
     assert 0 == raced.compacted.restarts
-    if seconds < 60:
-        raced.prove(*disk, began=1)
-        return
-    committed = [root.txn for root in _open(disk).history() if root.operation == "commit"]
-    assert sorted(raced.acknowledged) == sorted(set(map(str, committed[:-1])))
+    raced.prove(*disk, began=1)
 
 
 # Write skew.
@@ -158,7 +154,9 @@ def test_no_write_skew_under_serializable(disk: Place, tmp_path: Path, record_pr
     _tell(record_property, raced)
     raced.prove(*disk, began=1)
     lake = _open(disk)
-    assert [] == [info.version for info in lake.history() if info.version and _black_pairs(lake.at(version=info.version))]
+    assert [] == [
+        info.version for info in lake.history() if info.version and _black_pairs(lake.at(version=info.version))
+    ]
     assert raced.acknowledged
 
 

@@ -723,21 +723,21 @@ def test_storage_options_reach_the_storage(run: Run, root: str, monkeypatch: pyt
 
 
 def test_a_command_is_registered_by_its_synopsis(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("snapshot create", "snapshot list"):
+    for name in ("shelf create", "shelf list"):
         monkeypatch.setitem(COMMANDS, name, None)  # removed again after the test
 
-    @command("snapshot create ROOT NAME", "make one", "trinitylake snapshot create file:///x daily")
+    @command("shelf create ROOT NAME", "make one", "trinitylake shelf create file:///x daily")
     def _create(call: Any) -> Result:
         return Result({"name": call.options.name, "root": call.root}, [call.options.name])
 
-    @command("snapshot list ROOT", "list them", "trinitylake snapshot list file:///x")
+    @command("shelf list ROOT", "list them", "trinitylake shelf list file:///x")
     def _list(_: Any) -> Result:
         return Result([], ())
 
-    assert {"name": "daily", "root": "file:///x"} == run("snapshot", "create", "file:///x", "daily", "--json").json
-    assert [] == run("snapshot", "list", "file:///x", "--json").json
-    assert "snapshot needs one of: create, list" in run("snapshot").err
-    assert "snapshot needs one of: create, list" in run("snapshot", "drop").err
+    assert {"name": "daily", "root": "file:///x"} == run("shelf", "create", "file:///x", "daily", "--json").json
+    assert [] == run("shelf", "list", "file:///x", "--json").json
+    assert "shelf needs one of: create, list" in run("shelf").err
+    assert "shelf needs one of: create, list" in run("shelf", "drop").err
 
 
 def test_key_value_shows_no_value() -> None:

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ SECRET = "testing-secret"
 BUCKET = "lakes"
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
-_REQUEST_LINE = re.compile(r"(?:GET|PUT|POST|HEAD|DELETE) (\S+) HTTP/")  # refused ones are coloured
+_REQUEST_LINE = re.compile(r"(GET|PUT|POST|HEAD|DELETE) (\S+) HTTP/")  # refused ones are coloured
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,12 @@ class S3Server:
 
     def requests(self, part: str) -> int:
         """Return how many HTTP requests whose target contains ``part`` the server logged (moto only)."""
-        targets = _REQUEST_LINE.findall(self.log.read_text(errors="replace"))
-        return sum(part in target for target in targets)
+        return self.requests_by_method(part).total()
+
+    def requests_by_method(self, part: str) -> Counter[str]:
+        """Return how many requests of each HTTP method the server logged whose target contains ``part`` (moto only)."""
+        found = _REQUEST_LINE.findall(self.log.read_text(errors="replace"))
+        return Counter(method for method, target in found if part in target and not target.startswith("/_raw/"))
 
 
 def free_port() -> int:

@@ -1,0 +1,214 @@
+"""What operations cost on S3: requests by kind, held against the server's own log and against ``docs/costs.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import compaction
+from tests.support.lakes import NAME_SIZE, filled
+from tests.support.s3_servers import S3Server
+from tests.support.sweep import S3Place
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.locations import root_path
+from trinitylake_core.node import Node
+from trinitylake_core.nodefile import encode
+from trinitylake_core.storage import RequestCounts, s3
+from trinitylake_core.storage.base import BaseStorage
+
+pytestmark = pytest.mark.s3
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "costs.md"
+WRITES, READS = ("put", "create", "copy", "list"), ("get", "head")
+DOLLARS = {"writes": 0.005 / 1000, "reads": 0.0004 / 1000}
+"""List price of a request on S3 Standard, us-east-1: PUT, COPY, POST, LIST and GET, SELECT and all other."""
+Measure = Callable[[Lakehouse, Callable[[], object]], RequestCounts]
+SIZES: dict[str, Any] = {
+    "order": 16,
+    "node_file_max_size_bytes": 16384,
+    **{f"{kind}_name_max_size_bytes": NAME_SIZE for kind in ("namespace", "table", "view")},
+}
+
+
+def told(counts: RequestCounts) -> str:
+    """Return counts as the table of the document tells them: requests and dollars per 1,000 operations."""
+    requests = {kind: number for kind, number in counts.as_dict().items() if "bytes" not in kind}
+    dollars = 1000 * sum(
+        number * DOLLARS["writes" if kind in WRITES else "reads"]
+        for kind, number in requests.items()
+        if kind in WRITES + READS
+    )
+    return f"{', '.join(f'{number} {kind}' for kind, number in requests.items())} | ${dollars:.4f} |"
+
+
+def assert_documented(operation: str, counts: RequestCounts) -> None:
+    """Prove that the document has this row."""
+    row = f"| {operation} | {told(counts)}"
+    assert row in DOCUMENT.read_text(encoding="utf-8").splitlines(), row
+
+
+@pytest.fixture
+def measured(moto_server: S3Server) -> Measure:
+    """Return what counts the requests of an action, and proves that the server saw the same."""
+
+    def measure(lake: Lakehouse, action: Callable[[], object]) -> RequestCounts:
+        name = lake.root.split("/")[3]
+        seen, before = moto_server.requests_by_method(name), lake.storage.counts.snapshot()
+        action()
+        counts = lake.storage.counts - before
+        seen = moto_server.requests_by_method(name) - seen
+        ours = {"GET": counts.get + counts.list, "PUT": counts.put + counts.create, "HEAD": counts.head}
+        assert {method: number for method, number in ours.items() if number} == dict(seen)
+        return counts
+
+    return measure
+
+
+@pytest.fixture
+def lake(moto_server: S3Server) -> Lakehouse:
+    """A lakehouse with a namespace and a table, on a handle that committed them."""
+    lake = Lakehouse.create(moto_server.new_root(), storage_options=moto_server.options, **SIZES)
+    with lake.transaction() as txn:
+        txn.create_namespace("ns")
+        txn.create_table("ns", "t")
+    return lake.refresh()
+
+
+def _reopened(lake: Lakehouse) -> Lakehouse:
+    root, options = lake.storage.spec()
+    return Lakehouse.open(root, storage_options=options)
+
+
+def _add(lake: Lakehouse, name: str) -> None:
+    with lake.transaction() as txn:
+        txn.create_table("ns", name)
+
+
+def test_a_small_commit_on_a_warm_handle(lake: Lakehouse, measured: Measure) -> None:
+    """The definition, the root, the hint: no list, no head, no get."""
+    counts = measured(lake, lambda: _add(lake, "new"))
+    assert {"put": 2, "create": 1} == {kind: n for kind, n in counts.as_dict().items() if "bytes" not in kind}
+    assert_documented("commit of one table, warm handle", counts)
+
+
+def test_a_commit_of_ten_tables(lake: Lakehouse, measured: Measure) -> None:
+    """Ten definitions, and still one root and one hint."""
+
+    def commit() -> None:
+        with lake.transaction() as txn:
+            for number in range(10):
+                txn.create_table("ns", f"n{number}")
+
+    counts = measured(lake, commit)
+    assert (11, 1, 0, 0, 0) == (counts.put, counts.create, counts.get, counts.list, counts.head)
+    assert_documented("commit of ten tables, warm handle", counts)
+
+
+def test_the_first_commit_of_a_process(lake: Lakehouse, measured: Measure) -> None:
+    """It also proves that the store refuses to create what exists."""
+    s3._proven.clear()
+    other = _reopened(lake)
+    counts = measured(other, lambda: _add(other, "new"))
+    assert {"put": 2, "create": 2} == {kind: n for kind, n in counts.as_dict().items() if "bytes" not in kind}
+    assert_documented("first commit of a process", counts)
+
+
+def test_a_commit_that_loses_one_race(lake: Lakehouse, measured: Measure) -> None:
+    """One creation in vain, and the roots that won."""
+    other = _reopened(lake)
+    txn = lake.transaction()
+    txn.create_table("ns", "mine")
+    _add(other, "theirs")
+    counts = measured(lake, txn.commit)
+    assert (2, 2, 2, 0, 0) == (counts.put, counts.create, counts.get, counts.list, counts.head)
+    assert_documented("commit that loses one race", counts)
+
+
+def test_a_cold_lookup(moto_server: S3Server, measured: Measure) -> None:
+    """Open, then one table: a get a level of the tree, and the definition."""
+    place = Lakehouse.create(moto_server.new_root(), storage_options=moto_server.options, **SIZES)
+    lake = filled(place, tables=300, namespaces=2, changes=100)
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    cold: list[Lakehouse] = []
+    name = lake.tables("ns0")[70]
+    before = moto_server.requests_by_method(lake.root.split("/")[3])
+    cold.append(_reopened(lake))
+    opening = cold[0].storage.counts.snapshot()
+    counts = measured(cold[0], lambda: cold[0].table("ns0", name))
+    assert opening.get == (moto_server.requests_by_method(lake.root.split("/")[3]) - before)["GET"] - counts.get
+    assert 3 == opening.get == opening.requests()
+    height = cold[0].stats().height
+    assert height == 2
+    assert 1 <= counts.get - 1 <= height
+    assert counts.get == counts.requests()
+    assert_documented("open, cold", opening)
+    whole = RequestCounts(get=opening.get + height + 1)
+    assert_documented("open and look up one table, cold, tree of three levels", whole)
+
+
+def test_a_compaction_of_a_small_tree(moto_server: S3Server, measured: Measure) -> None:
+    """Reads what is dirty, writes as much, one root, one hint; no list."""
+    lake = Lakehouse.create(moto_server.new_root(), storage_options=moto_server.options, **SIZES)
+    with lake.transaction() as txn:
+        txn.create_namespace("ns0")
+        for number in range(120):
+            txn.create_table("ns0", f"t{number:03}")
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    with lake.transaction() as txn:
+        for number in range(0, 120, 12):
+            txn.alter_table("ns0", f"t{number:03}", properties={"a": "b"})
+    lake = _reopened(lake)
+    reports: list[compaction.Report] = []
+    config = compaction.Config(engine="local")
+    counts = measured(lake, lambda: reports.append(compaction.run(None, lake, config)))
+    assert (0, 0, 0) == (counts.list, counts.head, counts.delete)
+    assert counts.put + counts.create == reports[0].nodes_written + 1
+    assert_documented("compaction of 10 messages in a tree of 120 tables", counts)
+
+
+# Finding the newest version.
+
+
+def _many_versions(lake: Lakehouse, server: S3Server, count: int) -> None:
+    """Put roots 0 to ``count`` there, copies of one, behind the API's back."""
+    place = S3Place(server, lake.root)
+    files, root = place.files(), lake.root_node
+    for version in range(lake.version + 1, count + 1):
+        node = root.node
+        copy = Node(node.keys, node.values, node.children, node.buffer, dict(node.system), node.height)
+        copy.system |= {
+            spec.VERSION: str(version),
+            spec.PREVIOUS_ROOT: root_path(version - 1),
+            spec.CREATED_AT_MILLIS: str(root.created_at_millis + version),
+        }
+        files[root_path(version)] = bytes(encode(copy, lake.definition.order))
+    place.reset(files)
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_finding_the_newest_version(lake: Lakehouse, moto_server: S3Server, measured: Measure, count: int) -> None:
+    """A fresh hint costs three gets; whatever else it says, the cost grows with the logarithm, and nothing is listed."""
+    _many_versions(lake, moto_server, count)
+    assert isinstance(lake.storage, BaseStorage)
+    hints = {
+        "fresh": str(count),
+        "100 behind": str(count - 100),
+        "garbage": "garbage",
+        "far ahead": "4000000000",
+        "missing": None,
+    }
+    for name, hint in hints.items():
+        if hint is None:
+            lake.storage.delete_many([spec.HINT_FILE])
+        else:
+            lake.storage.replace(spec.HINT_FILE, hint.encode())
+        found: list[int] = []
+        versions = type(lake.files.versions)(lake.storage)
+        counts = measured(lake, lambda: found.append(versions.latest().version))
+        assert [count] == found
+        assert 0 == counts.list
+        assert counts.requests() <= (3 if name == "fresh" else 2 * count.bit_length() + 8)
+        assert_documented(f"newest of {count:,} versions, hint {name}", counts)

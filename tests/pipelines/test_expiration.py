@@ -1,0 +1,440 @@
+"""Expiration removes the oldest versions, one commit a run, and no writer is fooled by what is gone."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines import compaction, expiration, orphans, verify
+from tests.pipelines.test_orphans import assert_sound, directory_of
+from tests.support.faults import FaultPlan, attach, detach
+from tests.support.generator import DAY
+from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened
+from tests.support.surgery import listing
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.check import check_version
+from trinitylake_core.commit import now_millis
+from trinitylake_core.errors import (
+    CommitConflict,
+    InvalidInput,
+    PlanOutdated,
+    Refused,
+    SnapshotNotFound,
+    StorageError,
+    TransactionExpired,
+    TrinityLakeError,
+    VersionExpired,
+)
+from trinitylake_core.locations import root_path
+from trinitylake_core.versions import from_millis
+
+LATER = 30 * DAY
+
+
+def expire(lake: Lakehouse, now: int | None = None, **options: Any) -> expiration.Report:
+    now = now_millis() + LATER if now is None else now
+    return expiration.run(None, lake, expiration.Config(engine="local", now_millis=now, **options))
+
+
+def versions_on_disk(lake: Lakehouse) -> list[int]:
+    names = {path.name for path in directory_of(lake).glob("_*.ipc")}
+    return [version for version in range(100) if root_path(version) in names]
+
+
+def boundary(lake: Lakehouse) -> int:
+    return reopened(lake).files.versions.boundary()
+
+
+def test_one_run_is_one_commit(tmp_path: Path) -> None:
+    """The new root carries the boundary and the counts; content stays; older versions are gone."""
+    lake = filled(new_lake(tmp_path), tables=40)
+    newest, digest = lake.version, lake.digest()
+    report = expire(lake, keep_last=3, reason="test")
+    lake = reopened(lake)
+    assert (newest, newest + 1, 0, newest - 2, newest - 2) == (
+        report.version_before, report.version_after, report.boundary_before, report.boundary_after,
+        report.versions_expired,
+    )  # fmt: skip
+    assert (newest - 2, newest - 2, 0, 0) == (report.attempted, report.deleted, report.already_gone, report.failed)
+    assert [newest - 2, newest - 1, newest, newest + 1] == versions_on_disk(lake)
+    assert (newest + 1, newest - 2, "expire", digest) == (
+        lake.version, lake.stats().oldest_version, lake.info().operation, lake.digest(),
+    )  # fmt: skip
+    assert (newest - 2, 0, "test") == (
+        lake.info().summary["versions_expired"], lake.info().summary["first_expired"], lake.info().reason,
+    )  # fmt: skip
+    assert newest - 2 == boundary(lake)
+    with pytest.raises(VersionExpired):
+        lake.at(version=newest - 3)
+    assert_sound(lake, newest - 2)
+
+
+def test_cost_grows_with_the_logarithm_of_the_versions(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=60, changes=1)
+    report = expire(reopened(lake), keep_last=1)
+    assert report.requests["create"] == 1
+    assert report.requests["put"] == 2  # hint and boundary
+    assert report.requests["get"] <= 20
+    assert report.requests["delete"] == 1
+
+
+@pytest.mark.parametrize(("offset", "expired"), [(-1, False), (0, False), (1, True)])
+@pytest.mark.parametrize("rule", ["age", "ttl"])
+def test_ages_are_strict(tmp_path: Path, offset: int, expired: bool, rule: str) -> None:
+    """A version expires when it is older than the age, or the time to live, by a millisecond, and no sooner."""
+    lake = filled(new_lake(tmp_path), tables=12)
+    age = 20 * DAY if rule == "age" else lake.definition.txn_ttl_millis
+    third = lake.at(version=2).info().created_at_millis
+    seconds = age / 1000 if rule == "age" else 0
+    report = expire(lake, third + age + offset, older_than_seconds=seconds, dry_run=True)
+    assert (3 if expired else 2) == report.boundary_after
+
+
+def test_every_rule_that_is_given_must_let_go(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=40)
+    newest, now = lake.version, now_millis()
+    assert 0 == expire(lake, now, keep_last=1, dry_run=True).versions_expired  # younger than txn_ttl_millis
+    assert 0 == expire(lake, keep_last=newest + 1, dry_run=True).versions_expired
+    assert 1 == expire(lake, keep_last=newest, dry_run=True).versions_expired
+    assert newest == expire(lake, keep_last=1, dry_run=True).versions_expired
+    assert newest == expire(lake, keep_last=0, dry_run=True).versions_expired  # the newest always stays
+    assert newest == expire(lake, older_than_seconds=0, dry_run=True).versions_expired
+    assert 0 == expire(lake, keep_last=1, older_than_seconds=40 * 86_400, dry_run=True).versions_expired
+    assert 0 == expire(lake, dry_run=True).versions_expired  # 100 and 7 days
+    with pytest.raises(InvalidInput):
+        expire(lake, keep_last=-1)
+
+
+def test_nothing_to_do_commits_nothing(tmp_path: Path) -> None:
+    """Not even to make room for the version that the last run committed."""
+    lake = filled(new_lake(tmp_path), tables=20)
+    assert expire(lake, keep_last=2).version_after is not None
+    before = listing(directory_of(lake))
+    for rules in ({"keep_last": 2}, {"keep_last": 50}, {}):
+        assert expire(lake, **rules).version_after is None
+    assert before == listing(directory_of(lake))
+    for _ in range(6):
+        last = expire(lake, older_than_seconds=0)
+    assert last.version_after is None
+
+
+def test_expired_snapshots_are_dropped_in_the_same_commit(tmp_path: Path) -> None:
+    """The others keep their version readable though its root is gone."""
+    lake = filled(new_lake(tmp_path), tables=12)
+    soon = from_millis(now_millis() + DAY)
+    lake.create_snapshot("short", version=1, expires_at=soon)
+    lake.refresh().create_snapshot("long", version=1)
+    before = content(lake.at(version=1))
+    report = expire(lake, keep_last=1)
+    lake = reopened(lake)
+    assert (("short",), ["long"]) == (report.snapshots_expired, [info.name for info in lake.snapshots()])
+    assert {"snapshots_expired": ["short"]}.items() <= lake.info().summary.items()
+    assert before == content(lake.at(snapshot="long"))
+    with pytest.raises(SnapshotNotFound):
+        lake.at(snapshot="short")
+    orphans.run(None, lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    assert before == content(reopened(lake).at(snapshot="long"))
+    assert_sound(lake, lake.stats().oldest_version)
+
+
+def test_a_dry_run_tells_what_it_frees(tmp_path: Path) -> None:
+    """Files and bytes as `clean` removes them afterwards, and by version what it alone holds."""
+    lake = filled(new_lake(tmp_path), tables=30)
+    for _ in range(3):
+        compacted(lake.refresh())
+        with lake.refresh().transaction() as txn:
+            txn.alter_table("ns0", "t000", properties={"a": str(random.random())})
+    lake.refresh().create_snapshot("kept", version=4)
+    before = {path: len(data) for path, data in listing(directory_of(lake)).items()}
+    later = now_millis() + LATER
+    orphans.run(None, lake, orphans.Config(engine="local", now_millis=later))
+    planned = expire(lake, later, keep_last=2, dry_run=True)
+    assert listing(directory_of(lake)).keys() <= before.keys()
+    before = {path: len(data) for path, data in listing(directory_of(lake)).items()}
+    done = expire(lake, later, keep_last=2)
+    orphans.run(None, lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    gone = before.keys() - listing(directory_of(lake)).keys()
+    assert planned.freed is not None
+    assert (len(gone), sum(before[path] for path in gone)) == (planned.freed.files, planned.freed.bytes)
+    assert planned.freed.versions == done.versions_expired == planned.versions_expired
+    roots = {each.version: each.bytes for each in planned.freed.each}
+    assert all(roots[version] >= before[root_path(version)] for version in range(done.boundary_after))
+
+
+@pytest.mark.parametrize("mode", ["fail", "fail_from", "lose_from"])
+def test_an_interrupted_run_is_continued(tmp_path: Path, mode: Any) -> None:
+    """At whatever request it is stopped, what is kept is intact, and running again completes."""
+    files: dict[str, bytes] | None = None
+    lake = filled(new_lake(tmp_path), tables=12)
+    lake.create_snapshot("s", version=1, expires_at=from_millis(now_millis() + DAY))
+    files = listing(directory_of(lake))
+    lake = reopened(lake)
+    plan = attach(lake.storage, FaultPlan("count"))
+    want = expire(lake, keep_last=2).boundary_after
+    for at in range(1, plan.count + 1):
+        _restore(directory_of(lake), files)
+        lake = reopened(lake)
+        attach(lake.storage, FaultPlan(mode, at=at))
+        try:
+            expire(lake, keep_last=2)
+        except StorageError:
+            assert mode != "fail"
+        assert_sound(lake, boundary(lake))
+        lake = reopened(lake)
+        expire(lake, keep_last=2)
+        lake = reopened(lake)
+        oldest = lake.stats().oldest_version
+        assert want <= oldest == boundary(lake) == versions_on_disk(lake)[0]
+        assert [] == [info.name for info in lake.snapshots()]
+        assert_sound(lake, oldest)
+
+
+def _restore(directory: Path, files: dict[str, bytes]) -> None:
+    for path in listing(directory).keys() - files.keys():
+        (directory / path).unlink()
+    for path, data in files.items():
+        (directory / path).write_bytes(data)
+
+
+def test_leftovers_of_a_killed_run_are_deleted_by_the_next(tmp_path: Path) -> None:
+    """Also by one that has nothing to expire itself; and a boundary file that was not written yet is."""
+    lake = filled(new_lake(tmp_path), tables=20)
+    files = listing(directory_of(lake))
+    oldest = expire(lake, keep_last=3).boundary_after
+    _ = [(directory_of(lake) / root_path(v)).write_bytes(files[root_path(v)]) for v in range(oldest)]
+    (directory_of(lake) / spec.BOUNDARY_FILE).unlink()
+    report = expire(reopened(lake), keep_last=50)
+    assert (None, oldest, oldest, oldest) == (
+        report.version_after, report.leftovers, report.deleted, report.boundary_after,
+    )  # fmt: skip
+    assert (oldest, oldest) == (boundary(lake), versions_on_disk(lake)[0])
+
+
+def test_the_boundary_is_never_lowered(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=40)
+    stale = reopened(lake)
+    high = expire(lake, keep_last=2).boundary_after
+    report = expire(stale, keep_last=8)
+    assert (high, high, None) == (report.boundary_before, report.boundary_after, report.version_after)
+    assert high == boundary(lake)
+
+
+# -- plans ---------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_carried_out_later(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path, txn_ttl_millis=DAY), tables=20)
+    uri = (tmp_path / "plan.parquet").as_uri()
+    planned = expire(lake, keep_last=4, plan_to=uri)
+    rows = pq.read_table(tmp_path / "plan.parquet").to_pylist()
+    assert [root_path(version) for version in range(planned.boundary_after)] == [row["path"] for row in rows]
+    assert "version 0: not among the newest 4" == rows[0]["reason"]
+    assert lake.version == reopened(lake).version
+    with lake.refresh().transaction() as txn:  # does not matter
+        txn.create_namespace("another")
+    done = expire(lake, plan=uri)
+    assert planned.boundary_after == done.boundary_after == boundary(lake)
+    assert_sound(lake, done.boundary_after)
+    with pytest.raises(PlanOutdated):
+        expire(lake, plan=uri)
+
+
+def test_a_plan_that_no_longer_holds_changes_nothing(tmp_path: Path) -> None:
+    """Somebody else expired meanwhile; or the plan is of another lakehouse, or another job."""
+    lake = filled(new_lake(tmp_path, txn_ttl_millis=DAY), tables=20)
+    uri = (tmp_path / "plan.parquet").as_uri()
+    expire(lake, keep_last=3, plan_to=uri)
+    with pytest.raises(InvalidInput, match="plan of"):
+        orphans.run(None, lake, orphans.Config(engine="local", plan=uri))
+    other = filled(new_lake(tmp_path / "other", txn_ttl_millis=DAY), tables=20)
+    with pytest.raises(InvalidInput, match="another lakehouse"):
+        expire(other, plan=uri)
+    expire(lake, keep_last=6)
+    before = listing(directory_of(lake))
+    with pytest.raises(PlanOutdated):
+        expire(lake, plan=uri)
+    assert before == listing(directory_of(lake))
+
+
+# -- the fence -------------------------------------------------------------------------------------------
+
+
+def test_a_stalled_writer_cannot_take_the_name_of_an_expired_version(tmp_path: Path) -> None:
+    """Its late commit is refused, whether it stalled before the commit or right before it creates the root."""
+    lake = filled(new_lake(tmp_path, txn_ttl_millis=400), tables=4)
+    base, late = reopened(lake), reopened(lake)
+    stalled = base.transaction()
+    stalled.create_namespace("lost")
+    plan = attach(late.storage, FaultPlan("count", kinds={"create"}))
+    running = late.transaction()
+    running.create_namespace("lost2")
+    outcome: list[BaseException | int] = []
+    gate, there = threading.Event(), threading.Event()
+
+    def wait(kind: str, path: str, action: Any) -> Any:
+        if kind == "create":
+            there.set()
+            gate.wait(20)
+        return plan(kind, path, action)
+
+    late.storage.interceptor = wait  # type: ignore[attr-defined]
+    thread = threading.Thread(target=_commit_into, args=(running, outcome))
+    thread.start()
+    assert there.wait(20)
+    for number in range(4):
+        with lake.refresh().transaction() as txn:
+            txn.create_namespace(f"more{number}")
+    time.sleep(0.45)
+    with lake.refresh().transaction() as txn:
+        txn.create_namespace("last")
+    report = expire(lake, now_millis(), keep_last=1)
+    assert report.boundary_after > base.version + 1
+    gate.set()
+    thread.join(20)
+    detach(late.storage)
+    with pytest.raises(TransactionExpired):
+        stalled.commit()
+    idle = base.transaction()  # begun now, at a version that a handle has stood on for long
+    idle.create_namespace("lost3")
+    with pytest.raises(TransactionExpired):
+        idle.commit()
+    assert [True] == [isinstance(each, TransactionExpired) for each in outcome]
+    assert {"lost", "lost2", "lost3"}.isdisjoint(reopened(lake).namespaces())
+    assert versions_on_disk(lake)[0] == boundary(lake)
+    assert_sound(lake, boundary(lake))
+
+
+def _commit_into(txn: Any, outcome: list[BaseException | int]) -> None:
+    try:
+        outcome.append(txn.commit())
+    except TrinityLakeError as error:
+        outcome.append(error)
+
+
+def test_a_compaction_of_an_expired_version_starts_over(tmp_path: Path) -> None:
+    """It would bring back nodes that `clean` may be removing."""
+    lake = filled(new_lake(tmp_path, txn_ttl_millis=DAY), tables=40)
+    other, done = reopened(lake), []
+
+    def meanwhile() -> None:
+        if not done:
+            done.append(1)
+            with other.transaction() as txn:
+                txn.create_namespace("meanwhil")
+            compacted(other.refresh())
+            assert lake.version + 1 == expire(other, keep_last=2).boundary_after
+            config = orphans.Config(engine="local", now_millis=now_millis() + LATER)
+            orphans.run(None, other, config)
+
+    report = compaction.run(None, lake, compaction.Config(engine="local", before_commit=meanwhile))
+    assert 1 == report.restarts
+    assert "meanwhil" in reopened(lake).namespaces()
+    assert_sound(lake, boundary(lake))
+
+
+# -- the race ----------------------------------------------------------------------------------------------
+
+
+def _write(root: str, seed: int, until: float, answers: Any) -> None:
+    draw, acknowledged = random.Random(seed), {}
+    lake = Lakehouse.open(root, storage_options=FAST)
+    number = 0
+    while time.time() < until:
+        number += 1
+        name = f"w{seed}n{number:04}"
+        try:
+            with lake.refresh().transaction() as txn:
+                txn.create_table("ns0", name)
+                if number > 5 and draw.random() < 0.3:
+                    gone = draw.choice(sorted(acknowledged))
+                    txn.drop_table("ns0", gone)
+                    del acknowledged[gone]
+            acknowledged[name] = txn.version
+        except (CommitConflict, TransactionExpired):
+            continue
+        time.sleep(draw.random() * 0.02)
+    answers.put((seed, acknowledged))
+
+
+def _compact(root: str, seed: int, until: float, answers: Any) -> None:
+    lake, done = Lakehouse.open(root, storage_options=FAST), 0
+    while time.time() < until:
+        try:
+            done += compaction.run(None, lake.refresh(), compaction.Config(engine="local")).version_after is not None
+        except (CommitConflict, TransactionExpired):
+            continue
+        time.sleep(0.1)
+    answers.put((seed, done))
+
+
+@pytest.mark.parametrize("seconds", [8, pytest.param(60, marks=pytest.mark.slow)])
+def test_writers_compactions_expiration_and_cleaning_race(tmp_path: Path, seconds: int) -> None:
+    """The ages are the smallest that make sense: a time to live and a safety age of a few seconds.
+
+    Afterwards every version that is kept is intact, and whatever was acknowledged is there.
+    """
+    lake = filled(new_lake(tmp_path, order=5, txn_ttl_millis=2500), tables=30)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    answers, until = context.Queue(), time.time() + seconds
+    work = [(_write, seed) for seed in range(3)] + [(_compact, 100)]
+    processes = [context.Process(target=each, args=(lake.root, seed, until, answers)) for each, seed in work]
+    for process in processes:
+        process.start()
+    expired = deleted = 0
+    maintainer = reopened(lake)
+    while any(process.is_alive() for process in processes) and answers.qsize() < len(work):
+        expired += expiration.run(
+            None, maintainer.refresh(), expiration.Config(engine="local", keep_last=1)
+        ).versions_expired
+        config = orphans.Config(engine="local", older_than_seconds=2.5, allow_recent=True)
+        cleaned = orphans.run(None, maintainer.refresh(), config)
+        assert 0 == cleaned.failed
+        deleted += cleaned.deleted
+        time.sleep(0.02)
+    results = dict(answers.get(timeout=30) for _ in work)
+    for process in processes:
+        process.join(30)
+        assert 0 == process.exitcode
+    lake = reopened(lake)
+    report = verify.run(None, lake, verify.Config("all", definitions=True, engine="local"))
+    assert [] == report.findings
+    for version in (report.versions[0], report.versions[-1]):
+        assert [] == list(check_version(lake.files.versions, version, definitions=True))
+    assert expired > 10
+    assert deleted > 10
+    assert results[100] > 2
+    tables = set(lake.tables("ns0"))
+    for seed in range(3):
+        assert results[seed].keys() <= tables
+        assert len(results[seed]) > 5
+
+
+def test_the_guard_is_looked_at_again_before_the_commit(tmp_path: Path) -> None:
+    """A property that was set since the plan holds."""
+    lake = filled(new_lake(tmp_path), tables=8)
+    work = expiration._Expiration(None, lake, expiration.Config(engine="local", keep_last=1), lambda *_: None)
+    definition = type(lake.definition)()
+    definition.CopyFrom(lake.definition)
+    definition.properties["maintenance.delete.enabled"] = "FALSE"
+    with pytest.raises(Refused):
+        work.edited(definition)
+
+
+def test_the_ledger_tells_what_was_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lake = filled(new_lake(tmp_path), tables=8)
+    with caplog.at_level("INFO", "pipelines.ledger"):
+        expire(lake, keep_last=1)
+        orphans.run(None, lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    kinds = [record.getMessage().split(" ", 2) for record in caplog.records]
+    assert ["expire", "clean"] == [each[0] for each in kinds][:2] or ["expire"] == [each[0] for each in kinds]
+    assert json.loads(kinds[0][2])["deleted"] == 3
+    assert "expire" in operations(lake.refresh())

@@ -1,0 +1,442 @@
+"""Export: the copy is a lakehouse of its own, repeated it is a backup, and killed it goes on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import export, snapshot
+from tests.support.faults import FaultPlan, attach
+from tests.support.lakes import FAST, compacted, content, filled, new_lake
+from tests.support.s3_servers import S3Server
+from tests.support.surgery import Surgery, listing
+from trinitylake_core import AlreadyExists, Corrupt, InvalidInput, Lakehouse, Refused, SnapshotNotFound, spec
+from trinitylake_core.changes import SameContent, facts
+from trinitylake_core.commit import commit
+from trinitylake_core.errors import NotALakehouse, ReadOnly, StorageError
+from trinitylake_core.locations import root_path
+from trinitylake_core.storage import open_storage
+
+HERE = export.Config(engine="local")
+HISTORY = export.Config(engine="local", history=True)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """Three levels, messages in the root, a snapshot, at version 12."""
+    made = filled(new_lake(tmp_path), tables=32, changes=4)
+    compacted(made)
+    made.create_snapshot("early", version=3)
+    with made.transaction(reason="last") as txn:
+        txn.alter_table("ns1", "t001", properties={"a": "b"})
+    return made.refresh()
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    return (tmp_path / "copy").as_uri()
+
+
+def opened(root: str) -> Lakehouse:
+    return Lakehouse.open(root, storage_options=FAST)
+
+
+def run(lake: Lakehouse, target: str, config: export.Config = HERE, spark: Any = None) -> export.Report:
+    return export.run(spark, lake, target, config, storage_options=FAST)
+
+
+def files(root: str) -> dict[str, bytes]:
+    return listing(Path(root.removeprefix("file://")))
+
+
+def reached(lake: Lakehouse) -> set[str]:
+    """Return every file of one version, by plain recursion."""
+    found = {lake.root_node.definition_path}
+    waiting = [lake.root_node.node]
+    while waiting:
+        node = waiting.pop()
+        found.update(node.children, node.values, (value for value in node.buffer.values if value is not None))
+        waiting += [lake.store.read(path) for path in node.children]
+    return found
+
+
+def change(lake: Lakehouse, times: int) -> None:
+    for turn in range(times):
+        with lake.transaction() as txn:
+            txn.alter_table("ns1", "t001", properties={"turn": str(turn)})
+            if turn % 10 == 0:
+                txn.create_table("ns2", f"n{turn}")
+    lake.refresh()
+
+
+def expire(lake: Lakehouse, oldest: int) -> None:
+    change_ = SameContent(spec.OP_EXPIRE, facts(), {spec.OLDEST_VERSION: str(oldest)})
+    commit(lake.files, lake.refresh().root_node, change_)
+    lake.storage.replace(spec.BOUNDARY_FILE, str(oldest).encode())
+    lake.storage.delete_many([root_path(version) for version in range(oldest)])
+    lake.refresh()
+
+
+# -- the copy ------------------------------------------------------------------------------------------
+
+
+def test_the_copy_of_a_version_needs_no_source(lake: Lakehouse, target: str) -> None:
+    digest, names, version = lake.digest(), content(lake), lake.version
+    wanted = reached(lake) - {lake.root_node.definition_path}
+    done = run(lake, target)
+    shutil.rmtree(lake.root.removeprefix("file://"))
+    copy = opened(target)
+    assert (version, digest, names) == (copy.version, copy.digest(), content(copy))
+    assert all(copy.definition_of(entry).id for entry in copy.objects())
+    assert [] == list(copy.check(definitions=True))
+    assert [version] == [info.version for info in copy.history()]
+    assert [] == copy.snapshots()  # other versions; `early` in the definition would lead nowhere
+    assert 1 == done.plan.snapshots_left_out
+    own = {copy.root_node.path, copy.root_node.definition_path, spec.HINT_FILE, spec.BOUNDARY_FILE}
+    assert wanted | own == set(files(target))
+    with copy.transaction() as txn:
+        txn.create_namespace("mine")
+    assert version + 1 == copy.refresh().version
+
+
+def test_without_snapshots_the_root_has_the_bytes_of_the_source(lake: Lakehouse, target: str) -> None:
+    lake.drop_snapshot("early")
+    lake.refresh()
+    run(lake, target)
+    assert files(lake.root)[root_path(lake.version)] == files(target)[root_path(lake.version)]
+    assert files(target).items() - files(lake.root).items() == {(spec.BOUNDARY_FILE, str(lake.version).encode())}
+
+
+def test_the_copy_of_a_history_holds_every_version_and_snapshot(lake: Lakehouse, target: str) -> None:
+    expire(lake, 5)
+    digests = {version: lake.at(version=version).digest() for version in range(5, lake.version + 1)}
+    early = lake.at(snapshot="early").digest()
+    run(lake, target, HISTORY)
+    shutil.rmtree(lake.root.removeprefix("file://"))
+    copy = opened(target)
+    assert digests == {info.version: copy.at(version=info.version).digest() for info in copy.history()}
+    assert (3, early) == (copy.at(snapshot="early").version, copy.at(snapshot="early").digest())
+    for version in digests:
+        assert [] == list(copy.at(version=version).check(definitions=True))
+
+
+def test_an_older_version_is_copied_without_what_was_dropped_since(lake: Lakehouse, target: str) -> None:
+    """The root of `early` is gone from the source, and the old definition still names it."""
+    path = lake.snapshots()[0].root_path
+    lake.drop_snapshot("early")
+    lake.storage.delete_many([path])
+    run(lake, target, export.Config(version=lake.version, engine="local"))
+    copy = opened(target)
+    assert (lake.version, lake.digest(), []) == (copy.version, copy.digest(), list(copy.check(definitions=True)))
+
+
+@pytest.mark.s3
+def test_on_s3(lake: Lakehouse, moto_server: S3Server) -> None:
+    there, back = moto_server.new_root(), moto_server.new_root()
+    done = export.run(None, lake, there, HISTORY, storage_options=moto_server.options)
+    assert (lake.version + 1, 0) == (done.roots_created, done.plan.files_there)
+    middle = Lakehouse.open(there, storage_options=moto_server.options)
+    assert (lake.digest(), []) == (middle.digest(), list(middle.check(definitions=True)))
+    export.run(None, middle, back, HERE, storage_options=moto_server.options)
+    copy = Lakehouse.open(back, storage_options=moto_server.options)
+    assert (lake.digest(), []) == (copy.digest(), list(copy.check(definitions=True)))
+    again = export.run(None, middle, back, HERE, storage_options=moto_server.options)
+    assert (0, 0, 0) == (again.definitions_copied, again.nodes_copied, again.roots_created)
+
+
+# -- repeated ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [HERE, HISTORY], ids=["version", "history"])
+def test_a_second_export_copies_only_what_is_new(lake: Lakehouse, target: str, config: export.Config) -> None:
+    run(lake, target, config)
+    first = files(target)
+    change(lake, 100)
+    versions = range(lake.version - 99, lake.version + 1) if config.history else [lake.version]
+    new = set().union(*(reached(lake.at(version=version)) for version in versions)) - set(first)
+    new -= set() if config.history else {lake.root_node.definition_path}
+    nodes = {path for path in new if "-node-" in path}
+    storage = open_storage(target, FAST)
+    done = export.run(None, lake, storage, config)
+    assert (len(new - nodes), len(nodes), len(versions)) == (
+        done.definitions_copied,
+        done.nodes_copied,
+        done.roots_created,
+    )
+    assert (len(new) + 2 - config.history, len(versions), len(new)) == (
+        storage.counts.put,  # and the hint, and the boundary
+        storage.counts.create,
+        storage.counts.get - 10,  # hint, boundary, roots: before and after
+    )
+    roots = {root_path(version) for version in versions}
+    assert new | roots == set(files(target)) - set(first)
+    assert (lake.digest(), []) == (opened(target).digest(), list(opened(target).check(definitions=True)))
+    if not config.history:
+        assert 1 == done.roots_removed
+        assert roots == {path for path in files(target) if path.endswith(".ipc") and path.startswith("_")}
+    again = export.run(None, lake, storage, config)
+    assert (0, 0, 0, 0, 0) == (
+        again.definitions_copied,
+        again.nodes_copied,
+        again.roots_created,
+        again.roots_removed,
+        again.bytes_copied,
+    )
+
+
+@pytest.mark.parametrize("config", [HERE, HISTORY], ids=["version", "history"])
+def test_a_dry_run_says_exactly_what_will_happen(lake: Lakehouse, target: str, config: export.Config) -> None:
+    run(lake, target, config)
+    change(lake, 3)
+    before = files(target)
+    dry = run(lake, target, export.Config(engine="local", history=config.history, dry_run=True))
+    assert before == files(target)
+    done = run(lake, target, config)
+    plan = done.plan
+    assert dry.plan == plan
+    assert (plan.definitions, plan.nodes, plan.roots, plan.bytes, plan.roots_removed) == (
+        done.definitions_copied,
+        done.nodes_copied,
+        done.roots_created,
+        done.bytes_copied,
+        done.roots_removed,
+    )
+    after = files(target)
+    assert plan.bytes == sum(len(after[path]) for path in after.keys() - before.keys())
+
+
+def test_a_file_that_was_cut_short_is_copied_again(lake: Lakehouse, target: str) -> None:
+    run(lake, target)
+    whole = files(target)
+    surgery = Surgery(target, lake.definition.order)
+    for path in (lake.root_node.node.children[0], next(lake.objects()).path):
+        surgery.write(path, whole[path][:10])
+    done = run(lake, target)
+    assert (1, 1, 0) == (done.definitions_copied, done.nodes_copied, done.roots_created)
+    assert whole == files(target)
+
+
+def test_a_history_that_expired_at_the_source_expires_at_the_copy(lake: Lakehouse, target: str) -> None:
+    """Even when the newest version of the copy is gone at the source."""
+    run(lake, target, HISTORY)
+    change(lake, 10)
+    expire(lake, lake.version - 2)
+    done = run(lake, target, HISTORY)
+    copy = opened(target)
+    assert (13, 4, lake.digest()) == (done.roots_removed, done.roots_created, copy.digest())
+    assert [info.version for info in lake.history()] == [info.version for info in copy.history()]
+    assert [] == list(copy.check(definitions=True))
+
+
+# -- killed --------------------------------------------------------------------------------------------
+
+
+def prepared_target(lake: Lakehouse, target: str, config: export.Config, *, older: bool) -> dict[str, bytes]:
+    """Export once if asked, change the source; return what is at the target then."""
+    if older:
+        run(lake, target, config)
+        change(lake, 2)
+    return files(target)
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["first", "second"])
+@pytest.mark.parametrize("config", [HERE, HISTORY], ids=["version", "history"])
+def test_failed_at_any_request_and_repeated_the_result_is_the_same(
+    lake: Lakehouse, target: str, config: export.Config, older: bool
+) -> None:
+    small = target + "-wanted"
+    before = prepared_target(lake, target, config, older=older)
+    shutil.copytree(target.removeprefix("file://"), small.removeprefix("file://")) if before else None
+    storage = open_storage(small, FAST)
+    count = attach(storage, FaultPlan("count"))
+    export.run(None, lake, storage, config)
+    wanted = files(small)
+    for at in {*range(1, count.count + 1, 7), *range(count.count - 12, count.count + 1)}:
+        shutil.rmtree(target.removeprefix("file://"), ignore_errors=True)
+        for path, data in before.items():
+            Surgery(target, 4).write(path, data)
+        storage = open_storage(target, FAST)
+        attach(storage, FaultPlan("fail_permanently", at=at))
+        try:
+            export.run(None, lake, storage, config)
+        except StorageError:
+            usable(target, lake, before=bool(before))
+        run(lake, target, config)
+        assert wanted == files(target), at
+
+
+def usable(target: str, lake: Lakehouse, *, before: bool) -> None:
+    """After a failure the target is no lakehouse, or one that says what the source said at its version.
+
+    Between the boundary and the hint a copy of one version still opens at the older one, which is all there.
+    """
+    try:
+        copy = opened(target)
+    except NotALakehouse:
+        assert not before
+        return
+    assert lake.at(version=copy.version).digest() == copy.digest()
+    found = list(copy.check(definitions=True))
+    assert found == [] or (before and ["I16"] == [each.invariant for each in found])
+
+
+@pytest.mark.parametrize("at", [30, 75, 110])
+def test_killed_in_the_middle_and_repeated_the_result_is_the_same(lake: Lakehouse, target: str, at: int) -> None:
+    program = (
+        "import sys\n"
+        "from pipelines import export\n"
+        "from tests.support.faults import FaultPlan, attach\n"
+        "from trinitylake_core import Lakehouse\n"
+        "from trinitylake_core.storage import open_storage\n"
+        "source, target, at = sys.argv[1:]\n"
+        "storage = open_storage(target, {'durable': False})\n"
+        "attach(storage, FaultPlan('kill', at=int(at)))\n"
+        "export.run(None, Lakehouse.open(source), storage, export.Config(engine='local'))\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, lake.root, target, str(at)], check=False, cwd=Path.cwd())
+    assert -9 == killed.returncode
+    run(lake, target)
+    whole = target + "-wanted"
+    run(lake, whole)
+    assert files(whole) == files(target)
+
+
+# -- refused -------------------------------------------------------------------------------------------
+
+
+def other(tmp_path: Path, _: Lakehouse, target: str) -> None:
+    filled(new_lake(tmp_path / "other"), tables=4)
+    shutil.copytree(tmp_path / "other" / "lake", target.removeprefix("file://"))
+
+
+def newer(_: Path, lake: Lakehouse, target: str) -> None:
+    change(lake, 1)
+    run(lake, target)
+
+
+def written(_: Path, lake: Lakehouse, target: str) -> None:
+    run(lake, target)
+    change(opened(target), 1)
+    change(lake, 1)
+
+
+def history(_: Path, lake: Lakehouse, target: str) -> None:
+    run(lake, target, HISTORY)
+    change(lake, 1)
+
+
+def single(_: Path, lake: Lakehouse, target: str) -> None:
+    run(lake, target)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "config", "error", "message"),
+    [
+        (other, {}, AlreadyExists, "holds another lakehouse"),
+        (other, {"history": True}, AlreadyExists, "holds another lakehouse"),
+        (newer, {"version": 11}, Refused, "holds version 13, newer than version 11"),
+        (written, {}, AlreadyExists, "was written to since it was exported"),
+        (written, {"history": True}, AlreadyExists, "was written to since it was exported"),
+        (history, {}, Refused, "13 older versions, which an export of one version would remove"),
+        (single, {"history": True}, Refused, "begins at version 12"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_wrong_target_is_refused_and_nothing_changes(
+    tmp_path: Path,
+    lake: Lakehouse,
+    target: str,
+    prepare: Callable[[Path, Lakehouse, str], None],
+    config: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    dry_run: bool,
+) -> None:
+    prepare(tmp_path, lake, target)
+    before = files(target), files(lake.root)
+    with pytest.raises(error, match=message):
+        run(lake, target, export.Config(engine="local", dry_run=dry_run, **config))
+    assert before == (files(target), files(lake.root))
+
+
+def test_wrong_input_is_refused(lake: Lakehouse, target: str, java_lakehouse: str) -> None:
+    with pytest.raises(InvalidInput, match="another root URI"):
+        run(lake, lake.root)
+    with pytest.raises(InvalidInput, match="leave out the version"):
+        export.Config(history=True, version=3)
+    with pytest.raises(ReadOnly, match="trinitylake upgrade"):
+        export.run(None, Lakehouse.open(java_lakehouse), target, HERE)
+    with pytest.raises(LookupError, match="version 99 does not exist"):
+        run(lake, target, export.Config(version=99, engine="local"))
+    assert not Path(target.removeprefix("file://")).exists()
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+@pytest.mark.parametrize("kind", ["node", "definition"])
+def test_a_bad_file_at_the_source_is_named_and_makes_no_lakehouse(
+    lake: Lakehouse, target: str, kind: str, harm: str
+) -> None:
+    path = lake.root_node.node.children[0] if kind == "node" else next(lake.objects()).path
+    surgery = Surgery(lake.root, lake.definition.order)
+    if harm == "missing":
+        surgery.remove(path)
+    else:
+        surgery.write(path, b"\x07" + surgery.read(path)[1:-100])
+    with pytest.raises(Corrupt, match=path):
+        run(Lakehouse.open(lake.root), target)
+    with pytest.raises(NotALakehouse):
+        opened(target)
+
+
+# -- full snapshots, Spark -----------------------------------------------------------------------------
+
+
+def test_a_full_snapshot_is_an_export_with_a_name(lake: Lakehouse, target: str) -> None:
+    digest = lake.at(version=8).digest()
+    config = export.Config(version=8, engine="local")
+    done = snapshot.full(None, lake, "offsite", target, config, reason="audit", storage_options=FAST)
+    assert done.snapshot is not None
+    assert ("full", 8, opened(target).root) == (done.snapshot.kind, done.snapshot.version, done.snapshot.target_uri)
+    assert digest == opened(target).digest() == lake.at(snapshot="offsite").digest()
+    assert [] == list(lake.check(definitions=True))
+    expire(lake, 10)
+    with pytest.raises(SnapshotNotFound, match=f"open {target}"):
+        lake.at(snapshot="offsite")
+    before = files(target)
+    with pytest.raises(AlreadyExists, match="snapshot 'offsite' already exists"):
+        snapshot.full(None, lake, "offsite", target, HERE, storage_options=FAST)
+    assert before == files(target)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("config", [HERE, HISTORY], ids=["version", "history"])
+def test_spark_makes_the_same_copy(lake: Lakehouse, target: str, config: export.Config, spark: Any) -> None:
+    here = run(lake, target + "-here", config)
+    there = run(lake, target, export.Config(history=config.history), spark)
+    assert (here.plan.definitions, here.plan.nodes, here.plan.roots, here.plan.bytes, here.plan.files_there) == (
+        there.plan.definitions,
+        there.plan.nodes,
+        there.plan.roots,
+        there.plan.bytes,
+        there.plan.files_there,
+    )
+    assert (here.definitions_copied, here.nodes_copied, here.bytes_copied) == (
+        there.definitions_copied,
+        there.nodes_copied,
+        there.bytes_copied,
+    )
+    assert files(target + "-here") == files(target)
+
+
+@pytest.mark.spark
+def test_spark_names_a_bad_file(lake: Lakehouse, target: str, spark: Any) -> None:
+    surgery = Surgery(lake.root, lake.definition.order)
+    surgery.remove(lake.root_node.node.children[0])
+    with pytest.raises(Corrupt, match=lake.root_node.node.children[0]):
+        run(Lakehouse.open(lake.root), target, export.Config(), spark)

@@ -1,0 +1,298 @@
+"""Rollback, restore and difference as jobs: both engines find the same; and their commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import diffing, restore, rollback
+from pipelines.cli import main
+from pipelines.commands.command import COMMANDS
+from pipelines.preflight import Preflight
+from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
+from tests.support.surgery import Surgery, listing
+from trinitylake_core import Corrupt, InvalidInput, Lakehouse, PlanOutdated, Violation
+from trinitylake_core.diff import Span, Unshared
+
+ENGINES = ["local", pytest.param("spark", marks=pytest.mark.spark)]
+GOOD = 9
+"""The version before the mistake."""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """Two levels and messages above them; in the version after ``GOOD`` a namespace is dropped by mistake."""
+    made = filled(new_lake(tmp_path, order=8), tables=28, changes=4)
+    compacted(made)
+    with made.transaction(reason="nightly deploy") as txn:
+        txn.drop_namespace("ns0", cascade=True)
+        txn.alter_table("ns1", "t001", properties={"a": "b"})
+    assert GOOD + 1 == made.refresh().version
+    return made
+
+
+def session(engine: str, request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue("spark") if engine == "spark" else None
+
+
+# -- jobs ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_rollback_proves_its_target_and_commits_once(
+    lake: Lakehouse, engine: str, request: pytest.FixtureRequest
+) -> None:
+    spark = session(engine, request)
+    config = rollback.Config(version=GOOD, reason="ticket 4711", engine=engine)
+    planned = rollback.plan(spark, lake, config)
+    assert ({"added": 11, "removed": 0, "changed": 1}, None) == (planned.plan.counts, planned.version_after)
+    assert ["nightly deploy"] == [info.reason for info in planned.plan.since]
+    before = lake.storage.counts.snapshot()
+    done = rollback.run(spark, lake, config)
+    spent = lake.storage.counts - before
+    target = lake.at(version=GOOD)
+    assert (GOOD + 2, GOOD + 2, target.digest()) == (done.version_after, lake.version, lake.digest())
+    assert (1, 1) == (spent.create, spent.put)
+    assert (len(content(target)), nodes(target)) == (done.definitions_checked, done.nodes_checked)
+    assert spent.get <= 12 + (done.nodes_checked + done.definitions_checked if engine == "local" else 0)
+    assert engine == done.engine
+    assert [] == list(lake.check(definitions=True))
+
+
+def nodes(lake: Lakehouse) -> int:
+    waiting, count = list(lake.root_node.node.children), 0
+    while waiting:
+        node = lake.store.read(waiting.pop())
+        waiting += node.children
+        count += 1
+    return count
+
+
+def test_auto_starts_no_spark_for_a_small_lakehouse(lake: Lakehouse) -> None:
+    done = rollback.run(None, lake, rollback.Config(version=GOOD, reason="r", engine="auto"))
+    assert ("local", GOOD + 2) == (done.engine, done.version_after)
+
+
+def test_somebody_commits_while_the_target_is_proved(lake: Lakehouse) -> None:
+    def progress(*_: Any) -> None:
+        raise AssertionError("not called in this process")
+
+    other = reopened(lake)
+    with other.transaction() as txn:
+        txn.create_namespace("new")
+    config = rollback.Config(version=GOOD, reason="r", engine="local", expected_version=GOOD + 1)
+    with pytest.raises(PlanOutdated, match="somebody committed since the plan"):
+        rollback.run(None, lake, config, progress)
+    assert GOOD + 2 == lake.refresh().version
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_restore_proves_the_definitions_it_brings_back(
+    lake: Lakehouse, engine: str, request: pytest.FixtureRequest
+) -> None:
+    spark = session(engine, request)
+    config = restore.Config(only=["ns0.*"], version=GOOD, reason="r", engine=engine)
+    path = content(lake.at(version=GOOD))[lake.codec.table("ns0", "t003")]
+    surgery = Surgery(lake.root, lake.definition.order)
+    data = surgery.read(path)
+    surgery.remove(path)
+    before = listing(surgery.directory)
+    with pytest.raises(Corrupt, match=path):
+        restore.run(spark, lake, config)
+    assert before == listing(surgery.directory)
+    surgery.write(path, data)
+    done = restore.run(spark, lake, config)
+    assert (engine, 11, GOOD + 2) == (done.engine, done.definitions_checked, done.version_after)
+    assert lake.at(version=GOOD).tables("ns0") == lake.tables("ns0")
+    assert {"a": "b"} == lake.table("ns1", "t001").properties
+
+
+@pytest.mark.spark
+def test_both_pre_flights_find_the_same(lake: Lakehouse, spark: Any) -> None:
+    """A missing leaf, a damaged definition, a table whose namespace is gone, and a version without any fault."""
+    surgery = Surgery(lake.root, lake.definition.order)
+    target = lake.at(version=GOOD)
+
+    def found(engine: str) -> set[tuple[str, str]]:
+        cold = Lakehouse.open(lake.root, storage_options=FAST)
+        check = Preflight(spark, cold.files, engine, 0)
+        findings: list[Violation] = list(check(cold.at(version=GOOD).root_node))
+        return {(each.invariant, each.file) for each in findings}
+
+    assert set() == found("local") == found("spark")
+    definition = content(target)[lake.codec.table("ns0", "t003")]
+    surgery.write(definition, b"\x07")
+    assert {("I15", definition)} == found("local") == found("spark")
+    leaf = target.root_node.node.children[-1]
+    surgery.remove(leaf)
+    assert ("I10", leaf) in found("local") & found("spark")
+
+
+@pytest.mark.spark
+def test_both_engines_yield_the_same_differences(tmp_path: Path, spark: Any) -> None:
+    lake = new_lake(tmp_path, order=8, target=8192)
+    with lake.transaction() as txn:
+        txn.create_namespace("ns")
+        for number in range(0, 1200, 2):
+            txn.put(lake.codec.table("ns", f"t{number:05}"), f"0000/0000/0000/00000000-{number}")
+    compacted(lake)
+    a = lake.refresh().version
+    with lake.transaction() as txn:
+        for number in range(0, 1200, 7):
+            txn.put(lake.codec.table("ns", f"t{number:05}"), None if number % 3 == 0 else "0000/0000/0000/00000000-x")
+    compacted(lake)
+    with lake.transaction() as txn:
+        txn.put(lake.codec.table("ns", "t00001"), "0000/0000/0000/00000000-y")
+    lake.refresh()
+    one, two = lake.at(version=a), lake.at(version=lake.version)
+    here = list(diffing.run(None, one, two, diffing.Config("local")))
+    there = list(diffing.run(spark, one, two, diffing.Config("spark")))
+    assert here == there
+    assert {"added", "removed", "changed"} == {change.change for change in here}
+    assert "local" == diffing.plan(one, two).engine
+
+
+def test_spans_cover_every_key_once() -> None:
+    keys = {None: 100, "b": 10, "d": 10, "f": 80, "h": 1}
+    for want in (1, 2, 3, 100):
+        spans = diffing.spans_of(Unshared(keys, finer=True), want)
+        assert [None, *(span.hi for span in spans[:-1])] == [span.lo for span in spans]
+        assert spans[-1].hi is None
+    assert [Span()] == diffing.spans_of(Unshared({}, finer=False), 4)
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "message"),
+    [
+        (rollback.Config, {"version": 1}, "say why"),
+        (rollback.Config, {"reason": "r"}, "one of version"),
+        (rollback.Config, {"reason": "r", "version": 1, "snapshot": "s"}, "one of version"),
+        (rollback.Config, {"reason": "r", "version": 1, "engine": "fast"}, "engine must be"),
+        (restore.Config, {"only": ["*"], "version": 1}, "say why"),
+        (restore.Config, {"reason": "r", "version": 1}, "say which objects"),
+        (restore.Config, {"only": ["*"], "reason": "r"}, "one of version"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_starts(job: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        job(**settings)
+
+
+# -- commands ------------------------------------------------------------------------------------------
+
+
+class _Cli:
+    """Runs commands; keeps what they printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], root: str) -> None:
+        self._capsys = capsys
+        self.root = root
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        options = ["--storage-option", "durable=false"]
+        engine = ["--engine", "local"] if words[0] in {"rollback", "restore", "export"} else []
+        code = main([*words, *options, *engine])
+        out, err = self._capsys.readouterr()
+        return code, out, err
+
+
+@pytest.fixture
+def cli(lake: Lakehouse, capsys: pytest.CaptureFixture[str]) -> _Cli:
+    return _Cli(capsys, lake.root)
+
+
+def test_rollback_on_the_command_line(cli: _Cli, lake: Lakehouse) -> None:
+    root, there = cli.root, ["--to-version", str(GOOD), "--reason", "ticket 4711"]
+    code, out, _ = cli("rollback", root, *there, "--dry-run")
+    assert 0 == code
+    assert "dry run, nothing changed: version 11 would say what version 9" in out
+    assert "objects: 11 added, 0 removed, 1 changed" in out
+    assert "nightly deploy" in out
+    code, out, _ = cli("rollback", root, *there, "--json", "--expected-version", "10")
+    document = json.loads(out)
+    assert (0, 11, 10) == (code, document["version_after"], document["plan"]["version"])
+    assert lake.at(version=GOOD).digest() == lake.refresh().digest()
+    assert "ticket 4711" in cli("history", root, "--operation", "rollback")[1]
+    assert [11, 10, 1] == versions(cli("history", root, "--object", "ns0", "--json")[1])
+    assert [11, 10] == versions(cli("history", root, "--object", "ns0.t003", "--json")[1])[:2]
+
+
+def versions(out: str) -> list[int]:
+    return [each["version"] for each in json.loads(out)["versions"]]
+
+
+def test_restore_on_the_command_line(cli: _Cli, lake: Lakehouse) -> None:
+    words = ["--only", "ns0.t00?", "--version", str(GOOD), "--reason", "dropped by mistake"]
+    code, out, _ = cli("restore", cli.root, *words, "--dry-run")
+    assert (0, True) == (code, "dry run, nothing changed: version 11 would have" in out)
+    code, out, _ = cli("restore", cli.root, *words)
+    assert (0, True) == (code, "version 11 committed" in out)
+    assert ["t000", "t003", "t006", "t009"] == lake.refresh().tables("ns0")
+    assert "nothing to do" in cli("restore", cli.root, *words)[1]
+    assert [11, 10] == versions(cli("history", cli.root, "--object", "ns0.t003", "--json")[1])[:2]
+
+
+def test_snapshots_on_the_command_line(cli: _Cli, lake: Lakehouse, tmp_path: Path) -> None:
+    root, copy = cli.root, (tmp_path / "copy").as_uri()
+    assert "no snapshots\n" == cli("snapshot", "list", root)[1]
+    assert 0 == cli("snapshot", "create", root, "good", "--version", str(GOOD), "--expires-in", "30d")[0]
+    full = ["--kind", "full", "--target", copy, "--engine", "local"]
+    assert 0 == cli("snapshot", "create", root, "offsite", *full)[0]
+    listed = json.loads(cli("snapshot", "list", root, "--json")[1])["snapshots"]
+    assert [("good", GOOD, "minimal"), ("offsite", 11, "full")] == [
+        (each["name"], each["version"], each["kind"]) for each in listed
+    ]
+    assert 30 * 86_400_000 == pytest.approx(listed[0]["expires_at_millis"] - listed[0]["created_at_millis"], abs=60_000)
+    assert Lakehouse.open(copy).version == listed[1]["version"]
+    assert 0 == cli("rollback", root, "--to-snapshot", "good", "--reason", "r")[0]
+    assert lake.at(version=GOOD).digest() == lake.refresh().digest()
+    assert "snapshot good dropped" in cli("snapshot", "drop", root, "good")[1]
+    assert 2 == cli("snapshot", "drop", root, "good")[0]
+
+
+def test_export_on_the_command_line(cli: _Cli, lake: Lakehouse, tmp_path: Path) -> None:
+    copy = (tmp_path / "copy").as_uri()
+    dry = json.loads(cli("export", cli.root, copy, "--history", "--dry-run", "--json")[1])
+    assert (lake.version + 1, True) == (dry["plan"]["roots"], dry["dry_run"])
+    done = json.loads(cli("export", cli.root, copy, "--history", "--json")[1])
+    assert dry["plan"] == done["plan"]
+    assert lake.digest() == Lakehouse.open(copy).digest()
+    assert 0 == cli("verify", copy, "--all", "--definitions")[0]
+    assert "no differences\n" == cli("diff", cli.root, str(GOOD), str(GOOD), "--other", copy)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["rollback", "--to-version", "9"], 2, "say why"),
+        (["rollback", "--reason", "r"], 2, "one of version, timestamp and snapshot"),
+        (["rollback", "--to-version", "9", "--to-snapshot", "s", "--reason", "r"], 2, "not allowed with"),
+        (["rollback", "--to-version", "99", "--reason", "r"], 2, "version 99 does not exist"),
+        (["rollback", "--to-version", "10", "--reason", "r"], 2, "the newest one already"),
+        (["rollback", "--to-snapshot", "x", "--reason", "r"], 2, "there is no snapshot 'x'"),
+        (["rollback", "--to-timestamp", "1999-01-01", "--reason", "r"], 2, "there was no version at 1999"),
+        (["rollback", "--to-version", "8", "--reason", "r", "--expected-version", "9"], 3, "somebody committed since"),
+        (["restore", "--only", "*", "--version", "9"], 2, "say why"),
+        (["restore", "--version", "9", "--reason", "r"], 2, "say which objects"),
+        (["restore", "--only", "nope", "--version", "9", "--reason", "r"], 2, "nope names nothing"),
+        (["snapshot create", "a b"], 2, "without spaces"),
+        (["snapshot create", "x", "--kind", "full"], 2, "--kind full needs --target"),
+        (["snapshot create", "x", "--target", "file:///x"], 2, "--target goes with --kind full"),
+        (["snapshot create", "x", "--expires-in", "soon"], 2, "is no age"),
+        (["snapshot create", "x", "--version", "99"], 2, "version 99 does not exist"),
+        (["history", "--operation", "magic"], 2, "invalid choice"),
+    ],
+)
+def test_exit_codes(cli: _Cli, lake: Lakehouse, words: list[str], code: int, message: str) -> None:
+    before = listing(Path(lake.root.removeprefix("file://")))
+    got, _, err = cli(*words[0].split(), cli.root, *words[1:])
+    assert (code, True) == (got, message in err), err
+    assert before == listing(Path(lake.root.removeprefix("file://")))
+
+
+def test_every_command_has_an_example_that_parses() -> None:
+    for name in ("rollback", "restore", "export", "snapshot create", "snapshot list", "snapshot drop"):
+        assert COMMANDS[name].example.startswith(f"trinitylake {name} ")

@@ -1,0 +1,376 @@
+"""Verification finds what is broken, in every version, with each shared node read once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines import expiration, verify
+from pipelines.stats import deep
+from tests.pipelines.test_orphans import directory_of, later, plant
+from tests.support.generator import build
+from tests.support.lakes import compacted, content, filled, new_lake, reopened
+from tests.support.surgery import Surgery, listing
+from trinitylake_core import Lakehouse, nodefile, spec
+from trinitylake_core.check import check_lakehouse, check_version
+from trinitylake_core.errors import Corrupt, VersionNotFound
+from trinitylake_core.locations import node_path, root_path
+from trinitylake_core.node import Node
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ORDER = 4
+
+
+def verified(lake: Lakehouse, versions: str | int = "all", spark: Any = None, **options: Any) -> verify.Report:
+    engine = "local" if spark is None else "spark"
+    storage = reopened_storage(lake)
+    return verify.run(spark, storage, verify.Config(versions, engine=engine, **options))
+
+
+def reopened_storage(lake: Lakehouse) -> Any:
+    from trinitylake_core.storage import open_storage
+
+    return open_storage(*lake.storage.spec())
+
+
+def many(directory: Path) -> Lakehouse:
+    """Return a lakehouse of three levels whose versions share nodes, with compactions and a rollback in its history."""
+    lake = filled(new_lake(directory, order=ORDER), tables=60)
+    compacted(lake)
+    for number in range(6):
+        with lake.refresh().transaction() as txn:
+            txn.alter_table(f"ns{number % 3}", f"t{number:03}", properties={"a": "b"})
+    compacted(lake.refresh())
+    lake.refresh().create_snapshot("kept", version=5)
+    lake.refresh().rollback(version=8, reason="test")
+    return lake.refresh()
+
+
+def nodes_of(lake: Lakehouse) -> list[str]:
+    """Return every node file that a kept version or snapshot reaches."""
+    surgery, found = Surgery(lake.root, ORDER), set()
+    waiting = [root_path(version) for version in range(lake.stats().oldest_version, lake.version + 1)]
+    waiting += [info.root_path for info in lake.snapshots()]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting += surgery.decode(path).children
+    return sorted(found)
+
+
+# -- sound lakehouses ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_lakehouses_are_sound(tmp_path: Path, seed: int) -> None:
+    report = verified(build(tmp_path, seed, steps=40).lake.refresh(), definitions=True)
+    assert ([], True) == (report.findings, report.ok)
+
+
+def test_each_shared_node_is_read_once(tmp_path: Path) -> None:
+    lake = many(tmp_path)
+    assert len(nodes_of(lake)) == verified(lake).nodes_read
+    surgery = Surgery(lake.root, ORDER)
+    assert len(surgery.tree(lake.version)) == verified(lake, "newest").nodes_read
+    assert [3] == verified(lake, 3).versions
+
+
+def test_a_version_that_never_existed_is_wrong_input(tmp_path: Path) -> None:
+    with pytest.raises(VersionNotFound):
+        verified(new_lake(tmp_path), 7)
+
+
+def test_older_generations_are_verified_one_by_one(java_lakehouse: str) -> None:
+    lake = Lakehouse.open(java_lakehouse)
+    report = verified(lake, definitions=True)
+    assert report.ok
+    assert "one by one" in report.seconds
+
+
+# -- damage --------------------------------------------------------------------------------------------
+
+
+def _missing(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = surgery.leaf(lake.version)
+    surgery.remove(path)
+    return "I10", path
+
+
+def _cut_short(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = surgery.inner(lake.version)
+    surgery.write(path, surgery.read(path)[:-20])
+    return "I1", path
+
+
+def _swapped(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    leaves = [path for path, node in surgery.tree(lake.version) if node.is_leaf]
+    one, two = surgery.read(leaves[0]), surgery.read(leaves[-1])
+    surgery.write(leaves[0], two)
+    surgery.write(leaves[-1], one)
+    return "I4", leaves[0]
+
+
+def _swapped_levels(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = surgery.leaf(lake.version)
+    surgery.write(path, surgery.read(surgery.inner(lake.version)))
+    return "I8", path
+
+
+def _swapped_roots(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    surgery.write(root_path(3), surgery.read(root_path(4)))
+    return "I13", root_path(3)
+
+
+def _no_root(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    surgery.remove(root_path(4))
+    return "I10", root_path(4)
+
+
+def _unsorted(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = surgery.find(lake.version, lambda node: len(node.keys) > 1)
+    with surgery.node(path) as node:
+        node.keys.reverse()
+    return "I3", path
+
+
+def _message_astray(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = surgery.leaf(lake.version)
+    with surgery.node(path) as node:
+        node.buffer.append("D===zz      zz      ", None, "t")
+    return "I5", path
+
+
+def _too_few(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = surgery.leaf(lake.version)
+    with surgery.node(path) as node:
+        node.keys, node.values = [], []
+    return "I6", path
+
+
+def _wrong_count(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = surgery.leaf(lake.version)
+    with surgery.node(path) as node:
+        node.subtree_keys = 99
+    return "I9", path
+
+
+def _wrong_child_count(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = surgery.inner(lake.version)
+    with surgery.node(path) as node:
+        assert node.child_keys is not None
+        node.child_keys[0] += 1
+        node.child_keys[1] -= 1
+    return "I9", node.children[0]
+
+
+def _twice(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    inner = [path for path, node in surgery.tree(lake.version)[1:] if not node.is_leaf]
+    with surgery.node(inner[0]) as node:
+        child = node.children[0]
+    with surgery.node(inner[-1]) as node:
+        node.children[-1] = child
+    return "I10", child
+
+
+def _bad_key(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = surgery.find(lake.version, lambda node: node.is_leaf and node.keys[0].startswith("C==="))
+    with surgery.node(path) as node:
+        node.keys[0] = node.keys[0][:-1]
+    return "I11", path
+
+
+def _bad_value(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = surgery.leaf(lake.version)
+    with surgery.node(path) as node:
+        node.values[0] = "../outside"
+    return "I11", path
+
+
+def _no_namespace(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    with lake.transaction() as txn:
+        txn._delete(lake.codec.namespace("ns1"))
+    return "I12", root_path(lake.version + 1)
+
+
+def _no_lakehouse_definition(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = lake.root_node.definition_path
+    surgery.remove(path)
+    return "I13", path
+
+
+def _no_link(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    surgery.system_row(root_path(4), spec.PREVIOUS_ROOT, root_path(2))
+    return "I14", root_path(4)
+
+
+def _not_later(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    surgery.system_row(root_path(4), spec.CREATED_AT_MILLIS, "5")
+    return "I14", root_path(4)
+
+
+def _no_definition(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = content(lake.at(version=6))["C===ns0     t000    "] if "C===ns0     t000    " in content(lake.at(version=6)) else ""
+    path = path or next(iter(content(lake).values()))
+    surgery.remove(path)
+    return "I15", path
+
+
+def _bad_definition(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = next(iter(content(lake).values()))
+    surgery.write(path, b"\xff\xff\xff")
+    return "I15", path
+
+
+def _boundary_beyond(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    surgery.write(spec.BOUNDARY_FILE, str(lake.version + 5).encode())
+    return "I16", spec.BOUNDARY_FILE
+
+
+def _no_snapshot(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = lake.snapshots()[0].root_path
+    surgery.remove(path)
+    return "I17", path
+
+
+def _no_checksum(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    path = surgery.leaf(lake.version)
+    surgery.write_columns(path, surgery.columns(path), "absent")
+    return "I1", path
+
+
+DAMAGE: list[Callable[[Lakehouse, Surgery], tuple[str, str]]] = [
+    _missing, _cut_short, _swapped, _swapped_levels, _swapped_roots, _no_root, _unsorted, _message_astray, _too_few,
+    _wrong_count, _wrong_child_count, _twice, _bad_key, _bad_value, _no_namespace, _no_lakehouse_definition, _no_link,
+    _not_later, _no_definition, _bad_definition, _boundary_beyond, _no_snapshot, _no_checksum,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda each: each.__name__[1:])
+def test_damage_is_found_and_named(tmp_path: Path, damage: Callable[[Lakehouse, Surgery], tuple[str, str]]) -> None:
+    lake = many(tmp_path)
+    invariant, file = damage(lake, Surgery(lake.root, ORDER))
+    report = verified(lake, definitions=True)
+    assert (invariant, file) in {(each.invariant, each.file) for each in report.findings}
+    assert not report.ok
+    assert all(each.hint and each.message for each in report.findings)
+
+
+@pytest.mark.spark
+def test_spark_finds_the_same(tmp_path: Path, spark: SparkSession) -> None:
+    """The same findings from both engines, all damage at once."""
+    lake = many(tmp_path)
+    together = (_wrong_count, _no_link, _no_snapshot, _no_definition, _bad_value, _swapped_levels, _no_namespace)
+    for damage in together:
+        damage(lake, Surgery(lake.root, ORDER))
+    one, two = verified(lake, definitions=True), verified(lake, spark=spark, definitions=True)
+    assert one.findings == two.findings
+    assert (one.nodes_read, one.versions) == (two.nodes_read, two.versions)
+    assert len({each.invariant for each in one.findings}) >= 6
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_the_core_finds_is_found(tmp_path: Path, seed: int) -> None:
+    """The core's check of each version on its own, and this one, condemn the same versions."""
+    draw = random.Random(seed)
+    lake = many(tmp_path)
+    path = draw.choice(nodes_of(lake))
+    surgery = Surgery(lake.root, ORDER)
+    with surgery.node(path) as node:
+        _mutate(node, draw)
+    found = verified(lake).findings
+    versions = reopened(lake).files.versions
+    core = [v for v in range(lake.version + 1) if next(check_version(versions, v), None) is not None]
+    core += [-1 for _ in check_lakehouse(versions, lake.root_node)]
+    assert bool(core) <= bool(found)
+    if [version for version in core if version >= 0]:
+        reached = [each for each in found if each.first_version is not None]
+        assert min(version for version in core if version >= 0) >= min(each.first_version or 0 for each in reached)
+
+
+def _mutate(node: Node, draw: random.Random) -> None:
+    match draw.randrange(5):
+        case 0 if node.keys:
+            node.keys[draw.randrange(len(node.keys))] = "C===zz      zz      "
+        case 1 if node.keys:
+            node.keys.pop()
+            node.values.pop()
+        case 2 if node.children:
+            node.children[0] = node_path()
+        case 3:
+            node.subtree_messages = (node.subtree_messages or 0) + 1
+        case _:
+            node.height = (node.height or 0) + 1
+
+
+# -- bit rot ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_bit_rot_is_found_or_harmless(tmp_path: Path, changes: int) -> None:
+    """A single changed byte of a node file is found, or the file provably says what it said before."""
+    lake, draw = many(tmp_path), random.Random(changes)
+    paths, surgery = nodes_of(lake), Surgery(lake.root, ORDER)
+    found = 0
+    for _ in range(changes):
+        path = draw.choice(paths)
+        before = surgery.read(path)
+        data = bytearray(before)
+        data[draw.randrange(len(data))] ^= draw.randrange(1, 256)
+        surgery.write(path, bytes(data))
+        named = {each.file for each in verified(lake).findings}
+        if path in named:
+            found += 1
+        else:
+            assert _says(bytes(data), path) == _says(before, path)
+        surgery.write(path, before)
+    assert found > changes // 2
+    assert verified(lake).ok
+
+
+def _says(data: bytes, path: str) -> object:
+    try:
+        node = nodefile.decode(data, path, ORDER)
+    except Corrupt as error:
+        return str(error)
+    return (node.system, node.keys, node.values, node.children, node.buffer, node.height, node.checksummed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_truncated_and_deleted_files_are_named(tmp_path: Path, seed: int) -> None:
+    lake, draw = many(tmp_path), random.Random(seed)
+    path, surgery = draw.choice(nodes_of(lake)), Surgery(lake.root, ORDER)
+    data = surgery.read(path)
+    surgery.write(path, data[: draw.randrange(len(data))])
+    assert path in {each.file for each in verified(lake).findings}
+    surgery.remove(path)
+    assert path in {each.file for each in verified(lake).findings} or path == root_path(lake.version)
+
+
+# -- health ----------------------------------------------------------------------------------------------
+
+
+def test_deep_statistics_tell_what_files_are_there_for(tmp_path: Path) -> None:
+    """Every file below the root is counted once."""
+    lake = many(tmp_path)
+    plant(lake, node_path(), b"x" * 77)
+    plant(lake, "README.md", b"theirs")
+    found = deep(reopened(lake), storage=True)
+    assert found.reach is not None
+    assert (1, 77) == (found.reach.nothing.files, found.reach.nothing.bytes)
+    assert (1, 6) == (found.reach.foreign.files, found.reach.foreign.bytes)
+    parts = (found.reach.newest, found.reach.history, found.reach.nothing)
+    everything = {path: len(data) for path, data in listing(directory_of(lake)).items() if path != "README.md"}
+    everything.pop(spec.HINT_FILE)
+    assert (len(everything), sum(everything.values())) == (sum(p.files for p in parts), sum(p.bytes for p in parts))
+    assert found.oldest_version_age_seconds is not None
+    expiration.run(None, lake, expiration.Config(engine="local", keep_last=1, now_millis=later() + 30 * 86_400_000))
+    after = deep(reopened(lake), storage=True).reach
+    assert after is not None
+    assert after.nothing.files > found.reach.nothing.files
