@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -128,9 +129,7 @@ class _Verification:
         else:
             others = self.of_one_shape(chosen, shape)
             self.one_by_one(others)
-        if self.newest is not None:
-            for each in check_lakehouse(self.versions, self.newest):
-                self.found.add(each, None)
+        self.lakehouse()
         self.forget_expired()
         self.report.findings, self.report.more = self.found.findings()
         self.report.ok = not self.report.findings
@@ -138,14 +137,21 @@ class _Verification:
 
     def shape(self, chosen: Sequence[int]) -> Shape | None:
         """Return order and name sizes that the versions share, or ``None`` for another generation of the format."""
-        if len(chosen) == 1 or self.newest is None:
-            for version in reversed(chosen):
-                try:
-                    return _shape(self.versions, self.versions.root(version))
-                except (Corrupt, InvalidDefinition):
-                    continue
-            return None
-        return _shape(self.versions, self.newest)
+        if isinstance(self.config.versions, int):
+            self.refuse_unknown_version(self.config.versions)
+        newest = [] if self.newest is None else [self.newest.version]
+        for version in [*(newest if len(chosen) > 1 else []), *reversed(chosen)]:
+            try:
+                root = self.versions.try_root(version)
+                if root is not None:
+                    return _shape(self.versions, root)
+            except (Corrupt, InvalidDefinition):
+                continue
+        return None
+
+    def refuse_unknown_version(self, version: int) -> None:
+        with suppress(Corrupt):  # a finding, told by the passes
+            self.versions.root(version)
 
     def of_one_shape(self, chosen: Sequence[int], shape: Shape) -> list[int]:
         """Verify the versions that share a shape, in three passes; return the others."""
@@ -169,7 +175,11 @@ class _Verification:
         if self.config.versions != ALL or self.newest is None:
             return []
         paths: set[str] = set()
-        for snapshot in self.versions.definition(self.newest).snapshots.values():
+        try:
+            snapshots = self.versions.definition(self.newest).snapshots
+        except (Corrupt, InvalidDefinition):  # told by the pass over the roots
+            return []
+        for snapshot in snapshots.values():
             try:
                 paths |= set() if snapshot.target_uri else {validate_path(snapshot.root_node_file_path)}
             except InvalidLocation:  # told by I17
@@ -184,6 +194,17 @@ class _Verification:
                 self.found.add(each, version)
         if chosen:
             self.lap("one by one")
+
+    def lakehouse(self) -> None:
+        """Check boundary and snapshots."""
+        if self.newest is None:
+            return
+        try:
+            for each in check_lakehouse(self.versions, self.newest):
+                self.found.add(each, None)
+        except (Corrupt, InvalidDefinition) as error:
+            path = getattr(error, "path", None) or self.newest.path
+            self.found.add(violation("I13", path, str(error)), self.newest.version)
 
     def forget_expired(self) -> None:
         """Forget findings in versions that have expired meanwhile: their files may be gone rightly."""

@@ -133,11 +133,19 @@ def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
         yield violation(
             "I16", spec.BOUNDARY_FILE, f"the boundary {boundary} lies beyond the newest version {newest.version}"
         )
-    elif versions.try_root(boundary) is None:
+    elif not _root_exists(versions, boundary):
         yield violation(
             "I16", spec.BOUNDARY_FILE, f"version {boundary}, the oldest one by the boundary, does not exist"
         )
     yield from check_snapshots(versions, versions.definition(newest))
+
+
+def _root_exists(versions: Versions, version: int) -> bool:
+    """Whether there is a root file, damaged or not. One ``get``."""
+    try:
+        return versions.try_root(version) is not None
+    except Corrupt:  # a finding in that version, not in the boundary
+        return True
 
 
 @dataclass(slots=True)

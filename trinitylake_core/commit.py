@@ -20,16 +20,18 @@ from functools import cache
 from typing import Any, Protocol
 
 from trinitylake_core import spec
+from trinitylake_core.check import check_tree
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
+    Corrupt,
     ReadOnly,
     StorageError,
     TransactionExpired,
 )
 from trinitylake_core.node import Messages, Node
-from trinitylake_core.nodefile import encode
+from trinitylake_core.nodefile import decode, encode
 from trinitylake_core.nodestore import NodeStore, NodeWriter
 from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.storage import Storage
@@ -101,8 +103,16 @@ class Files:
             self.storage.prove_exclusive_create(base.definition_path, self.versions.definition_data(base))
             self._proven = True
 
-    def strict_check(self, node: Node) -> None:
-        """Prove a root about to be created, in strict mode. Reads the whole tree."""
+    def refuse_broken(self, path: str, version: int, data: bytes | memoryview) -> None:
+        """Prove the root that is about to be created, in strict mode; otherwise do nothing. Reads the whole tree.
+
+        Raises:
+            Corrupt: it breaks an invariant; nothing was committed.
+        """
+        if self.strict:
+            root = Root(version, path, decode(data, path, self.store.order), data)
+            for found in check_tree(self.versions, root):
+                raise Corrupt(f"{found.file}: {found.message}; nothing was committed", invariant=found.invariant)
 
     def fork(self) -> Files:
         """Return the same files with a node store of its own, for one writer."""
@@ -183,8 +193,7 @@ def _attempt(files: Files, base: Root, change: Change, lifetime: _Lifetime) -> R
     if lifetime.fenced(base) and _has_expired(files, base):  # looked at again after the creation, which decides
         remove_quietly(files.storage, writer.written)
         raise _expired(base)
-    if files.strict:
-        files.strict_check(node)
+    files.refuse_broken(path, base.version + 1, data)
     try:
         files.storage.create(path, data)
     except AlreadyExists:

@@ -97,9 +97,7 @@ def _type(column: dict[str, Any]) -> str:
     "show what one read of the root tells: size, height, messages that wait for a compaction",
     "trinitylake stats file:///data/lake --json",
     options=(
-        option(
-            "--deep", action="store_true", help="read every node: fill, reads per lookup, what a compaction costs"
-        ),
+        option("--deep", action="store_true", help="read every node: fill, reads per lookup, what a compaction costs"),
         option(
             "--storage",
             action="store_true",

@@ -15,6 +15,7 @@ from tests.support.surgery import Surgery, listing
 from trinitylake_core import (
     AlreadyExists,
     CommitConflict,
+    Corrupt,
     InvalidDefinition,
     InvalidInput,
     InvalidName,
@@ -608,3 +609,15 @@ def test_a_hint_that_cannot_be_written_fails_no_commit(lake: Lakehouse, caplog: 
     assert 2 == txn.commit()
     assert "hint was not written" in caplog.text
     assert 2 == reopened(lake).version
+
+
+def test_strict_mode_proves_the_root_before_it_is_created(tmp_path: Path) -> None:
+    lake = Lakehouse.create(f"file://{tmp_path}/lake", strict=True)
+    with lake.transaction() as txn:
+        txn.create_namespace("a")
+    txn = lake.transaction()
+    txn.put(lake.codec.table("nowhere", "t"), "no/such-namespace.binpb")
+    with pytest.raises(Corrupt) as refused:
+        txn.commit()
+    assert "I12" == refused.value.invariant
+    assert 1 == lake.refresh().version

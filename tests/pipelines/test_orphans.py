@@ -214,7 +214,9 @@ def test_a_garbled_transaction_that_could_not_be_alive_is_an_orphan(tmp_path: Pa
 def test_what_is_committed_while_it_runs_stays(tmp_path: Path) -> None:
     """A root committed after the marking is marked before anything is deleted."""
     lake = filled(new_lake(tmp_path), tables=4)
-    late = plant(lake, definition_path("table", "ns0", "late"), lake.storage.read(content(lake)["C===ns0     t000    "]))
+    late = plant(
+        lake, definition_path("table", "ns0", "late"), lake.storage.read(content(lake)["C===ns0     t000    "])
+    )
     gone = plant(lake, node_path())
     sweep, writer = orphans.LocalSweep.subtract, reopened(lake)
 
@@ -226,7 +228,11 @@ def test_what_is_committed_while_it_runs_stays(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(orphans.LocalSweep, "subtract", commit_meanwhile)
         report = clean(lake, later())
-    assert (1, False, True) == (report.deleted, (directory_of(lake) / gone).exists(), (directory_of(lake) / late).exists())
+    assert (1, False, True) == (
+        report.deleted,
+        (directory_of(lake) / gone).exists(),
+        (directory_of(lake) / late).exists(),
+    )
     assert_sound(lake)
 
 
