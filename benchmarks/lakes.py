@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commit import Draft, new_id, now_millis
@@ -18,6 +18,7 @@ from trinitylake_core.versions import Versions
 
 _PATH = "0101/0101/0101/01010101-table-{}-6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8.binpb"
 _NAMESPACES = 100
+PathOf = Callable[[str | int], str]
 
 
 def table_name(number: int, objects: int) -> tuple[str, str]:
@@ -25,8 +26,11 @@ def table_name(number: int, objects: int) -> tuple[str, str]:
     return f"ns{number * _NAMESPACES // objects:03}", f"t{number:08}"
 
 
-def build(root: str, objects: int, **definition: object) -> Lakehouse:
-    """Return a lakehouse of 100 namespaces and ``objects`` tables, packed bottom up as version 0."""
+def build(root: str, objects: int, path_of: PathOf = _PATH.format, **definition: object) -> Lakehouse:
+    """Return a lakehouse of 100 namespaces and ``objects`` tables, packed bottom up as version 0.
+
+    ``path_of`` names the definition of a namespace, by its name, and of a table, by its number.
+    """
     message = new_lakehouse_def(**definition)  # type: ignore[arg-type]  # fields come from a command line
     storage = open_storage(root)
     store = NodeStore(storage, message.order, message.node_file_max_size_bytes)
@@ -35,7 +39,7 @@ def build(root: str, objects: int, **definition: object) -> Lakehouse:
         message.namespace_name_max_size_bytes, message.table_name_max_size_bytes, message.view_name_max_size_bytes
     )
     rewriter = Rewriter(writer, now_millis())
-    tree = rewriter.build(_batches(codec, objects))
+    tree = rewriter.build(_batches(codec, objects, path_of))
     rewriter.open(tree)
     node = rewriter.node_of(tree)
     writer.flush()
@@ -43,12 +47,12 @@ def build(root: str, objects: int, **definition: object) -> Lakehouse:
     return Lakehouse.open(root)
 
 
-def _batches(codec: KeyCodec, objects: int) -> Iterator[Batch]:
+def _batches(codec: KeyCodec, objects: int, path_of: PathOf) -> Iterator[Batch]:
     namespaces = [f"ns{number:03}" for number in range(_NAMESPACES)]
-    yield [codec.namespace(name) for name in namespaces], [_PATH.format(name) for name in namespaces]
+    yield [codec.namespace(name) for name in namespaces], [path_of(name) for name in namespaces]
     for start in range(0, objects, 10_000):
         numbers = range(start, min(start + 10_000, objects))
-        yield [codec.table(*table_name(n, objects)) for n in numbers], [_PATH.format(n) for n in numbers]
+        yield [codec.table(*table_name(n, objects)) for n in numbers], [path_of(n) for n in numbers]
 
 
 def change(lake: Lakehouse, objects: int, changes: int, *, part: float = 1.0, seed: int = 1) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import pictures, reports
+from dagster_project.advice import RETRY, advised
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
 from dagster_project.settings import LakehouseSettings
 from dagster_project.sketch import sketch
@@ -19,6 +20,8 @@ DEFINITION: Final = "lakehouse_definition"
 HEALTH: Final = "tree_health"
 COMPACTION: Final = "tree_compaction"
 SNAPSHOTS: Final = "root_version_snapshots"
+EXPIRATION: Final = "version_expiration"
+ORPHANS: Final = "orphan_removal"
 
 
 def key(settings: LakehouseSettings, name: str) -> dg.AssetKey:
@@ -27,12 +30,11 @@ def key(settings: LakehouseSettings, name: str) -> dg.AssetKey:
 
 
 def assets_of(settings: LakehouseSettings) -> list[dg.AssetsDefinition]:
-    """Return the assets of one lakehouse."""
+    """Return the assets that observe, measure and compact one lakehouse."""
     return [
         lakehouse_definition(settings),
         tree_health(settings),
         tree_compaction(settings),
-        root_version_snapshots(settings),
     ]
 
 
@@ -120,6 +122,7 @@ def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
         "with waiting messages are read and rewritten; the content is proved to be the same before anything is "
         "committed. Terminating the run stops Spark, and nothing is committed.",
         pool=settings.pool,
+        retry_policy=RETRY,
         group_name=settings.slug,
         owners=settings.owners,
         kinds={"trinitylake", "spark"},
@@ -128,12 +131,13 @@ def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
     def compacted(
         context: dg.AssetExecutionContext, config: CompactionConfig, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
-        report = _compact(context, settings, config, spark)
-        version = report.version_after if report.version_after is not None else report.version_before
-        return dg.MaterializeResult(
-            metadata=_before_and_after(settings, report) | reports.of_compaction(report),
-            data_version=dg.DataVersion(str(version)),
-        )
+        with advised():
+            report = _compact(context, settings, config, spark)
+            version = report.version_after if report.version_after is not None else report.version_before
+            return dg.MaterializeResult(
+                metadata=_before_and_after(settings, report) | reports.of_compaction(report),
+                data_version=dg.DataVersion(str(version)),
+            )
 
     return compacted
 
@@ -171,28 +175,3 @@ def _before_and_after(settings: LakehouseSettings, report: compaction.Report) ->
     except TrinityLakeError as error:  # the compaction is committed: that there is no picture must not fail it
         return {"picture_not_drawn": str(error)}
     return {"picture": pictures.trees(named)}
-
-
-def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
-    """Return the asset that tells the history."""
-
-    @dg.asset(
-        key=key(settings, SNAPSHOTS),
-        deps=[key(settings, COMPACTION)],
-        description="The versions that can be read and rolled back to, newest first: when each was made, by which "
-        "operation, by whom and why.",
-        pool=settings.pool,
-        group_name=settings.slug,
-        owners=settings.owners,
-        kinds={"trinitylake"},
-        tags=tags(settings),
-    )
-    def snapshots() -> dg.MaterializeResult[Any]:
-        lake = open_lakehouse(settings)
-        versions = list(lake.history(limit=reports.HISTORY_LIMIT))
-        return dg.MaterializeResult(
-            metadata={"timeline": pictures.timeline(versions)} | reports.of_history(versions),
-            data_version=dg.DataVersion(str(lake.version)),
-        )
-
-    return snapshots

@@ -1,6 +1,7 @@
 """The asset checks of one lakehouse."""
 
 from itertools import islice
+from typing import Final
 
 import dagster as dg
 
@@ -8,6 +9,8 @@ from dagster_project import reports
 from dagster_project.assets import HEALTH, key
 from dagster_project.resources import open_lakehouse
 from dagster_project.settings import LakehouseSettings
+
+INTEGRITY: Final = "integrity"
 
 
 def checks_of(settings: LakehouseSettings) -> list[dg.AssetChecksDefinition]:
@@ -20,7 +23,7 @@ def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
 
     @dg.asset_check(
         asset=key(settings, HEALTH),
-        name="integrity",
+        name=INTEGRITY,
         blocking=True,
         description="Reads every node of the newest version and proves each invariant of the format. Findings are "
         "listed with what to do. After a finding nothing that rewrites or deletes runs.",

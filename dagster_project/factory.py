@@ -9,6 +9,7 @@ from dagster_project.checks import checks_of
 from dagster_project.jobs import jobs_of
 from dagster_project.notifications import Notifications, failure_sensors
 from dagster_project.resources import SparkResource
+from dagster_project.retention import retention_of
 from dagster_project.schedules import schedules_of
 from dagster_project.sensors import sensors_of
 from dagster_project.settings import LakehouseSettings
@@ -18,7 +19,7 @@ def build(settings: LakehouseSettings) -> dg.Definitions:
     """Return the definitions of one lakehouse. Touches no storage."""
     jobs = jobs_of(settings)
     return dg.Definitions(
-        assets=assets_of(settings),
+        assets=[*assets_of(settings), *retention_of(settings)],
         asset_checks=checks_of(settings),
         jobs=jobs.all(),
         schedules=schedules_of(settings, jobs),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from dagster_project import assets
+from dagster_project.operations import LAKEHOUSE_TAG, operations_of
 from dagster_project.settings import LakehouseSettings
 
-LAKEHOUSE_TAG: Final = "trinitylake/lakehouse"
+__all__ = ["LAKEHOUSE_TAG", "Jobs", "jobs_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,25 +20,28 @@ class Jobs:
 
     maintenance: UnresolvedAssetJobDefinition
     compaction: UnresolvedAssetJobDefinition
+    operations: list[dg.JobDefinition]
 
-    def all(self) -> list[UnresolvedAssetJobDefinition]:
+    def all(self) -> list[UnresolvedAssetJobDefinition | dg.JobDefinition]:
         """Return all of them."""
-        return [self.maintenance, self.compaction]
+        return [self.maintenance, self.compaction, *self.operations]
 
 
 def jobs_of(settings: LakehouseSettings) -> Jobs:
     """Return the jobs of one lakehouse."""
-    return Jobs(maintenance=maintenance(settings), compaction=compaction(settings))
+    return Jobs(maintenance=maintenance(settings), compaction=compaction(settings), operations=operations_of(settings))
 
 
 def maintenance(settings: LakehouseSettings) -> UnresolvedAssetJobDefinition:
     """Return the job that does everything."""
-    names = (assets.DEFINITION, assets.HEALTH, assets.COMPACTION, assets.SNAPSHOTS)
+    names = [assets.DEFINITION, assets.HEALTH, assets.COMPACTION, assets.SNAPSHOTS]
+    names += [assets.EXPIRATION] if settings.retention is not None else []
+    names += [assets.ORPHANS] if settings.orphans is not None else []
     return dg.define_asset_job(
         f"{settings.slug}_maintenance",
         selection=dg.AssetSelection.assets(*(assets.key(settings, name) for name in names)),
-        description=f"Observes lakehouse {settings.name!r}, measures its tree, pushes its write buffers down, checks "
-        "every invariant and tells its history.",
+        description=f"Observes lakehouse {settings.name!r}, measures its tree, checks every invariant, pushes its "
+        "write buffers down, and keeps snapshots and history as lakehouses.yaml says.",
         tags={LAKEHOUSE_TAG: settings.slug},
     )
 

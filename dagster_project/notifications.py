@@ -68,6 +68,9 @@ def message(context: dg.RunFailureSensorContext) -> dict[str, Any]:
 
 
 def _error(event: dg.DagsterEvent) -> str:
+    told = event.step_failure_data.user_failure_data
+    if told is not None and told.description:  # ours: it says what to do
+        return f"{event.step_key}: {told.description}"[:_MAX_ERROR]
     error = event.step_failure_data.error
     while error is not None and error.cause is not None:
         error = error.cause

@@ -35,10 +35,6 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.Table
     return dg.MetadataValue.table(records=records, schema=schema)
 
 
-def _kind(values: Iterable[Any]) -> str:
-    return next((_TYPES.get(type(value), "string") for value in values if value is not None), "string")
-
-
 def cell(value: Any) -> str | int | float | bool | None:
     """Return a value as a table cell can hold it."""
     if isinstance(value, datetime):
@@ -87,19 +83,7 @@ def of_deep(health: Deep) -> Metadata:
 
 def of_history(versions: Iterable[VersionInfo]) -> Metadata:
     """Return versions, newest first, as a table."""
-    columns = (
-        "version",
-        "created_at",
-        "operation",
-        "changes",
-        "objects",
-        "messages",
-        "height",
-        "root_bytes",
-        "author",
-        "reason",
-    )
-    rows = [{name: getattr(each, name) for name in columns} for each in versions]
+    rows = [{name: getattr(each, name) for name in _HISTORY} for each in versions]
     return {
         "versions": len(rows),
         "newest_version": rows[0]["version"],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -63,3 +64,18 @@ def open_lakehouse(settings: LakehouseSettings) -> Lakehouse:
 def spark_session(spark: SparkResource, settings: LakehouseSettings) -> SparkSession:
     """Return the Spark session that a lakehouse is maintained with."""
     return spark.session(settings.spark.session_config(f"trinitylake {settings.name}"))
+
+
+def hang_up() -> None:
+    """Close this thread's connection to Spark's Java process, if it has one.
+
+    For the end of a thread: py4j keeps a connection for each, and drops it then without closing it.
+    """
+    context = sys.modules.get("pyspark.core.context")
+    gateway = getattr(getattr(context, "SparkContext", None), "_gateway", None)
+    client = getattr(gateway, "_gateway_client", None)
+    connection = client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
+    if connection is not None:
+        with suppress(ValueError):
+            client.deque.remove(connection)
+        connection.close()

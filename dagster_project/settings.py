@@ -121,14 +121,14 @@ class SnapshotPolicy(Model):
 
 
 class Retention(Model):
-    """Which versions are kept: the last so many, and all that are younger."""
+    """Which versions are kept: the last so many, and all that are younger. Given, maintenance expires the others."""
 
     keep_last: int = Field(default=100, ge=1)
     older_than: Duration = timedelta(days=7)
 
 
 class Orphans(Model):
-    """How old a file that nothing points to must be before it is removed."""
+    """How old a file that nothing points to must be before it is removed. Given, maintenance removes them."""
 
     older_than: Duration = timedelta(days=3)
 
@@ -138,6 +138,21 @@ class Orphans(Model):
         if age < _DAY:
             raise ValueError("under 1d a writer that is still at work could lose files")
         return age
+
+
+class Export(Model):
+    """Where the jobs ``export`` and ``upgrade`` write to, and how that storage is opened.
+
+    Without storage options those of the lakehouse are used.
+    """
+
+    target: str | None = None
+    storage_options: Options | None = None
+
+    @field_validator("target")
+    @classmethod
+    def _is_a_root(cls, root: str | None) -> str | None:
+        return None if root is None else normalise_root(root)
 
 
 class LakehouseSettings(Model):
@@ -153,8 +168,10 @@ class LakehouseSettings(Model):
     health: Health = Health()
     compaction: Compaction = Compaction()
     snapshots: Mapping[Period, SnapshotPolicy] = Field(default_factory=dict)
-    retention: Retention = Retention()
-    orphans: Orphans = Orphans()
+    retention: Retention | None = None
+    orphans: Orphans | None = None
+    export: Export = Export()
+    timeout: Duration = timedelta(hours=6)
 
     @field_validator("name")
     @classmethod
@@ -186,4 +203,11 @@ class LakehouseSettings(Model):
     def resolved_storage_options(self) -> dict[str, Any]:
         """Return the storage options, the environment filled in. For opening only: it may hold secrets."""
         options: dict[str, Any] = resolved(self.storage_options)
+        return options
+
+    def resolved_export_options(self) -> dict[str, Any]:
+        """Return the storage options of an export's target, likewise."""
+        if self.export.storage_options is None:
+            return self.resolved_storage_options()
+        options: dict[str, Any] = resolved(self.export.storage_options)
         return options

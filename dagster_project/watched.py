@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import dagster as dg
+
+from dagster_project.resources import hang_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +25,7 @@ _LOG_EVERY_SECONDS: Final = 3.0
 _STOPS_WITHIN_SECONDS: Final = 30.0
 _CANCELLED: Final = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 T = TypeVar("T")
+Context: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
 
 
 class Stopped(Exception):
@@ -32,7 +35,7 @@ class Stopped(Exception):
 class Watch:
     """What the work is handed: Spark, a place to tell progress, and the question whether it may commit."""
 
-    def __init__(self, context: dg.AssetExecutionContext, session: Callable[[], SparkSession]) -> None:
+    def __init__(self, context: Context, session: Callable[[], SparkSession]) -> None:
         self._instance = context.instance
         self._run_id = context.run.run_id
         self._start_session = session
@@ -48,7 +51,12 @@ class Watch:
         return self._session
 
     def progress(self, phase: str, done: int, total: int | None = None, /) -> None:
-        """Tell how far the work is. Cheap: the main thread logs it now and then."""
+        """Tell how far the work is. Cheap: the main thread logs it now and then.
+
+        Before a new phase, which may be the one that commits or deletes, a cancelled run stops.
+        """
+        if self.latest is None or self.latest[0] != phase:
+            self.before_commit()
         self._refuse_stopped()
         self.latest = (phase, done, total)
 
@@ -75,7 +83,7 @@ class Watch:
 
 
 def watched(
-    context: dg.AssetExecutionContext,
+    context: Context,
     session: Callable[[], SparkSession],
     work: Callable[[Watch], T],
     timeout: timedelta,
@@ -120,9 +128,11 @@ def _carry_out(watch: Watch, work: Callable[[Watch], T], future: Future[T]) -> N
         future.set_exception(error)
     else:
         future.set_result(result)
+    finally:
+        hang_up()
 
 
-def _followed(context: dg.AssetExecutionContext, watch: Watch, future: Future[T], deadline: float) -> T:
+def _followed(context: Context, watch: Watch, future: Future[T], deadline: float) -> T:
     logged, log_at = None, time.monotonic() + _LOG_EVERY_SECONDS
     while True:
         try:

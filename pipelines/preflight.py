@@ -19,7 +19,7 @@ from pipelines.session import session_parallelism, ship_packages
 from pipelines.taskerrors import own_errors
 from trinitylake_core import Change, Violation
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.check import check_definitions, check_node, check_tree, violation
+from trinitylake_core.check import TreeCheck, check_definitions, check_node, violation
 from trinitylake_core.commit import Files
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation, InvalidName
 from trinitylake_core.keys import NAMESPACE, KeyCodec
@@ -111,11 +111,11 @@ class Preflight:
         self.checked.engine = wanted
         found = list(islice(check_lakehouse_definition(self.files.versions, target), SHOWN))
         if wanted == "local":
-            tree = check_tree(self.files.versions, target, definitions=True)
-            found += islice(tree, SHOWN)
-            self.checked.definitions = target.node.subtree_keys or 0
-            read = (self.files.storage.counts - before).get
-            self.checked.nodes = max(0, read - 1 - self.checked.definitions)
+            check = TreeCheck(self.files.storage, self.files.definition(target), definitions=True)
+            read = self.files.storage.counts.get
+            found += islice(check.run(target), SHOWN)
+            self.checked.definitions = check.definitions_read
+            self.checked.nodes = max(0, self.files.storage.counts.get - read - check.definitions_read)
         else:
             with own_errors():
                 found += _check_on_spark(started(self.spark), self.files, target, self.checked, self.progress)

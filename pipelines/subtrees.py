@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pipelines.session import session_parallelism, ship_packages
+from pipelines.taskerrors import own_errors
 from trinitylake_core.node import Messages, Node
 from trinitylake_core.nodefile import decode, encode
 from trinitylake_core.nodestore import NodeStore, NodeWriter
@@ -104,7 +105,8 @@ def flush_all(
     frame = spark.createDataFrame(_input(frontier, assigned([ref.weight() for ref in frontier], count)))
     root, options = store.storage.spec()
     work = _task(root, dict(options), store.order, store.target_bytes, stamp)
-    rows = frame.repartitionById(count, "task").mapInArrow(work, _OUTPUT_DDL).toArrow().to_pylist()
+    with own_errors():
+        rows = frame.repartitionById(count, "task").mapInArrow(work, _OUTPUT_DDL).toArrow().to_pylist()
     progress("flush subtrees", len(rows), len(frontier))
     by_subtree = {row["subtree"]: row for row in rows}
     return [_result(by_subtree[index], store.order) for index in range(len(frontier))]

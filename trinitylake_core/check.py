@@ -173,6 +173,7 @@ class TreeCheck:
         self._order = definition.order
         self._keys: KeyCodec = codec_of(definition, sdk=sdk)
         self._definitions = definitions
+        self.definitions_read = 0
         self._seen: set[str] = set()
         self._namespaces: set[str] = set()
         self._skipped = False
@@ -278,6 +279,7 @@ class TreeCheck:
                 continue
             named.append((name.kind, str(name), value))
         if self._definitions:
+            self.definitions_read += len(named)
             yield from check_definitions(self._storage, named)
 
 

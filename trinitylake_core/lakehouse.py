@@ -41,7 +41,7 @@ from trinitylake_core.recovery import (
 from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos, snapshot_root
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.transaction import Transaction
-from trinitylake_core.versions import Root, VersionInfo, Versions, to_millis, version_info
+from trinitylake_core.versions import Root, VersionInfo, Versions, objects_of, to_millis, version_info
 
 
 @dataclass(frozen=True, slots=True)

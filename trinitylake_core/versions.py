@@ -138,9 +138,22 @@ def version_info(root: Root) -> VersionInfo:
     return VersionInfo(
         root.version, from_millis(root.created_at_millis), root.created_at_millis, root.operation, root.txn,
         root.summary,
-        len(root.own_messages()), node.subtree_keys, node.subtree_messages, node.height, node.nbytes, root.path,
+        len(root.own_messages()), objects_of(node), node.subtree_messages, node.height, node.nbytes, root.path,
         root.previous_root, root.rollback_from_root,
     )  # fmt: skip
+
+
+def objects_of(node: Node) -> int | None:
+    """Return how many objects a version holds, as far as its root tells.
+
+    Exact where the root is the whole tree. Else without the messages, of which nobody knows before they are
+    pushed down whether they add an object or change one; ``None`` where the root does not count.
+    """
+    if not node.is_leaf or node.height is None:
+        return node.subtree_keys
+    pending = node.pending
+    replaced = sum(node.position(key) is not None for key in pending.keys)
+    return len(node.keys) - replaced + sum(value is not None for value in pending.values)
 
 
 def from_millis(millis: int) -> datetime:

@@ -77,7 +77,12 @@ def rollback(call: Call) -> Result:
         first = f"dry run, nothing changed: version {done.version_before + 1} would say what {then} says"
     else:
         first = f"version {done.version_after} committed: it says what {then} says"
-    return Result(done, in_order([first, read], _changes(done.plan), _since(done.plan)))
+    return Result(done, in_order([first, read], _changes(done.plan), _since(done.plan), _next_step(done)))
+
+
+def _next_step(done: rolling_back.Report) -> Iterator[str]:
+    if done.version_after is None:
+        yield f"to carry out this plan and no other: --expected-version {done.version_before} instead of --dry-run"
 
 
 @command(

@@ -48,6 +48,10 @@ def plant(lake: Lakehouse, path: str, data: bytes = b"left over") -> str:
     return path
 
 
+def a_table(lake: Lakehouse) -> bytes:
+    return lake.storage.read(content(lake)["C===ns0     t000    "])
+
+
 def directory_of(lake: Lakehouse) -> Path:
     return Path(lake.root.removeprefix("file://"))
 
@@ -334,6 +338,7 @@ def _snapshot(lake: Lakehouse, path: str) -> None:
 
 
 def _recreate(lake: Lakehouse, path: str) -> None:
+    del path
     for file in directory_of(lake).glob("_*"):
         file.unlink()
     new_lake(directory_of(lake).parent)
@@ -347,7 +352,7 @@ def test_a_plan_that_no_longer_holds_deletes_nothing(
     tmp_path: Path, change: Callable[[Lakehouse, str], None], error: type[Exception]
 ) -> None:
     lake = filled(new_lake(tmp_path), tables=4)
-    path = plant(lake, definition_path("table", "ns0", "t"), lake.storage.read(content(lake)["C===ns0     t000    "]))
+    path = plant(lake, definition_path("table", "ns0", "t"), a_table(lake))
     uri = (tmp_path / "plan.parquet").as_uri()
     assert 1 == clean(lake, later(), plan_to=uri).orphan_files
     change(lake, path)

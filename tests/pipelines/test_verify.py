@@ -117,12 +117,12 @@ def _swapped_levels(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
     return "I8", path
 
 
-def _swapped_roots(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+def _swapped_roots(_: Lakehouse, surgery: Surgery) -> tuple[str, str]:
     surgery.write(root_path(3), surgery.read(root_path(4)))
     return "I13", root_path(3)
 
 
-def _no_root(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+def _no_root(_: Lakehouse, surgery: Surgery) -> tuple[str, str]:
     surgery.remove(root_path(4))
     return "I10", root_path(4)
 
@@ -187,7 +187,7 @@ def _bad_value(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
     return "I11", path
 
 
-def _no_namespace(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+def _no_namespace(lake: Lakehouse, _: Surgery) -> tuple[str, str]:
     with lake.transaction() as txn:
         txn._delete(lake.codec.namespace("ns1"))
     return "I12", root_path(lake.version + 1)
@@ -199,18 +199,18 @@ def _no_lakehouse_definition(lake: Lakehouse, surgery: Surgery) -> tuple[str, st
     return "I13", path
 
 
-def _no_link(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+def _no_link(_: Lakehouse, surgery: Surgery) -> tuple[str, str]:
     surgery.system_row(root_path(4), spec.PREVIOUS_ROOT, root_path(2))
     return "I14", root_path(4)
 
 
-def _not_later(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+def _not_later(_: Lakehouse, surgery: Surgery) -> tuple[str, str]:
     surgery.system_row(root_path(4), spec.CREATED_AT_MILLIS, "5")
     return "I14", root_path(4)
 
 
 def _no_definition(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
-    path = sorted(set(content(lake.at(version=6)).values()) - set(content(lake).values()) or content(lake).values())[0]
+    path = min(set(content(lake.at(version=6)).values()) - set(content(lake).values()) or content(lake).values())
     surgery.remove(path)
     return "I15", path
 
@@ -291,7 +291,7 @@ def _mutate(node: Node, draw: random.Random) -> None:
     match draw.randrange(5):
         case 0 if node.keys:
             node.keys[draw.randrange(len(node.keys))] = "C===zz      zz      "
-        case 1 if node.keys:
+        case 1 if node.keys and node.is_leaf:
             node.keys.pop()
             node.values.pop()
         case 2 if node.children:

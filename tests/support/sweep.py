@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 
 from google.protobuf.message import Message
 
-from pipelines import compaction, upgrade
+from pipelines import compaction, expiration, orphans, upgrade
 from tests.support.faults import FaultPlan, Mode, attach
 from tests.support.lakes import FAST, filled, new_lake
 from tests.support.moto_s3 import RAW
@@ -40,9 +40,11 @@ from trinitylake_core.errors import (
     TransactionNotFound,
     TrinityLakeError,
 )
+from trinitylake_core.locations import lakehouse_def_path, node_path
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
 from trinitylake_core.storage import Storage, open_storage, s3
 from trinitylake_core.transaction import Transaction
+from trinitylake_core.versions import from_millis
 
 Files = dict[str, bytes]
 Open = Callable[[str], Storage]
@@ -53,6 +55,7 @@ MODES: Final[tuple[Mode, ...]] = ("fail", "fail_from", "lose", "lose_from", "kil
 MENDED: Final = frozenset({"fail", "lose"})
 """One request that fails, or whose answer is lost, is no failure of the operation."""
 HURRY: Final = {"retries": 2, "retry_base_seconds": 0}
+_DAY: Final = 86_400_000
 _CHILD_SECONDS: Final = 60
 _TEMPORARY: Final = re.compile(r"_tmp-[0-9a-f]{32}")
 
@@ -206,6 +209,28 @@ def _compact_rebased(open_at: Open, arg: Any) -> Action:
     return lambda: compaction.run(None, lake, config)
 
 
+def _with_expiring_snapshot(directory: Path) -> None:
+    lake = _lake(directory)
+    lake.create_snapshot("old", version=1, expires_at=from_millis(now_millis() + _DAY))
+
+
+def _with_orphans(directory: Path) -> None:
+    lake = _lake(directory)
+    lake.create_snapshot("old", version=1)
+    _expire(lake)
+    _save(lake.refresh())
+    lake.storage.write_many([(node_path(), b"left over"), (lakehouse_def_path(), b"left over")])
+
+
+def _expire(lake: Lakehouse) -> None:
+    config = expiration.Config(engine="local", keep_last=2, now_millis=now_millis() + 30 * _DAY)
+    expiration.run(None, lake, config)
+
+
+def _clean(lake: Lakehouse) -> None:
+    orphans.run(None, lake, orphans.Config(engine="local", now_millis=now_millis() + 4 * _DAY))
+
+
 def _upgrade(open_at: Open, history: bool) -> Action:  # noqa: FBT001
     source = Lakehouse.open(open_at("src/lake/"))
     target = open_at("dst/")
@@ -297,7 +322,20 @@ OPERATIONS: Final[dict[str, Operation]] = {
             _with_drops,
             _with_argument(lambda lake, version: lake.restore(["ns0", "ns0.*"], version=version, reason="sweep")),
         ),
-        # expire, clean and export join here
+        Operation(
+            "expire",
+            _with_expiring_snapshot,
+            _on(_expire),
+            steps=True,
+            expect=lambda log, states: states[0] is None and sum(kind == "delete" for kind, _ in log) == 1,
+        ),
+        Operation(
+            "clean",
+            _with_orphans,
+            _on(_clean),
+            expect=lambda log, states: sum(kind == "delete" for kind, _ in log) >= 1,
+        ),
+        # export joins here
     )
 }
 
@@ -610,7 +648,8 @@ class Sweep:
         """The newest version is one of those before, within or after the operation, whole; so are all others."""
         before, after = len(self.prepared.before), len(self.prepared.after)
         assert before <= len(found) <= after, f"{len(found) - 1} is the newest version"
-        assert self.prepared.after[: len(found)] == found
+        old = [*self.prepared.before, *self.prepared.after[before:]]  # an expiration removes versions
+        assert all(state in pair for state, *pair in zip(found, old, self.prepared.after, strict=False))
         if outcome.acknowledged:
             assert len(found) == after, "it was acknowledged and is not there"
         elif outcome.error is not None and "unknown" not in str(outcome.error) and not self.prepared.operation.steps:

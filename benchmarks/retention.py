@@ -1,0 +1,167 @@
+"""Retention at scale: many versions, many orphans. Seconds per phase, and the memory of driver and workers.
+
+python -m benchmarks retention [--objects 1000000] [--versions 200,1000] [--orphans 100000]
+
+Each measurement runs in a process of its own, whose memory, its JVM's and its Python workers' is sampled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks import lakes, report
+from pipelines import expiration, orphans, verify
+from pipelines.session import get_session, stop_session
+from trinitylake_core import Lakehouse
+from trinitylake_core.commit import now_millis
+from trinitylake_core.locations import definition_path, node_path
+from trinitylake_core.storage import open_storage
+
+_DAY = 86_400_000
+_PAGE = 4096
+_FAST = {"durable": False}
+_CHANGES = 40
+
+
+def build(root: str, objects: int, versions: int, orphaned: int) -> None:
+    """Make a lakehouse of many versions, each with a few changes all over the keys, and orphans around it."""
+    lakes.build(root, objects)
+    lake = Lakehouse.open(root, storage_options=_FAST)
+    for number in range(1, versions):
+        lakes.change(lake, objects, _CHANGES, seed=number)
+    storage = open_storage(root, _FAST)
+    paths = (node_path() if n % 2 else definition_path("table", "gone", f"t{n}") for n in range(orphaned))
+    storage.write_many((path, b"left over") for path in paths)
+
+
+def processes() -> Iterator[tuple[int, int, str, int]]:
+    """Yield ID, parent, name and resident bytes of every process."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
+            resident = int((entry / "statm").read_text().split()[1]) * _PAGE
+        except (OSError, IndexError, ValueError):
+            continue
+        yield int(entry.name), int(rest.split()[1]), name, resident
+
+
+def sample(top: int, peaks: dict[str, int]) -> None:
+    """Note the memory of a process, of the JVM below it, and of the largest of its Python workers."""
+    found = {process: (parent, name, resident) for process, parent, name, resident in processes()}
+    for process, (_, name, resident) in found.items():
+        above: int | None = process
+        while above in found and above != top:
+            above = found[above][0]
+        if above == top:
+            kind = "driver" if process == top else "jvm" if name == "java" else "worker"
+            peaks[kind] = max(peaks.get(kind, 0), resident)
+
+
+@contextmanager
+def sampled(process: int) -> Iterator[dict[str, int]]:
+    """Yield the peaks so far, sampled five times a second."""
+    peaks: dict[str, int] = {}
+    done = threading.Event()
+
+    def follow() -> None:
+        while not done.wait(0.2):
+            sample(process, peaks)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        done.set()
+        thread.join()
+
+
+def one(job: str, engine: str, root: str) -> dict[str, Any]:
+    """Run one job in this process and return its figures."""
+    lake = Lakehouse.open(root, storage_options=_FAST)
+    session = None
+    if engine == "spark":
+        session = get_session()
+        session.range(8).mapInArrow(lambda batches: batches, "id long").count()  # Python workers up: a warm session
+    begun = time.perf_counter()
+    figures: dict[str, Any]
+    if job == "verify":
+        checked = verify.run(session, lake, verify.Config("all", engine=engine))
+        figures = {"nodes read": checked.nodes_read, "findings": len(checked.findings), **_phases(checked.seconds)}
+    elif job == "expire":
+        config = expiration.Config(engine=engine, keep_last=lake.version // 2, now_millis=now_millis() + 30 * _DAY)
+        expired = expiration.run(session, lake, config)
+        figures = {"versions": expired.versions_expired, "deleted": expired.deleted, **_phases(expired.seconds)}
+    else:
+        dry = job == "plan"
+        cleaned = orphans.run(session, lake, orphans.Config(engine, now_millis=now_millis() + 4 * _DAY, dry_run=dry))
+        figures = {
+            "orphans": cleaned.orphan_files,
+            "deleted": cleaned.deleted,
+            "nodes read": cleaned.nodes_read,
+            **_phases(cleaned.seconds),
+        }
+    figures["total s"] = round(time.perf_counter() - begun, 1)
+    stop_session()
+    return figures
+
+
+def _phases(seconds: dict[str, float]) -> dict[str, float]:
+    return {f"{phase} s": round(value, 1) for phase, value in seconds.items()}
+
+
+def measured(job: str, engine: str, root: str) -> dict[str, Any]:
+    """Run one job in a process of its own and return its figures, its memory among them."""
+    command = [sys.executable, "-m", "benchmarks", "retention", "--one", job, "--engine", engine, "--root", root]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    with sampled(process.pid) as peaks:
+        told, _ = process.communicate()
+    if process.returncode:
+        sys.exit(f"{job} on {engine} failed")
+    memory = {f"{kind} MB": round(size / 1e6) for kind, size in sorted(peaks.items())}
+    return json.loads(told.splitlines()[-1]) | memory
+
+
+def node_files(root: str) -> int:
+    """Return how many node files there are, roots among them."""
+    names = (info.path for info in open_storage(root).list())
+    return sum(name.endswith(".ipc") for name in names)
+
+
+def main(arguments: list[str]) -> None:
+    """Run the benchmark and print its figures."""
+    parser = argparse.ArgumentParser(prog="benchmarks retention", description=__doc__)
+    parser.add_argument("--objects", type=int, default=1_000_000)
+    parser.add_argument("--versions", default="200,1000")
+    parser.add_argument("--orphans", type=int, default=100_000)
+    parser.add_argument("--one")
+    parser.add_argument("--engine")
+    parser.add_argument("--root")
+    options = parser.parse_args(arguments)
+    if options.one:
+        print(json.dumps(one(options.one, options.engine, options.root)))
+        return
+    figures: dict[str, dict[str, Any]] = {}
+    for versions in map(int, options.versions.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            root = f"file://{folder}/lake"
+            begun = time.perf_counter()
+            build(root, options.objects, versions, options.orphans)
+            print(f"{versions} versions built in {time.perf_counter() - begun:.0f} s", file=sys.stderr)
+            nodes = node_files(root) - options.orphans // 2
+            for job, engine in (("verify", "spark"), ("plan", "local"), ("clean", "spark"), ("expire", "local")):
+                found = measured(job, engine, root)
+                figures[f"{job}, {engine}, {versions} versions"] = {"node files": nodes, **found}
+                print(json.dumps({f"{job} {engine} {versions}": found}), file=sys.stderr)
+    print(report.table(figures))
+    report.save("retention", {"objects": options.objects, "orphans": options.orphans, "figures": figures})

@@ -1,0 +1,224 @@
+"""The assets that keep history short: snapshots as policies ask, then expiration, then removal of orphans.
+
+What deletes makes a plan first, shows it, and carries out that very plan.
+"""
+
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_project import deletions, pictures, reports
+from dagster_project.advice import RETRY, advised
+from dagster_project.assets import COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, key, tags
+from dagster_project.checks import INTEGRITY
+from dagster_project.resources import SparkResource, open_lakehouse, spark_session
+from dagster_project.settings import LakehouseSettings, Orphans, Retention
+from dagster_project.watched import Context, Watch, watched
+from pipelines import expiration, orphans, snapshot
+from trinitylake_core import Lakehouse
+
+T = TypeVar("T")
+
+
+def retention_of(settings: LakehouseSettings) -> list[dg.AssetsDefinition]:
+    """Return the assets of one lakehouse that keep its history short."""
+    return [root_version_snapshots(settings), version_expiration(settings), orphan_removal(settings)]
+
+
+class SnapshotConfig(dg.Config):
+    """What may be chosen in the launchpad for one look at the snapshots."""
+
+    reason: str = Field(default="snapshot policy", description="Ends in the history.")
+    dry_run: bool = Field(default=False, description="Tell what the policies ask for, and commit nothing.")
+
+
+class DeletionConfig(dg.Config):
+    """What may be chosen in the launchpad for one expiration or removal of orphans."""
+
+    reason: str = Field(default="retention policy", description="Ends in the history.")
+    engine: str | None = Field(default=None, description="spark, local or auto, instead of what lakehouses.yaml says.")
+    dry_run: bool = Field(default=False, description="Make the plan, show it, and delete nothing.")
+
+
+def carried_out(
+    context: Context, settings: LakehouseSettings, spark: SparkResource, work: Callable[[Lakehouse, Watch], T]
+) -> T:
+    """Open a lakehouse and carry out work on it, watched; errors become failures that say what to do."""
+    with advised():
+        return watched(
+            context,
+            partial(spark_session, spark, settings),
+            lambda watch: work(open_lakehouse(settings), watch),
+            settings.timeout,
+        )
+
+
+# -- snapshots -----------------------------------------------------------------------------------------
+
+
+def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
+    """Return the asset that keeps the snapshots that policies ask for, and tells the history."""
+    policies = {str(period): policy.keep for period, policy in settings.snapshots.items()}
+    asked = ", ".join(f"{keep} {period}" for period, keep in policies.items()) or "none"
+
+    @dg.asset(
+        key=key(settings, SNAPSHOTS),
+        deps=[key(settings, COMPACTION)],
+        description=f"Snapshots as lakehouses.yaml asks for them ({asked}): made when a period has none yet, dropped "
+        "when newer ones took their place; those that people made are left alone. And the versions that can be read "
+        "and rolled back to, newest first: when each was made, by which operation, by whom and why.",
+        pool=settings.pool,
+        retry_policy=RETRY,
+        group_name=settings.slug,
+        owners=settings.owners,
+        kinds={"trinitylake"},
+        tags=tags(settings),
+    )
+    def snapshots(
+        context: dg.AssetExecutionContext, config: SnapshotConfig, spark: SparkResource
+    ) -> dg.MaterializeResult[Any]:
+        def work(lake: Lakehouse, watch: Watch) -> dg.MaterializeResult[Any]:
+            watch.before_commit()
+            done = snapshot.run(lake, policies, dry_run=config.dry_run, reason=config.reason)
+            versions = list(lake.history(limit=reports.HISTORY_LIMIT))
+            told = deletions.of_snapshots(done, lake.snapshots()) | reports.of_history(versions)
+            return dg.MaterializeResult(
+                metadata={"timeline": pictures.timeline(versions)} | told,
+                data_version=dg.DataVersion(str(lake.version)),
+            )
+
+        return carried_out(context, settings, spark, work)
+
+    return snapshots
+
+
+# -- expiration and orphans ----------------------------------------------------------------------------
+
+
+def version_expiration(settings: LakehouseSettings) -> dg.AssetsDefinition:
+    """Return the asset that expires versions."""
+    policy = settings.retention or Retention()
+
+    @dg.asset(
+        key=key(settings, EXPIRATION),
+        deps=[key(settings, HEALTH), key(settings, SNAPSHOTS)],
+        description=f"The history without what no rule keeps: the newest {policy.keep_last} versions and those younger "
+        f"than {_days(policy.older_than)} stay, snapshots stay. Plans first and shows what it would free, then carries "
+        "that plan out. Never after a failed integrity check." + _on_request(given=settings.retention is not None),
+        pool=settings.pool,
+        retry_policy=RETRY,
+        group_name=settings.slug,
+        owners=settings.owners,
+        kinds={"trinitylake", "spark"},
+        tags=tags(settings),
+    )
+    def expired(
+        context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
+    ) -> dg.MaterializeResult[Any]:
+        refuse_unsound(context, settings, dry_run=config.dry_run)
+        engine = config.engine or settings.compaction.engine
+        age = policy.older_than.total_seconds()
+
+        def work(lake: Lakehouse, watch: Watch) -> deletions.Deletion[expiration.Report]:
+            def step(**how: Any) -> expiration.Report:
+                how |= {"engine": engine, "reason": config.reason, "plan_options": {}}
+                return expiration.run(watch.spark, lake, expiration.Config(**how), watch.progress)
+
+            wanted = partial(step, keep_last=policy.keep_last, older_than_seconds=age)
+            return _planned(wanted, step, watch, dry_run=config.dry_run)
+
+        done = carried_out(context, settings, spark, work)
+        return _told(context, done, deletions.of_expiration(done), done.report.boundary_after)
+
+    return expired
+
+
+def orphan_removal(settings: LakehouseSettings) -> dg.AssetsDefinition:
+    """Return the asset that removes files that nothing needs."""
+    policy = settings.orphans or Orphans()
+
+    @dg.asset(
+        key=key(settings, ORPHANS),
+        deps=[key(settings, HEALTH), key(settings, EXPIRATION)],
+        description="The storage without files that no version, snapshot or living transaction reaches, once they are "
+        f"older than {_days(policy.older_than)}. Plans first and shows every file, then carries that plan out. What it "
+        "cannot read stops it. Never after a failed integrity check." + _on_request(given=settings.orphans is not None),
+        pool=settings.pool,
+        retry_policy=RETRY,
+        group_name=settings.slug,
+        owners=settings.owners,
+        kinds={"trinitylake", "spark"},
+        tags=tags(settings),
+    )
+    def removed(
+        context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
+    ) -> dg.MaterializeResult[Any]:
+        refuse_unsound(context, settings, dry_run=config.dry_run)
+        engine = config.engine or settings.compaction.engine
+
+        def work(lake: Lakehouse, watch: Watch) -> deletions.Deletion[orphans.Report]:
+            def step(**how: Any) -> orphans.Report:
+                how |= {"engine": engine, "plan_options": {}}
+                return orphans.run(watch.spark, lake, orphans.Config(**how), watch.progress)
+
+            wanted = partial(step, older_than_seconds=policy.older_than.total_seconds())
+            return _planned(wanted, step, watch, dry_run=config.dry_run)
+
+        done = carried_out(context, settings, spark, work)
+        return _told(context, done, deletions.of_orphans(done), done.report.version)
+
+    return removed
+
+
+def _planned(plan: Callable[..., T], act: Callable[..., T], watch: Watch, *, dry_run: bool) -> deletions.Deletion[T]:
+    """Make a plan, read it back for the people who look at it, and carry out that very plan."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "plan.parquet"
+        planned = plan(plan_to=file.as_uri())
+        rows, total = deletions.rows_of(file)
+        watch.before_commit()
+        done = None if dry_run else act(plan=file.as_uri())
+    return deletions.Deletion(planned, done, rows, total)
+
+
+def _told(
+    context: Context, done: deletions.Deletion[Any], metadata: reports.Metadata, version: int
+) -> dg.MaterializeResult[Any]:
+    context.log.info(metadata["outcome"])
+    if done.report.failed:
+        raise dg.Failure(
+            f"{done.report.failed} files could not be deleted; the next run tries again. See `failures`: most often "
+            "the credentials of lakehouses.yaml may not delete",
+            metadata=metadata,
+        )
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(version)))
+
+
+def refuse_unsound(context: dg.AssetExecutionContext, settings: LakehouseSettings, *, dry_run: bool) -> None:
+    """Stop if the last integrity check, of whichever run, found something. A dry run may go on.
+
+    In a run that also checks, the check itself blocks; this is for a run that deletes and nothing else.
+    """
+    check = dg.AssetCheckKey(key(settings, HEALTH), INTEGRITY)
+    record = context.instance.get_latest_asset_check_evaluation_record(check)
+    evaluation = None if record is None else record.evaluation
+    if evaluation is not None and not evaluation.passed and not dry_run:
+        raise dg.Failure(
+            "nothing was deleted: the last integrity check of this lakehouse failed. Look at its findings, repair "
+            f"(rollback, or restore from an export), and materialise {HEALTH} again with its check",
+            allow_retries=False,
+        )
+
+
+def _on_request(*, given: bool) -> str:
+    return "" if given else "\n\nlakehouses.yaml does not ask for it: it runs only when it is materialised by hand."
+
+
+def _days(age: timedelta) -> str:
+    return f"{age.days} days" if age.days and not age.seconds else str(age)

@@ -1,0 +1,353 @@
+"""Compaction on Spark and in this process: the same result, paid for by what is dirty, on disk and on S3."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines import compaction
+from tests.support.lakes import FAST, content, filled, new_lake
+from tests.support.s3_servers import KEY, SECRET, S3Server
+from tests.support.sweep import DiskPlace, Files, Place, S3Place, read_files, write_files
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import CorruptNode, InvalidInput
+from trinitylake_core.nodestore import NodeStore
+from trinitylake_core.spec import OP_COMPACT, OP_ROLLBACK
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+OBJECTS = 20_000
+ENGINES: dict[str, dict[str, Any]] = {
+    "spark": {"engine": "spark"},
+    "few tasks": {"engine": "spark", "tasks": 2},
+    "local": {"engine": "local"},
+    "auto: local": {"engine": "auto"},
+    "auto: spark": {"engine": "auto", "spark_from_nodes": 1},
+}
+
+
+def _dirty(directory: Path) -> Files:
+    """Return the files of a lakehouse with messages in nodes on several levels, deletes and drops among them."""
+    lake = filled(new_lake(directory, order=6, target=6000), tables=150, namespaces=3, changes=15)
+    with lake.transaction() as txn:
+        txn.drop_namespace("ns0", cascade=True)
+        for number in range(1, 150, 9):
+            if number % 3 == 1:
+                txn.alter_table("ns1", f"t{number:03}", properties={"a": "b"})
+    return read_files(directory / "lake")
+
+
+@pytest.fixture(scope="module")
+def dirty(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """The files of a lakehouse that needs a compaction."""
+    return _dirty(tmp_path_factory.mktemp("dirty"))
+
+
+@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.s3)])
+def place(request: pytest.FixtureRequest, dirty: Files) -> Iterator[Place]:
+    """The same lakehouse on disk and on S3."""
+    made: Place = DiskPlace() if request.param == "disk" else S3Place(request.getfixturevalue("moto_server"))
+    made.reset(dirty)
+    yield made
+    made.close()
+
+
+def _open(place: Place) -> Lakehouse:
+    return Lakehouse.open(place.root, storage_options=dict(place.options))
+
+
+def test_every_engine_gives_the_same(spark: SparkSession, place: Place, dirty: Files) -> None:
+    """Content, digest, counts and height; before and after, and of each other."""
+    lake = _open(place)
+    before = (lake.digest(), content(lake))
+    assert (lake.stats().messages or 0) > lake.stats().root_messages > 0
+    reports = {}
+    for name, config in ENGINES.items():
+        place.reset(dirty)
+        lake = _open(place)
+        reports[name] = report = compaction.run(spark, lake, compaction.Config(**config))
+        fresh = _open(place)
+        assert (report.version_before + 1, report.version_after) == (report.version_after, fresh.version)
+        assert fresh.version == lake.version
+        assert before == (fresh.digest(), content(fresh))
+        assert (0, len(before[1])) == (fresh.stats().messages, fresh.stats().objects)
+        assert [] == list(fresh.check())
+        assert report.proved
+        assert ((report.messages_before or 0) > 0, 0) == (True, report.messages_after)
+    assert {"spark": "spark", "auto: local": "local", "auto: spark": "spark", "local": "local", "few tasks": "spark"} == {
+        name: report.plan.engine for name, report in reports.items()
+    }
+    assert 1 == len({report.height_after for report in reports.values()})
+
+
+def test_nothing_to_do_is_no_version(spark: SparkSession, place: Place) -> None:
+    """A compacted lakehouse is left alone, and Spark is not even asked for."""
+    lake = _open(place)
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    files = place.files()
+    report = compaction.run(None, lake, compaction.Config(engine="spark"))
+    assert (None, 0, 0) == (report.version_after, report.nodes_written, report.subtrees)
+    assert files == place.files()
+
+
+@pytest.mark.parametrize("engine", ["spark", "local", "auto"])
+def test_a_dry_run_changes_nothing(place: Place, engine: str) -> None:
+    """It tells what would be done, without Spark."""
+    files = place.files()
+    lake = _open(place)
+    report = compaction.run(None, lake, compaction.Config(engine=engine, dry_run=True))
+    assert files == place.files()
+    assert (True, None, lake.version) == (report.dry_run, report.version_after, report.plan.version)
+    assert report.plan == compaction.plan(lake, compaction.Config(engine=engine)) or report.plan.subtrees
+    assert 0 < report.plan.nodes < report.plan.requests
+    assert lake.stats().messages == report.plan.messages
+
+
+def test_spark_needs_a_session(place: Place) -> None:
+    """And says so before anything is written."""
+    files = place.files()
+    with pytest.raises(InvalidInput, match="session"):
+        compaction.run(None, _open(place), compaction.Config(engine="spark"))
+    assert files == place.files()
+
+
+# The cost follows what is dirty.
+
+
+def _tree_nodes(lake: Lakehouse) -> int:
+    files = lake.files
+    store = NodeStore(files.storage, lake.definition.order, lake.definition.node_file_max_size_bytes)
+    count, level = 1, list(lake.root_node.node.children)
+    while level:
+        count += len(level)
+        level = [child for node in store.read_many(level) for child in node.children]
+    return count
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """A compacted lakehouse of 20,000 tables, with changes in one hundredth of its key range on top."""
+    directory = tmp_path_factory.mktemp("large")
+    lake = new_lake(directory, order=16, target=65536)
+    with lake.transaction() as txn:
+        txn.create_namespace("ns")
+        for number in range(OBJECTS):
+            txn.put(lake.codec.table("ns", f"t{number:05}"), f"table-{number}")
+    lake.refresh()
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    with lake.transaction() as txn:
+        for number in range(7000, 7000 + OBJECTS // 100):
+            txn.put(lake.codec.table("ns", f"t{number:05}"), None if number % 5 == 0 else f"changed-{number}")
+    return read_files(directory / "lake")
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_only_the_dirty_part_is_read_and_written(
+    spark: SparkSession, large: Files, tmp_path: Path, engine: str, record_property: Callable[[str, object], None]
+) -> None:
+    """All changes lie in 1 % of the key range: at most 3 % of the nodes are read, and written."""
+    write_files(tmp_path / "lake", large)
+    lake = Lakehouse.open((tmp_path / "lake").as_uri(), storage_options=FAST)
+    nodes, before = _tree_nodes(lake), lake.digest()
+    cold = Lakehouse.open(lake.root, storage_options=FAST)
+    report = compaction.run(spark, cold, compaction.Config(engine=engine))
+    record_property("nodes", (nodes, report.nodes_read, report.nodes_written))
+    print(f"{engine}: of {nodes} nodes {report.nodes_read} read, {report.nodes_written} written")
+    assert nodes > 1200
+    assert 0 < report.nodes_read <= 0.03 * nodes
+    assert 0 < report.nodes_written <= 0.03 * nodes
+    assert before == cold.digest()
+    assert [] == list(cold.check())
+
+
+# Others commit meanwhile.
+
+
+def _once(action: Callable[[], object]) -> Callable[[], None]:
+    calls: list[int] = []
+
+    def hook() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            action()
+
+    return hook
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_a_compaction_rebases_over_commits(spark: SparkSession, place: Place, engine: str) -> None:
+    """Three transactions land right before the root is created; none fails, all their changes are there."""
+    writer = _open(place)
+
+    def commit_three() -> None:
+        for number in range(3):
+            with writer.transaction() as txn:
+                txn.create_table("ns1", f"new{number}")
+                if number == 2:
+                    txn.drop_table("ns1", "new0")
+
+    lake = _open(place)
+    version = lake.version
+    config = compaction.Config(engine=engine, before_commit=_once(commit_three))
+    report = compaction.run(spark, lake, config)
+    fresh = _open(place)
+    assert (version + 4, 3, 0) == (report.version_after, report.rebased_over, report.restarts)
+    assert OP_COMPACT == fresh.info().operation
+    assert content(fresh.at(version=version + 3)) == content(fresh)
+    assert ["new1", "new2"] == [name for name in fresh.tables("ns1") if name.startswith("new")]
+    assert 4 == fresh.stats().messages == fresh.stats().root_messages
+    assert [] == list(fresh.check())
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_a_compaction_starts_over_after_a_rollback(spark: SparkSession, place: Place, engine: str) -> None:
+    """What it made of the tree that was replaced is thrown away."""
+    writer, lake = _open(place), _open(place)
+    config = compaction.Config(engine=engine, before_commit=_once(lambda: writer.rollback(version=8, reason="test")))
+    report = compaction.run(spark, lake, config)
+    fresh = _open(place)
+    assert 1 == report.restarts
+    assert [OP_COMPACT, OP_ROLLBACK] == [info.operation for info in fresh.history(2)]
+    assert content(fresh.at(version=8)) == content(fresh)
+    assert [] == list(fresh.check())
+
+
+# It goes wrong.
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_a_node_that_breaks_between_plan_and_run_stops_it(spark: SparkSession, place: Place, engine: str) -> None:
+    """A dirty node's file is damaged: the error names it, nothing is committed."""
+    lake = _open(place)
+    planned = compaction.plan(lake, compaction.Config(engine=engine))
+    assert planned.subtrees
+    node = lake.root_node.node
+    while True:
+        inside = list(zip(node.child_messages or [], node.children, strict=True))
+        heaviest, path = max(inside)
+        assert heaviest
+        child = lake.store.read(path)
+        if child.is_leaf or not sum(child.child_messages or []):
+            break
+        node = child
+    files = place.files()
+    broken = bytearray(files[path])
+    broken[len(broken) // 2] ^= 0xFF
+    place.reset({**files, path: bytes(broken)})
+    with pytest.raises(CorruptNode) as corrupt:
+        compaction.run(spark, _open(place), compaction.Config(engine=engine))
+    assert path in str(corrupt.value)
+    assert lake.version == _open(place).version
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_without_its_proof_nothing_is_committed(
+    spark: SparkSession, place: Place, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums of before and after differ: an error, no version."""
+    monkeypatch.setattr("trinitylake_core.rewrite.Rewriter.proved", lambda self: False)
+    version = _open(place).version
+    with pytest.raises(Exception, match="proof"):
+        compaction.run(spark, _open(place), compaction.Config(engine=engine))
+    assert version == _open(place).version
+
+
+class _GivenUp(Exception):
+    pass
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_a_compaction_given_up_before_its_root_leaves_nothing_visible(
+    spark: SparkSession, place: Place, engine: str
+) -> None:
+    """All its nodes are written and nobody refers to them; the next run starts from what was there."""
+    before = place.files()
+
+    def give_up() -> None:
+        raise _GivenUp
+
+    lake = _open(place)
+    with pytest.raises(_GivenUp):
+        compaction.run(spark, lake, compaction.Config(engine=engine, before_commit=give_up))
+    left = place.files()
+    assert before.items() <= left.items()
+    assert left.keys() - before.keys()
+    assert all("-node-" in path for path in left.keys() - before.keys())
+    assert _open(place).version == lake.version
+    assert compaction.run(spark, lake, compaction.Config(engine=engine)).proved
+    assert [] == list(_open(place).check())
+
+
+_KILLED = """
+import os, signal, sys
+from pipelines import compaction
+from pipelines.session import SessionConfig, get_session
+from trinitylake_core import Lakehouse
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+def progress(phase, done, total):
+    if phase == sys.argv[2] and not (phase == "flush subtrees" and not done):
+        kill()
+if __name__ == "__main__":
+    spark = get_session(SessionConfig(master="local[2]"))
+    compaction.run(spark, Lakehouse.open(sys.argv[1]), compaction.Config(), progress)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["flush subtrees", "commit"])
+def test_a_killed_run_leaves_nothing_visible(dirty: Files, tmp_path: Path, phase: str) -> None:
+    """The driver is killed after its tasks, and right before the commit."""
+    write_files(tmp_path / "lake", dirty)
+    uri = (tmp_path / "lake").as_uri()
+    version = Lakehouse.open(uri).version
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, uri, phase], env=environment, capture_output=True, timeout=120, check=False
+    )
+    assert -signal.SIGKILL == done.returncode, done.stderr.decode()[-2000:]
+    left = read_files(tmp_path / "lake")
+    assert dirty.items() <= left.items()
+    lake = Lakehouse.open(uri, storage_options=FAST)
+    assert version == lake.version
+    assert compaction.run(None, lake, compaction.Config(engine="local")).proved
+    assert [] == list(lake.check())
+
+
+# Secrets.
+
+
+@pytest.mark.s3
+def test_nothing_secret_is_in_sparks_configuration_or_plans(
+    spark: SparkSession, moto_server: S3Server, dirty: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks on S3 got their credentials, but Spark shows them nowhere."""
+    place = S3Place(moto_server)
+    place.reset(dirty)
+    plans: list[str] = []
+    kind = type(spark.range(1))
+    collect = kind.toArrow
+
+    def spied(frame: Any) -> Any:
+        plans.append(frame._jdf.queryExecution().toString())
+        plans.append(frame._jdf.queryExecution().logical().toJSON())
+        return collect(frame)
+
+    monkeypatch.setattr(kind, "toArrow", spied)
+    report = compaction.run(spark, _open(place), compaction.Config(engine="spark"))
+    assert report.proved
+    assert plans
+    shown = [*plans, repr(report), repr(report.plan)]
+    context = spark.sparkContext
+    shown += [f"{name}={value}" for name, value in context.getConf().getAll()]
+    shown += [str(context._jsc.hadoopConfiguration()), str(spark._jsparkSession.conf().getAll())]
+    assert [] == [text[:200] for text in shown if SECRET in text or KEY in text]
