@@ -4,6 +4,7 @@ Where repeating is safe a failing storage is tried again; a rollback or a restor
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import dagster as dg
@@ -88,7 +89,11 @@ def _rollback(settings: LakehouseSettings) -> Any:
             planned = rollback.plan(watch.spark, lake, how, watch.progress)
             _show(context, planned)
             watch.before_commit()
-            return planned, planned if config.dry_run else rollback.run(watch.spark, lake, how, watch.progress)
+            if config.dry_run:
+                return planned, planned
+            if how.expected_version is None and not how.force:  # what is carried out is the plan that was shown
+                how = replace(how, expected_version=planned.plan.version)
+            return planned, rollback.run(watch.spark, lake, how, watch.progress)
 
         planned, done = carried_out(context, settings, spark, work)
         _tell(context, outcomes.of_rollback(planned, done))

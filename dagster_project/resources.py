@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
@@ -73,8 +73,10 @@ def hang_up() -> None:
     """
     context = sys.modules.get("pyspark.core.context")
     gateway = getattr(getattr(context, "SparkContext", None), "_gateway", None)
-    client = getattr(gateway, "_gateway_client", None)
-    connection = client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
+    client: Any = getattr(gateway, "_gateway_client", None)
+    if client is None or not hasattr(client, "get_thread_connection"):  # another kind of py4j gateway
+        return
+    connection = client.get_thread_connection()
     if connection is not None:
         with suppress(ValueError):
             client.deque.remove(connection)

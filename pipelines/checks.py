@@ -11,9 +11,9 @@ import pyarrow as pa
 from pipelines.contents import Contents, Piece, pieces
 from pipelines.engine import Progress
 from pipelines.examine import EXPECTED, Row, examined, merged
+from pipelines.findings import VIOLATION, Found, found_row
 from pipelines.session import session_parallelism, ship_packages
 from pipelines.taskerrors import own_errors
-from pipelines.walk import FOREVER
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_root, violation
 from trinitylake_core.definitions import LakehouseDef
@@ -24,13 +24,10 @@ from trinitylake_core.versions import Root, Versions
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession
 
-FINDINGS_MAX: Final = 10_000
-"""So many findings are kept; the others are counted."""
 _READ_AHEAD: Final = 256
 _TASKS_PER_CORE: Final = 3
-_VIOLATION: Final = ("invariant", "file", "message", "hint")
 _FOUND_DDL: Final = "invariant string, file string, message string, hint string, first bigint, last bigint"
-_FOUND: Final = pa.schema([*((name, pa.string()) for name in _VIOLATION), ("first", pa.int64()), ("last", pa.int64())])
+_FOUND: Final = pa.schema([*((name, pa.string()) for name in VIOLATION), ("first", pa.int64()), ("last", pa.int64())])
 _ARROW: Final = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32()}
 _CHILD: Final = pa.struct([(name, _ARROW[kind]) for name, kind in EXPECTED])
 _CHILD_DDL: Final = ", ".join(f"{name}: {kind}" for name, kind in EXPECTED)
@@ -44,66 +41,6 @@ _EXAMINED: Final = pa.schema(
 )
 _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One broken invariant, where it was found, and in which versions; ``None``: in the lakehouse as a whole.
-
-    The versions are the first and the last that are known to reach the file. A snapshot counts as none.
-    """
-
-    invariant: str
-    file: str
-    message: str
-    hint: str
-    first_version: int | None
-    last_version: int | None
-
-
-class Found:
-    """Findings so far, each once."""
-
-    def __init__(self) -> None:
-        self._found: dict[Violation, tuple[int, int]] = {}
-        self._more = 0
-
-    def add(self, what: Violation, first: int | None, last: int | None = None) -> None:
-        """Add a finding in a version, or in several."""
-        low = FOREVER if first is None else first
-        high = -1 if first is None else first if last is None else last
-        was = self._found.get(what)
-        if was is None and len(self._found) >= FINDINGS_MAX:
-            self._more += 1
-            return
-        self._found[what] = (low, high) if was is None else (min(low, was[0]), max(high, was[1]))
-
-    def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add findings as rows."""
-        for row in rows:
-            self.add(Violation(*(row[name] for name in _VIOLATION)), row["first"], row["last"])
-
-    def forget_below(self, boundary: int) -> None:
-        """Forget what concerns only versions below the boundary."""
-        self._found = {what: where for what, where in self._found.items() if not 0 <= where[1] < boundary}
-
-    def findings(self) -> tuple[list[Finding], int]:
-        """Return the findings in a fixed order, and how many more there were."""
-        found = [
-            Finding(
-                what.invariant, what.file, what.message, what.hint,
-                None if low >= FOREVER else low, None if high < 0 else min(high, low) if low >= FOREVER else high,
-            )
-            for what, (low, high) in self._found.items()
-        ]  # fmt: skip
-        found = [_without_forever(each) for each in found]
-        return sorted(found, key=lambda each: (int(each.invariant[1:] or 0), each.file, each.message)), self._more
-
-
-def _without_forever(finding: Finding) -> Finding:
-    if finding.last_version is None or finding.last_version < FOREVER:
-        return finding
-    return Finding(finding.invariant, finding.file, finding.message, finding.hint, finding.first_version, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +68,6 @@ class Shape:
 
 
 # -- one row at a time -----------------------------------------------------------------------------------
-
-
-def found_row(what: Violation, first: int, last: int) -> Row:
-    """Return a finding as a row."""
-    return {**{name: getattr(what, name) for name in _VIOLATION}, "first": first, "last": last}
 
 
 def root_pass(versions: Versions, version: int, shape: Shape) -> Iterator[Row]:

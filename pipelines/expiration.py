@@ -15,14 +15,14 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from pipelines import plans
 from pipelines.ages import DAY, millis, shown
 from pipelines.deleting import Deleted, delete
 from pipelines.engine import Progress, Session, refuse_unknown, silent
-from pipelines.freeing import Freed, freed_by
+from pipelines.freeing import Report, freed_by
 from pipelines.kept import Kept, kept, refuse_guarded
 from pipelines.listing import ROOT, Listed, listed
 from trinitylake_core import Lakehouse, spec
@@ -35,6 +35,8 @@ from trinitylake_core.versions import Root
 _LEDGER: Final = logging.getLogger("pipelines.ledger")
 DEFAULT_KEEP_LAST: Final = 100
 DEFAULT_AGE_SECONDS: Final = 7 * DAY
+
+__all__ = ["Config", "Report", "plan", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,45 +83,6 @@ class Config:
         return self.keep_last, self.older_than_seconds
 
 
-@dataclass(slots=True)
-class Report:
-    """What an expiration did, or on a dry run would do.
-
-    Attributes:
-        version_before: the newest version then.
-        version_after: the version it committed; ``None`` if there was nothing to expire.
-        boundary_before: the oldest version then.
-        boundary_after: the oldest version now.
-        versions_expired: how many versions lie between the two.
-        snapshots_expired: names of the snapshots dropped because they had expired.
-        leftovers: roots that an interrupted run had left, deleted by this one.
-        freed: on a dry run, what only these versions reach; `clean` removes the rest of it.
-        attempted: root files that were to be deleted; each is one of the next three.
-        bytes: size of the deleted roots.
-        failures: some that could not be deleted, with the reason; the next run tries again.
-    """
-
-    root: str
-    dry_run: bool
-    version_before: int
-    version_after: int | None
-    boundary_before: int
-    boundary_after: int
-    versions_expired: int = 0
-    snapshots_expired: tuple[str, ...] = ()
-    leftovers: int = 0
-    freed: Freed | None = None
-    plan: str | None = None
-    attempted: int = 0
-    deleted: int = 0
-    already_gone: int = 0
-    failed: int = 0
-    bytes: int = 0
-    failures: dict[str, str] = field(default_factory=dict)
-    requests: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
 def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
     """Expire versions, or say what that would free.
 
@@ -137,6 +100,11 @@ def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress:
         _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
         lake.refresh()
     return report
+
+
+def plan(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
+    """Return what :func:`run` would do, as a report of a dry run. Changes nothing."""
+    return run(spark, lake, replace(config or Config(), dry_run=True), progress)
 
 
 class _Expiration:

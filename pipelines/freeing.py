@@ -1,8 +1,8 @@
-"""What an expiration would free: the files that only the versions it removes reach."""
+"""What an expiration reports, and what it would free: the files that only the versions it removes reach."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pipelines.engine import Progress, Session, started
@@ -42,6 +42,45 @@ class Freed:
     bytes: int
     nodes_read: int
     each: tuple[VersionFreed, ...]
+
+
+@dataclass(slots=True)
+class Report:
+    """What an expiration did, or on a dry run would do.
+
+    Attributes:
+        version_before: the newest version then.
+        version_after: the version it committed; ``None`` if there was nothing to expire.
+        boundary_before: the oldest version then.
+        boundary_after: the oldest version now.
+        versions_expired: how many versions lie between the two.
+        snapshots_expired: names of the snapshots dropped because they had expired.
+        leftovers: roots that an interrupted run had left, deleted by this one.
+        freed: on a dry run, what only these versions reach; `clean` removes the rest of it.
+        attempted: root files that were to be deleted; each is one of the next three.
+        bytes: size of the deleted roots.
+        failures: some that could not be deleted, with the reason; the next run tries again.
+    """
+
+    root: str
+    dry_run: bool
+    version_before: int
+    version_after: int | None
+    boundary_before: int
+    boundary_after: int
+    versions_expired: int = 0
+    snapshots_expired: tuple[str, ...] = ()
+    leftovers: int = 0
+    freed: Freed | None = None
+    plan: str | None = None
+    attempted: int = 0
+    deleted: int = 0
+    already_gone: int = 0
+    failed: int = 0
+    bytes: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 def freed_by(spark: Session, files: Files, before: Kept, boundary: int, engine: str, progress: Progress) -> Freed:

@@ -14,7 +14,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from pipelines import plans
@@ -25,7 +25,7 @@ from pipelines.kept import Kept, Saved, kept, live_transactions, paths_of, refus
 from pipelines.listing import Listed
 from pipelines.sweep_local import LocalSweep
 from pipelines.sweep_spark import SparkSweep
-from pipelines.sweeping import Foreign, Size, Totals
+from pipelines.sweeping import Report, Totals
 from trinitylake_core import Lakehouse
 from trinitylake_core.commit import now_millis, refuse_foreign
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated
@@ -38,6 +38,8 @@ SPARK_FROM_OBJECTS: Final = 200_000
 _RESTARTS: Final = 5
 _TEMPORARY_AGE_SECONDS: Final = 3600.0
 Sweep: TypeAlias = LocalSweep | SparkSweep
+
+__all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "engine_for", "plan", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,57 +81,6 @@ class Config:
             raise InvalidInput("a plan is carried out as it is: no --dry-run, --plan-to or --inventory with --plan")
 
 
-@dataclass(slots=True)
-class Report:
-    """What a cleaning did, or on a dry run would do.
-
-    Attributes:
-        boundary: the oldest version that was marked; ``version`` the newest.
-        snapshots: snapshots whose trees were marked.
-        transactions: saved transactions that are alive, and whose trees were marked.
-        dead_transactions: those that are not; their files are orphans.
-        listed: everything below the root.
-        nodes_read: nodes read to mark, each once.
-        orphans: what nothing reaches, by kind; ``orphan_files`` and ``orphan_bytes`` sum it up.
-        young: what nothing reaches either, but is younger than the safety age; it stays.
-        unknown_age: the same, of an inventory that does not say the age.
-        foreign: what belongs to somebody else, and stays.
-        attempted: files that were to be deleted; each is one of the next three.
-        bytes: size of the deleted files.
-        failures: some that could not be deleted, with the reason.
-        temporary_removed: temporary files of killed processes that were swept from a local disk.
-        requests: storage requests of this process; those of Spark tasks are ``nodes_read`` and the deletions.
-    """
-
-    root: str
-    version: int
-    boundary: int
-    engine: str
-    dry_run: bool
-    safety_age_seconds: float
-    snapshots: int = 0
-    transactions: int = 0
-    dead_transactions: int = 0
-    listed: Size = field(default_factory=Size)
-    nodes_read: int = 0
-    orphans: dict[str, Size] = field(default_factory=dict)
-    orphan_files: int = 0
-    orphan_bytes: int = 0
-    young: Size = field(default_factory=Size)
-    unknown_age: Size = field(default_factory=Size)
-    foreign: Foreign = field(default_factory=Foreign)
-    plan: str | None = None
-    attempted: int = 0
-    deleted: int = 0
-    already_gone: int = 0
-    failed: int = 0
-    bytes: int = 0
-    failures: dict[str, str] = field(default_factory=dict)
-    temporary_removed: int = 0
-    requests: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
 def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
     """Remove what nothing reaches, or say what that would be.
 
@@ -150,6 +101,11 @@ def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress:
     if report.attempted:
         _LEDGER.info("clean %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
     return report
+
+
+def plan(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
+    """Return what :func:`run` would do, as a report of a dry run. Changes nothing."""
+    return run(spark, lake, replace(config or Config(), dry_run=True), progress)
 
 
 class _Clean:

@@ -1,4 +1,4 @@
-"""What a sweep counts, whichever engine it runs on."""
+"""What a sweep counts and reports, whichever engine it runs on."""
 
 from __future__ import annotations
 
@@ -66,3 +66,54 @@ class Sizes:
     newest: Size = field(default_factory=Size)
     history: Size = field(default_factory=Size)
     nothing: Size = field(default_factory=Size)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a cleaning did, or on a dry run would do.
+
+    Attributes:
+        boundary: the oldest version that was marked; ``version`` the newest.
+        snapshots: snapshots whose trees were marked.
+        transactions: saved transactions that are alive, and whose trees were marked.
+        dead_transactions: those that are not; their files are orphans.
+        listed: everything below the root.
+        nodes_read: nodes read to mark, each once.
+        orphans: what nothing reaches, by kind; ``orphan_files`` and ``orphan_bytes`` sum it up.
+        young: what nothing reaches either, but is younger than the safety age; it stays.
+        unknown_age: the same, of an inventory that does not say the age.
+        foreign: what belongs to somebody else, and stays.
+        attempted: files that were to be deleted; each is one of the next three.
+        bytes: size of the deleted files.
+        failures: some that could not be deleted, with the reason.
+        temporary_removed: temporary files of killed processes that were swept from a local disk.
+        requests: storage requests of this process; those of Spark tasks are ``nodes_read`` and the deletions.
+    """
+
+    root: str
+    version: int
+    boundary: int
+    engine: str
+    dry_run: bool
+    safety_age_seconds: float
+    snapshots: int = 0
+    transactions: int = 0
+    dead_transactions: int = 0
+    listed: Size = field(default_factory=Size)
+    nodes_read: int = 0
+    orphans: dict[str, Size] = field(default_factory=dict)
+    orphan_files: int = 0
+    orphan_bytes: int = 0
+    young: Size = field(default_factory=Size)
+    unknown_age: Size = field(default_factory=Size)
+    foreign: Foreign = field(default_factory=Foreign)
+    plan: str | None = None
+    attempted: int = 0
+    deleted: int = 0
+    already_gone: int = 0
+    failed: int = 0
+    bytes: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    temporary_removed: int = 0
+    requests: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)

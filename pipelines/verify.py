@@ -17,9 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipelines.checks import Finding, Found, LocalChecks, Shape, SparkChecks
+from pipelines.checks import LocalChecks, Shape, SparkChecks
 from pipelines.engine import Progress, Session, refuse_unknown, silent, started
 from pipelines.examine import start
+from pipelines.findings import Finding, Found
 from pipelines.orphans import engine_for
 from pipelines.walk import FOREVER
 from trinitylake_core import Lakehouse

@@ -245,7 +245,7 @@ class Lakehouse(CatalogView):
             version=self._root.version,
             oldest_version=self._root.oldest_version,
             created_at=version_info(self._root).created_at,
-            objects=node.subtree_keys if node.canonical or node.children else len(node.keys),
+            objects=objects_of(node) if node.canonical or node.children else len(node.keys),
             messages=node.subtree_messages if node.canonical or node.children else len(node.buffer),
             root_messages=len(node.buffer),
             height=node.height,

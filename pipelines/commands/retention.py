@@ -8,7 +8,6 @@ from typing import Any
 from pipelines import expiration, orphans, report
 from pipelines import verify as verifying
 from pipelines.ages import parse_age
-from pipelines.checks import Finding
 from pipelines.commands.command import (
     DONE,
     DRY_RUN,
@@ -22,6 +21,7 @@ from pipelines.commands.command import (
     in_order,
     option,
 )
+from pipelines.findings import Finding
 from trinitylake_core.storage import open_storage
 
 SOME_FAILED = 4

@@ -1,4 +1,4 @@
-"""Against ``rclone serve s3``, which accepts ``If-None-Match: *`` and ignores it: every write is refused, reading works."""
+"""``rclone serve s3`` accepts ``If-None-Match: *`` and ignores it: every write is refused there, reading works."""
 
 from __future__ import annotations
 
@@ -113,8 +113,6 @@ def test_nothing_is_created_there(unsafe: Unsafe) -> None:
     with pytest.raises(UnsafeStorage):
         Lakehouse.create(root, storage_options=unsafe.server.options)
     with pytest.raises(UnsafeStorage):
-        upgrade.run(
-            None, unsafe.lake, root, upgrade.Config(engine="local"), storage_options=unsafe.server.options
-        )
+        upgrade.run(None, unsafe.lake, root, upgrade.Config(engine="local"), storage_options=unsafe.server.options)
     left = unsafe.files(root)
     assert [] == [path for path in left if path.startswith("_")]

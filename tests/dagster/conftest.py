@@ -28,9 +28,9 @@ SMALL: dict[str, Any] = {
 Settings = Callable[..., LakehouseSettings]
 
 
-def filled(root: str, commits: int = 6) -> Lakehouse:
+def filled(root: str, commits: int = 6, **more: Any) -> Lakehouse:
     """Return a lakehouse of order 5 whose tree has several levels and whose buffers hold messages."""
-    lake = Lakehouse.create(root, **SMALL)
+    lake = Lakehouse.create(root, **SMALL, **more)
     with lake.transaction() as txn:
         txn.create_namespace("sales")
     for commit in range(commits):
@@ -68,6 +68,6 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture
-def defs(settings: LakehouseSettings, spark: SparkSession) -> dg.Definitions:  # noqa: ARG001 - it has to run
+def defs(settings: LakehouseSettings, spark: SparkSession) -> dg.Definitions:
     """Return the definitions of ``settings``; their runs share the Spark session of all tests."""
     return merged((settings,), spark=SparkResource(keep_running=True))

@@ -23,10 +23,15 @@ lakehouses:
     storage_options: {secret: {env: NOT_SET_ANYWHERE}}
     owners: ["team:data"]
     schedules: {maintenance: "0 3 * * *"}
+    retention: {keep_last: 50, older_than: 3d}
+    orphans: {older_than: 4d}
+    export: {target: s3://nowhere/backup, storage_options: {secret: {env: NOT_SET_ANYWHERE}}}
   - name: web-logs
     root: file:///nowhere/logs
     compaction: {enabled: false}
 """
+ORDER = ("lakehouse_definition", "tree_health", "tree_compaction", "root_version_snapshots")
+JOBS = ("compaction", "export", "maintenance", "restore", "rollback", "upgrade", "verify")
 LOADS = """
 import json, resource, socket, sys, time
 from trinitylake_core.storage.base import BaseStorage
@@ -63,11 +68,11 @@ def test_the_example_in_the_repository_is_valid() -> None:
 def test_names_of_everything() -> None:
     """Whoever changes one of these changes what other people's automations refer to."""
     repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
-    names = ("lakehouse_definition", "root_version_snapshots", "tree_compaction", "tree_health")
+    names = (*ORDER, "version_expiration", "orphan_removal")
     keys = {key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()}
     assert {f"lakehouse/{lake}/{name}" for lake in ("sales", "web-logs") for name in names} == keys
     jobs = {job.name for job in repository.get_all_jobs()} - {"__ASSET_JOB"}
-    assert {f"{lake}_{job}" for lake in ("sales", "web_logs") for job in ("compaction", "maintenance")} == jobs
+    assert {f"{lake}_{job}" for lake in ("sales", "web_logs") for job in JOBS} == jobs
     assert ["sales_maintenance_schedule"] == [each.name for each in repository.schedule_defs]
     assert ["sales_compaction_sensor"] == [each.name for each in repository.sensor_defs]
     checks = {check.to_user_string() for check in repository.asset_graph.asset_check_keys}
@@ -77,15 +82,44 @@ def test_names_of_everything() -> None:
 def test_assets_say_who_they_belong_to_and_what_they_come_from() -> None:
     defs = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses)
     graph = defs.get_repository_def().asset_graph
-    order = ("lakehouse_definition", "tree_health", "tree_compaction", "root_version_snapshots")
-    nodes = [graph.get(dg.AssetKey(["lakehouse", "sales", name])) for name in order]
+    nodes = [graph.get(dg.AssetKey(["lakehouse", "sales", name])) for name in ORDER]
     for before, after in pairwise(nodes):
         assert {before.key} == after.parent_keys
+    expiration = graph.get(dg.AssetKey(["lakehouse", "sales", "version_expiration"]))
+    orphans = graph.get(dg.AssetKey(["lakehouse", "sales", "orphan_removal"]))
+    assert {nodes[1].key, nodes[3].key} == expiration.parent_keys
+    assert {nodes[1].key, expiration.key} == orphans.parent_keys
+    nodes += [expiration, orphans]
     assert {"sales"} == {node.group_name for node in nodes}
     assert all(node.description and list(node.owners) == ["team:data"] for node in nodes)
     assert nodes[0].is_observable
-    assert {"lakehouse_sales"} == nodes[2].pools == nodes[3].pools
+    assert all({"lakehouse_sales"} == node.pools for node in nodes[2:])
     assert not nodes[1].pools
+
+
+def test_maintenance_deletes_only_where_lakehouses_yaml_asks_for_it() -> None:
+    repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
+    selected = {
+        lake: {key.path[-1] for key in repository.get_job(f"{lake}_maintenance").asset_layer.selected_asset_keys}
+        for lake in ("sales", "web_logs")
+    }
+    assert {"sales": {*ORDER, "version_expiration", "orphan_removal"}, "web_logs": {*ORDER}} == selected
+
+
+def test_the_launchpad_is_filled_in_and_pools_and_retries_are_as_told() -> None:
+    """A dry run unless said otherwise; the writing ones wait for each other; what must not be repeated is not."""
+    repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
+    filled_in, pools, retried = {}, {}, {}
+    for name in JOBS[1:2] + JOBS[3:]:
+        job = repository.get_job(f"sales_{name}")
+        (op,) = job.all_node_defs
+        filled_in[name] = job.run_config["ops"][f"lakehouse__sales__{name}"]["config"]
+        pools[name], retried[name] = op.pool, op.retry_policy is not None
+        assert "sales" == job.run_tags["trinitylake/lakehouse"]
+    assert {"rollback", "restore", "upgrade"} == {name for name, each in filled_in.items() if each.get("dry_run")}
+    assert "s3://nowhere/backup/" == filled_in["export"]["target"] == filled_in["upgrade"]["target"]
+    assert {"rollback", "restore"} == {name for name, again in retried.items() if not again}
+    assert {"verify"} == {name for name, pool in pools.items() if pool != "lakehouse_sales"}
 
 
 def test_no_secret_is_in_what_the_webserver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,13 +83,12 @@ def test_every_engine_gives_the_same(spark: SparkSession, place: Place, dirty: F
         assert [] == list(fresh.check())
         assert report.proved
         assert ((report.messages_before or 0) > 0, 0) == (True, report.messages_after)
-    assert {"spark": "spark", "auto: local": "local", "auto: spark": "spark", "local": "local", "few tasks": "spark"} == {
-        name: report.plan.engine for name, report in reports.items()
-    }
+    on_spark = {name for name, report in reports.items() if report.plan.engine == "spark"}
+    assert {"spark", "few tasks", "auto: spark"} == on_spark
     assert 1 == len({report.height_after for report in reports.values()})
 
 
-def test_nothing_to_do_is_no_version(spark: SparkSession, place: Place) -> None:
+def test_nothing_to_do_is_no_version(place: Place) -> None:
     """A compacted lakehouse is left alone, and Spark is not even asked for."""
     lake = _open(place)
     compaction.run(None, lake, compaction.Config(engine="local"))
@@ -161,7 +160,6 @@ def test_only_the_dirty_part_is_read_and_written(
     cold = Lakehouse.open(lake.root, storage_options=FAST)
     report = compaction.run(spark, cold, compaction.Config(engine=engine))
     record_property("nodes", (nodes, report.nodes_read, report.nodes_written))
-    print(f"{engine}: of {nodes} nodes {report.nodes_read} read, {report.nodes_written} written")
     assert nodes > 1200
     assert 0 < report.nodes_read <= 0.03 * nodes
     assert 0 < report.nodes_written <= 0.03 * nodes

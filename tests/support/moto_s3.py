@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import moto.server
+import moto.server as _moto
 from moto.s3.models import s3_backends
 from moto.s3.responses import S3Response
 
@@ -58,13 +58,13 @@ def _with_raw(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iter
 
 def main() -> None:
     """Run the server with the arguments of ``python -m moto.server``."""
-    run_simple = moto.server.run_simple
-    S3Response.put_object = _put_object
-    moto.server.run_simple = lambda host, port, application, **more: run_simple(  # type: ignore[assignment]
-        host, port, _with_raw(application), **more
-    )
-    moto.server.MotoRequestHandler.protocol_version = "HTTP/1.1"
-    moto.server.main(sys.argv[1:])
+    server: Any = _moto
+    response: Any = S3Response
+    run_simple = server.run_simple
+    response.put_object = _put_object
+    server.run_simple = lambda host, port, application, **more: run_simple(host, port, _with_raw(application), **more)
+    server.MotoRequestHandler.protocol_version = "HTTP/1.1"
+    server.main(sys.argv[1:])
 
 
 if __name__ == "__main__":

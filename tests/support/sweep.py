@@ -89,7 +89,7 @@ class Operation:
 
 
 SAVED: Final = "5a5e0000-0000-4000-8000-000000000001"
-SIZES: Final = {"order": 4, "node_file_max_size_bytes": 4500}
+SIZES: Final[dict[str, Any]] = {"order": 4, "node_file_max_size_bytes": 4500}
 
 
 def _empty(directory: Path) -> None:
@@ -183,7 +183,7 @@ def _resume(lake: Lakehouse) -> None:
     lake.resume_transaction(SAVED).commit()
 
 
-def _save_or_publish(open_at: Open, arg: Any, acknowledged: bool) -> None:  # noqa: FBT001
+def _save_or_publish(open_at: Open, arg: Any, acknowledged: bool) -> None:
     lake = Lakehouse.open(open_at(""))
     try:
         _resume(lake)
@@ -191,6 +191,11 @@ def _save_or_publish(open_at: Open, arg: Any, acknowledged: bool) -> None:  # no
         assert not acknowledged, "a saved transaction was acknowledged and is gone"
         _save(lake)
         _resume(lake)
+
+
+def _create(open_at: Open, arg: Any) -> Action:
+    storage = open_at("")
+    return lambda: Lakehouse.create(storage, **SIZES)
 
 
 def _compact(lake: Lakehouse) -> None:
@@ -231,7 +236,7 @@ def _clean(lake: Lakehouse) -> None:
     orphans.run(None, lake, orphans.Config(engine="local", now_millis=now_millis() + 4 * _DAY))
 
 
-def _upgrade(open_at: Open, history: bool) -> Action:  # noqa: FBT001
+def _upgrade(open_at: Open, history: bool) -> Action:
     source = Lakehouse.open(open_at("src/lake/"))
     target = open_at("dst/")
     config = upgrade.Config(history=history, engine="local")
@@ -271,7 +276,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
         Operation(
             "create",
             _empty,
-            lambda open_at, arg: lambda storage=open_at(""): Lakehouse.create(storage, **SIZES),
+            _create,
             done=(AlreadyExists,),
         ),
         Operation("commit", _some, _on(lambda lake: _small_commit(lake.transaction())), done=(AlreadyExists,)),
@@ -311,7 +316,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
             done=(AlreadyExists,),
             expect=lambda log, states: _writes_nodes(log),
         ),
-        Operation("snapshot-drop", _with_snapshot, _on(lambda lake: lake.drop_snapshot("old")), done=(SnapshotNotFound,)),
+        Operation(
+            "snapshot-drop", _with_snapshot, _on(lambda lake: lake.drop_snapshot("old")), done=(SnapshotNotFound,)
+        ),
         Operation(
             "rollback",
             _with_drops,
@@ -425,21 +432,20 @@ class S3Place(Place):
         urllib.request.urlopen(request, timeout=30).close()
 
 
+def _paths(directory: Path) -> set[str]:
+    return {
+        str((Path(above) / name).relative_to(directory)) for above, _, names in os.walk(directory) for name in names
+    }
+
+
 def read_files(directory: Path) -> Files:
     """Return every file below a directory, temporary ones aside."""
-    return {
-        os.path.relpath(os.path.join(above, name), directory): Path(above, name).read_bytes()
-        for above, _, names in os.walk(directory)
-        for name in names
-        if not _TEMPORARY.fullmatch(name)
-    }
+    return {path: (directory / path).read_bytes() for path in _paths(directory) if not _TEMPORARY.search(path)}
 
 
 def write_files(directory: Path, files: Files) -> None:
     """Make the files below a directory exactly these; empty directories may stay."""
-    here = {
-        os.path.relpath(os.path.join(above, name), directory) for above, _, names in os.walk(directory) for name in names
-    }
+    here = _paths(directory)
     for path in here - files.keys():
         (directory / path).unlink()
     for path, data in files.items():
@@ -604,8 +610,8 @@ class Sweep:
         try:
             self._prove(outcome, left)
         except AssertionError as error:
-            kind, path = self.prepared.log[at - 1]
-            error.add_note(f"{self.prepared.operation.name} on {self.place.name}: {mode} at request {at}: {kind} {path}")
+            where = f"{self.prepared.operation.name} on {self.place.name}"
+            error.add_note(f"{where}: {mode} at request {at}: {self.prepared.log[at - 1]}")
             error.add_note(f"acknowledged: {outcome.acknowledged}; error: {outcome.error!r}")
             raise
 
@@ -661,13 +667,15 @@ class Sweep:
         def open_at(path: str) -> Storage:
             return open_storage(f"{copy.as_uri()}/{path}", FAST)
 
+        refused: TrinityLakeError | None = None
         try:
             if operation.repeat is not None:
                 operation.repeat(open_at, arg, outcome.acknowledged)
             else:
                 operation.begin(open_at, arg)()
         except operation.done as error:
-            assert done, f"it was not done, and its repetition says {error!r}"
+            refused = error
+        assert done or refused is None, f"it was not done, and its repetition says {refused!r}"
         uri = (copy / operation.target).as_uri()
         lake = Lakehouse.open(uri, storage_options=FAST)
         found, wanted = state_of(lake), self.prepared.after[-1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import botocore.loaders
 import botocore.session
@@ -18,9 +19,15 @@ from tests.support.lakes import filled, new_lake
 
 __all__ = ["sweep", "writers"]
 
-botocore.loaders.JSONFileLoader.load_file = cache(botocore.loaders.JSONFileLoader.load_file)
-botocore.loaders.JSONFileLoader.__hash__ = lambda self: 0  # type: ignore[method-assign]
-botocore.loaders.JSONFileLoader.__eq__ = lambda self, other: True  # type: ignore[method-assign]
+_load = botocore.loaders.JSONFileLoader().load_file
+
+
+@cache
+def _loaded(path: str) -> Any:
+    return _load(path)
+
+
+botocore.loaders.JSONFileLoader.load_file = lambda self, path: _loaded(path)
 
 
 def _use_everything() -> None:

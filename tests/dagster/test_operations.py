@@ -1,0 +1,189 @@
+"""The jobs that people start by hand, executed by Dagster: rollback, restore, export, verify, upgrade."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_project.factory import merged
+from dagster_project.resources import SparkResource
+from dagster_project.settings import LakehouseSettings
+from tests.dagster.test_assets import STEP, node_file
+from trinitylake_core import Lakehouse
+
+
+def launched(
+    settings: LakehouseSettings, job: str, instance: dg.DagsterInstance, **config: Any
+) -> dg.ExecuteInProcessResult:
+    """Run a job as the launchpad does: what it is filled in with, and some of it changed."""
+    defs = merged((settings,), spark=SparkResource(keep_running=True))
+    resolved = defs.resolve_job_def(f"sales_eu_{job}")
+    step = f"{STEP}{job}"
+    filled_in = resolved.run_config["ops"][step]["config"]
+    run_config = {"ops": {step: {"config": {**filled_in, **config}}}}
+    return resolved.execute_in_process(instance=instance, run_config=run_config, raise_on_error=False)
+
+
+def values(metadata: Any) -> dict[str, Any]:
+    """Return metadata as plain values, tables as rows."""
+    return {
+        name: [record.data for record in each.records] if isinstance(each, dg.TableMetadataValue) else each.value
+        for name, each in metadata.items()
+    }
+
+
+def told(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    """Return the metadata of a job's one step."""
+    assert result.success
+    (event,) = [each for each in result.all_node_events if each.event_type_value == "STEP_OUTPUT"]
+    return values(event.step_output_data.metadata)
+
+
+def failure(result: dg.ExecuteInProcessResult) -> Any:
+    """Return what a failed job says, and shows."""
+    assert not result.success
+    (event,) = result.get_step_failure_events()
+    return event.step_failure_data.user_failure_data
+
+
+@pytest.fixture
+def local(settings: LakehouseSettings) -> LakehouseSettings:
+    """Return settings that need no Spark."""
+    return settings.model_copy(update={"compaction": settings.compaction.model_copy(update={"engine": "local"})})
+
+
+@pytest.mark.spark
+def test_a_rollback_shows_its_plan_and_then_carries_it_out(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, spark: Any
+) -> None:
+    """A dry run unless said otherwise; every change in a table, the log tells them; then one commit."""
+    version = lake.version
+    looked = launched(settings, "rollback", instance, version=version - 1, reason="bad deploy")
+    plan = told(looked)
+    assert (version, version) == (lake.refresh().version, plan["planned_at_version"])
+    assert [("removed", f"t5_{n}") for n in range(10)] == [(row["change"], row["name"]) for row in plan["plan"]]
+    assert [version] == [row["version"] for row in plan["undone"]]
+    assert f"expected_version: {version}" in plan["carry_out"]
+    logged = "\n".join(entry.user_message for entry in instance.all_logs(looked.run_id))
+    assert "removed table sales.t5_0" in logged
+
+    target = {"version": version - 1, "reason": "bad deploy", "expected_version": version}
+    done = told(launched(settings, "rollback", instance, **target, dry_run=False))
+    newest = next(lake.refresh().history(limit=1))
+    assert (version + 1, "rollback", "bad deploy") == (newest.version, newest.operation, newest.reason)
+    assert (version + 1, plan["plan"], "spark") == (done["version_committed"], done["plan"], done["engine"])
+    assert lake.at(version=version - 1).digest() == lake.digest()
+
+    outdated = failure(launched(settings, "rollback", instance, **target | {"version": 0}, dry_run=False))
+    assert "make a new plan with `dry_run: true`" in outdated.description
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"version": 1}, "reason"),
+        ({"reason": "x"}, "one of version, timestamp and snapshot"),
+        ({"reason": "x", "version": 999}, "lists the versions and snapshots that there are"),
+        ({"reason": "x", "version": 1, "engine": "magic"}, "engine must be one of"),
+    ],
+)
+def test_what_cannot_be_rolled_back_fails_with_advice(
+    config: dict[str, Any], said: str, local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    told_what = failure(launched(local, "rollback", instance, **config, dry_run=False))
+    assert said in told_what.description
+    assert lake.version == lake.refresh().version
+
+
+def test_a_cancelled_rollback_does_not_commit(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the signal never came through."""
+    from pipelines import rollback
+
+    plan = rollback.plan
+
+    def cancelled_meanwhile(*args: Any) -> rollback.Report:
+        (at_work,) = instance.get_runs()
+        instance.report_run_canceling(at_work)
+        return plan(*args)
+
+    monkeypatch.setattr(rollback, "plan", cancelled_meanwhile)
+    result = launched(local, "rollback", instance, version=1, reason="x", dry_run=False)
+    assert "the run was cancelled" in failure(result).description
+    assert lake.version == lake.refresh().version
+
+
+@pytest.mark.spark
+def test_a_restore_brings_back_what_matches(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, spark: Any
+) -> None:
+    version = lake.version
+    with lake.transaction() as txn:
+        for number in range(3):
+            txn.drop_table("sales", f"t0_{number}")
+    wanted = {"only": ["sales.t0_1"], "version": version, "reason": "dropped by mistake"}
+    plan = told(launched(settings, "restore", instance, **wanted))
+    assert [{"change": "added", "kind": "table", "namespace": "sales", "name": "t0_1"}] == plan["plan"]
+    assert version + 1 == lake.refresh().version
+    done = told(launched(settings, "restore", instance, **wanted, dry_run=False))
+    assert version + 2 == lake.refresh().version == done["version_committed"]
+    assert {"t0_0", "t0_1", "t0_2"} & set(lake.tables("sales")) == {"t0_1"}
+
+
+def test_a_restore_asks_for_objects(local: LakehouseSettings, instance: dg.DagsterInstance) -> None:
+    said = failure(launched(local, "restore", instance, version=1, reason="x")).description
+    assert "say which objects to restore" in said
+
+
+@pytest.mark.spark
+def test_an_export_is_a_lakehouse_of_its_own(
+    settings: LakehouseSettings, lake: Lakehouse, tmp_path: Path, instance: dg.DagsterInstance, spark: Any
+) -> None:
+    """To the target that lakehouses.yaml names; repeated, it copies nothing again."""
+    target = (tmp_path / "copy").as_uri() + "/"
+    backed_up = settings.model_copy(update={"export": settings.export.model_copy(update={"target": target})})
+    done = told(launched(backed_up, "export", instance))
+    assert (target, lake.version, "spark") == (done["target"], done["version"], done["engine"])
+    assert lake.digest() == Lakehouse.open(target).digest()
+    again = told(launched(backed_up, "export", instance))
+    assert (0, 0) == (again["definitions_copied"], again["nodes_copied"])
+
+
+@pytest.mark.parametrize("job", ["export", "upgrade"])
+def test_where_to_write_to_has_to_be_said(job: str, local: LakehouseSettings, instance: dg.DagsterInstance) -> None:
+    assert "say where to write to" in failure(launched(local, job, instance)).description
+
+
+@pytest.mark.spark
+def test_verify_lists_what_is_broken(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, spark: Any
+) -> None:
+    found = told(launched(settings, "verify", instance, versions="all"))
+    assert (0, lake.version + 1, "spark") == (found["findings"], found["versions"], found["engine"])
+    node_file(lake).write_bytes(b"garbage")
+    broken = failure(launched(settings, "verify", instance))
+    assert "roll back to a version that is whole" in broken.description
+    assert lake.root_node.node.children[0] in {row["file"] for row in values(broken.metadata)["violations"]}
+
+
+@pytest.mark.spark
+def test_an_upgrade_is_dry_until_told(
+    settings: LakehouseSettings, lake: Lakehouse, tmp_path: Path, instance: dg.DagsterInstance, spark: Any
+) -> None:
+    target = tmp_path / "new"
+    wanted = {"target": target.as_uri(), "definition": {"order": 9}}
+    assert "would become" in told(launched(settings, "upgrade", instance, **wanted))["outcome"]
+    assert not target.exists() or not any(target.iterdir())
+    done = told(launched(settings, "upgrade", instance, **wanted, dry_run=False))
+    new = Lakehouse.open(target.as_uri())
+    assert (lake.version, lake.digest(), 9) == (done["version"], new.digest(), new.definition.order)
+
+
+def test_an_upgrade_knows_the_fields_of_a_definition(local: LakehouseSettings, instance: dg.DagsterInstance) -> None:
+    said = failure(launched(local, "upgrade", instance, target="file:///x/y", definition={"odrer": 9})).description
+    assert "there is no field odrer" in said
+    assert "Correct the run configuration" in said

@@ -1,0 +1,156 @@
+"""Snapshots, expiration and removal of orphans, executed by Dagster: what they show, do, and refuse."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import dagster as dg
+import pytest
+
+from dagster_project import assets
+from dagster_project.factory import merged
+from dagster_project.resources import SparkResource
+from dagster_project.settings import LakehouseSettings
+from pipelines import expiration, orphans, snapshot
+from tests.dagster.conftest import filled
+from tests.dagster.test_assets import STEP, metadata, node_file, run
+from trinitylake_core import Lakehouse
+from trinitylake_core.commit import now_millis
+
+HOUR_MILLIS = 3_600_000
+
+
+def directory(lake: Lakehouse) -> Path:
+    return Path(unquote(urlsplit(lake.root).path))
+
+
+def files(lake: Lakehouse) -> set[str]:
+    return {str(path.relative_to(directory(lake))) for path in directory(lake).rglob("*") if path.is_file()}
+
+
+@pytest.fixture(autouse=True)
+def in_ten_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What deletes thinks that ten days have passed: every version and every file is old enough."""
+    for job in (expiration, orphans):
+        monkeypatch.setattr(job, "now_millis", lambda: now_millis() + 240 * HOUR_MILLIS)
+
+
+@pytest.fixture
+def kept(settings: LakehouseSettings) -> LakehouseSettings:
+    """Return settings that keep two versions, a snapshot a day, and no orphan that is older than a day."""
+    return with_policies(settings, engine="local")
+
+
+def with_policies(settings: LakehouseSettings, **compaction: Any) -> LakehouseSettings:
+    raw = {
+        "name": settings.name,
+        "root": settings.root,
+        "spark": {"master": "local[2]"},
+        "compaction": compaction,
+        "snapshots": {"daily": {"keep": 1}},
+        "retention": {"keep_last": 2, "older_than": "8d"},
+        "orphans": {"older_than": "1d"},
+    }
+    return LakehouseSettings.model_validate(raw)
+
+
+def materialised(
+    settings: LakehouseSettings, names: set[str], instance: dg.DagsterInstance, **config: Any
+) -> dg.ExecuteInProcessResult:
+    """Materialise some assets of the lakehouse in one run, as the UI does."""
+    defs = merged((settings,))
+    keys = [assets.key(settings, name) for name in names]
+    ops = {f"{STEP}{name}": {"config": config} for name in names & {assets.EXPIRATION, assets.ORPHANS}}
+    job = defs.get_repository_def().get_job("__ASSET_JOB").get_subset(asset_selection=set(keys))
+    return job.execute_in_process(instance=instance, run_config={"ops": ops}, raise_on_error=False)
+
+
+@pytest.mark.spark
+def test_maintenance_keeps_snapshots_and_history_as_told(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, spark: Any
+) -> None:
+    """With Spark: compacted, the day's snapshot made, all but the newest versions expired, their files gone."""
+    digest, before = lake.digest(), lake.version
+    policies = with_policies(settings, engine="spark")
+    result = run(merged((policies,), spark=SparkResource(keep_running=True)), "maintenance", instance)
+    assert result.success
+    compacted, snapped, expired = before + 1, before + 2, before + 3
+    today = snapshot.name_of("daily", datetime.now(UTC))
+    shown = metadata(result, assets.SNAPSHOTS)
+    assert (today, 1, snapped) == (shown["created"], shown["snapshots"], shown["newest_version"])
+    assert today == shown["snapshot_list"][0]["name"]
+
+    done = metadata(result, assets.EXPIRATION)
+    assert (compacted, compacted, expired) == (
+        done["versions_expired"], done["oldest_version"], done["version_committed"],
+    )  # fmt: skip
+    assert {"root"} == {row["kind"] for row in done["plan"]}
+    assert compacted == done["plan_files"] == done["files_deleted"]
+    assert list(range(compacted)) == [row["version"] for row in done["freed_by_version"]]
+
+    gone = metadata(result, assets.ORPHANS)
+    assert gone["plan_files"] == gone["files_deleted"] == len(gone["plan"]) > 0
+    assert (0, "spark", False) == (gone["failed"], gone["engine"], gone["dry_run"])
+    assert not files(lake) & {row["path"] for row in gone["plan"]}
+    newest = lake.refresh()
+    assert (expired, digest, []) == (newest.version, newest.digest(), list(newest.check()))
+    assert [today] == [each.name for each in newest.snapshots()]
+
+
+def test_dry_runs_show_the_plan_and_change_nothing(
+    kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    before = files(lake)
+    result = materialised(kept, {assets.EXPIRATION, assets.ORPHANS}, instance, dry_run=True)
+    assert (True, before) == (result.success, files(lake))
+    planned = metadata(result, assets.EXPIRATION)
+    assert (True, lake.version - 1, 0) == (planned["dry_run"], planned["plan_files"], planned["files_deleted"])
+    assert "would expire" in planned["outcome"]
+    assert planned["bytes_freed"] >= sum(row["bytes"] for row in planned["plan"]) > 0
+    assert "would be removed" in metadata(result, assets.ORPHANS)["outcome"]
+
+
+def test_done_twice_does_nothing_more(kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance) -> None:
+    """What a retry would find."""
+    both = {assets.EXPIRATION, assets.ORPHANS}
+    assert materialised(kept, both, instance).success
+    version = lake.refresh().version
+    again = materialised(kept, both, instance)
+    assert (True, version) == (again.success, lake.refresh().version)
+    assert (0, 0) == tuple(metadata(again, name)["files_deleted"] for name in (assets.EXPIRATION, assets.ORPHANS))
+
+
+def test_a_failing_integrity_check_blocks_everything_that_deletes(
+    kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """In the run that checks, and also in later ones that do not; until the check passes again."""
+    broken = node_file(lake)
+    whole = broken.read_bytes()
+    broken.write_bytes(b"garbage")
+    before = files(lake)
+    deleting = {assets.EXPIRATION, assets.ORPHANS}
+    for names in ({assets.HEALTH, *deleting}, {assets.EXPIRATION}, {assets.ORPHANS}):
+        result = materialised(kept, names, instance)
+        assert (False, before) == (result.success, files(lake))
+        done = {event.asset_key.path[-1] for event in result.get_asset_materialization_events() if event.asset_key}
+        assert not done & deleting
+    (failure,) = result.get_step_failure_events()
+    assert "the last integrity check of this lakehouse failed" in str(failure.event_specific_data)
+    broken.write_bytes(whole)
+    assert materialised(kept, {assets.HEALTH, *deleting}, instance).success
+    assert files(lake) != before
+
+
+def test_what_the_owner_forbids_fails_with_advice(
+    settings: LakehouseSettings, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    guarded = filled((tmp_path / "guarded").as_uri(), properties={"maintenance.delete.enabled": "false"})
+    kept = with_policies(settings.model_copy(update={"root": guarded.root}), engine="local")
+    before = files(guarded)
+    result = materialised(kept, {assets.ORPHANS}, instance)
+    (failure,) = result.get_step_failure_events()
+    assert "maintenance.delete.enabled=false" in str(failure.event_specific_data)
+    assert (before, 0) == (files(guarded), len(result.get_step_skipped_events()))
