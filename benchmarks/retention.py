@@ -31,6 +31,7 @@ _DAY = 86_400_000
 _PAGE = 4096
 _FAST = {"durable": False}
 _CHANGES = 40
+_JOBS = (("verify", "spark"), ("plan", "local"), ("clean", "spark"), ("expire", "local"))
 
 
 def build(root: str, objects: int, versions: int, orphaned: int) -> None:
@@ -144,6 +145,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--objects", type=int, default=1_000_000)
     parser.add_argument("--versions", default="200,1000")
     parser.add_argument("--orphans", type=int, default=100_000)
+    parser.add_argument("--jobs", default=",".join(f"{job}:{engine}" for job, engine in _JOBS))
     parser.add_argument("--one")
     parser.add_argument("--engine")
     parser.add_argument("--root")
@@ -159,7 +161,7 @@ def main(arguments: list[str]) -> None:
             build(root, options.objects, versions, options.orphans)
             print(f"{versions} versions built in {time.perf_counter() - begun:.0f} s", file=sys.stderr)
             nodes = node_files(root) - options.orphans // 2
-            for job, engine in (("verify", "spark"), ("plan", "local"), ("clean", "spark"), ("expire", "local")):
+            for job, engine in (each.split(":") for each in options.jobs.split(",")):
                 found = measured(job, engine, root)
                 figures[f"{job}, {engine}, {versions} versions"] = {"node files": nodes, **found}
                 print(json.dumps({f"{job} {engine} {versions}": found}), file=sys.stderr)

@@ -71,7 +71,7 @@ def rollback(call: Call) -> Result:
         engine=options.engine,
     )
     done = rolling_back.run(call.spark, call.open(), config, call.progress)
-    read = f"{done.nodes_checked} nodes and {done.definitions_checked} definitions read, all intact"
+    read = f"{done.nodes_checked} nodes below the root and {done.definitions_checked} definitions read, all intact"
     then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
     if done.version_after is None:
         first = f"dry run, nothing changed: version {done.version_before + 1} would say what {then} says"

@@ -669,7 +669,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
 
     def make(error: BaseException) -> None:
         def fail(_: object) -> Result:
-            print("noise")  # noqa: T201
+            print("noise")
             raise error
 
         monkeypatch.setitem(COMMANDS, "fail", Command("fail ROOT", "fail", "trinitylake fail x", fail))
