@@ -23,7 +23,7 @@ def _every_one(requests: int) -> int:
 
 
 def _some(requests: int) -> int:
-    return max(3, requests // 6)
+    return max(3, requests // 4)
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +65,7 @@ def test_on_disk(name: str, run: Run) -> None:
 @pytest.mark.s3
 @names
 def test_on_s3_sampled(name: str, moto_server: S3Server, run: Run) -> None:
-    """A third of the points, or six of each kind; each way of disturbing begins at another request."""
+    """A third of the points, or four of each kind; each way of disturbing begins at another request."""
     run(OPERATIONS[name], S3Place(moto_server), _some)
 
 

@@ -38,7 +38,7 @@ def test_compaction_on_s3_with_credentials_from_the_environment(
         "spark": {"master": "local[2]"},
         "storage_options": moto_server.options | given,
     }
-    (digest, messages), secrets = (lake.digest(), lake.stats().messages), (KEY, SECRET)
+    digest, messages, secrets = lake.refresh().digest(), lake.stats().messages, (KEY, SECRET)
     assert messages
     settings = LakehouseSettings.model_validate(stanza)
     defs = merged((settings,), spark=SparkResource(keep_running=True))
