@@ -39,6 +39,8 @@ from trinitylake_core.subtree import heaviest_children
 from trinitylake_core.versions import Root, Versions
 
 _LOG = logging.getLogger(__name__)
+_STALLED_MILLIS = 12 * 3600 * 1000
+"""Half of the youngest age at which `clean` removes files without being told to."""
 MAX_ATTEMPTS = 100
 """How often a lost race is tried again before the commit gives up."""
 _BACKOFF_SECONDS = 0.005
@@ -139,9 +141,9 @@ def commit(
     """
     refuse_foreign(files, base)
     files.refuse_unsafe(base)
-    lifetime = _Lifetime(
-        now_millis() if began_at_millis is None else began_at_millis, files.definition(base).txn_ttl_millis
-    )
+    now = now_millis()
+    began = now if began_at_millis is None else began_at_millis
+    lifetime = _Lifetime(began, files.definition(base).txn_ttl_millis, writing_since_millis=now)
     for attempt in range(attempts):
         lifetime.refuse_expired()
         root = _attempt(files, base, change, lifetime)
@@ -167,8 +169,14 @@ class _Lifetime:
 
     began_at_millis: int
     ttl_millis: int
+    writing_since_millis: int
 
     def refuse_expired(self) -> None:
+        """Raise ``TransactionExpired`` past the time to live, or when what was written may be taken for orphans."""
+        if now_millis() >= self.writing_since_millis + _STALLED_MILLIS:
+            raise TransactionExpired(
+                "the commit stood still for half a day, and its files may be gone; begin a new one"
+            )
         if now_millis() >= self.began_at_millis + self.ttl_millis:
             raise TransactionExpired("the transaction is past its time to live (txn_ttl_millis); begin a new one")
 

@@ -348,9 +348,13 @@ class Transaction(CatalogView):
         return version
 
     def _write_definitions(self) -> None:
-        self._written |= self._definitions.keys()
-        self._files.storage.write_many((path, encode(each)) for path, (_, each) in self._definitions.items())
-        self._definitions.clear()
+        """Write the definitions; those of an earlier try again, for `clean` may have taken them for orphans."""
+        files = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
+        again = self._written & files.keys()
+        self._written |= files.keys()
+        for path in again:
+            self._files.storage.replace(path, files[path])
+        self._files.storage.write_many((path, data) for path, data in files.items() if path not in again)
 
     def save(self) -> str:
         """Store the transaction for another process to resume by its ID, and end it here.

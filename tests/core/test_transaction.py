@@ -621,3 +621,32 @@ def test_strict_mode_proves_the_root_before_it_is_created(tmp_path: Path) -> Non
         txn.commit()
     assert "I12" == refused.value.invariant
     assert 1 == lake.refresh().version
+
+
+def test_a_commit_that_is_tried_again_writes_its_definitions_again(tmp_path: Path) -> None:
+    """Orphan removal may have taken them in between: nothing reached them."""
+    lake = Lakehouse.create(f"file://{tmp_path}/lake")
+    txn = lake.transaction()
+    txn.create_namespace("a")
+    attach(lake.storage, FaultPlan("fail_from", 2))
+    with pytest.raises(StorageError):
+        txn.commit()
+    detach(lake.storage)
+    for path in tmp_path.glob("lake/*/*/*/*.binpb"):
+        path.unlink()
+    assert 1 == txn.commit()
+    assert [] == list(lake.refresh().check(definitions=True))
+
+
+def test_a_commit_that_stood_still_for_half_a_day_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, other = (Lakehouse.create(f"file://{tmp_path}/lake"), Lakehouse.open(f"file://{tmp_path}/lake"))
+    with other.transaction() as txn:
+        txn.create_namespace("first")
+    late = lake.transaction()
+    late.create_namespace("late")
+    now = commit.now_millis()
+    ticks = iter([now, now, now])
+    monkeypatch.setattr(commit, "now_millis", lambda: next(ticks, now + 13 * 3600 * 1000))
+    with pytest.raises(TransactionExpired):
+        late.commit()
+    assert ["first"] == Lakehouse.open(lake.root).namespaces()

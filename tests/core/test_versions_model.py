@@ -19,7 +19,7 @@ Model = dict[tuple[str, str | None], str]
 """What one version means: a mark no two definitions share, by namespace and name."""
 NAMESPACES = ("a", "b", "c")
 PATTERNS = ("a", "a.*", "*.t1", "b.t2", "*", "c.t?", "b*")
-KINDS = ("commit", "commit", "commit", "compact", "snapshot", "drop", "rollback", "restore")
+KINDS = ("commit", "commit", "commit", "cascade", "compact", "snapshot", "drop", "rollback", "restore", "restore")
 STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 999), st.integers(0, 999)), min_size=3, max_size=14)
 
 
@@ -59,13 +59,18 @@ class _World:
                 elif (a + b + number) % 3:
                     txn.alter_table(namespace, name, properties={"mark": mark})
                     model[namespace, name] = mark
-                elif number == 5:
-                    txn.drop_namespace(namespace, cascade=True)
-                    model = {key: value for key, value in model.items() if key[0] != namespace}
                 else:
                     txn.drop_table(namespace, name)
                     del model[namespace, name]
         self.versions.append(model)
+
+    def cascade(self, a: int, b: int) -> None:
+        there = sorted({namespace for namespace, _ in self.now})
+        if there:
+            gone = there[a % len(there)]
+            with self.lake.transaction() as txn:
+                txn.drop_namespace(gone, cascade=True)
+            self.versions.append({key: mark for key, mark in self.now.items() if key[0] != gone})
 
     def compact(self, a: int, b: int) -> None:
         if self.lake.refresh().stats().messages:
