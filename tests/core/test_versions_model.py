@@ -71,6 +71,9 @@ class _World:
             with self.lake.transaction() as txn:
                 txn.drop_namespace(gone, cascade=True)
             self.versions.append({key: mark for key, mark in self.now.items() if key[0] != gone})
+            if b % 2:  # what this is for
+                before = len(self.versions) - 2
+                self.bring_back({"version": before}, before, f"{gone}.t*", exact=bool(b % 4 == 1))
 
     def compact(self, a: int, b: int) -> None:
         if self.lake.refresh().stats().messages:
@@ -108,13 +111,14 @@ class _World:
             self.versions.append(self.versions[version])
 
     def restore(self, a: int, b: int) -> None:
-        how, version = self.target(a, b)
-        pattern, exact = PATTERNS[b % len(PATTERNS)], bool(a % 2)
-        call: Callable[[], object] = lambda: self.lake.restore(  # noqa: E731
+        self.bring_back(*self.target(a, b), PATTERNS[b % len(PATTERNS)], exact=bool(a % 2))
+
+    def bring_back(self, how: dict[str, object], version: int, pattern: str, *, exact: bool) -> None:
+        call: Callable[[], object] = lambda: self.lake.refresh().restore(  # noqa: E731
             pattern,
-            **how,
+            **how,  # type: ignore[arg-type]
             reason="model",
-            exact=exact,  # type: ignore[arg-type]
+            exact=exact,
         )
         expected = restored(self.now, self.versions[version], pattern, exact=exact)
         if isinstance(expected, type):
