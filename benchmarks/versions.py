@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import lakes, report
-from pipelines import diffing, export, rollback
+from pipelines import compaction, diffing, export, rollback
 from pipelines.engine import Session
 from pipelines.session import get_session, stop_session
-from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.definitions import encode, namespace_def, table_def
 from trinitylake_core.locations import optimised, root_path
@@ -28,6 +27,7 @@ from trinitylake_core.versions import from_millis
 
 _SPACE = uuid.UUID(int=4)
 _VERSIONS = 10_000
+_LOCAL = compaction.Config(engine="local")
 Figures = dict[str, Any]
 
 
@@ -79,10 +79,10 @@ def reached(lake: Lakehouse) -> set[str]:
 
 def compared(lake: Lakehouse, objects: int, changes: int) -> Figures:
     """Commit changes all over the keys, compact, and compare the versions before and after."""
-    compacted(lake.refresh())
+    compaction.run(None, lake.refresh(), _LOCAL)
     before = lake.refresh().version
     lakes.change(lake, objects, changes)
-    compacted(lake)
+    compaction.run(None, lake.refresh(), _LOCAL)
     after = lake.refresh().version
     differ = len(reached(lake.at(version=before)) ^ reached(lake.at(version=after)))
     cold = Lakehouse.open(lake.root)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from pipelines.bounded import by_weight, on_disk
 from pipelines.contents import Contents, Piece, pieces
 from pipelines.engine import Progress
 from pipelines.examine import EXPECTED, Row, examined, merged
@@ -201,7 +202,7 @@ class SparkChecks:
         expected = self._spark.createDataFrame(rows, _START_DDL)
         while True:
             level = expected.repartition(self._tasks).mapInArrow(_nodes_task(self._spec, self._shape), _EXAMINED_DDL)
-            levels.append(level.persist())
+            levels.append(on_disk(level))
             with own_errors():
                 told = levels[-1].agg(f.count("*"), f.max("height")).first()
             self._found.rows(self._collected(levels[-1].select(f.inline("found"))))
@@ -280,12 +281,16 @@ def _nodes_task(where: tuple[str, Mapping[str, Any]], shape: Shape) -> Task:
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = open_storage(*where)
         for batch in batches:
-            rows = batch.to_pylist()
-            for begin in range(0, len(rows), _READ_AHEAD):
-                results = list(node_pass(storage, shape, rows[begin : begin + _READ_AHEAD]))
-                yield pa.RecordBatch.from_pylist(results, schema=_EXAMINED)
+            for begin in range(0, batch.num_rows, _READ_AHEAD):
+                rows = batch.slice(begin, _READ_AHEAD).to_pylist()
+                for results in by_weight(node_pass(storage, shape, rows), _weight):
+                    yield pa.RecordBatch.from_pylist(results, schema=_EXAMINED)
 
     return check
+
+
+def _weight(result: Row) -> int:
+    return 1 + len(result["children"]) + len(result["found"])
 
 
 def _contents_task(where: tuple[str, Mapping[str, Any]], shape: Shape, *, definitions: bool) -> Task:

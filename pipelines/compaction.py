@@ -254,8 +254,8 @@ class _Work:
             compacted_version=self.base.version,
             engine=planned.engine,
         )
-        change = Compacted(node, summary, before_create=self.config.before_commit)
-        root = commit(self.files, self.base, change)
+        change = Compacted(node, summary)
+        root = commit(self.files, self.base, change, before_commit=self.config.before_commit)
         self.rebased_over = change.rebased_over
         return root
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from pipelines.bounded import on_disk
 from pipelines.engine import Progress, Session, refuse_unknown, silent, started
 from pipelines.session import session_parallelism, ship_packages
 from pipelines.taskerrors import own_errors
@@ -124,7 +125,7 @@ class _Work:
         rows = [(number, span.lo, span.hi) for number, span in enumerate(spans)]
         work = _task(_side(self.old), _side(self.new))
         frame = spark.createDataFrame(rows, _SPANS_DDL).repartitionById(len(spans), "span")
-        found = frame.mapInArrow(work, _OUTPUT_DDL).persist()
+        found = on_disk(frame.mapInArrow(work, _OUTPUT_DDL))
         with own_errors():
             progress("compare", found.count(), None)
         try:

@@ -26,6 +26,10 @@ def silent(phase: str, done: int, total: int | None) -> None:
     del phase, done, total
 
 
+def go_on() -> None:
+    """Stop nothing: what is called before a commit where nobody wants to be asked."""
+
+
 def refuse_unknown(engine: str) -> None:
     """Raise ``InvalidInput`` for an engine that does not exist."""
     if engine not in ENGINES:

@@ -14,14 +14,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from pipelines import plans
 from pipelines.ages import DAY, millis, shown
 from pipelines.deleting import Deleted, delete
-from pipelines.engine import Progress, Session, refuse_unknown, silent
+from pipelines.engine import Progress, Session, go_on, refuse_unknown, silent
 from pipelines.freeing import Report, freed_by
 from pipelines.kept import Kept, kept, refuse_guarded
 from pipelines.listing import ROOT, Listed, listed
@@ -56,6 +56,8 @@ class Config:
         plan: URI of a plan to carry out, if it still holds.
         plan_options: storage options for these two; by default those of the lakehouse.
         now_millis: the time, for tests.
+        before_commit: called right before the root is created, before the boundary file is advanced, and before
+            roots are deleted; raising there gives the rest up.
     """
 
     engine: str = "spark"
@@ -67,6 +69,7 @@ class Config:
     plan: str | None = None
     plan_options: Mapping[str, Any] | None = None
     now_millis: int | None = None
+    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -114,6 +117,7 @@ class _Expiration:
         self.spark = spark
         self.files = lake.files
         self.config = config
+        self.still_wanted = config.before_commit or go_on
         self.progress = progress
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.before = lake.storage.counts.snapshot()
@@ -144,8 +148,10 @@ class _Expiration:
         if boundary > self.oldest or report.snapshots_expired:
             self.commit(boundary)
             self.lap("commit")
+        self.still_wanted()
         self.advance_boundary(max(boundary, self.oldest))
         self.lap("boundary")
+        self.still_wanted()
         self.delete_roots()
         self.lap("delete")
         return self.done()
@@ -237,7 +243,8 @@ class _Expiration:
         count = boundary - self.oldest
         told = {"versions_expired": count, "first_expired": self.oldest, "oldest_version": boundary}
         summary = facts(reason=self.config.reason, **told)
-        root = commit(self.files, self.kept.newest, Expired(self.files, boundary, summary, self.edited))
+        change = Expired(self.files, boundary, summary, self.edited)
+        root = commit(self.files, self.kept.newest, change, before_commit=self.still_wanted)
         self.report.version_after = root.version
 
     def edited(self, definition: LakehouseDef) -> tuple[LakehouseDef, dict[str, Any]]:

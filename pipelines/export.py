@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from pipelines.bounded import on_disk
 from pipelines.copying import copy_new, copy_new_on_spark
-from pipelines.engine import Progress, Session, refuse_unknown, silent, started
+from pipelines.engine import Progress, Session, go_on, refuse_unknown, silent, started
 from pipelines.taskerrors import own_errors
-from pipelines.walk import FOREVER, Start, Target, starts_frame, walk_local, walk_on_spark
+from pipelines.walk import FOREVER, SparkWalk, Start, Target, starts_frame, walk_local, walk_on_spark
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import decode_definition
 from trinitylake_core.changes import definition_rows
@@ -71,6 +72,8 @@ class Config:
         engine: ``spark``, ``local`` or ``auto``: Spark from ``spark_from_files`` files on.
         dry_run: plan, print, change nothing.
         spark_from_files: where ``auto`` changes from this process to Spark.
+        before_commit: called before the roots are created at the target, and before older ones are removed there;
+            raising there gives the rest up.
     """
 
     version: int | None = None
@@ -78,6 +81,7 @@ class Config:
     engine: str = "spark"
     dry_run: bool = False
     spark_from_files: int = 20_000
+    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -191,6 +195,7 @@ class _Export:
         self.source = source
         self.target = target
         self.config = config
+        self.still_wanted = config.before_commit or go_on
         self.progress = progress
         self.order = source.definition.order
         self.version = source.version
@@ -354,7 +359,9 @@ class _Export:
         nodes, more, again = todo.copy(_NODE)
         self.requests += requests + again
         self.lap("nodes")
+        self.still_wanted()
         created, rest = self.create_roots(found)
+        self.still_wanted()
         removed = self.finish(found)
         self.lap("roots")
         return {
@@ -456,7 +463,7 @@ class _Export:
         with own_errors():
             walked = Target(self.source.storage, self.order)
             walk = walk_on_spark(spark, walked, starts_frame(spark, self.starts()), self.progress)
-        frame = self.compared(spark, walk.nodes()).persist()
+        frame = on_disk(self.compared(spark, walk))
         missing = f.col("there").isNull() | f.col("size").isNull() | (f.col("there") != f.col("size"))
         rows = frame.groupBy("kind").agg(
             f.count("*").alias("files"),
@@ -500,15 +507,15 @@ class _Export:
         _refuse_missing(self.source.root, [path for path in paths if path not in known])
         return known
 
-    def compared(self, spark: SparkSession, nodes: DataFrame) -> DataFrame:
+    def compared(self, spark: SparkSession, walk: SparkWalk) -> DataFrame:
         """Return every file that is reached: path, kind, its size at the source and at the target."""
         from pyspark.sql import functions as f
 
         roots = f.col("path").rlike(r"^_[01]+\.ipc$")
-        files = nodes.select(f.explode("files").alias("path")).distinct()
+        files = walk.named().select("path").distinct()
         if self.left_out():
             files = files.where(~f.col("path").isin(sorted(self.left_out())))
-        reached = nodes.where(~roots).select("path", f.lit(_NODE).alias("kind"), f.col("bytes").alias("walked"))
+        reached = walk.nodes().where(~roots).select("path", f.lit(_NODE).alias("kind"), f.col("bytes").alias("walked"))
         named = files.select("path", f.lit(_DEFINITION).alias("kind"), f.lit(None).cast("bigint").alias("walked"))
         here = _listing(spark, self.source.storage)
         there = _listing(spark, self.target).withColumnRenamed("size", "there")

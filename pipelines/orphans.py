@@ -13,14 +13,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from pipelines import plans
 from pipelines.ages import DAY, millis, shown
 from pipelines.deleting import Deleted
-from pipelines.engine import Progress, Session, refuse_unknown, silent, started
+from pipelines.engine import Progress, Session, go_on, refuse_unknown, silent, started
 from pipelines.kept import Kept, Saved, kept, live_transactions, paths_of, refuse_guarded
 from pipelines.listing import Listed
 from pipelines.sweep_local import LocalSweep
@@ -56,6 +56,7 @@ class Config:
         plan: URI of a plan to carry out, if it still holds.
         plan_options: storage options for these three; by default those of the lakehouse.
         now_millis: the time, for tests.
+        before_commit: called right before anything is deleted; raising there deletes nothing.
     """
 
     engine: str = "spark"
@@ -67,6 +68,7 @@ class Config:
     plan: str | None = None
     plan_options: Mapping[str, Any] | None = None
     now_millis: int | None = None
+    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -114,6 +116,7 @@ class _Clean:
     def __init__(self, spark: Session, lake: Lakehouse, config: Config, progress: Progress) -> None:
         self.files = lake.files
         self.config = config
+        self.still_wanted = config.before_commit or go_on
         self.now = now_millis() if config.now_millis is None else config.now_millis
         newest = self.files.versions.latest(self.files.tip.version)
         self.files.saw(newest)
@@ -193,7 +196,9 @@ class _Clean:
             self.sweep.mark(starts, saved_again.paths)
             self.told(self.sweep.subtract_again())
         self.lap("mark again")
+        self.still_wanted()
         self.record(self.sweep.act())
+        self.still_wanted()
         age = max(self.config.older_than_seconds, _TEMPORARY_AGE_SECONDS)
         self.report.temporary_removed = self.files.storage.sweep_temporary(age)
         self.lap("delete")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from pipelines.bounded import by_weight, on_disk
 from pipelines.engine import Progress, Session, silent, started
 from pipelines.session import session_parallelism, ship_packages
 from pipelines.taskerrors import own_errors
@@ -167,12 +168,12 @@ def _check_on_spark(
     definition = files.definition(root)
     order, most = definition.order, 3 * session_parallelism(spark)
     top = _node_row(root.node, root.path, (None, None), 0, order)
-    level = spark.createDataFrame(pa.Table.from_pylist([top], schema=_LEVEL)).persist()
+    level = spark.createDataFrame(pa.Table.from_pylist([top], schema=_LEVEL))
     levels, found, waiting = [level], [_violation(each) for each in top["problems"]], len(root.node.children)
     for depth in range(1, (root.node.height or 0) + 1):
         tasks = max(1, min(most, -(-waiting // _READ_AHEAD)))
         children = level.select(f.explode("children").alias("child")).select("child.*").repartition(tasks)
-        level = children.mapInArrow(_level_task(*files.storage.spec(), order, depth), _LEVEL_DDL).persist()
+        level = on_disk(children.mapInArrow(_level_task(*files.storage.spec(), order, depth), _LEVEL_DDL))
         levels.append(level)
         count, waiting, problems = _summed(level, checked)
         checked.nodes += count
@@ -225,7 +226,7 @@ def _entries_on_spark(files: Files, codec: KeyCodec, levels: Sequence[DataFrame]
     every = [level.select(f.explode("entries").alias("entry")).select("entry.*") for level in levels]
     newest = reduce(lambda one, two: one.unionByName(two), every).groupBy("key")
     meant = newest.agg(f.min_by("value", "age").alias("value")).where(f.col("value").isNotNull())
-    seen = meant.mapInArrow(_entries_task(*files.storage.spec(), codec), _FOUND_DDL).persist()
+    seen = on_disk(meant.mapInArrow(_entries_task(*files.storage.spec(), codec), _FOUND_DDL))
     found = _counted(seen, checked)
     needed = seen.where(f.col("what") == _NEEDED)
     orphans = needed.join(seen.where(f.col("what") == _EXISTS).select("file"), "file", "left_anti").limit(SHOWN)
@@ -265,14 +266,18 @@ def _level_task(uri: str, options: Mapping[str, Any], order: int, depth: int) ->
     def check_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = open_storage(uri, options)
         for batch in batches:
-            rows = batch.to_pylist()
-            for start in range(0, len(rows), _READ_AHEAD):
-                part = rows[start : start + _READ_AHEAD]
+            for start in range(0, batch.num_rows, _READ_AHEAD):
+                part = batch.slice(start, _READ_AHEAD).to_pylist()
                 contents = storage.read_many([row["path"] for row in part])
-                checked = [_checked(row, data, order, depth) for row, (_, data) in zip(part, contents, strict=True)]
-                yield pa.RecordBatch.from_pylist(checked, schema=_LEVEL)
+                checked = (_checked(row, data, order, depth) for row, (_, data) in zip(part, contents, strict=True))
+                for rows in by_weight(checked, _weight):
+                    yield pa.RecordBatch.from_pylist(rows, schema=_LEVEL)
 
     return check_partition
+
+
+def _weight(row: Mapping[str, Any]) -> int:
+    return 1 + len(row["children"]) + len(row["entries"])
 
 
 def _checked(row: Mapping[str, Any], data: bytes | FileMissing, order: int, depth: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -29,6 +29,7 @@ class Config:
         dry_run: prove the definitions and name every change; write nothing.
         engine: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` definitions on.
         spark_from_files: where ``auto`` changes from this process to Spark.
+        before_commit: called right before the root is created; raising there gives the restore up.
     """
 
     only: Sequence[str] = ()
@@ -40,6 +41,7 @@ class Config:
     dry_run: bool = False
     engine: str = "spark"
     spark_from_files: int = 20_000
+    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -91,6 +93,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         dry_run=config.dry_run,
         preflight=preflight.definitions,
         differ=diffing.differ(spark, lake.files, compare),
+        before_commit=config.before_commit,
     )
     if done.version_after is not None:
         lake.refresh()

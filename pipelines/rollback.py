@@ -7,6 +7,7 @@ before the commit, and names what would change.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -32,6 +33,7 @@ class Config:
         expected_version: the newest version that the plan you looked at was made for.
         engine: of the pre-flight: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` files on.
         spark_from_files: where ``auto`` changes from this process to Spark.
+        before_commit: called right before the root is created; raising there gives the rollback up.
     """
 
     version: int | None = None
@@ -43,6 +45,7 @@ class Config:
     expected_version: int | None = None
     engine: str = "spark"
     spark_from_files: int = 20_000
+    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -100,6 +103,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         expected_version=config.expected_version,
         preflight=preflight,
         differ=diffing.differ(spark, lake.files, diffing.Config(_of_diff(config.engine))),
+        before_commit=config.before_commit,
     )
     checked, spent = preflight.checked, lake.storage.counts - before
     on_spark = checked.engine == "spark"

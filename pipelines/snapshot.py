@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pipelines import export
@@ -31,6 +31,15 @@ class Due:
 
     create: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A period whose snapshot should be there by now: its name, and the newest one there is."""
+
+    period: str
+    name: str
+    newest: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,21 @@ def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: dat
     return Due(tuple(name for name in create if name not in drop), tuple(sorted(set(drop) & set(kept))))
 
 
+def overdue(graces: Mapping[str, timedelta], snapshots: Iterable[SnapshotInfo], now: datetime) -> list[Overdue]:
+    """Return the periods that have begun longer ago than their grace, and neither they nor later ones have a snapshot.
+
+    Pure. Raises ``InvalidInput`` for an unknown period.
+    """
+    kept = [info.name for info in snapshots if not info.expired]
+    found = []
+    for period, grace in graces.items():
+        name = name_of(period, now - grace)
+        newest = max((each for each in kept if re.fullmatch(_PERIODS[period][1], each)), default=None)
+        if newest is None or newest < name:
+            found.append(Overdue(period, name, newest))
+    return found
+
+
 def run(
     lake: Lakehouse,
     policies: Mapping[str, int],
@@ -98,10 +122,12 @@ def run(
     *,
     dry_run: bool = False,
     reason: str | None = None,
+    before_commit: Callable[[], None] | None = None,
 ) -> Report:
     """Carry policies out on the newest version; the handle moves there. One commit a name.
 
-    What somebody else created or dropped meanwhile is as good.
+    ``before_commit`` is called right before each root is created; raising there gives the rest up. What somebody
+    else created or dropped meanwhile is as good.
 
     Raises:
         InvalidInput, ReadOnly, StorageError.
@@ -111,23 +137,23 @@ def run(
     report = Report(before, before, dry_run, asked)
     if dry_run or not (asked.create or asked.drop):
         return report
-    told = reason or "snapshot policy"
+    told: dict[str, Any] = {"reason": reason or "snapshot policy", "before_commit": before_commit}
     created = [name for name in asked.create if _created(lake, name, before, told)]
     dropped = [name for name in asked.drop if _dropped(lake, name, told)]
     return replace(report, version_after=lake.refresh().version, created=tuple(created), dropped=tuple(dropped))
 
 
-def _created(lake: Lakehouse, name: str, version: int, reason: str) -> bool:
+def _created(lake: Lakehouse, name: str, version: int, told: Mapping[str, Any]) -> bool:
     try:
-        lake.create_snapshot(name, version=version, reason=reason)
+        lake.create_snapshot(name, version=version, **told)
     except AlreadyExists:
         return False
     return True
 
 
-def _dropped(lake: Lakehouse, name: str, reason: str) -> bool:
+def _dropped(lake: Lakehouse, name: str, told: Mapping[str, Any]) -> bool:
     try:
-        lake.drop_snapshot(name, reason=reason)
+        lake.drop_snapshot(name, **told)
     except SnapshotNotFound:
         return False
     return True
@@ -160,7 +186,13 @@ def full(
     if config.dry_run:
         return Full(None, done)
     made = lake.create_snapshot(
-        name, version=done.plan.version, kind="full", target_uri=done.target, expires_at=expires_at, reason=reason
+        name,
+        version=done.plan.version,
+        kind="full",
+        target_uri=done.target,
+        expires_at=expires_at,
+        reason=reason,
+        before_commit=config.before_commit,
     )
     lake.refresh()
     return Full(made, done)

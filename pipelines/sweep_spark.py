@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from pipelines.bounded import checkpointed
 from pipelines.deleting import BATCH, DELETED_DDL, Deleted, delete_task
 from pipelines.engine import Progress
 from pipelines.listing import BATCH as ROWS
@@ -83,7 +84,7 @@ class SparkSweep:
             frame = frame.withColumn("modified_millis", f.when(~unknown, f.col("modified_millis")))
             frame = frame.select(SCHEMA.names)
         with own_errors():
-            self._files = frame.localCheckpoint()
+            self._files = checkpointed(frame)
         return self._count_listed(self._files)
 
     def _count_listed(self, files: DataFrame) -> Size:
@@ -130,12 +131,9 @@ class SparkSweep:
         self.nodes_read += walk.nodes_read
 
     def _live(self) -> DataFrame:
-        from pyspark.sql import functions as f
-
         frame = self._spark.createDataFrame([(path,) for path in sorted(self._paths)], "path string")
         for walk in self._walks:
-            nodes = walk.nodes()
-            frame = frame.unionByName(nodes.select("path")).unionByName(nodes.select(f.explode("files").alias("path")))
+            frame = frame.unionByName(walk.nodes().select("path")).unionByName(walk.named().select("path"))
         return frame
 
     # -- minus ---------------------------------------------------------------------------------------
@@ -143,7 +141,7 @@ class SparkSweep:
     def subtract(self, boundary: int, cutoff_millis: int) -> Totals:
         """Keep as orphans what is listed, old enough, of a name that may go, and not live; return their totals."""
         with own_errors():
-            unreached = self._unreached(boundary).localCheckpoint()
+            unreached = checkpointed(self._unreached(boundary))
             self._orphans = unreached.where(f"modified_millis < {cutoff_millis}")
             young = _sized(unreached.where(f"modified_millis >= {cutoff_millis}"))
             unknown = _sized(unreached.where("modified_millis IS NULL"))
@@ -155,7 +153,7 @@ class SparkSweep:
     def subtract_again(self) -> Totals:
         """Take what has been marked since off the orphans."""
         with own_errors():
-            self._orphans = self._doomed().join(self._live(), "path", "left_anti").localCheckpoint()
+            self._orphans = checkpointed(self._doomed().join(self._live(), "path", "left_anti"))
             return Totals(_by_kind(self._orphans))
 
     def _doomed(self) -> DataFrame:
@@ -172,7 +170,7 @@ class SparkSweep:
         """Take the orphans of a plan, a piece in memory at a time."""
         remaining, loaded = iter(files), self._rows(())
         while piece := list(islice(remaining, _LOADED)):
-            loaded = loaded.unionByName(self._rows(piece)).localCheckpoint()
+            loaded = checkpointed(loaded.unionByName(self._rows(piece)))
         self._orphans = loaded
 
     def reached(self) -> list[str]:
@@ -209,7 +207,7 @@ class SparkSweep:
         reach = self._tags().where(f"last >= 0 AND last < {below}")
         sized = reach.join(self._listing().select("path", "bytes"), "path", "left")
         with own_errors():
-            sized = sized.localCheckpoint()
+            sized = checkpointed(sized)
             total = _sized(sized)
             mine = sized.where("first = last").groupBy("last")
             rows = mine.agg(f.count("*").alias("files"), f.coalesce(f.sum("bytes"), f.lit(0)).alias("bytes")).collect()
@@ -220,7 +218,7 @@ class SparkSweep:
         files = self._listing().join(self._tags(), "path", "left")
         reached = files.where(f"last IS NOT NULL AND kind NOT IN ('{FIXED}', '{FOREIGN}')")
         with own_errors():
-            reached = reached.localCheckpoint()
+            reached = checkpointed(reached)
             return Sizes(
                 _sized(reached.where(f"last = {newest}")),
                 _sized(reached.where(f"last <> {newest}")),

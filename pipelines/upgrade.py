@@ -9,13 +9,13 @@ on where it stopped when it is run again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 from pipelines.copying import Copied, copy_all
-from pipelines.engine import Progress, Session, refuse_unknown, silent, started
+from pipelines.engine import Progress, Session, go_on, refuse_unknown, silent, started
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.changes import facts
@@ -52,12 +52,14 @@ class Config:
             ``order`` or ``table_name_max_size_bytes``.
         engine: ``spark`` copies the definitions in Spark tasks, ``local`` in this process.
         dry_run: read and check everything, write nothing.
+        before_commit: called right before each root is created at the target; raising there gives the rest up.
     """
 
     history: bool = False
     definition: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "spark"
     dry_run: bool = False
+    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -112,6 +114,7 @@ class _Upgrade:
         self.source = source
         self.target = target
         self.config = config
+        self.still_wanted = config.before_commit or go_on
         self.progress = progress
         self.definition = new_definition(source.definition, config.definition)
         self.codec = codec_of(self.definition)
@@ -223,6 +226,7 @@ class _Upgrade:
         draft = Draft(node, spec.OP_UPGRADE, new_id(), self.facts(self.versions[0]))
         if self.config.history:
             draft.system[spec.CREATED_AT_MILLIS] = str(self.created_at(self.versions[0]))
+        self.still_wanted()
         create_first(Versions(self.target), self.definition, draft)
         return Lakehouse.open(self.target)
 
@@ -234,7 +238,7 @@ class _Upgrade:
         )
         for change in self.source.diff(before, after):
             transaction.put(self.key(change.kind, change.namespace, change.name), change.new_path)
-        transaction.commit(allow_empty=True)
+        transaction.commit(allow_empty=True, before_commit=self.still_wanted)
 
     def created_at(self, version: int) -> int:
         return self.source.at(version=version).info().created_at_millis

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from pipelines.bounded import by_weight, on_disk
+from pipelines.runs import in_runs
 from pipelines.session import session_parallelism, ship_packages
 from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.node import Node
@@ -141,26 +144,38 @@ def _note_children(waiting: dict[int, dict[str, tuple[int, int]]], row: Mapping[
 
 @dataclass(slots=True)
 class SparkWalk:
-    """A walk on Spark: one cached DataFrame a level, roots first. :meth:`release` gives their memory back."""
+    """A walk on Spark: one DataFrame a level, on disk, roots first. :meth:`release` gives it back."""
 
     levels: list[DataFrame] = field(default_factory=list)
     nodes_read: int = 0
 
     def nodes(self) -> DataFrame:
-        """Return all nodes: path, height, first, last, keys, messages, bytes, children, files."""
-        union = self.levels[0]
-        for level in self.levels[1:]:
-            union = union.unionByName(level)
-        return union
+        """Return all nodes once: path, height, first, last, keys, messages, bytes; not what they hold."""
+        return self._rows().where("path IS NOT NULL")
+
+    def named(self) -> DataFrame:
+        """Return the files that nodes name: path, and versions that name it; a file more than once."""
+        from pyspark.sql import functions as f
+
+        return self._rows().select(f.explode("files").alias("path"), "first", "last")
 
     def files(self) -> DataFrame:
         """Return every reachable file once: path, and the first and last version that reaches it."""
         from pyspark.sql import functions as f
 
-        nodes = self.nodes()
-        named = nodes.select(f.explode("files").alias("path"), "first", "last")
-        every = nodes.select("path", "first", "last").unionByName(named)
+        every = self.nodes().select("path", "first", "last").unionByName(self.named())
         return every.groupBy("path").agg(f.min("first").alias("first"), f.max("last").alias("last"))
+
+    def children(self, height: int) -> DataFrame:
+        """Return the children of that height once: path, first, last."""
+        from pyspark.sql import functions as f
+
+        above = self._rows().where(f.col("height") == height + 1)
+        children = above.select(f.explode("children").alias("path"), "first", "last")
+        return children.groupBy("path").agg(f.min("first").alias("first"), f.max("last").alias("last"))
+
+    def _rows(self) -> DataFrame:
+        return reduce(lambda one, two: one.unionByName(two), self.levels)
 
     def release(self) -> None:
         """Drop the cached levels."""
@@ -179,23 +194,20 @@ def walk_on_spark(
 
     ``known`` nodes (a column ``path``), and what only they reach, are left out.
     """
-    from pyspark.sql import functions as f
-
     ship_packages(spark)
     parallelism = 3 * session_parallelism(spark)
     walk = SparkWalk()
     starts = starts if known is None else starts.join(known, "path", "left_anti")
-    level = _read_level(target, starts.repartition(parallelism)).persist()
+    ordered = starts.repartitionByRange(parallelism, "first").sortWithinPartitions("first")
+    level = on_disk(_read_level(target, ordered))
     walk.levels.append(level)
     count, height = _count(level)
     progress("walk", count, None)
     seen = count
     while height > 0:
-        above = walk.nodes().where(f.col("height") >= height)
-        children = above.where(f.col("height") == height).select(f.explode("children").alias("path"), "first", "last")
-        distinct = children.groupBy("path").agg(f.min("first").alias("first"), f.max("last").alias("last"))
+        distinct = walk.children(height - 1)
         distinct = distinct if known is None else distinct.join(known, "path", "left_anti")
-        level = _read_level(target, distinct.repartition(parallelism), height - 1).persist()
+        level = on_disk(_read_level(target, distinct.repartition(parallelism), height - 1))
         walk.levels.append(level)
         count, _ = _count(level)
         seen += count
@@ -214,7 +226,7 @@ def starts_frame(spark: SparkSession, starts: Sequence[Start]) -> DataFrame:
 def _count(level: DataFrame) -> tuple[int, int]:
     from pyspark.sql import functions as f
 
-    row = level.agg(f.count("*"), f.max("height")).first()
+    row = level.agg(f.count("path"), f.max("height")).first()
     return (0, 0) if row is None else (row[0], row[1] or 0)
 
 
@@ -232,12 +244,16 @@ def _task(
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in ("path", "first", "last"))
             starts = list(zip(*columns, strict=True))
-            for start in range(0, len(starts), _READ_AHEAD):
-                rows = list(read_rows(target, starts[start : start + _READ_AHEAD]))
-                _refuse_height(rows, height)
-                yield pa.RecordBatch.from_pylist(rows, schema=_NODES)
+            rows = read_rows(target, starts)
+            for some in by_weight(in_runs(rows) if height is None else rows, _weight):
+                _refuse_height(some, height)
+                yield pa.RecordBatch.from_pylist(some, schema=_NODES)
 
     return read_partition
+
+
+def _weight(row: Mapping[str, Any]) -> int:
+    return 1 + len(row["children"]) + len(row["files"])
 
 
 def _refuse_height(rows: Sequence[Mapping[str, Any]], height: int | None) -> None:

@@ -1,0 +1,200 @@
+"""Whether a backup, a repeated export, could take the place of its lakehouse: proved by reading it (format, section 6).
+
+1. **open** it: is it a lakehouse, and an export of this one that nobody wrote to;
+2. **compare**: its newest version exists at the source, and both have the same content digest;
+3. **verify** every invariant of that version, with every definition;
+4. **age**: how long what it lacks has been waiting.
+
+What is wrong is told in sentences that say what to do. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pipelines import verify
+from pipelines.digest import digest
+from pipelines.engine import Progress, Session, refuse_unknown, silent
+from pipelines.orphans import engine_for
+from trinitylake_core import Lakehouse
+from trinitylake_core.commit import now_millis
+from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
+from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.versions import from_millis
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What is asked of a backup.
+
+    Attributes:
+        max_age_seconds: how long a version may be without a backup; ``None``: for ever.
+        definitions: also read and parse every definition of the backup.
+        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark for large lakehouses.
+        now_millis: the time, for tests.
+    """
+
+    max_age_seconds: float | None = None
+    definitions: bool = True
+    engine: str = "spark"
+    now_millis: int | None = None
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.engine)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a look at a backup found.
+
+    Attributes:
+        problems: what is wrong, each with what to do; empty if the backup is good.
+        source_version: the newest version of the lakehouse.
+        version: the newest version of the backup; ``None`` if it has none.
+        unsaved_since: when the first version was committed that the backup lacks; ``None`` if it lacks none.
+        digest: of the backup; ``None`` if it was not comparable.
+        findings: broken invariants of the backup; ``nodes_read`` to prove them.
+    """
+
+    source: str
+    target: str
+    engine: str
+    source_version: int
+    version: int | None = None
+    problems: list[str] = field(default_factory=list)
+    unsaved_since: datetime | None = None
+    digest: str | None = None
+    source_digest: str | None = None
+    findings: list[verify.Finding] = field(default_factory=list)
+    nodes_read: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the backup is good."""
+        return not self.problems
+
+
+def run(
+    spark: Session,
+    lake: Lakehouse,
+    target_root: str | Storage,
+    config: Config | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Prove the backup of a lakehouse. Reads every node of one version at both roots, and of the backup everything.
+
+    Raises:
+        StorageError: one of the storages failed; nothing is said about the backup.
+        Corrupt: the lakehouse itself is damaged.
+    """
+    config = config or Config()
+    target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
+    lake.refresh()
+    work = _Proof(spark, lake, target, config, progress or silent)
+    work.report.problems = list(work.run())
+    return work.report
+
+
+class _Proof:
+    def __init__(self, spark: Session, lake: Lakehouse, target: Storage, config: Config, progress: Progress) -> None:
+        self.spark = spark
+        self.lake = lake
+        self.target = target
+        self.config = config
+        self.progress = progress
+        self.report = Report(lake.root, target.root, engine_for(config.engine, lake.root_node), lake.version)
+
+    def run(self) -> Iterator[str]:
+        """Yield what is wrong, the gravest first."""
+        try:
+            backup = Lakehouse.open(self.target)
+        except NotALakehouse:
+            yield f"there is no backup at {self.target.root}; export to it"
+            return
+        except (Corrupt, InvalidDefinition) as error:
+            yield f"the backup cannot be opened: {error}; export to another root URI, this one is damaged"
+            return
+        self.report.version = backup.version
+        foreign = self.foreign(backup)
+        if foreign is not None:
+            yield foreign
+            return
+        yield from self.compared(backup)
+        yield from self.verified(backup)
+        yield from self.too_old(backup.version)
+
+    def foreign(self, backup: Lakehouse) -> str | None:
+        """Return why a lakehouse is no backup of this one, if it is none."""
+        if backup.definition.id != self.lake.definition.id:
+            return f"{self.target.root} holds another lakehouse; export to another root URI"
+        if backup.version > self.lake.version:
+            return (
+                f"the backup holds version {backup.version}, newer than version {self.lake.version} of the lakehouse: "
+                "one of them was replaced. Find out which one is right before anything overwrites the other"
+            )
+        ours, theirs = self.lake.files.versions.try_root(backup.version), backup.root_node
+        if ours is not None and (ours.txn, ours.created_at_millis) != (theirs.txn, theirs.created_at_millis):
+            return (
+                f"the backup was written to since it was made: its version {backup.version} is not that of the "
+                "lakehouse; export to another root URI"
+            )
+        return None
+
+    def compared(self, backup: Lakehouse) -> Iterator[str]:
+        began = time.perf_counter()
+        try:
+            source = self.lake.at(version=backup.version)
+        except VersionNotFound:
+            yield (
+                f"version {backup.version}, the newest one of the backup, has expired at the lakehouse, so they cannot "
+                "be compared; export again"
+            )
+            return
+        self.report.source_digest = digest(self.spark, source, self.report.engine, self.progress)
+        try:
+            self.report.digest = digest(self.spark, backup, self.report.engine, self.progress)
+        except Corrupt as error:
+            yield f"the backup cannot be read: {error}; export to another root URI, this one is damaged"
+            return
+        finally:
+            self.report.seconds["compare"] = round(time.perf_counter() - began, 4)
+        if self.report.digest != self.report.source_digest:
+            yield (
+                f"version {backup.version} of the backup has another content than that of the lakehouse; export to "
+                "another root URI"
+            )
+
+    def verified(self, backup: Lakehouse) -> Iterator[str]:
+        began = time.perf_counter()
+        how = verify.Config(backup.version, definitions=self.config.definitions, engine=self.report.engine)
+        done = verify.run(self.spark, self.target, how, self.progress)
+        self.report.findings, self.report.nodes_read = done.findings, done.nodes_read
+        self.report.seconds["verify"] = round(time.perf_counter() - began, 4)
+        if not done.ok:
+            first = done.findings[0]
+            yield (
+                f"{len(done.findings) + done.more} invariants of the backup are broken, {first.invariant} for one: "
+                f"{first.message} ({first.file}); export to another root URI, this one is damaged"
+            )
+
+    def too_old(self, version: int) -> Iterator[str]:
+        if version == self.lake.version:
+            return
+        roots = self.lake.files.versions
+        first = roots.try_root(version + 1) or roots.try_root(self.lake.root_node.oldest_version)
+        committed = (first or self.lake.root_node).created_at_millis
+        self.report.unsaved_since = from_millis(committed)
+        now = now_millis() if self.config.now_millis is None else self.config.now_millis
+        age = (now - committed) / 1000
+        if self.config.max_age_seconds is not None and age > self.config.max_age_seconds:
+            yield (
+                f"what was committed since {self.report.unsaved_since.isoformat(timespec='seconds')} is in no backup: "
+                f"it holds version {version}, the lakehouse {self.lake.version}; export again"
+            )
