@@ -19,6 +19,7 @@ from typing import Any
 from pipelines import verify
 from pipelines.digest import digest
 from pipelines.engine import Progress, Session, refuse_unknown, silent
+from pipelines.findings import Finding
 from pipelines.orphans import engine_for
 from trinitylake_core import Lakehouse
 from trinitylake_core.commit import now_millis
@@ -69,7 +70,7 @@ class Report:
     unsaved_since: datetime | None = None
     digest: str | None = None
     source_digest: str | None = None
-    findings: list[verify.Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     nodes_read: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 

@@ -9,6 +9,7 @@ say different things about one child cannot all be right.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 from trinitylake_core import spec
@@ -35,6 +36,9 @@ EXPECTED: Final = (
     ("parent", "string"),
 )
 """What parents say about a child; height -1 is a root, ``parent`` one of them. NULL = nothing is said."""
+
+
+_REMEMBERED: Final = 1 << 15
 
 
 def merged(one: Row, two: Row) -> Row:
@@ -100,11 +104,22 @@ def _names(node: Node, path: str, codec: KeyCodec) -> Iterator[Violation]:
     pairs = [*zip(node.keys, node.values, strict=True), *zip(node.buffer.keys, node.buffer.values, strict=True)]
     for key, value in pairs:
         try:
-            codec.decode(key)
+            _decoded(codec, key)
             if value is not None:
-                validate_path(value)
+                _validated(value)
         except (InvalidName, InvalidLocation) as error:
             yield violation("I11", path, str(error))
+
+
+@lru_cache(_REMEMBERED)
+def _decoded(codec: KeyCodec, key: str) -> None:
+    """Decode a key; what neighbouring versions have in their write buffers is the same thousands of times."""
+    codec.decode(key)
+
+
+@lru_cache(_REMEMBERED)
+def _validated(path: str) -> None:
+    validate_path(path)
 
 
 def _counts(node: Node, row: Row) -> Iterator[Violation]:

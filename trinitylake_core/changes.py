@@ -111,20 +111,17 @@ class Compacted:
     ``node`` was made from version ``base``; its non-root nodes are written already.
     """
 
-    def __init__(self, node: Node, summary: dict[str, Any], *, before_create: Callable[[], None] | None = None) -> None:
+    def __init__(self, node: Node, summary: dict[str, Any]) -> None:
         self._node = node
         self._replayed = Messages()
         self._summary = summary
         self._txn = new_id()
-        self._before_create = before_create
         self._compacted: int | None = None
         self.rebased_over = 0
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the compacted root, its buffer holding the messages committed since."""
         del base, created_at_millis, writer
-        if self._before_create is not None:
-            self._before_create()
         summary = {**self._summary, "rebased_over": self.rebased_over} if self.rebased_over else self._summary
         return Draft(self._node.with_messages(self._replayed), spec.OP_COMPACT, self._txn, summary, disposable=False)
 

@@ -14,7 +14,7 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
@@ -128,11 +128,14 @@ def commit(
     *,
     began_at_millis: int | None = None,
     attempts: int = MAX_ATTEMPTS,
+    before_commit: Callable[[], None] | None = None,
 ) -> Root:
     """Make a change the next version, rebasing over whoever comes first, and return its root.
 
     Costs what the change writes, 1 ``create`` and 1 ``put`` (the hint); for each lost race one
     ``get`` a version lost to. Everything the root refers to is durable before the root is visible.
+    ``before_commit`` is called right before the root is created, each time it is tried; raising there gives the
+    change up, and leaves what was written for it as orphans.
 
     Raises:
         CommitConflict: the change does not go with what was committed meanwhile.
@@ -146,7 +149,7 @@ def commit(
     lifetime = _Lifetime(began, files.definition(base).txn_ttl_millis, writing_since_millis=now)
     for attempt in range(attempts):
         lifetime.refuse_expired()
-        root = _attempt(files, base, change, lifetime)
+        root = _attempt(files, base, change, lifetime, before_commit)
         if root is not None:
             files.saw(root)
             write_hint(files.storage, root.version)
@@ -189,7 +192,9 @@ class _Lifetime:
         return now_millis() >= min(self.began_at_millis, base.created_at_millis) + self.ttl_millis // 2
 
 
-def _attempt(files: Files, base: Root, change: Change, lifetime: _Lifetime) -> Root | None:
+def _attempt(
+    files: Files, base: Root, change: Change, lifetime: _Lifetime, before_commit: Callable[[], None] | None
+) -> Root | None:
     stamp = max(now_millis(), base.created_at_millis + 1)
     writer = NodeWriter(files.store)
     draft = change.build(base, stamp, writer)
@@ -202,6 +207,8 @@ def _attempt(files: Files, base: Root, change: Change, lifetime: _Lifetime) -> R
         remove_quietly(files.storage, writer.written)
         raise _expired(base)
     files.refuse_broken(path, base.version + 1, data)
+    if before_commit is not None:
+        before_commit()
     try:
         files.storage.create(path, data)
     except AlreadyExists:

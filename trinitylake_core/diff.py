@@ -167,7 +167,7 @@ class _Part:
 
     def same_messages(self, other: _Part) -> bool:
         """Whether the same changes wait for both subtrees."""
-        mine, others = self.messages or Messages(), other.messages or Messages()
+        mine, others = self.messages or _NONE, other.messages or _NONE
         return mine.keys == others.keys and mine.values == others.values
 
     def comes_before(self, other: _Part) -> bool:
@@ -198,6 +198,10 @@ class _Part:
 
 def _run(batch: Batch) -> _Part:
     return _Part(list(batch[0]), list(batch[1]))
+
+
+_NONE: Final = Messages()
+"""Shared by all subtrees for which nothing waits; nobody may add to it."""
 
 
 class _Stream:
@@ -251,17 +255,42 @@ class _Stream:
             return
         parts: list[_Part] = []
         counts = node.child_keys or []
+        waiting = _Waiting(messages)
         for index in range(max(0, rows.start - 1), min(rows.stop + 1, len(node.children))):
             left, right = node.bounds(index)
             if self._span.meets(left, right):
-                part = messages.between(left, right)
                 inside_child = counts[index] if index < len(counts) else 0
-                parts.append(_Part([], [], node.children[index], node, part, left or low, depth, inside_child))
+                below = waiting.between(left, right)
+                parts.append(_Part([], [], node.children[index], node, below, left or low, depth, inside_child))
             if rows.start <= index < rows.stop:
                 row = slice(index, index + 1)
-                pivot = messages.on(node.keys[index])
-                parts.append(_run(applied(node.keys[row], node.values[row], pivot)))
+                parts.append(_run(waiting.applied_to(node.keys[row], node.values[row])))
         self._parts += reversed(parts)
+
+
+class _Waiting:
+    """Sorted messages dealt out to children and pivots from left to right; most of them get none."""
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+        self._keys = messages.keys
+        self._next = 0
+
+    def between(self, lo: str | None, hi: str | None) -> Messages:
+        """Return the messages strictly between two pivots, which must not lie before those asked for earlier."""
+        keys, start = self._keys, self._next
+        if start == len(keys) or (hi is not None and keys[start] >= hi):
+            return _NONE
+        start = start if lo is None else bisect_right(keys, lo, start)
+        self._next = len(keys) if hi is None else bisect_left(keys, hi, start)
+        return self._messages.slice(start, self._next)
+
+    def applied_to(self, keys: list[str], values: list[str]) -> Batch:
+        """Return the row of one pivot with its message, if there is one, carried out."""
+        at = bisect_left(self._keys, keys[0], self._next)
+        if at == len(self._keys) or self._keys[at] != keys[0]:
+            return keys, values
+        return applied(keys, values, self._messages.slice(at, at + 1))
 
 
 class _Entries:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
@@ -315,6 +315,7 @@ class Lakehouse(CatalogView):
         target_uri: str | None = None,
         expires_at: datetime | str | None = None,
         reason: str | None = None,
+        before_commit: Callable[[], None] | None = None,
     ) -> SnapshotInfo:
         """Give a version a name that keeps it readable after it expires; this is a new version itself.
 
@@ -326,6 +327,7 @@ class Lakehouse(CatalogView):
             target_uri: root URI of a full copy.
             expires_at: when it may be removed; by default never.
             reason: why, for the history.
+            before_commit: called right before the root is created; raising there gives the snapshot up.
 
         Raises:
             InvalidInput, AlreadyExists, VersionNotFound, VersionExpired.
@@ -336,14 +338,23 @@ class Lakehouse(CatalogView):
             raise InvalidInput("the snapshot would have expired already: expires_at lies in the past")
         refuse_foreign(self._files, self._files.tip)
         made = new_snapshot(
-            self._files, root, name, kind=kind, target_uri=target_uri, expire_at_millis=expire, reason=reason
+            self._files,
+            root,
+            name,
+            kind=kind,
+            target_uri=target_uri,
+            expire_at_millis=expire,
+            reason=reason,
+            before_commit=before_commit,
         )
         return next(info for info in snapshot_infos(self._files.definition(made)) if info.name == name)
 
-    def drop_snapshot(self, name: str, *, reason: str | None = None) -> None:
+    def drop_snapshot(
+        self, name: str, *, reason: str | None = None, before_commit: Callable[[], None] | None = None
+    ) -> None:
         """Remove a snapshot's name; `clean` removes its files later. Raises ``SnapshotNotFound``."""
         refuse_foreign(self._files, self._files.tip)
-        drop(self._files, name, reason)
+        drop(self._files, name, reason, before_commit=before_commit)
 
     # -- recovery ------------------------------------------------------------------------------
 
@@ -359,6 +370,7 @@ class Lakehouse(CatalogView):
         expected_version: int | None = None,
         preflight: Preflight | None = None,
         differ: Differ | None = None,
+        before_commit: Callable[[], None] | None = None,
     ) -> RecoveryPlan:
         """Make the newest version say what an older one, or a snapshot, says. History only grows.
 
@@ -372,6 +384,7 @@ class Lakehouse(CatalogView):
             expected_version: the newest version that the plan you looked at was made for.
             preflight: what proves the target intact; by default every node and definition is read here.
             differ: what compares two versions for the plan; by default this process.
+            before_commit: called right before the root is created; raising there gives the rollback up.
 
         Compactions, snapshots and expirations in between change no object, and stop nothing.
 
@@ -384,7 +397,15 @@ class Lakehouse(CatalogView):
         base = self._newest(expected_version, force=force)
         target = self.at(version=version, timestamp=timestamp, snapshot=snapshot).root_node
         return rollback(
-            self._files, base, target, reason=reason, dry_run=dry_run, force=force, preflight=preflight, differ=differ
+            self._files,
+            base,
+            target,
+            reason=reason,
+            dry_run=dry_run,
+            force=force,
+            preflight=preflight,
+            differ=differ,
+            before_commit=before_commit,
         )
 
     def restore(
@@ -399,6 +420,7 @@ class Lakehouse(CatalogView):
         dry_run: bool = False,
         preflight: DefinitionsPreflight | None = None,
         differ: Differ | None = None,
+        before_commit: Callable[[], None] | None = None,
     ) -> RecoveryPlan:
         """Bring some objects back as they were at a version, as one ordinary transaction.
 
@@ -412,6 +434,7 @@ class Lakehouse(CatalogView):
             dry_run: return the plan; nothing is written.
             preflight: what proves the definitions that come back; by default they are read here.
             differ: what compares two versions; by default this process.
+            before_commit: called right before the root is created; raising there gives the restore up.
 
         Raises:
             InvalidInput, ObjectNotFound, NamespaceNotEmpty, VersionNotFound, VersionExpired, SnapshotNotFound,
@@ -431,6 +454,7 @@ class Lakehouse(CatalogView):
             dry_run=dry_run,
             preflight=preflight,
             differ=differ,
+            before_commit=before_commit,
         )
 
     def _newest(self, expected: int | None, *, force: bool) -> Root:

@@ -78,6 +78,7 @@ def rollback(
     force: bool = False,
     preflight: Preflight | None = None,
     differ: Differ | None = None,
+    before_commit: Callable[[], None] | None = None,
 ) -> RecoveryPlan:
     """Make the newest version say what ``target`` says.
 
@@ -102,7 +103,8 @@ def rollback(
     if dry_run:
         return planned
     summary = facts(reason=told, target_version=target.version)
-    root = commit(files, base, RolledBack(files, target, summary, force=force))
+    change = RolledBack(files, target, summary, force=force)
+    root = commit(files, base, change, before_commit=before_commit)
     return replace(planned, version_after=root.version)
 
 
@@ -117,6 +119,7 @@ def restore(
     dry_run: bool = False,
     preflight: DefinitionsPreflight | None = None,
     differ: Differ | None = None,
+    before_commit: Callable[[], None] | None = None,
 ) -> RecoveryPlan:
     """Bring back the objects that match ``only`` as they were in ``target``, as one ordinary transaction.
 
@@ -133,6 +136,7 @@ def restore(
         dry_run: return the plan; nothing is written.
         preflight: what proves the definitions that come back; by default they are read here.
         differ: what compares the two versions; by default this process.
+        before_commit: called right before the root is created; raising there gives the restore up.
 
     Raises:
         InvalidInput: no reason, no pattern.
@@ -162,7 +166,7 @@ def restore(
             txn.need_namespace(change.namespace)
         if change.kind == NAMESPACE and change.new_path is None:
             txn.close_namespace(change.namespace)
-    return replace(planned, version_after=txn.commit())
+    return replace(planned, version_after=txn.commit(before_commit=before_commit))
 
 
 class _Restoring(Transaction):

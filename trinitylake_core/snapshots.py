@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -102,6 +102,7 @@ def new_snapshot(
     target_uri: str | None = None,
     expire_at_millis: int | None = None,
     reason: str | None = None,
+    before_commit: Callable[[], None] | None = None,
 ) -> Root:
     """Give a version a name, as a new version. One ``put`` for the copy of the root, then as a commit.
 
@@ -138,7 +139,8 @@ def new_snapshot(
         return edited
 
     try:
-        return _commit(files, add, snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
+        told = facts(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
+        return _commit(files, add, told, before_commit)
     except (AlreadyExists, NotFound):
         if target_uri is None:
             remove_quietly(files.storage, [path, *writer.written])
@@ -150,7 +152,9 @@ def _refuse_taken(definition: LakehouseDef, name: str) -> None:
         raise AlreadyExists(f"snapshot {name!r} already exists; drop it first, or choose another name")
 
 
-def drop(files: Files, name: str, reason: str | None = None) -> Root:
+def drop(
+    files: Files, name: str, reason: str | None = None, *, before_commit: Callable[[], None] | None = None
+) -> Root:
     """Remove a snapshot's name, as a new version; its files become orphans for `clean`.
 
     Raises:
@@ -167,11 +171,11 @@ def drop(files: Files, name: str, reason: str | None = None) -> Root:
         return edited
 
     remove(files.definition(files.tip), files.tip)
-    return _commit(files, remove, dropped_snapshot=name, reason=reason)
+    return _commit(files, remove, facts(dropped_snapshot=name, reason=reason), before_commit)
 
 
-def _commit(files: Files, edit: Any, **told: Any) -> Root:
-    return commit(files, files.tip, NewDefinition(files, spec.OP_SNAPSHOT, facts(**told), edit))
+def _commit(files: Files, edit: Any, told: dict[str, Any], before_commit: Callable[[], None] | None) -> Root:
+    return commit(files, files.tip, NewDefinition(files, spec.OP_SNAPSHOT, told, edit), before_commit=before_commit)
 
 
 def refuse_bad_name(name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
@@ -316,10 +316,11 @@ class Transaction(CatalogView):
         """Return the changes so far as messages, in key order."""
         return Messages.of([(key, value, self.id) for key, value in sorted(self._writes.items())])
 
-    def commit(self, *, allow_empty: bool = False) -> int:
+    def commit(self, *, allow_empty: bool = False, before_commit: Callable[[], None] | None = None) -> int:
         """Commit and return the version it became; without changes the version it began at, unless ``allow_empty``.
 
-        Costs one ``put`` a definition, 1 ``create`` and 1 ``put`` for the hint.
+        Costs one ``put`` a definition, 1 ``create`` and 1 ``put`` for the hint. ``before_commit`` is called right
+        before the root is created; raising there gives the commit up.
 
         Raises:
             CommitConflict: somebody else changed what this transaction wrote or depends on.
@@ -334,7 +335,10 @@ class Transaction(CatalogView):
         self._files.refuse_unsafe(self._base)
         self._write_definitions()
         try:
-            version = commit(self._files, self._base, self, began_at_millis=self.began_at_millis).version
+            root = commit(
+                self._files, self._base, self, began_at_millis=self.began_at_millis, before_commit=before_commit
+            )
+            version = root.version
         except _AlreadyCommitted as done:
             version = done.version
         except (CommitConflict, TransactionExpired):
