@@ -128,6 +128,39 @@ def test_no_writer_fails_because_of_a_compaction(
     raced.prove(*disk, began=1)
 
 
+# Rollbacks, restores and writers.
+
+
+def _prove_recovered(raced: Raced, place: Place, record_property: Told) -> None:
+    _tell(record_property, raced)
+    for name in ("rollbacks", "restores", "refused"):
+        record_property(name, sum(len(getattr(each, name)) for each in raced.recovered))
+        assert any(getattr(each, name) for each in raced.recovered)
+    raced.prove(*place, began=0)
+    assert raced.acknowledged
+
+
+@pytest.mark.parametrize(
+    ("writers", "transactions"), [(3, 25), pytest.param(8, 100, marks=pytest.mark.slow)], ids=["short", "long"]
+)
+def test_rollbacks_and_restores_race_with_writers_on_disk(
+    disk: Place, tmp_path: Path, writers: int, transactions: int, record_property: Told
+) -> None:
+    """A rollback says what its target says; a commit that is acknowledged after it holds, whatever it was based on."""
+    raced = race(write, disk, writers, tmp_path / "stop", transactions, recoverers=2)
+    _prove_recovered(raced, disk, record_property)
+
+
+@pytest.mark.s3
+@pytest.mark.slow
+def test_rollbacks_and_restores_race_with_writers_on_s3(
+    on_s3: Place, copied: Callable[[Place], Place], tmp_path: Path, record_property: Told
+) -> None:
+    """The same, with nothing but ``If-None-Match`` for a lock."""
+    raced = race(write, on_s3, 4, tmp_path / "stop", 40, recoverers=2)
+    _prove_recovered(raced, copied(on_s3), record_property)
+
+
 # Write skew.
 
 
