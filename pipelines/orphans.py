@@ -21,7 +21,7 @@ from pipelines import plans
 from pipelines.ages import DAY, millis, shown
 from pipelines.deleting import Deleted
 from pipelines.engine import Progress, Session, go_on, refuse_unknown, silent, started
-from pipelines.kept import Kept, Saved, kept, live_transactions, paths_of, refuse_guarded
+from pipelines.kept import Kept, Saved, kept, live_transactions, paths_of, refuse_guarded, slack
 from pipelines.listing import Listed
 from pipelines.sweep_local import LocalSweep
 from pipelines.sweep_spark import SparkSweep
@@ -51,7 +51,8 @@ class Config:
         older_than_seconds: the safety age; only files older than that, strictly, are removed.
         allow_recent: allow a safety age below 24 hours. Files of commits that are under way may be that young.
         dry_run: plan, print, delete nothing.
-        inventory: URI of a listing (Parquet or CSV) to use instead of listing.
+        inventory: URI of a listing (Parquet or CSV) to use instead of listing. Nothing younger than
+            ``txn_ttl_millis`` is removed then: it may belong to a saved transaction that is not listed.
         plan_to: URI to write the plan to; deletes nothing.
         plan: URI of a plan to carry out, if it still holds.
         plan_options: storage options for these three; by default those of the lakehouse.
@@ -134,13 +135,23 @@ class _Clean:
         else:
             self.sweep = LocalSweep(self.files.storage, order, progress)
         self.options = config.plan_options if config.plan_options is not None else dict(self.files.storage.spec()[1])
-        self.report = Report(lake.root, newest.version, 0, self.engine, not self.deletes, config.older_than_seconds)
+        self.report = Report(lake.root, newest.version, 0, self.engine, not self.deletes, self.safety_age())
         self._clock = time.perf_counter()
 
     def lap(self, phase: str) -> None:
         now = time.perf_counter()
         self.report.seconds[phase] = round(now - self._clock, 4)
         self._clock = now
+
+    def safety_age(self) -> float:
+        """Return how old an orphan must be, in seconds.
+
+        An inventory may be older than a saved transaction that is alive; what that one wrote is younger than its ttl.
+        """
+        if self.config.inventory is None:
+            return self.config.older_than_seconds
+        ttl = self.definition.txn_ttl_millis
+        return max(self.config.older_than_seconds, (ttl + slack(ttl)) / 1000)
 
     # -- the four steps ------------------------------------------------------------------------------
 
@@ -149,7 +160,7 @@ class _Clean:
         self.lap("list")
         marked, saved = self.mark()
         self.lap("mark")
-        cutoff = self.now - millis(self.config.older_than_seconds)
+        cutoff = self.now - millis(self.report.safety_age_seconds)
         totals = self.sweep.subtract(marked.boundary, cutoff)
         self.report.young, self.report.unknown_age = totals.young, totals.unknown_age
         self.told(totals)
@@ -209,10 +220,10 @@ class _Clean:
         reason = (
             f"not reached from versions {marked.boundary} to {marked.newest.version}, {self.report.snapshots} "
             f"snapshots and {self.report.transactions} saved transactions; older than "
-            f"{shown(self.config.older_than_seconds)}"
+            f"{shown(self.report.safety_age_seconds)}"
         )
         total = (totals.files, totals.bytes)
-        head = plans.header("clean", self.files, marked, total, age=self.config.older_than_seconds)
+        head = plans.header("clean", self.files, marked, total, age=self.report.safety_age_seconds)
         rows = (plans.PlanRow(file, reason) for file in self.sweep.orphans())
         plans.write(uri, self.options, head, rows)
         self.report.plan = uri

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines import expiration, orphans
+from pipelines.kept import slack
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
@@ -404,7 +405,9 @@ def _inventory(case: Case) -> list[tuple[str, int, int]]:
 @pytest.mark.parametrize("form", ["parquet", "csv", "directory of URIs"])
 def test_an_inventory_stands_in_for_the_listing(tmp_path: Path, form: str) -> None:
     case = build(tmp_path, 31)
-    rows, expected, before = _inventory(case), case.expected(AGE), set(listing(case.directory))
+    age = max(AGE, _time_to_live(case.lake))
+    rows, expected, before = _inventory(case), case.expected(age), set(listing(case.directory))
+    assert expected
     if form == "csv":
         uri = (tmp_path / "inventory.csv").as_uri()
         with (tmp_path / "inventory.csv").open("w", newline="") as file:
@@ -424,12 +427,39 @@ def test_an_inventory_stands_in_for_the_listing(tmp_path: Path, form: str) -> No
     assert 0 == report.requests.get("list", 0)
 
 
+def _time_to_live(lake: Lakehouse) -> int:
+    """How old, in milliseconds, a file must be to belong to no living transaction."""
+    ttl = lake.definition.txn_ttl_millis
+    return ttl + slack(ttl)
+
+
+def test_a_transaction_that_an_old_inventory_does_not_list_keeps_its_files(tmp_path: Path) -> None:
+    """Its nodes were listed, and it was saved right afterwards."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    before = set(listing(directory_of(lake)))
+    txn = Transaction(lake.files, lake.root_node, began_at_millis=now_millis())
+    txn.create_table("ns0", "saved")
+    saved = txn.save()
+    dead = plant(lake, node_path())
+    paths = [path for path in listing(directory_of(lake)) if path != transaction_path(saved)]
+    assert set(paths) - before - {dead}
+    table = pa.table({"path": paths, "size": [9] * len(paths), "modified": [now_millis()] * len(paths)})
+    pq.write_table(table, tmp_path / "i.parquet")
+    report = clean(lake, later(), inventory=(tmp_path / "i.parquet").as_uri())
+    assert (0, len(set(paths) - before)) == (report.deleted, report.young.files)
+    resumed = reopened(lake).resume_transaction(saved)
+    assert ["saved"] == [name for name in resumed.tables("ns0") if name == "saved"]
+    after = now_millis() + _time_to_live(lake) + 1000
+    report = clean(lake, after, inventory=(tmp_path / "i.parquet").as_uri())
+    assert len(set(paths) - before) == report.deleted
+
+
 def test_a_file_of_unknown_age_stays(tmp_path: Path) -> None:
     lake = filled(new_lake(tmp_path), tables=4)
     path = plant(lake, node_path())
     table = pa.table({"path": [path, path], "size": [9, 9], "modified": pa.array([None, 0], pa.int64())})
     pq.write_table(table, tmp_path / "i.parquet")
-    report = clean(lake, later(), inventory=(tmp_path / "i.parquet").as_uri())
+    report = clean(lake, later() + 7 * DAY, inventory=(tmp_path / "i.parquet").as_uri())
     assert (0, 1) == (report.attempted, report.unknown_age.files)
 
 

@@ -1,0 +1,142 @@
+"""Whether a backup could take the place of its lakehouse; and the content digest on Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import backup, export
+from pipelines.digest import digest
+from tests.support.lakes import FAST, compacted, filled, new_lake
+from tests.support.surgery import Surgery
+from trinitylake_core import Lakehouse
+from trinitylake_core.commit import now_millis
+from trinitylake_core.storage import Storage, open_storage
+
+LOCAL = backup.Config(engine="local")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """Return a lakehouse with several levels, buffers and a history."""
+    return filled(new_lake(tmp_path / "source"), tables=60)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Storage:
+    """Return where its backup goes."""
+    return open_storage((tmp_path / "copy").as_uri(), FAST)
+
+
+def exported(lake: Lakehouse, target: Storage, **how: Any) -> None:
+    export.run(None, lake, target, export.Config(engine="local", **how))
+
+
+def problem(report: backup.Report) -> str:
+    """Return the one problem of a backup."""
+    (found,) = report.problems
+    assert not report.ok
+    return found
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_a_fresh_backup_is_good(history: bool, lake: Lakehouse, target: Storage) -> None:
+    """With the whole history, and of one version without the snapshots that its definition names."""
+    lake.create_snapshot("before")
+    exported(lake.refresh(), target, history=history)
+    found = backup.run(None, lake, target, LOCAL)
+    assert ([], lake.version, lake.digest()) == (found.problems, found.version, found.digest)
+    assert (found.source_digest, None) == (found.digest, found.unsaved_since)
+    assert found.nodes_read > 5
+
+
+@pytest.mark.spark
+def test_spark_finds_the_same(lake: Lakehouse, target: Storage, spark: Any) -> None:
+    exported(lake, target, history=True)
+    compacted(lake)  # the backup is of the version before
+    found = backup.run(lambda: spark, lake, target, backup.Config())
+    assert ([], "spark", lake.version, lake.digest()) == (found.problems, found.engine, found.version, found.digest)
+    Surgery(target.root, 4).remove(Surgery(target.root, 4).leaf(found.version or 0))
+    assert "damaged" in backup.run(spark, lake, target).problems[0]
+
+
+@pytest.mark.spark
+def test_the_digest_of_an_empty_and_of_a_foreign_lakehouse(tmp_path: Path, java_lakehouse: str, spark: Any) -> None:
+    for lake in (new_lake(tmp_path / "empty"), Lakehouse.open(java_lakehouse)):
+        assert lake.digest() == digest(spark, lake, "spark")
+
+
+def test_no_backup_at_all(lake: Lakehouse, target: Storage) -> None:
+    assert "there is no backup" in problem(backup.run(None, lake, target, LOCAL))
+
+
+def test_another_lakehouse_is_no_backup(lake: Lakehouse, tmp_path: Path) -> None:
+    other = filled(new_lake(tmp_path / "other"))
+    assert "holds another lakehouse" in problem(backup.run(None, lake, other.storage, LOCAL))
+
+
+def test_a_backup_that_was_written_to(lake: Lakehouse, target: Storage) -> None:
+    """It goes its own way: one version further it is newer than the lakehouse, then of the same number."""
+    exported(lake, target, history=True)
+    with Lakehouse.open(target).transaction() as txn:
+        txn.create_namespace("mine")
+    assert "newer than version" in problem(backup.run(None, lake, target, LOCAL))
+    with lake.transaction() as txn:
+        txn.create_namespace("ours")
+    assert "was written to since" in problem(backup.run(None, lake, target, LOCAL))
+
+
+@pytest.mark.parametrize("broken", ["node", "root", "definition"])
+def test_a_damaged_backup_says_what_to_do(broken: str, lake: Lakehouse, target: Storage) -> None:
+    exported(lake, target, history=True)
+    surgery = Surgery(target.root, 4)
+    path = {
+        "node": surgery.leaf(lake.version),
+        "root": lake.root_node.path,
+        "definition": next(entry.path for entry in lake.objects(kind="table")),
+    }[broken]
+    surgery.write(path, b"garbage")
+    found = backup.run(None, lake, target, LOCAL)
+    assert all("export to another root URI, this one is damaged" in each for each in found.problems)
+    assert found.problems
+    unread = backup.run(None, lake, target, backup.Config(engine="local", definitions=False))
+    assert (broken == "definition") == unread.ok
+
+
+def test_a_backup_that_says_something_else(lake: Lakehouse, target: Storage) -> None:
+    """Every invariant holds, and still a table is another one: only the digest tells."""
+    exported(lake, target)
+    surgery = Surgery(target.root, 4)
+    one, two = [entry.path for entry in lake.objects(kind="table")][:2]
+    for path, found in surgery.tree(lake.version):
+        if two in [*found.values, *found.buffer.values]:
+            with surgery.node(path) as node:
+                node.values = [one if each == two else each for each in node.values]
+                node.buffer.values[:] = [one if each == two else each for each in node.buffer.values]
+    assert "has another content" in backup.run(None, lake, target, LOCAL).problems[0]
+
+
+def test_a_backup_may_lag_behind_for_a_while(lake: Lakehouse, target: Storage) -> None:
+    """What counts is when the first version was committed that it lacks; without one it is never too old."""
+    exported(lake, target, history=True)
+    later = now_millis() + 3_600_000
+    aged = backup.Config(engine="local", max_age_seconds=1800, now_millis=later)
+    assert backup.run(None, lake, target, aged).ok
+    with lake.transaction() as txn:
+        txn.create_namespace("new")
+    young = backup.run(None, lake, target, backup.Config(engine="local", max_age_seconds=1800))
+    assert ([], lake.refresh().info().created_at) == (young.problems, young.unsaved_since)
+    assert "is in no backup" in problem(backup.run(None, lake, target, aged))
+
+
+def test_a_backup_whose_version_has_expired_cannot_be_compared(lake: Lakehouse, target: Storage) -> None:
+    from pipelines import expiration
+
+    exported(lake, target, history=True)
+    with lake.transaction() as txn:
+        txn.create_namespace("new")
+    late = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 8 * 24 * 3_600_000)
+    assert expiration.run(None, lake, late).versions_expired
+    assert "has expired at the lakehouse" in problem(backup.run(None, lake, target, LOCAL))
