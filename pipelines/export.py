@@ -17,49 +17,30 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-import pyarrow as pa
-
-from pipelines.bounded import on_disk
-from pipelines.copying import copy_new, copy_new_on_spark
 from pipelines.engine import Progress, Session, go_on, refuse_unknown, silent, started
-from pipelines.taskerrors import own_errors
-from pipelines.walk import FOREVER, SparkWalk, Start, Target, starts_frame, walk_local, walk_on_spark
+from pipelines.missing import DEFINITION, NODE, Comparison, Missing, looked_up
+from pipelines.walk import FOREVER, Start
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.catalog import decode_definition
 from trinitylake_core.changes import definition_rows
 from trinitylake_core.commit import refuse_foreign, write_hint
-from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, encode
+from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import (
     AlreadyExists,
     Corrupt,
-    CorruptDefinition,
     FileMissing,
     InvalidInput,
     NotALakehouse,
     Refused,
 )
-from trinitylake_core.keys import KINDS
 from trinitylake_core.locations import parse, root_path, validate_path
 from trinitylake_core.node import Messages
-from trinitylake_core.nodefile import decode
 from trinitylake_core.nodefile import encode as encode_node
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.versions import Root, Versions
 
-if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
-    from pyspark.sql import DataFrame, SparkSession
-
-_PREFIXES: Final = (*(f"{number:04b}/" for number in range(16)), "_lakehouse_def_")
-"""Where all files but roots lie whose names this library chose."""
 _WITHOUT_SNAPSHOTS: Final = uuid.UUID("5b0f6c1e-7d0a-4f0e-9a6b-3d1f2c4e8a90")
-_NAMED: Final = 10
-_LOOKED_UP: Final = 10_000
-_LISTING: Final = pa.schema([("path", pa.string()), ("size", pa.int64())])
-_LISTING_DDL: Final = "path string, size bigint"
-_DEFINITION, _NODE = "definition", "node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,18 +158,6 @@ class _Found:
     roots: list[int]
 
 
-@dataclass(slots=True)
-class _Todo:
-    """Which files to copy: lists in this process, frames on Spark."""
-
-    definitions: int
-    nodes: int
-    bytes: int
-    there: int
-    copy: Callable[[str], tuple[int, int, int]]
-    release: Callable[[], None]
-
-
 class _Export:
     def __init__(self, spark: Session, source: Lakehouse, target: Storage, config: Config, progress: Progress) -> None:
         self.spark = spark
@@ -288,7 +257,11 @@ class _Export:
         found = self.found()
         self.lap("look")
         engine = self.engine()
-        todo = self.todo_on_spark(started(self.spark)) if engine == "spark" else self.todo_here()
+        compared = Comparison(
+            self.source.storage, self.target, self.order, self.starts(), self.left_out(), self.progress
+        )
+        todo = compared.on_spark(started(self.spark)) if engine == "spark" else compared.here()
+        self.requests += todo.requests
         plan = self.planned(engine, found, todo)
         self.lap("plan")
         copied = self.act(found, todo) if not self.config.dry_run else {}
@@ -310,7 +283,7 @@ class _Export:
         files = self.source.root_node.node.subtree_keys or 0
         return "spark" if files >= self.config.spark_from_files else "local"
 
-    def planned(self, engine: str, found: _Found, todo: _Todo) -> Plan:
+    def planned(self, engine: str, found: _Found, todo: Missing) -> Plan:
         missing = self.missing_roots(found)
         sizes = sum(len(data) for _, data in self.roots(missing)) if missing else 0
         own = self.definition_missing()
@@ -333,7 +306,7 @@ class _Export:
         if self.definition is None:
             return 0
         path, data = self.definition
-        there = dict(_looked_up(self.target, [path]))
+        there = dict(looked_up(self.target, [path]))
         return 0 if there.get(path) == len(data) else len(data)
 
     def missing_roots(self, found: _Found) -> list[int]:
@@ -350,13 +323,13 @@ class _Export:
         if self.version in versions:
             yield root_path(self.version), self.root
 
-    def act(self, found: _Found, todo: _Todo) -> dict[str, Any]:
-        definitions, size, requests = todo.copy(_DEFINITION)
+    def act(self, found: _Found, todo: Missing) -> dict[str, Any]:
+        definitions, size, requests = todo.copy(DEFINITION)
         if self.definition is not None and self.definition_missing():
             self.target.write_many([self.definition])
             definitions, size = definitions + 1, size + len(self.definition[1])
         self.lap("definitions")
-        nodes, more, again = todo.copy(_NODE)
+        nodes, more, again = todo.copy(NODE)
         self.requests += requests + again
         self.lap("nodes")
         self.still_wanted()
@@ -423,162 +396,3 @@ class _Export:
     def left_out(self) -> set[str]:
         """Return the definition that the target has another one for."""
         return set() if self.definition is None else {self.source.root_node.definition_path}
-
-    def todo_here(self) -> _Todo:
-        nodes: dict[str, int] = {}
-        definitions: set[str] = set()
-        for row in walk_local(Target(self.source.storage, self.order), self.starts()):
-            nodes[row["path"]] = row["bytes"]
-            definitions.update(row["files"])
-            self.progress("walk", len(nodes), None)
-        nodes = {path: size for path, size in nodes.items() if not _is_root(path)}
-        definitions -= self.left_out()
-        here, there = (dict(_listed(storage)) for storage in (self.source.storage, self.target))
-        unknown = [path for path in definitions if path not in here]
-        here |= dict(_looked_up(self.source.storage, unknown))
-        _refuse_missing(self.source.root, [path for path in unknown if path not in here])
-        there |= dict(_looked_up(self.target, [path for path in (*nodes, *unknown) if not path.startswith(_PREFIXES)]))
-        sizes = {_NODE: nodes, _DEFINITION: {path: here[path] for path in definitions}}
-        missing = {
-            kind: sorted(path for path, size in each.items() if there.get(path) != size) for kind, each in sizes.items()
-        }
-
-        def copy(kind: str) -> tuple[int, int, int]:
-            self.progress(f"copy {kind}s", 0, len(missing[kind]))
-            done = copy_new(self.source.storage, self.target, missing[kind], partial(_check, self.order))
-            return done.copied, done.bytes, 0
-
-        return _Todo(
-            definitions=len(missing[_DEFINITION]),
-            nodes=len(missing[_NODE]),
-            bytes=sum(sizes[kind][path] for kind, paths in missing.items() for path in paths),
-            there=sum(len(sizes[kind]) - len(paths) for kind, paths in missing.items()),
-            copy=copy,
-            release=lambda: None,
-        )
-
-    def todo_on_spark(self, spark: SparkSession) -> _Todo:
-        from pyspark.sql import functions as f
-
-        with own_errors():
-            walked = Target(self.source.storage, self.order)
-            walk = walk_on_spark(spark, walked, starts_frame(spark, self.starts()), self.progress)
-        frame = on_disk(self.compared(spark, walk))
-        missing = f.col("there").isNull() | f.col("size").isNull() | (f.col("there") != f.col("size"))
-        rows = frame.groupBy("kind").agg(
-            f.count("*").alias("files"),
-            f.sum(missing.cast("int")).alias("missing"),
-            f.sum(f.col("size").isNull().cast("int")).alias("unknown"),
-            f.sum(f.when(missing, f.col("size"))).alias("bytes"),
-        )
-        with own_errors():
-            sums = {row["kind"]: row for row in rows.collect()}
-        known = self.unknown(frame) if any(row["unknown"] for row in sums.values()) else {}
-        counts = {kind: sums[kind]["missing"] if kind in sums else 0 for kind in (_DEFINITION, _NODE)}
-        nodes = sums[_NODE]["files"] if _NODE in sums else 0
-        self.requests += nodes + self.version - self.first + 1 + 2 * len(_PREFIXES)
-
-        def copy(kind: str) -> tuple[int, int, int]:
-            self.progress(f"copy {kind}s", 0, counts[kind])
-            if not counts[kind]:
-                return 0, 0, 0
-            paths = frame.where((f.col("kind") == kind) & missing)
-            check = partial(_check, self.order)
-            done = copy_new_on_spark(spark, self.source.storage, self.target, paths, counts[kind], check)
-            return done.copied, done.bytes, done.requests
-
-        def release() -> None:
-            frame.unpersist()
-            walk.release()
-
-        return _Todo(
-            definitions=counts[_DEFINITION],
-            nodes=counts[_NODE],
-            bytes=sum(row["bytes"] or 0 for row in sums.values()) + sum(known.values()),
-            there=sum(row["files"] - row["missing"] for row in sums.values()),
-            copy=copy,
-            release=release,
-        )
-
-    def unknown(self, frame: DataFrame) -> dict[str, int]:
-        """Return the sizes of files that no listing showed: others chose their names. Raises where one is missing."""
-        paths = [row["path"] for row in frame.where("size is null").select("path").limit(_LOOKED_UP).collect()]
-        known = dict(_looked_up(self.source.storage, paths))
-        _refuse_missing(self.source.root, [path for path in paths if path not in known])
-        return known
-
-    def compared(self, spark: SparkSession, walk: SparkWalk) -> DataFrame:
-        """Return every file that is reached: path, kind, its size at the source and at the target."""
-        from pyspark.sql import functions as f
-
-        roots = f.col("path").rlike(r"^_[01]+\.ipc$")
-        files = walk.named().select("path").distinct()
-        if self.left_out():
-            files = files.where(~f.col("path").isin(sorted(self.left_out())))
-        reached = walk.nodes().where(~roots).select("path", f.lit(_NODE).alias("kind"), f.col("bytes").alias("walked"))
-        named = files.select("path", f.lit(_DEFINITION).alias("kind"), f.lit(None).cast("bigint").alias("walked"))
-        here = _listing(spark, self.source.storage)
-        there = _listing(spark, self.target).withColumnRenamed("size", "there")
-        joined = reached.unionByName(named).join(here, "path", "left").join(there, "path", "left")
-        return joined.select("path", "kind", f.coalesce("walked", "size").alias("size"), "there")
-
-
-def _is_root(path: str) -> bool:
-    parsed = parse(path)
-    return parsed is not None and parsed.kind == "root"
-
-
-def _listed(storage: Storage) -> Iterator[tuple[str, int]]:
-    for prefix in _PREFIXES:
-        for file in storage.list(prefix):
-            yield file.path, file.size
-
-
-def _listing(spark: SparkSession, storage: Storage) -> DataFrame:
-    rows = spark.createDataFrame([(prefix,) for prefix in _PREFIXES], "prefix string").repartition(len(_PREFIXES))
-    return rows.mapInArrow(_listing_task(*storage.spec()), _LISTING_DDL)
-
-
-def _listing_task(
-    uri: str, options: Mapping[str, Any]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def list_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = open_storage(uri, options)
-        for batch in batches:
-            for prefix in batch.column("prefix").to_pylist():
-                found = [(file.path, file.size) for file in storage.list(prefix)]
-                paths, sizes = zip(*found, strict=True) if found else ((), ())
-                arrays = [pa.array(paths, pa.string()), pa.array(sizes, pa.int64())]
-                yield pa.RecordBatch.from_arrays(arrays, schema=_LISTING)
-
-    return list_partition
-
-
-def _looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:
-    """Yield path and size of files that no listing showed, if they are there. One ``head`` each."""
-    for path in paths:
-        try:
-            yield path, storage.info(validate_path(path)).size
-        except FileMissing:
-            continue
-
-
-def _refuse_missing(root: str, paths: list[str]) -> None:
-    if paths:
-        named = ", ".join(sorted(paths)[:_NAMED])
-        more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-        raise CorruptDefinition(
-            f"definitions are missing at {root}: {named}{more}; nothing was changed", path=paths[0], invariant="I15"
-        )
-
-
-def _check(order: int, path: str, data: bytes) -> None:
-    """Raise ``Corrupt`` if a file is not what its name says: the checksum of a node, the form of a definition."""
-    parsed = parse(path)
-    kind = None if parsed is None else parsed.kind
-    if kind == "node":
-        decode(data, path, order)
-    elif kind == "lakehouse_def":
-        decode_lakehouse(data, path)
-    elif kind in KINDS:
-        decode_definition(str(kind), data, path)
