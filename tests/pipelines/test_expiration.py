@@ -387,7 +387,7 @@ def test_writers_compactions_expiration_and_cleaning_race(tmp_path: Path, second
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     answers, until = context.Queue(), time.time() + seconds
-    work = [(_write, seed) for seed in range(3)] + [(_compact, 100)]
+    work = [(_write, seed) for seed in range(4)] + [(_compact, 100)]
     processes = [context.Process(target=each, args=(lake.root, seed, until, answers)) for each, seed in work]
     for process in processes:
         process.start()
@@ -414,9 +414,9 @@ def test_writers_compactions_expiration_and_cleaning_race(tmp_path: Path, second
     assert expired > 0
     assert deleted > 0
     assert results[100] > 0
-    assert sum(len(results[seed]) for seed in range(3)) > 10
+    assert sum(len(results[seed]) for seed in range(4)) > 10
     tables = set(lake.tables("ns0"))
-    for seed in range(3):
+    for seed in range(4):
         assert results[seed].keys() <= tables
 
 
