@@ -8,9 +8,9 @@ first, and of two that start at the same pivot the higher one.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.keys import KeyCodec, ObjectName
@@ -73,7 +73,9 @@ def diff_nodes(
     Reads only nodes that are not shared, or for which messages wait that the other side does not have.
     Of neighbouring spans that cover everything, the rows one after another are the rows of the whole.
     """
-    return _compare(_Stream(old_reader, old, span), _Stream(new_reader, new, span))
+    before, after = _Stream(old_reader, span), _Stream(new_reader, span)
+    before.begin_with(old, after, new)
+    return _compare(before, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,9 @@ def unshared(old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Nod
 
 
 def _subtrees(reader: NodeReader, root: Node) -> list[_Part]:
-    return _Stream(reader, root).subtrees()
+    stream = _Stream(reader)
+    stream.begin(root)
+    return stream.subtrees()
 
 
 def _height(part: _Part) -> int:
@@ -207,19 +211,28 @@ _NONE: Final = Messages()
 class _Stream:
     """One side: its parts in key order, the next one last."""
 
-    def __init__(self, reader: NodeReader, root: Node | None, span: Span = EVERYWHERE) -> None:
+    def __init__(self, reader: NodeReader, span: Span = EVERYWHERE) -> None:
         self._reader = reader
         self._span = span
         self._parts: list[_Part] = []
-        if root is not None:
-            self._expand(root, Messages(), None, 0)
 
     @classmethod
     def below(cls, reader: NodeReader, part: _Part) -> _Stream:
         """Return the stream of one subtree."""
-        stream = cls(reader, None)
+        stream = cls(reader)
         stream._parts.append(part)
         return stream
+
+    def begin(self, root: Node) -> None:
+        """Begin with the children and pivots of a root."""
+        self._expand(self._root(root))
+
+    def begin_with(self, root: Node, other: _Stream, others: Node) -> None:
+        """Begin with two roots, without the children and pivots of which both say the same."""
+        self._expand_both(self._root(root), other, other._root(others))
+
+    def _root(self, root: Node) -> _Opened:
+        return _Opened(root, self._inside(root.pending), None, 0)
 
     def subtrees(self) -> list[_Part]:
         """Return the parts that are subtrees, in key order."""
@@ -237,18 +250,33 @@ class _Stream:
 
     def open(self) -> None:
         """Open the subtree that comes next. One read."""
+        self._expand(self._read())
+
+    def open_with(self, other: _Stream) -> None:
+        """Open what comes next on both sides, without the children and pivots of which both say the same. Two reads."""
+        self._expand_both(self._read(), other, other._read())
+
+    def _expand_both(self, mine: _Opened, other: _Stream, theirs: _Opened) -> None:
+        unlike = _unlike(mine, theirs)
+        self._expand(mine, unlike)
+        other._expand(theirs, unlike)
+
+    def _read(self) -> _Opened:
         part = self._parts.pop()
         if part.path is None or part.parent is None or part.depth > MAX_HEIGHT:
             raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
         child = self._reader.read(part.path)
         child_height(part.parent, part.path, child)
-        self._expand(child, part.messages or Messages(), part.low, part.depth + 1)
+        return _Opened(child, self._inside(merged(child.pending, part.messages)), part.low, part.depth + 1)
 
-    def _expand(self, node: Node, newer: Messages, low: str | None, depth: int) -> None:
-        messages = merged(node.pending, newer)
-        if self._span is not EVERYWHERE:
-            inside = self._span.rows(messages.keys)
-            messages = messages.slice(inside.start, inside.stop)
+    def _inside(self, messages: Messages) -> Messages:
+        if self._span is EVERYWHERE:
+            return messages
+        inside = self._span.rows(messages.keys)
+        return messages.slice(inside.start, inside.stop)
+
+    def _expand(self, opened: _Opened, unlike: _Unlike | None = None) -> None:
+        node, messages = opened.node, opened.messages
         rows = self._span.rows(node.keys)
         if node.is_leaf:
             self._parts.append(_run(applied(node.keys[rows], node.values[rows], messages)))
@@ -256,16 +284,57 @@ class _Stream:
         parts: list[_Part] = []
         counts = node.child_keys or []
         waiting = _Waiting(messages)
-        for index in range(max(0, rows.start - 1), min(rows.stop + 1, len(node.children))):
+        reached = range(max(0, rows.start - 1), min(rows.stop + 1, len(node.children)))
+        for index in reached if unlike is None else unlike.within(reached):
             left, right = node.bounds(index)
-            if self._span.meets(left, right):
-                inside_child = counts[index] if index < len(counts) else 0
+            if self._span.meets(left, right) and (unlike is None or index in unlike.children):
+                inside = counts[index] if index < len(counts) else 0
                 below = waiting.between(left, right)
-                parts.append(_Part([], [], node.children[index], node, below, left or low, depth, inside_child))
-            if rows.start <= index < rows.stop:
+                low = left or opened.low
+                parts.append(_Part([], [], node.children[index], node, below, low, opened.depth, inside))
+            if rows.start <= index < rows.stop and (unlike is None or index in unlike.pivots):
                 row = slice(index, index + 1)
                 parts.append(_run(waiting.applied_to(node.keys[row], node.values[row])))
         self._parts += reversed(parts)
+
+
+class _Opened(NamedTuple):
+    """A node that was read, with all messages that wait for it and what is below it."""
+
+    node: Node
+    messages: Messages
+    low: str | None
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Unlike:
+    """The children and the pivots of two nodes with the same pivots that may mean something else."""
+
+    children: frozenset[int]
+    pivots: frozenset[int]
+
+    def within(self, reached: range) -> list[int]:
+        """Return the indices to look at, in order."""
+        return sorted(index for index in self.children | self.pivots if index in reached)
+
+
+def _unlike(one: _Opened, two: _Opened) -> _Unlike | None:
+    """Return where two nodes, or what waits for them, differ; ``None`` where their pivots are not the same."""
+    keys = one.node.keys
+    same_shape = keys == two.node.keys and len(one.node.children) == len(two.node.children)
+    if not same_shape or one.node.is_leaf:
+        return None
+    children = _different(one.node.children, two.node.children)
+    pivots = _different(one.node.values, two.node.values)
+    for key, _ in set(one.messages.meanings()) ^ set(two.messages.meanings()):
+        at = bisect_left(keys, key)
+        (pivots if at < len(keys) and keys[at] == key else children).add(at)
+    return _Unlike(frozenset(children), frozenset(pivots))
+
+
+def _different(one: Sequence[str], two: Sequence[str]) -> set[int]:
+    return {index for index, (mine, theirs) in enumerate(zip(one, two, strict=True)) if mine != theirs}
 
 
 class _Waiting:
@@ -342,9 +411,8 @@ def _approach(old: _Side, a: _Part | None, new: _Side, b: _Part | None) -> Itera
             old.open()
         elif b.comes_before(a):
             new.open()
-        else:
-            old.open()
-            new.open()
+        elif isinstance(old, _Stream) and isinstance(new, _Stream):
+            old.open_with(new)
     elif a.path is not None:
         yield from ((key, None, value) for key, value in b.take_until(a.low))
         if b.keys:

@@ -33,6 +33,10 @@ class Messages:
     def __iter__(self) -> Iterator[tuple[str, str | None, str]]:
         return zip(self.keys, self.values, self.txns, strict=True)
 
+    def meanings(self) -> Iterator[tuple[str, str | None]]:
+        """Return key and value of each message, whoever sent it."""
+        return zip(self.keys, self.values, strict=True)
+
     def slice(self, start: int, stop: int | None = None) -> Messages:
         """Return rows ``start`` to ``stop``."""
         return Messages(self.keys[start:stop], self.values[start:stop], self.txns[start:stop])
