@@ -5,17 +5,25 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_project import reports
-from dagster_project.assets import HEALTH, key
-from dagster_project.resources import open_lakehouse
-from dagster_project.settings import LakehouseSettings
+from dagster_project import freshness, outcomes, reports
+from dagster_project.advice import RETRY, advised
+from dagster_project.assets import COMPACTION, HEALTH, SNAPSHOTS, key
+from dagster_project.backups import BACKUP, proved
+from dagster_project.durations import format_duration
+from dagster_project.resources import SparkResource, open_lakehouse
+from dagster_project.settings import Backup, LakehouseSettings
+from dagster_project.watched import carried_out
 
 INTEGRITY: Final = "integrity"
+BACKUP_VERIFIED: Final = "backup_verified"
 
 
 def checks_of(settings: LakehouseSettings) -> list[dg.AssetChecksDefinition]:
     """Return the asset checks of one lakehouse."""
-    return [integrity(settings)]
+    found = [integrity(settings), compaction_debt(settings), compaction_fresh(settings)]
+    found += [snapshots_fresh(settings)] if settings.snapshots else []
+    found += [backup_verified(settings, settings.backup)] if settings.backup is not None else []
+    return found
 
 
 def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
@@ -34,5 +42,74 @@ def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
         shown = found[: reports.FINDINGS_LIMIT]
         metadata = reports.of_violations(shown, lake.version, more=len(found) > len(shown))
         return dg.AssetCheckResult(passed=not found, metadata=metadata, description=metadata["outcome"])
+
+    return check
+
+
+def compaction_debt(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
+    """Return the check that less is buffered than pays a compaction."""
+
+    @dg.asset_check(
+        asset=key(settings, COMPACTION),
+        name=freshness.DEBT,
+        description=f"Under {settings.compaction.messages:,} messages are buffered, from which on a compaction pays. "
+        "Warns; tells what a compaction would rewrite. The sensor looks, too, and tells every change.",
+    )
+    def check() -> dg.AssetCheckResult:
+        with advised():
+            return freshness.debt(settings, open_lakehouse(settings))
+
+    return check
+
+
+def compaction_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
+    """Return the check that compactions keep up."""
+
+    @dg.asset_check(
+        asset=key(settings, COMPACTION),
+        name=freshness.COMPACTION_FRESH,
+        description=f"No {format_duration(settings.compaction.max_age)} have passed in which there was always more to "
+        "push down than pays a compaction, whoever compacts. Judged from the history of the lakehouse; without debt "
+        "it is never stale. Warns. The sensor looks, too, and tells every change.",
+    )
+    def check() -> dg.AssetCheckResult:
+        with advised():
+            return freshness.compactions(settings, open_lakehouse(settings))
+
+    return check
+
+
+def snapshots_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
+    """Return the check that the snapshots are there that policies ask for."""
+
+    @dg.asset_check(
+        asset=key(settings, SNAPSHOTS),
+        name=freshness.SNAPSHOTS_FRESH,
+        description=f"The snapshots of {', '.join(settings.snapshots)} are there, at the latest when their `grace` has "
+        "passed. Judged from the lakehouse. Warns. The sensor looks, too, and tells every change.",
+    )
+    def check() -> dg.AssetCheckResult:
+        with advised():
+            return freshness.snapshots(settings, open_lakehouse(settings))
+
+    return check
+
+
+def backup_verified(settings: LakehouseSettings, policy: Backup) -> dg.AssetChecksDefinition:
+    """Return the check that the backup could take the place of the lakehouse."""
+
+    @dg.asset_check(
+        asset=key(settings, BACKUP),
+        name=BACKUP_VERIFIED,
+        retry_policy=RETRY,
+        description=f"Opens `{policy.target}` and proves that it could take the place of the lakehouse: its newest "
+        "version has the same content digest at both, every invariant holds there, and nothing has been waiting for "
+        f"a backup longer than {format_duration(policy.max_age)}.",
+    )
+    def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
+        found = carried_out(context, settings, spark, lambda lake, watch: proved(settings, policy, lake, watch))
+        return dg.AssetCheckResult(
+            passed=found.ok, metadata=outcomes.of_backup(found), description=outcomes.said_of_backup(found)
+        )
 
     return check

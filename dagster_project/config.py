@@ -21,6 +21,7 @@ from trinitylake_core import InvalidInput
 ENV_FILE: Final = "TRINITYLAKE_LAKEHOUSES"
 FILE_NAME: Final = "lakehouses.yaml"
 _HERE: Final = "{here}"
+_COPIES: Final = ("backup", "export")
 
 
 class ConfigError(InvalidInput):
@@ -89,9 +90,13 @@ def _mapping(text: str, path: Path) -> dict[str, Any]:
 
 def _fill_in_here(stanzas: Sequence[Any], path: Path) -> None:
     """Put the directory of the file in the place of ``{here}`` in root URIs."""
+    here = path.absolute().parent.as_posix()
     for stanza in stanzas:
-        if isinstance(stanza, dict) and isinstance(stanza.get("root"), str):
-            stanza["root"] = stanza["root"].replace(_HERE, path.absolute().parent.as_posix())
+        places = [(stanza, "root")]
+        places += [(stanza.get(name), "target") for name in _COPIES] if isinstance(stanza, dict) else []
+        for where, field in places:
+            if isinstance(where, dict) and isinstance(where.get(field), str):
+                where[field] = where[field].replace(_HERE, here)
 
 
 def _mistakes(error: ValidationError, stanzas: Sequence[Any], path: Path) -> Iterator[str]:
@@ -132,3 +137,9 @@ def _collisions(lakehouses: Sequence[LakehouseSettings], path: Path) -> Iterator
             yield f"{path}: lakehouse {each.name!r}: root: is the root of {roots[each.root]!r} already"
         names.setdefault(each.slug, each.name)
         roots.setdefault(each.root, each.name)
+    for each in lakehouses:
+        target = None if each.backup is None else each.backup.target
+        if target is not None and target in roots:
+            yield f"{path}: lakehouse {each.name!r}: backup.target: is the root or the backup of {roots[target]!r}"
+        elif target is not None:
+            roots[target] = each.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dagster as dg
 
 from dagster_project.assets import assets_of
+from dagster_project.backups import backups_of
 from dagster_project.checks import checks_of
 from dagster_project.jobs import jobs_of
 from dagster_project.notifications import Notifications, failure_sensors
@@ -19,7 +20,7 @@ def build(settings: LakehouseSettings) -> dg.Definitions:
     """Return the definitions of one lakehouse. Touches no storage."""
     jobs = jobs_of(settings)
     return dg.Definitions(
-        assets=[*assets_of(settings), *retention_of(settings)],
+        assets=[*assets_of(settings), *retention_of(settings), *backups_of(settings)],
         asset_checks=checks_of(settings),
         jobs=jobs.all(),
         schedules=schedules_of(settings, jobs),

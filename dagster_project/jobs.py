@@ -8,6 +8,7 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from dagster_project import assets
+from dagster_project.backups import BACKUP
 from dagster_project.operations import LAKEHOUSE_TAG, operations_of
 from dagster_project.settings import LakehouseSettings
 
@@ -35,22 +36,23 @@ def jobs_of(settings: LakehouseSettings) -> Jobs:
 def maintenance(settings: LakehouseSettings) -> UnresolvedAssetJobDefinition:
     """Return the job that does everything."""
     names = [assets.DEFINITION, assets.HEALTH, assets.COMPACTION, assets.SNAPSHOTS]
+    names += [BACKUP] if settings.backup is not None else []
     names += [assets.EXPIRATION] if settings.retention is not None else []
     names += [assets.ORPHANS] if settings.orphans is not None else []
     return dg.define_asset_job(
         f"{settings.slug}_maintenance",
         selection=dg.AssetSelection.assets(*(assets.key(settings, name) for name in names)),
         description=f"Observes lakehouse {settings.name!r}, measures its tree, checks every invariant, pushes its "
-        "write buffers down, and keeps snapshots and history as lakehouses.yaml says.",
+        "write buffers down, and keeps snapshots, backup and history as lakehouses.yaml says.",
         tags={LAKEHOUSE_TAG: settings.slug},
     )
 
 
 def compaction(settings: LakehouseSettings) -> UnresolvedAssetJobDefinition:
-    """Return the job that the sensor asks for: compaction alone, without the check that reads every node."""
+    """Return the job that the sensor asks for: compaction and its checks, without the one that reads every node."""
     return dg.define_asset_job(
         f"{settings.slug}_compaction",
-        selection=dg.AssetSelection.assets(assets.key(settings, assets.COMPACTION)).without_checks(),
+        selection=dg.AssetSelection.assets(assets.key(settings, assets.COMPACTION)),
         description=f"Pushes the write buffers of lakehouse {settings.name!r} down.",
         tags={LAKEHOUSE_TAG: settings.slug},
     )

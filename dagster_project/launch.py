@@ -9,7 +9,10 @@ from dagster_project.settings import LakehouseSettings
 
 _REASON = Field(description="Why; required, and stands in the history for ever.")
 _ENGINE = Field(default=None, description="spark, local or auto, instead of what lakehouses.yaml says.")
-_TARGET = Field(description="Root URI to write to; its storage options are those of `export` in lakehouses.yaml.")
+_TARGET = Field(
+    description="Root URI to write to; its storage options are those of `export` in lakehouses.yaml, or of `backup` if "
+    "it is that one's target."
+)
 
 
 class RollbackConfig(dg.Config):
@@ -73,10 +76,11 @@ class UpgradeConfig(dg.Config):
 def defaults(settings: LakehouseSettings) -> dict[str, dict[str, Any]]:
     """Return by job what the launchpad is filled with. What is empty there has to be filled in."""
     target = settings.export.target or ""
+    backup = settings.backup.target if settings.backup is not None else ""
     return {
         "rollback": {"version": None, "reason": "", "dry_run": True},
         "restore": {"only": [], "version": None, "reason": "", "exact": False, "dry_run": True},
-        "export": {"target": target, "history": True, "dry_run": False},
+        "export": {"target": target or backup, "history": True, "dry_run": False},
         "verify": {"versions": "newest", "definitions": True},
         "upgrade": {"target": target, "history": True, "definition": {}, "dry_run": True},
     }

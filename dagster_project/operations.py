@@ -13,9 +13,8 @@ from dagster_project import launch, outcomes, reports
 from dagster_project.advice import RETRY
 from dagster_project.assets import key
 from dagster_project.resources import SparkResource
-from dagster_project.retention import carried_out
 from dagster_project.settings import LakehouseSettings
-from dagster_project.watched import Watch
+from dagster_project.watched import Watch, carried_out
 from pipelines import export, restore, rollback, upgrade, verify
 from trinitylake_core import InvalidInput, Lakehouse
 
@@ -85,6 +84,7 @@ def _rollback(settings: LakehouseSettings) -> Any:
                 force=config.force,
                 expected_version=config.expected_version,
                 engine=_engine(settings, config.engine),
+                before_commit=watch.before_commit,
             )
             planned = rollback.plan(watch.spark, lake, how, watch.progress)
             _show(context, planned)
@@ -119,6 +119,7 @@ def _restore(settings: LakehouseSettings) -> Any:
                 exact=config.exact,
                 dry_run=config.dry_run,
                 engine=_engine(settings, config.engine),
+                before_commit=watch.before_commit,
             )
             planned = restore.plan(watch.spark, lake, how, watch.progress)
             _show(context, planned)
@@ -150,8 +151,10 @@ def _export(settings: LakehouseSettings) -> Any:
                 history=config.history and config.version is None,
                 engine=_engine(settings, config.engine),
                 dry_run=config.dry_run,
+                before_commit=watch.before_commit,
             )
-            target, options = _target(config.target), settings.resolved_export_options()
+            target = _target(config.target)
+            options = settings.resolved_target_options(target)
             return export.run(watch.spark, lake, target, how, storage_options=options, progress=watch.progress)
 
         _tell(context, outcomes.of_export(carried_out(context, settings, spark, work)))
@@ -197,8 +200,10 @@ def _upgrade(settings: LakehouseSettings) -> Any:
                 definition=_definition(config.definition),
                 engine=_engine(settings, config.engine),
                 dry_run=config.dry_run,
+                before_commit=watch.before_commit,
             )
-            target, options = _target(config.target), settings.resolved_export_options()
+            target = _target(config.target)
+            options = settings.resolved_target_options(target)
             return upgrade.run(watch.spark, lake, target, how, storage_options=options, progress=watch.progress)
 
         _tell(context, outcomes.of_upgrade(carried_out(context, settings, spark, work)))

@@ -1,11 +1,13 @@
-"""What rollback, restore, export, verify and upgrade did, as Dagster metadata; a plan as a table."""
+"""What rollback, restore, export, verify, upgrade and a look at a backup came to, as Dagster metadata."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import dagster as dg
+
 from dagster_project.reports import FINDINGS_LIMIT, Metadata, given, table
-from pipelines import export, restore, rollback, upgrade, verify
+from pipelines import backup, export, restore, rollback, upgrade, verify
 from pipelines.report import human_bytes, utc
 from trinitylake_core import RecoveryPlan
 
@@ -163,4 +165,31 @@ def of_verification(done: verify.Report) -> Metadata:
         engine=done.engine,
         violations=table(shown, _VIOLATIONS) if shown else None,
         seconds=round(sum(done.seconds.values()), 3),
+    )
+
+
+def said_of_backup(found: backup.Report) -> str:
+    """Return what is wrong with a backup and what to do, or that nothing is."""
+    if found.problems:
+        return "\n".join(found.problems)
+    return f"version {found.version} at {found.target} is whole, and what the lakehouse says: digest {found.digest}"
+
+
+def of_backup(found: backup.Report) -> Metadata:
+    """Return what a look at a backup found."""
+    shown: list[dict[str, Any]] = [
+        {name: getattr(each, name) for name in _VIOLATIONS} for each in found.findings[:FINDINGS_LIMIT]
+    ]
+    return given(
+        outcome=said_of_backup(found),
+        target=found.target,
+        version=found.version,
+        source_version=found.source_version,
+        unsaved_since=None if found.unsaved_since is None else dg.MetadataValue.timestamp(found.unsaved_since),
+        digest=found.digest,
+        source_digest=found.source_digest,
+        nodes_read=found.nodes_read,
+        engine=found.engine,
+        violations=table(shown, _VIOLATIONS) if shown else None,
+        seconds=round(sum(found.seconds.values()), 3),
     )

@@ -18,17 +18,23 @@ class Seen:
     Attributes:
         version: the newest version it saw.
         requested_at: when it last asked for a compaction, in epoch seconds.
+        over_since: since when every look found that a compaction pays, or since the last closer look at how long
+            it has been so; ``None`` if the last look did not.
     """
 
     version: int | None = None
     requested_at: float = 0.0
+    over_since: float | None = None
 
     @classmethod
     def parse(cls, cursor: str | None) -> Self:
         """Return what a cursor tells; nothing if it is empty or not ours."""
         try:
             found = json.loads(cursor or "{}")
-            return cls(found.get("version"), float(found.get("requested_at", 0.0)))
+            since = found.get("over_since")
+            return cls(
+                found.get("version"), float(found.get("requested_at", 0.0)), None if since is None else float(since)
+            )
         except (AttributeError, TypeError, ValueError):
             return cls()
 
@@ -57,8 +63,13 @@ def too_soon(policy: Compaction, last: float, now: float) -> Decision | None:
     )
 
 
+def debt_of(stats: Stats) -> int:
+    """Return how many messages are buffered, as far as the root tells."""
+    return stats.messages if stats.messages is not None else stats.root_messages
+
+
 def pays(policy: Compaction, stats: Stats) -> Decision:
     """Return whether a compaction of a version pays."""
-    debt = stats.messages if stats.messages is not None else stats.root_messages
+    debt = debt_of(stats)
     figures = f"version {stats.version}: {debt:,} buffered messages, a compaction pays from {policy.messages:,} on"
     return Decision(wanted=debt >= policy.messages, reason=figures)

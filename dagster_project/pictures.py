@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # In the middle between black and white, so that they stand out on either.
-INK: Final = "#808a98"
+INK: Final = "#6f7887"
 KEYS: Final = "#4c8bf5"
 DEBT: Final = "#f0912e"
 GOOD: Final = "#2fa876"
@@ -30,6 +30,7 @@ _MARKS: Final = {
     "restore": ("v", DEBT, "restore"),
 }
 _DPI: Final = 110
+_WIDEST: Final = 8.7  # inches: what Dagster shows of a picture in a window of 1280 pixels
 
 
 def tree(strips: Sequence[Strip], title: str) -> dg.MarkdownMetadataValue:
@@ -40,7 +41,8 @@ def tree(strips: Sequence[Strip], title: str) -> dg.MarkdownMetadataValue:
 def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadataValue:
     """Return a picture of trees side by side, such as before and after: bars for each node, in key order."""
     rows = max(len(strips) for _, strips in pictured)
-    figure = _figure(5.2 * len(pictured) + 1.6, 0.75 * rows + 1.3)
+    figure = _figure(min(5.2 * len(pictured) + 1.6, _WIDEST), 0.75 * rows + 1.3)
+    figure.set_layout_engine("constrained", wspace=0.05)
     grid = figure.subplots(rows, len(pictured), squeeze=False)
     scale = max(1.0, *(debt for _, strips in pictured for strip in strips for debt in strip.debt))
     for column, (title, strips) in enumerate(pictured):
@@ -78,7 +80,7 @@ def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
 def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
     """Return a picture of the history: objects and buffered messages version by version, and what happened."""
     shown = sorted(versions, key=lambda each: each.version)
-    figure = _figure(9.5, 4.2)
+    figure = _figure(_WIDEST, 4.2)
     top, bottom = figure.subplots(2, 1, sharex=True)
     numbers = [each.version for each in shown]
     top.step(numbers, [each.objects or 0 for each in shown], where="post", color=KEYS)

@@ -14,12 +14,14 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_project import deletions, pictures, reports
-from dagster_project.advice import RETRY, advised
+from dagster_project.advice import RETRY
 from dagster_project.assets import COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, key, tags
+from dagster_project.backups import BACKUP
 from dagster_project.checks import INTEGRITY
-from dagster_project.resources import SparkResource, open_lakehouse, spark_session
+from dagster_project.resources import SparkResource
 from dagster_project.settings import LakehouseSettings, Orphans, Retention
-from dagster_project.watched import Context, Watch, watched
+from dagster_project.verdicts import last_verdict
+from dagster_project.watched import Context, Watch, carried_out
 from pipelines import expiration, orphans, snapshot
 from trinitylake_core import Lakehouse
 
@@ -44,19 +46,6 @@ class DeletionConfig(dg.Config):
     reason: str = Field(default="retention policy", description="Ends in the history.")
     engine: str | None = Field(default=None, description="spark, local or auto, instead of what lakehouses.yaml says.")
     dry_run: bool = Field(default=False, description="Make the plan, show it, and delete nothing.")
-
-
-def carried_out(
-    context: Context, settings: LakehouseSettings, spark: SparkResource, work: Callable[[Lakehouse, Watch], T]
-) -> T:
-    """Open a lakehouse and carry out work on it, watched; errors become failures that say what to do."""
-    with advised():
-        return watched(
-            context,
-            partial(spark_session, spark, settings),
-            lambda watch: work(open_lakehouse(settings), watch),
-            settings.timeout,
-        )
 
 
 # -- snapshots -----------------------------------------------------------------------------------------
@@ -85,7 +74,9 @@ def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult[Any]:
         def work(lake: Lakehouse, watch: Watch) -> dg.MaterializeResult[Any]:
             watch.before_commit()
-            done = snapshot.run(lake, policies, dry_run=config.dry_run, reason=config.reason)
+            done = snapshot.run(
+                lake, policies, dry_run=config.dry_run, reason=config.reason, before_commit=watch.before_commit
+            )
             versions = list(lake.history(limit=reports.HISTORY_LIMIT))
             told = deletions.of_snapshots(done, lake.snapshots()) | reports.of_history(versions)
             return dg.MaterializeResult(
@@ -104,10 +95,11 @@ def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
 def version_expiration(settings: LakehouseSettings) -> dg.AssetsDefinition:
     """Return the asset that expires versions."""
     policy = settings.retention or Retention()
+    last = SNAPSHOTS if settings.backup is None else BACKUP  # what is not in the backup yet must not go
 
     @dg.asset(
         key=key(settings, EXPIRATION),
-        deps=[key(settings, HEALTH), key(settings, SNAPSHOTS)],
+        deps=[key(settings, HEALTH), key(settings, last)],
         description=f"The history without what no rule keeps: the newest {policy.keep_last} versions and those younger "
         f"than {_days(policy.older_than)} stay, snapshots stay. Plans first and shows what it would free, then carries "
         "that plan out. Never after a failed integrity check." + _on_request(given=settings.retention is not None),
@@ -128,6 +120,7 @@ def version_expiration(settings: LakehouseSettings) -> dg.AssetsDefinition:
         def work(lake: Lakehouse, watch: Watch) -> deletions.Deletion[expiration.Report]:
             def step(**how: Any) -> expiration.Report:
                 how |= {"engine": engine, "reason": config.reason, "plan_options": {}}
+                how |= {"before_commit": watch.before_commit}
                 return expiration.run(watch.spark, lake, expiration.Config(**how), watch.progress)
 
             wanted = partial(step, keep_last=policy.keep_last, older_than_seconds=age)
@@ -164,7 +157,7 @@ def orphan_removal(settings: LakehouseSettings) -> dg.AssetsDefinition:
 
         def work(lake: Lakehouse, watch: Watch) -> deletions.Deletion[orphans.Report]:
             def step(**how: Any) -> orphans.Report:
-                how |= {"engine": engine, "plan_options": {}}
+                how |= {"engine": engine, "plan_options": {}, "before_commit": watch.before_commit}
                 return orphans.run(watch.spark, lake, orphans.Config(**how), watch.progress)
 
             wanted = partial(step, older_than_seconds=policy.older_than.total_seconds())
@@ -205,10 +198,8 @@ def refuse_unsound(context: dg.AssetExecutionContext, settings: LakehouseSetting
 
     In a run that also checks, the check itself blocks; this is for a run that deletes and nothing else.
     """
-    check = dg.AssetCheckKey(key(settings, HEALTH), INTEGRITY)
-    record = context.instance.get_latest_asset_check_evaluation_record(check)
-    evaluation = None if record is None else record.evaluation
-    if evaluation is not None and not evaluation.passed and not dry_run:
+    sound = last_verdict(context.instance, key(settings, HEALTH), INTEGRITY)
+    if sound is False and not dry_run:
         raise dg.Failure(
             "nothing was deleted: the last integrity check of this lakehouse failed. Look at its findings, repair "
             f"(rollback, or restore from an export), and materialise {HEALTH} again with its check",

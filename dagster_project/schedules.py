@@ -5,20 +5,30 @@ from __future__ import annotations
 import dagster as dg
 
 from dagster_project.jobs import Jobs
+from dagster_project.sensors import AT_WORK
 from dagster_project.settings import LakehouseSettings
 
 
 def schedules_of(settings: LakehouseSettings, jobs: Jobs) -> list[dg.ScheduleDefinition]:
     """Return a schedule for each cron expression."""
-    if settings.schedules.maintenance is None:
-        return []
-    return [
-        dg.ScheduleDefinition(
-            name=f"{settings.slug}_maintenance_schedule",
-            target=jobs.maintenance,
-            cron_schedule=settings.schedules.maintenance,
-            execution_timezone=settings.schedules.timezone,
-            default_status=dg.DefaultScheduleStatus.RUNNING,
-            description=f"Maintenance of lakehouse {settings.name!r}, as lakehouses.yaml says.",
-        )
-    ]
+    return [] if settings.schedules.maintenance is None else [maintenance_schedule(settings, jobs)]
+
+
+def maintenance_schedule(settings: LakehouseSettings, jobs: Jobs) -> dg.ScheduleDefinition:
+    """Return the schedule of the maintenance. It skips while the last one waits or works: the queue must not grow."""
+
+    @dg.schedule(
+        name=f"{settings.slug}_maintenance_schedule",
+        target=jobs.maintenance,
+        cron_schedule=settings.schedules.maintenance or "",
+        execution_timezone=settings.schedules.timezone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"Maintenance of lakehouse {settings.name!r}, as lakehouses.yaml says.",
+    )
+    def due(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        same = dg.RunsFilter(job_name=jobs.maintenance.name, statuses=AT_WORK)
+        for run in context.instance.get_runs(same, limit=1):
+            return dg.SkipReason(f"run {run.run_id} of this job is not over yet")
+        return dg.RunRequest()
+
+    return due

@@ -7,7 +7,7 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_project import assets, pacing
+from dagster_project import assets, freshness, pacing
 from dagster_project.jobs import LAKEHOUSE_TAG, Jobs
 from dagster_project.pacing import Seen
 from dagster_project.resources import open_lakehouse
@@ -15,7 +15,7 @@ from dagster_project.settings import LakehouseSettings
 from trinitylake_core import Lakehouse, NotALakehouse
 
 REASON_TAG: Final = "trinitylake/reason"
-_AT_WORK: Final = [
+AT_WORK: Final = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
@@ -53,19 +53,45 @@ def evaluate(settings: LakehouseSettings, context: dg.SensorEvaluationContext) -
         lake = open_lakehouse(settings)
     except NotALakehouse as error:
         return dg.SensorResult(skip_reason=str(error), cursor=context.cursor)
-    events = [] if lake.version == seen.version else [_observed(settings, lake)]
-    run = run_at_work(settings, context.instance)
-    if run is not None:
-        decision = pacing.Decision(wanted=False, reason=f"run {run} of this lakehouse is not over yet")
-    else:
-        last = max(seen.requested_at, _last_compaction(settings, context.instance))
-        decision = pacing.pays(settings.compaction, lake.stats())
-        decision = (pacing.too_soon(settings.compaction, last, now) if decision.wanted else None) or decision
+    pays = pacing.pays(settings.compaction, lake.stats())
+    over_since = (seen.over_since or now) if pays.wanted else None
+    too_long = _too_long(settings, over_since, now)
+    events = _events(settings, context.instance, lake, seen, too_long=too_long)
+    over_since = now if too_long else over_since  # a closer look costs more than one root: once in that time
+    decision = _decided(settings, context.instance, pays, seen, now)
     if not decision.wanted:
-        cursor = Seen(lake.version, seen.requested_at).text()
+        cursor = Seen(lake.version, seen.requested_at, over_since).text()
         return dg.SensorResult(skip_reason=decision.reason, cursor=cursor, asset_events=events)
     request = _request(settings, decision.reason, f"{lake.version}-{now:.0f}")
-    return dg.SensorResult(run_requests=[request], cursor=Seen(lake.version, now).text(), asset_events=events)
+    cursor = Seen(lake.version, now, over_since).text()
+    return dg.SensorResult(run_requests=[request], cursor=cursor, asset_events=events)
+
+
+def _too_long(settings: LakehouseSettings, over_since: float | None, now: float) -> bool:
+    return over_since is not None and now - over_since >= settings.compaction.max_age.total_seconds()
+
+
+def _events(
+    settings: LakehouseSettings, instance: dg.DagsterInstance, lake: Lakehouse, seen: Seen, *, too_long: bool
+) -> list[dg.AssetObservation | dg.AssetCheckEvaluation]:
+    """Return what is new: a version, and the verdicts that changed."""
+    events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
+    events += [] if lake.version == seen.version else [_observed(settings, lake)]
+    events += freshness.changed(settings, lake, instance, over_too_long=too_long)
+    return events
+
+
+def _decided(
+    settings: LakehouseSettings, instance: dg.DagsterInstance, pays: pacing.Decision, seen: Seen, now: float
+) -> pacing.Decision:
+    """Return whether to ask for a compaction now: one that pays, if none is at work and the last one is long ago."""
+    run = run_at_work(settings, instance)
+    if run is not None:
+        return pacing.Decision(wanted=False, reason=f"run {run} of this lakehouse is not over yet")
+    if not pays.wanted:
+        return pays
+    last = max(seen.requested_at, _last_compaction(settings, instance))
+    return pacing.too_soon(settings.compaction, last, now) or pays
 
 
 def _request(settings: LakehouseSettings, reason: str, run_key: str) -> dg.RunRequest:
@@ -89,7 +115,7 @@ def _observed(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetObservati
 def run_at_work(settings: LakehouseSettings, instance: dg.DagsterInstance) -> str | None:
     """Return the ID of a run that works or waits to work on a lakehouse, started by whomever."""
     prefix = settings.key_prefix
-    for run in instance.get_runs(dg.RunsFilter(statuses=_AT_WORK)):
+    for run in instance.get_runs(dg.RunsFilter(statuses=AT_WORK)):
         selected = run.asset_selection or ()
         if run.tags.get(LAKEHOUSE_TAG) == settings.slug or any(key.has_prefix(prefix) for key in selected):
             return run.run_id

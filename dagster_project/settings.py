@@ -94,12 +94,14 @@ class Compaction(Model):
 
     The sensor looks every ``poll``. It asks for a compaction from ``messages`` buffered messages on, and
     not more often than every ``min_interval``. A compaction that takes longer than ``timeout`` is stopped.
+    When there have been that many for ``max_age``, compactions are stale.
     """
 
     enabled: bool = True
     messages: int = Field(default=10_000, ge=1)
     min_interval: Duration = timedelta(minutes=15)
     poll: Duration = timedelta(minutes=1)
+    max_age: Duration = _DAY
     engine: Engine = "spark"
     timeout: Duration = timedelta(hours=6)
 
@@ -115,9 +117,18 @@ class Health(Model):
 
 
 class SnapshotPolicy(Model):
-    """How many snapshots of a period are kept."""
+    """How many snapshots of a period are kept, and how long after its beginning one must be there.
+
+    Without ``grace`` it is an hour for hourly ones, and a day for the others.
+    """
 
     keep: int = Field(ge=1)
+    grace: Duration | None = None
+
+    def grace_of(self, period: Period) -> timedelta:
+        """Return the time that may pass until the snapshot of a period is there."""
+        default = timedelta(hours=1) if period == "hourly" else _DAY
+        return default if self.grace is None else self.grace
 
 
 class Retention(Model):
@@ -155,6 +166,23 @@ class Export(Model):
         return None if root is None else normalise_root(root)
 
 
+class Backup(Model):
+    """Where maintenance keeps a copy with the whole history, and how old it may become.
+
+    Without storage options those of the lakehouse are used. ``definitions``: the check reads every one of them, too.
+    """
+
+    target: str
+    storage_options: Options | None = None
+    max_age: Duration = timedelta(days=2)
+    definitions: bool = True
+
+    @field_validator("target")
+    @classmethod
+    def _is_a_root(cls, root: str) -> str:
+        return normalise_root(root)
+
+
 class LakehouseSettings(Model):
     """One lakehouse: where it is, and how it is kept."""
 
@@ -170,6 +198,7 @@ class LakehouseSettings(Model):
     snapshots: Mapping[Period, SnapshotPolicy] = Field(default_factory=dict)
     retention: Retention | None = None
     orphans: Orphans | None = None
+    backup: Backup | None = None
     export: Export = Export()
     timeout: Duration = timedelta(hours=6)
 
@@ -184,6 +213,12 @@ class LakehouseSettings(Model):
     @classmethod
     def _is_a_root(cls, root: str) -> str:
         return normalise_root(root)
+
+    @model_validator(mode="after")
+    def _backup_is_elsewhere(self) -> Self:
+        if self.backup is not None and _overlap(self.root, self.backup.target):
+            raise ValueError(f"backup.target: {self.backup.target} and the root must not lie within each other")
+        return self
 
     @property
     def slug(self) -> str:
@@ -205,9 +240,15 @@ class LakehouseSettings(Model):
         options: dict[str, Any] = resolved(self.storage_options)
         return options
 
-    def resolved_export_options(self) -> dict[str, Any]:
-        """Return the storage options of an export's target, likewise."""
-        if self.export.storage_options is None:
+    def resolved_target_options(self, target: str) -> dict[str, Any]:
+        """Return the storage options of a place to copy to, likewise: those of the backup, or those of exports."""
+        backs_up = self.backup is not None and normalise_root(target) == self.backup.target
+        given = self.backup.storage_options if self.backup is not None and backs_up else self.export.storage_options
+        if given is None:
             return self.resolved_storage_options()
-        options: dict[str, Any] = resolved(self.export.storage_options)
+        options: dict[str, Any] = resolved(given)
         return options
+
+
+def _overlap(one: str, two: str) -> bool:
+    return one.startswith(two) or two.startswith(one)

@@ -11,11 +11,15 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import dagster as dg
 
-from dagster_project.resources import hang_up
+from dagster_project.advice import advised
+from dagster_project.resources import SparkResource, hang_up, open_lakehouse, spark_session
+from dagster_project.settings import LakehouseSettings
+from trinitylake_core import Lakehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +29,7 @@ _LOG_EVERY_SECONDS: Final = 3.0
 _STOPS_WITHIN_SECONDS: Final = 30.0
 _CANCELLED: Final = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
 T = TypeVar("T")
-Context: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext
+Context: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext | dg.AssetCheckExecutionContext
 
 
 class Stopped(Exception):
@@ -107,6 +111,19 @@ def watched(
     except _TooLate:
         _end(watch, thread)
         raise _failure(f"the work took longer than its timeout of {timeout}", future) from None
+
+
+def carried_out(
+    context: Context, settings: LakehouseSettings, spark: SparkResource, work: Callable[[Lakehouse, Watch], T]
+) -> T:
+    """Open a lakehouse and carry out work on it, watched; errors become failures that say what to do."""
+    with advised():
+        return watched(
+            context,
+            partial(spark_session, spark, settings),
+            lambda watch: work(open_lakehouse(settings), watch),
+            settings.timeout,
+        )
 
 
 def _end(watch: Watch, thread: threading.Thread) -> None:

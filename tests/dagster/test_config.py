@@ -41,8 +41,9 @@ lakehouses:
     storage_options: {key: {env: K}, client_kwargs: {region_name: eu}}
     spark: {mode: connect, remote: {env: REMOTE}, conf: {spark.executor.memory: 4g, x: true}}
     schedules: {maintenance: "0 3 * * *", timezone: Europe/Berlin}
-    compaction: {messages: 7, min_interval: 90s, poll: 30s, engine: auto, timeout: 2h, enabled: false}
-    snapshots: {daily: {keep: 14}, weekly: {keep: 8}}
+    compaction: {messages: 7, min_interval: 90s, poll: 30s, max_age: 3h, engine: auto, timeout: 2h, enabled: false}
+    snapshots: {daily: {keep: 14}, hourly: {keep: 2}, weekly: {keep: 8, grace: 3d}}
+    backup: {target: "file://{here}/copy", max_age: 1d, definitions: false, storage_options: {key: {env: B}}}
     retention: {keep_last: 10, older_than: 2w}
     orphans: {older_than: 3d}
 """
@@ -50,7 +51,12 @@ lakehouses:
     assert ("file:///etc/lakes/lake/", "sales_eu", "lakehouse_sales_eu") == (sales.root, sales.slug, sales.pool)
     assert ["lakehouse", "Sales-EU"] == sales.key_prefix
     assert timedelta(seconds=90) == sales.compaction.min_interval
-    assert {"daily": 14, "weekly": 8} == {period: policy.keep for period, policy in sales.snapshots.items()}
+    assert {"daily": 14, "hourly": 2, "weekly": 8} == {name: each.keep for name, each in sales.snapshots.items()}
+    graces = {name: each.grace_of(name) / timedelta(hours=1) for name, each in sales.snapshots.items()}
+    assert {"daily": 24, "hourly": 1, "weekly": 72} == graces
+    assert sales.backup is not None
+    assert ("file:///etc/lakes/copy/", timedelta(days=1)) == (sales.backup.target, sales.backup.max_age)
+    assert timedelta(hours=3) == sales.compaction.max_age
     assert timedelta(weeks=2) == sales.retention.older_than
 
 
@@ -71,6 +77,13 @@ lakehouses:
         ("{name: a, root: 'file:///x', spark: {mode: connect}}", "spark: mode 'connect' needs remote"),
         ("{name: a, root: 'file:///x', snapshots: {often: {keep: 1}}}", "snapshots.often"),
         ("{name: a, root: 'file:///x', storage_options: {secret: {env: 1}}}", "storage_options: secret: write {env: "),
+        ("{name: a, root: 'file:///x', compaction: {max_age: long}}", "compaction.max_age: 'long' is no length of"),
+        ("{name: a, root: 'file:///x', snapshots: {daily: {keep: 1, grace: 1}}}", "snapshots.daily.grace: 1 is no"),
+        ("{name: a, root: 'file:///x', backup: {max_age: 1d}}", "lakehouse 'a': backup.target: is missing"),
+        ("{name: a, root: 'file:///x', backup: {target: copy}}", "backup.target: root URI 'copy' has no scheme"),
+        ("{name: a, root: 'file:///x', backup: {target: 'file:///x/y'}}", "must not lie within each other"),
+        ("{name: a, root: 'file:///x', backup: {target: 's3://b/c', age: 1d}}", "backup.age: there is no such field"),
+        ("{name: a, root: 'file:///x', backup: {target: 's3://b/c', storage_options: {secret: x}}}", "a secret"),
     ],
 )
 def test_a_mistake_is_told_with_stanza_and_field(stanza: str, said: str) -> None:
@@ -103,6 +116,30 @@ def test_names_that_become_the_same_in_dagster_collide() -> None:
 def test_two_names_for_one_root_are_refused() -> None:
     (line,) = errors("lakehouses: [{name: a, root: 's3://x/1'}, {name: b, root: 's3a://x/1/'}]")
     assert "root: is the root of 'a' already" in line
+
+
+def test_a_backup_overwrites_neither_a_lakehouse_nor_another_backup() -> None:
+    a, b = "name: a, root: 's3://x/1', backup: {target: 's3://x/2'}", "name: b, root: 's3://x/2'"
+    assert ["lakehouse 'a': backup.target: is the root or the backup of 'b'"] == errors(
+        f"lakehouses: [{{{a}}}, {{{b}}}]"
+    )
+    b = "name: b, root: 's3://x/3', backup: {target: 's3a://x/2/'}"
+    assert ["lakehouse 'b': backup.target: is the root or the backup of 'a'"] == errors(
+        f"lakehouses: [{{{a}}}, {{{b}}}]"
+    )
+
+
+def test_a_place_to_copy_to_is_opened_with_its_own_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+lakehouses:
+  - {name: a, root: 's3://x/1', storage_options: {endpoint_url: source}, backup: {target: 's3://b/2', EXTRA}}
+"""
+    own = "storage_options: {endpoint_url: backup}}, export: {storage_options: {endpoint_url: other}"
+    (one,) = parse(text.replace("EXTRA", own), FILE).lakehouses
+    (two,) = parse(text.replace(", EXTRA", ""), FILE).lakehouses
+    assert {"endpoint_url": "backup"} == one.resolved_target_options("s3a://b/2")
+    assert {"endpoint_url": "other"} == one.resolved_target_options("s3://elsewhere")
+    assert {"endpoint_url": "source"} == two.resolved_target_options("s3://b/2")
 
 
 def test_a_secret_in_the_file_is_refused_and_not_repeated() -> None:

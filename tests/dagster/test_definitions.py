@@ -23,7 +23,9 @@ lakehouses:
     storage_options: {secret: {env: NOT_SET_ANYWHERE}}
     owners: ["team:data"]
     schedules: {maintenance: "0 3 * * *"}
+    snapshots: {daily: {keep: 14}}
     retention: {keep_last: 50, older_than: 3d}
+    backup: {target: s3://nowhere/backup-of-sales, storage_options: {secret: {env: NOT_SET_ANYWHERE}}}
     orphans: {older_than: 4d}
     export: {target: s3://nowhere/backup, storage_options: {secret: {env: NOT_SET_ANYWHERE}}}
   - name: web-logs
@@ -31,6 +33,7 @@ lakehouses:
     compaction: {enabled: false}
 """
 ORDER = ("lakehouse_definition", "tree_health", "tree_compaction", "root_version_snapshots")
+CHECKS = ("tree_health:integrity", "tree_compaction:compaction_debt", "tree_compaction:compaction_fresh")
 JOBS = ("compaction", "export", "maintenance", "restore", "rollback", "upgrade", "verify")
 LOADS = """
 import json, resource, socket, sys, time
@@ -61,8 +64,31 @@ def test_definitions_load_quickly_silently_and_touch_nothing(tmp_path: Path) -> 
     assert not found["spark"]
 
 
+def test_dagster_finds_nothing_to_complain_about(tmp_path: Path) -> None:
+    """Dagster's own validation, and no warning but its own, that the command has a newer name."""
+    path = tmp_path / "lakehouses.yaml"
+    path.write_text(TWO)
+    env = os.environ | {config.ENV_FILE: str(path), "DAGSTER_HOME": str(tmp_path), "PYTHONWARNINGS": "default"}
+    (tmp_path / "dagster.yaml").write_text((ROOT / "scripts/dagster.yaml").read_text())
+    command = [sys.executable, "-m", "dagster", "definitions", "validate", "-w", "workspace.yaml"]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    said = done.stdout + done.stderr
+    assert (0, True) == (done.returncode, "All code locations passed validation" in said), said
+    warned = [line for line in said.splitlines() if "Warning" in line]
+    assert [] == [line for line in warned if "dagster" in line and "SupersessionWarning" not in line]
+
+
 def test_the_example_in_the_repository_is_valid() -> None:
     assert ["demo"] == [each.name for each in config.load(ROOT / "lakehouses.yaml").lakehouses]
+
+
+def test_the_stanzas_that_are_shown_are_valid() -> None:
+    """The one that the repository's file has in comments, and the whole one of docs/dagster.md."""
+    commented = (ROOT / "lakehouses.yaml").read_text().replace("\n  # - ", "\n  - ").replace("\n  #   ", "\n    ")
+    assert ["demo", "sales"] == [each.name for each in config.parse(commented, ROOT / "lakehouses.yaml").lakehouses]
+    (shown,) = [part for part in (ROOT / "docs/dagster.md").read_text().split("```") if part.startswith("yaml\nlake")]
+    (sales,) = config.parse(shown.removeprefix("yaml\n"), ROOT / "lakehouses.yaml").lakehouses
+    assert sales.backup is not None
 
 
 def test_names_of_everything() -> None:
@@ -70,13 +96,29 @@ def test_names_of_everything() -> None:
     repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
     names = (*ORDER, "version_expiration", "orphan_removal")
     keys = {key.to_user_string() for key in repository.asset_graph.get_all_asset_keys()}
-    assert {f"lakehouse/{lake}/{name}" for lake in ("sales", "web-logs") for name in names} == keys
+    everywhere = {f"lakehouse/{lake}/{name}" for lake in ("sales", "web-logs") for name in names}
+    assert everywhere | {"lakehouse/sales/backup"} == keys
     jobs = {job.name for job in repository.get_all_jobs()} - {"__ASSET_JOB"}
     assert {f"{lake}_{job}" for lake in ("sales", "web_logs") for job in JOBS} == jobs
     assert ["sales_maintenance_schedule"] == [each.name for each in repository.schedule_defs]
     assert ["sales_compaction_sensor"] == [each.name for each in repository.sensor_defs]
     checks = {check.to_user_string() for check in repository.asset_graph.asset_check_keys}
-    assert {f"lakehouse/{lake}/tree_health:integrity" for lake in ("sales", "web-logs")} == checks
+    assert {f"lakehouse/{lake}/{name}" for lake in ("sales", "web-logs") for name in CHECKS} | {
+        "lakehouse/sales/root_version_snapshots:snapshots_fresh",
+        "lakehouse/sales/backup:backup_verified",
+    } == checks
+
+
+def test_only_the_check_that_reads_everything_blocks_and_a_compaction_does_not_wait_for_it() -> None:
+    repository = merged(config.parse(TWO, Path("lakehouses.yaml")).lakehouses).get_repository_def()
+    graph = repository.asset_graph
+    assert {"integrity"} == {key.name for key in graph.asset_check_keys if graph.get_check_spec(key).blocking}
+    selected = {
+        job: {key.name for key in repository.get_job(f"sales_{job}").asset_layer.asset_graph.asset_check_keys}
+        for job in ("compaction", "maintenance")
+    }
+    assert {"compaction_debt", "compaction_fresh"} == selected["compaction"]
+    assert selected["compaction"] | {"integrity", "snapshots_fresh", "backup_verified"} == selected["maintenance"]
 
 
 def test_assets_say_who_they_belong_to_and_what_they_come_from() -> None:
@@ -87,9 +129,13 @@ def test_assets_say_who_they_belong_to_and_what_they_come_from() -> None:
         assert {before.key} == after.parent_keys
     expiration = graph.get(dg.AssetKey(["lakehouse", "sales", "version_expiration"]))
     orphans = graph.get(dg.AssetKey(["lakehouse", "sales", "orphan_removal"]))
-    assert {nodes[1].key, nodes[3].key} == expiration.parent_keys
+    backup = graph.get(dg.AssetKey(["lakehouse", "sales", "backup"]))
+    assert {nodes[3].key} == backup.parent_keys
+    assert {nodes[1].key, backup.key} == expiration.parent_keys
+    bare = graph.get(dg.AssetKey(["lakehouse", "web-logs", "version_expiration"]))
+    assert {"tree_health", "root_version_snapshots"} == {key.path[-1] for key in bare.parent_keys}
     assert {nodes[1].key, expiration.key} == orphans.parent_keys
-    nodes += [expiration, orphans]
+    nodes += [expiration, orphans, backup]
     assert {"sales"} == {node.group_name for node in nodes}
     assert all(node.description and list(node.owners) == ["team:data"] for node in nodes)
     assert nodes[0].is_observable
@@ -103,7 +149,7 @@ def test_maintenance_deletes_only_where_lakehouses_yaml_asks_for_it() -> None:
         lake: {key.path[-1] for key in repository.get_job(f"{lake}_maintenance").asset_layer.selected_asset_keys}
         for lake in ("sales", "web_logs")
     }
-    assert {"sales": {*ORDER, "version_expiration", "orphan_removal"}, "web_logs": {*ORDER}} == selected
+    assert {"sales": {*ORDER, "backup", "version_expiration", "orphan_removal"}, "web_logs": {*ORDER}} == selected
 
 
 def test_the_launchpad_is_filled_in_and_pools_and_retries_are_as_told() -> None:

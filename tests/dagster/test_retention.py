@@ -144,6 +144,19 @@ def test_a_failing_integrity_check_blocks_everything_that_deletes(
     assert files(lake) != before
 
 
+def test_a_check_that_is_only_planned_is_no_verdict(
+    kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """Neither of a run that waits nor of one that was cancelled; the last verdict stands."""
+    repository = merged((kept,)).get_repository_def()
+    instance.create_run_for_job(repository.get_job("sales_eu_maintenance"))
+    assert materialised(kept, {assets.EXPIRATION}, instance, dry_run=False).success
+    health = assets.key(kept, assets.HEALTH)
+    instance.report_runless_asset_event(dg.AssetCheckEvaluation(passed=False, asset_key=health, check_name="integrity"))
+    instance.create_run_for_job(repository.get_job("sales_eu_maintenance"))
+    assert not materialised(kept, {assets.EXPIRATION}, instance).success
+
+
 def test_what_the_owner_forbids_fails_with_advice(
     settings: LakehouseSettings, tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:

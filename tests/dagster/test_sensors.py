@@ -12,9 +12,10 @@ from dagster_project import assets, pacing, sensors
 from dagster_project.factory import build, merged
 from dagster_project.jobs import LAKEHOUSE_TAG
 from dagster_project.pacing import Seen
-from dagster_project.settings import Compaction, LakehouseSettings
-from pipelines import compaction
+from dagster_project.settings import Compaction, LakehouseSettings, SnapshotPolicy
+from pipelines import compaction, freshness, snapshot
 from trinitylake_core import Lakehouse
+from trinitylake_core.commit import now_millis
 
 
 def look(
@@ -29,6 +30,15 @@ def look(
         return result, result.cursor
 
 
+def told(result: dg.SensorResult, instance: dg.DagsterInstance) -> list[tuple[str, bool]]:
+    """Tell Dagster what a tick found, as the daemon does; return the verdicts."""
+    for event in result.asset_events:
+        instance.report_runless_asset_event(event)
+    found = [each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
+    assert all(dg.AssetCheckSeverity.WARN == each.severity for each in found)
+    return [(each.check_name, each.passed) for each in found]
+
+
 def test_it_asks_with_its_reason(settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance) -> None:
     result, cursor = look(settings, instance)
     (request,) = result.run_requests or []
@@ -36,7 +46,7 @@ def test_it_asks_with_its_reason(settings: LakehouseSettings, lake: Lakehouse, i
     assert figures == request.tags[sensors.REASON_TAG]
     assert {"ops": {"lakehouse__sales_eu__tree_compaction": {"config": {"reason": figures}}}} == request.run_config
     assert Seen.parse(cursor).requested_at > 0
-    (seen,) = result.asset_events
+    (seen, *_) = result.asset_events
     assert lake.stats().messages == seen.metadata["buffered_messages"].value
 
 
@@ -52,7 +62,8 @@ def test_what_it_asks_for_runs(settings: LakehouseSettings, lake: Lakehouse, ins
 
 def test_it_paces_itself(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:
     """Not twice within the minimum interval, and nothing new is recorded where nothing is new."""
-    _, cursor = look(settings, instance)
+    first, cursor = look(settings, instance)
+    told(first, instance)
     result, again = look(settings, instance, cursor)
     assert not result.run_requests
     assert not result.asset_events
@@ -60,6 +71,45 @@ def test_it_paces_itself(settings: LakehouseSettings, instance: dg.DagsterInstan
     assert cursor == again
     waited = json.dumps({"version": 1, "requested_at": 1.0})
     assert look(settings, instance, waited)[0].run_requests
+
+
+def test_it_tells_verdicts_when_they_change(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """Also while no run ever checks anything: a check that nobody runs would stay as it was."""
+    daily = settings.model_copy(update={"snapshots": {"daily": SnapshotPolicy(keep=2)}})
+    result, cursor = look(daily, instance)
+    assert [("compaction_debt", False), ("snapshots_fresh", False)] == told(result, instance)
+    assert [] == told(look(daily, instance, cursor)[0], instance)
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    snapshot.run(lake, {"daily": 2})
+    result, cursor = look(daily, instance, cursor)
+    assert [("compaction_debt", True), ("snapshots_fresh", True), ("compaction_fresh", True)] == told(result, instance)
+    assert Seen.parse(cursor).over_since is None
+    assert [] == told(look(daily, instance, cursor)[0], instance)
+
+
+def test_it_looks_closer_once_there_was_too_much_for_too_long(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before, and not again after it has told: a closer look costs more than one root."""
+    looks = []
+
+    def counted(*args: Any) -> freshness.Debt:
+        looks.append(args)
+        return debt(*args, now_millis() + 25 * 3_600_000)
+
+    debt = freshness.debt
+    monkeypatch.setattr(freshness, "debt", counted)
+    result, cursor = look(settings, instance)
+    assert ([("compaction_debt", False)], []) == (told(result, instance), looks)
+    long_ago = Seen(lake.version, 0.0, Seen.parse(cursor).over_since - 25 * 3600).text()
+    result, cursor = look(settings, instance, long_ago)
+    assert [("compaction_fresh", False)] == told(result, instance)
+    (stale,) = [each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
+    assert "and 1d are allowed. Look at the runs of sales_eu_compaction" in str(stale.description)
+    assert ([], 1) == (told(look(settings, instance, cursor)[0], instance), len(looks))
+    assert (Seen.parse(cursor).over_since or 0.0) > (Seen.parse(long_ago).over_since or 0.0) + 24 * 3600
 
 
 def test_it_counts_compactions_that_others_started(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:

@@ -1,0 +1,199 @@
+"""What may be repeated is, what may not is not; and a run that is cancelled right before its commit does not commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_project import assets, backups, operations, retention
+from dagster_project.factory import merged
+from dagster_project.settings import LakehouseSettings
+from pipelines import compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade
+from tests.dagster.test_assets import STEP
+from tests.dagster.test_retention import files
+from trinitylake_core import Lakehouse, StorageDenied, StorageError
+from trinitylake_core.commit import now_millis
+
+TEN_DAYS_MILLIS = 864_000_000
+ASSETS = {
+    assets.COMPACTION: compaction,
+    assets.SNAPSHOTS: snapshot,
+    assets.EXPIRATION: expiration,
+    assets.ORPHANS: orphans,
+    backups.BACKUP: export,
+}
+RECOVERY = {"rollback": (rollback, {"version": 1}), "restore": (restore, {"version": 1, "only": ["*"], "exact": True})}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried again is tried at once; ten days have passed for what deletes."""
+    for module in (assets, retention, backups, operations):
+        monkeypatch.setattr(module, "RETRY", dg.RetryPolicy(max_retries=2))
+    for job in (expiration, orphans):
+        monkeypatch.setattr(job, "now_millis", lambda: now_millis() + TEN_DAYS_MILLIS)
+
+
+@pytest.fixture
+def local(settings: LakehouseSettings, lake: Lakehouse, tmp_path: Path) -> LakehouseSettings:
+    """Return settings that need no Spark; the lakehouse is one that every job changes."""
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    with lake.refresh().transaction() as txn:
+        txn.create_table("sales", "new")
+    lake.refresh().create_snapshot("short-lived")
+    lake.refresh().drop_snapshot("short-lived")  # leaves orphans
+    raw = {
+        "name": settings.name,
+        "root": settings.root,
+        "compaction": {"engine": "local", "messages": 5},
+        "snapshots": {"daily": {"keep": 2}},
+        "retention": {"keep_last": 2, "older_than": "8d"},
+        "orphans": {"older_than": "1d"},
+        "backup": {"target": (tmp_path / "copy").as_uri()},
+    }
+    return LakehouseSettings.model_validate(raw)
+
+
+def materialised(
+    settings: LakehouseSettings, asset: str, instance: dg.DagsterInstance
+) -> tuple[dg.ExecuteInProcessResult, int]:
+    """Materialise one asset without its checks; return also how often it was tried again."""
+    job = merged((settings,)).get_repository_def().get_job("__ASSET_JOB")
+    subset = job.get_subset(asset_selection={assets.key(settings, asset)}, asset_check_selection=set())
+    return executed(subset, instance)
+
+
+def executed(job: dg.JobDefinition, instance: dg.DagsterInstance, **more: Any) -> tuple[dg.ExecuteInProcessResult, int]:
+    result = job.execute_in_process(instance=instance, raise_on_error=False, **more)
+    return result, sum(event.event_type_value == "STEP_UP_FOR_RETRY" for event in result.all_events)
+
+
+def launched(
+    settings: LakehouseSettings, job: str, instance: dg.DagsterInstance, config: dict[str, Any]
+) -> tuple[dg.ExecuteInProcessResult, int]:
+    ops = {f"{STEP}{job}": {"config": {"reason": "test", "dry_run": False, **config}}}
+    return executed(merged((settings,)).resolve_job_def(f"sales_eu_{job}"), instance, run_config={"ops": ops})
+
+
+def failing(error: Exception, run: Callable[..., Any], times: int = 1) -> Callable[..., Any]:
+    """Return a pipeline whose storage fails the first so many times."""
+    calls = []
+
+    def flaky(*args: Any, **more: Any) -> Any:
+        calls.append(args)
+        if len(calls) <= times:
+            raise error
+        return run(*args, **more)
+
+    return flaky
+
+
+@pytest.mark.parametrize("asset", ASSETS)
+def test_a_failing_storage_is_tried_again_where_that_is_safe(
+    asset: str, local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(lake)
+    module: Any = ASSETS[asset]
+    monkeypatch.setattr(module, "run", failing(StorageError("down"), module.run))
+    result, again = materialised(local, asset, instance)
+    assert (True, 1) == (result.success, again)
+    assert files(lake) != before or asset == backups.BACKUP
+    assert [] == list(lake.refresh().check())
+
+
+@pytest.mark.parametrize("asset", ASSETS)
+def test_what_cannot_pass_is_not_tried_again(
+    asset: str, local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong credentials stay wrong. And a storage that stays down is given up after two more tries."""
+    before = files(lake)
+    for error, tries in ((StorageDenied("no"), 0), (StorageError("down"), 2)):
+        monkeypatch.setattr(ASSETS[asset], "run", failing(error, print, times=99))
+        result, again = materialised(local, asset, instance)
+        assert (False, tries, before) == (result.success, again, files(lake))
+
+
+@pytest.mark.parametrize("job", RECOVERY)
+def test_a_rollback_and_a_restore_are_never_tried_again(
+    job: str, local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, config = RECOVERY[job]
+    monkeypatch.setattr(module, "run", failing(StorageError("down"), module.run))
+    monkeypatch.setattr(module, "plan", failing(StorageError("down"), module.plan, times=0))
+    result, again = launched(local, job, instance, config)
+    assert (False, 0, lake.refresh().version) == (result.success, again, lake.version)
+    (failure,) = result.get_step_failure_events()
+    assert "launch again when it is back" in str(failure.event_specific_data)
+
+
+def cancelling(run: Callable[..., Any], instance: dg.DagsterInstance, asked: list[str]) -> Callable[..., Any]:
+    """Return a pipeline whose run is cancelled right before it commits; the signal does not come through."""
+
+    def guarded(hook: Callable[[], None]) -> Callable[[], None]:
+        def cancelled_now() -> None:
+            (at_work,) = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
+            instance.report_run_canceling(at_work)
+            asked.append(at_work.run_id)
+            hook()
+
+        return cancelled_now
+
+    def call(*args: Any, **more: Any) -> Any:
+        if "before_commit" in more:
+            more["before_commit"] = guarded(more["before_commit"])
+        args = tuple(
+            replace(each, before_commit=guarded(each.before_commit)) if hasattr(each, "before_commit") else each
+            for each in args
+        )
+        return run(*args, **more)
+
+    return call
+
+
+def refused(result: dg.ExecuteInProcessResult, again: int, asked: list[str]) -> None:
+    assert (False, 0, 1) == (result.success, again, len(asked))
+    (failure,) = result.get_step_failure_events()
+    assert "the run was cancelled" in str(failure.event_specific_data)
+
+
+@pytest.mark.parametrize("asset", ASSETS)
+def test_an_asset_that_is_cancelled_right_before_its_commit_commits_nothing(
+    asset: str, local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it delete anything; and it is not tried again."""
+    version, before, asked = lake.refresh().version, files(lake), []
+    module: Any = ASSETS[asset]
+    monkeypatch.setattr(module, "run", cancelling(module.run, instance, asked))
+    refused(*materialised(local, asset, instance), asked)
+    assert version == Lakehouse.open(lake.root).version
+    assert before <= files(lake)
+    assert not (asset == backups.BACKUP and list(Path(lake.root.removeprefix("file://")).parent.glob("copy/_0*")))
+
+
+@pytest.mark.parametrize("job", [*RECOVERY, "export", "upgrade"])
+def test_a_job_that_is_cancelled_right_before_its_commit_commits_nothing(
+    job: str,
+    local: LakehouseSettings,
+    lake: Lakehouse,
+    tmp_path: Path,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    version, asked = lake.refresh().version, []
+    copies = {"export": (export, {}), "upgrade": (upgrade, {})}
+    module, config = (RECOVERY | copies)[job]
+    monkeypatch.setattr(module, "run", cancelling(module.run, instance, asked))
+    if job in RECOVERY:
+        refused(*launched(local, job, instance, config), asked)
+    else:
+        ops = {f"{STEP}{job}": {"config": {"target": (tmp_path / "other").as_uri(), "dry_run": False}}}
+        refused(
+            *executed(merged((local,)).resolve_job_def(f"sales_eu_{job}"), instance, run_config={"ops": ops}), asked
+        )
+        assert not list((tmp_path / "other").glob("_0*"))
+    assert version == Lakehouse.open(lake.root).version
