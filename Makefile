@@ -1,4 +1,5 @@
-# Every target works as the first command in a fresh clone: what it needs is installed into .venv.
+# Every target works as the first command in a fresh clone: what it needs is installed into .venv. Only the Chromium of
+# the tests is not (scripts/chromium.sh).
 #
 #     make demo       a lakehouse, maintained once, before and after (under two minutes)
 #     make test       make check, then the tests
@@ -62,9 +63,11 @@ demo: $(STAMP) | prerequisites .dagster/dagster.yaml
 	@$(WITH_DAGSTER) $(PY) -m examples.demo
 
 test: check
+	@scripts/chromium.sh >/dev/null
 	$(PY) -m pytest $(PYTEST_ARGS)
 
 test-all: check
+	@scripts/chromium.sh >/dev/null
 	$(PY) -m pytest -m "" --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 check: $(STAMP) | prerequisites

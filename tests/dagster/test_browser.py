@@ -1,0 +1,334 @@
+"""The Dagster UI in a real browser: what an operator of two lakehouses clicks and sees. docs/dagster.md shows it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Response, expect
+
+from dagster_project import assets
+from dagster_project.config import load
+from dagster_project.factory import merged
+from dagster_project.pictures import INK
+from dagster_project.settings import LakehouseSettings
+from pipelines import compaction
+from tests.support import story
+from tests.support.browser import WINDOW, NoBrowser, browser, screenshot
+from tests.support.webserver import Webserver, make_home, run_webserver
+from trinitylake_core import Lakehouse
+
+SECOND = 1000.0  # as Playwright counts
+PATIENCE = 30 * SECOND
+SALES, INVENTORY = story.NAMES
+RUN_SECONDS = 300  # 10 on a machine that does nothing else
+PLOTTED = 5
+EXPIRABLE = 12  # the newest ten versions are kept
+Shot = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A webserver, and the lakehouses that it shows."""
+
+    server: Webserver
+    instance: dg.DagsterInstance
+    definitions: dg.Definitions
+    settings: dict[str, LakehouseSettings]
+    lakes: dict[str, Lakehouse]
+    good: int
+
+    def materialise(self, name: str, asset: str, **config: Any) -> str:
+        """Materialise an asset of a lakehouse in this process, quicker than the webserver would; return the run's ID.
+
+        In a thread of its own, for Playwright's event loop runs in this one, and Dagster wants its own.
+        """
+        chosen = assets.key(self.settings[name], asset)
+        run_config: dict[str, Any] = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
+        run_config |= {"ops": {chosen.to_python_identifier(): {"config": config}}} if config else {}
+        job = self.definitions.resolve_job_def(f"{self.settings[name].slug}_maintenance")
+        execute = partial(job.execute_in_process, run_config, self.instance, asset_selection=[chosen])
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(execute).result()
+        assert done.success
+        return done.run_id
+
+    def asset_names(self, name: str) -> list[str]:
+        """Return the names of the assets of a lakehouse."""
+        keys = self.definitions.resolve_all_asset_keys()
+        return [key.path[-1] for key in keys if key.path[:-1] == self.settings[name].key_prefix]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    try:
+        with browser() as running:
+            yield running
+    except NoBrowser as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def stage(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Two lakehouses with a history, and the webserver that shows them."""
+    directory = tmp_path_factory.mktemp("browser")
+    stanzas, home = story.write_stanzas(directory), make_home(directory)
+    settings = {each.name: each for each in load(stanzas).lakehouses}
+    with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.from_config(str(home)) as instance:
+        patch.setenv("TRINITYLAKE_AUTHOR", "deployer")
+        instance.all_asset_keys()  # its tables are there before others look for them
+        with run_webserver(home, stanzas) as server:
+            lakes = {
+                SALES: story.begin(settings[SALES].root),
+                INVENTORY: story.begin(settings[INVENTORY].root, txn_ttl_millis=story.SHORT_LIFE_MILLIS),
+            }
+            good = _stock(lakes[INVENTORY])
+            made = Stage(server, instance, merged(tuple(settings.values())), settings, lakes, good)
+            _sell(made)
+            server.wait()
+            yield made
+
+
+def _stock(lake: Lakehouse) -> int:
+    """Fill a lakehouse, name a version, and make a mistake; return the version before it."""
+    story.work(lake, 0, 12)
+    compaction.run(None, lake.refresh(), compaction.Config(engine="local"))
+    lake.refresh().create_snapshot("before-migration-7", reason="to be safe")
+    story.work(lake, 12, 20)
+    return story.mistake(lake)
+
+
+def _sell(stage: Stage) -> None:
+    """Fill a lakehouse, and measure it again and again."""
+    for number in range(PLOTTED):
+        story.work(stage.lakes[SALES], number * 12, number * 12 + 12)
+        if number == PLOTTED // 2:
+            compaction.run(None, stage.lakes[SALES].refresh(), compaction.Config(engine="local"))
+        stage.materialise(SALES, assets.HEALTH)
+
+
+@pytest.fixture(scope="module")
+def context(stage: Stage, chromium: Browser) -> Iterator[BrowserContext]:
+    """One profile for all tests, so that the UI is loaded once."""
+    with chromium.new_context(base_url=stage.server.url, viewport=WINDOW, color_scheme="light") as made:
+        made.add_init_script("localStorage.setItem('dagster-nav-collapsed', 'true')")
+        made.set_default_timeout(PATIENCE)
+        expect.set_options(timeout=PATIENCE)
+        yield made
+
+
+@pytest.fixture
+def page(context: BrowserContext, tmp_path: Path) -> Iterator[Page]:
+    """Lend a page; what it showed last is kept with the files of the test."""
+    with context.new_page() as opened:
+        yield opened
+        opened.screenshot(path=tmp_path / "last.png")
+
+
+@pytest.fixture
+def shot(page: Page, tmp_path: Path) -> Shot:
+    """Return how to save a screenshot: in the directory that SCREENSHOTS names, else with the files of the test."""
+    directory = Path(os.environ.get("SCREENSHOTS") or tmp_path)
+
+    def save(name: str) -> None:
+        path = directory / f"{name}.png"
+        screenshot(page, path)
+        assert path.stat().st_size < 200_000
+
+    directory.mkdir(parents=True, exist_ok=True)
+    return save
+
+
+# -- what is on a page ---------------------------------------------------------------------------------
+
+
+def finished(page: Page, events: str) -> None:
+    """Wait until the run that the page is about to show has succeeded, and show its events of one type."""
+    page.wait_for_url("**/runs/*")
+    over = page.get_by_text(re.compile(r"^(Success|Failure|Canceled)$")).first
+    over.wait_for(timeout=RUN_SECONDS * SECOND)
+    assert "Success" == over.inner_text()
+    page.goto(f"{page.url}?logs=type:{events}")
+    expect(page.get_by_text(re.compile(r"^Succeeded \([1-9]"))).to_have_count(1)
+    expect(page.get_by_text(events, exact=True).last).to_be_visible()
+
+
+def launchpad(page: Page, job: str, op: str, **config: Any) -> None:
+    """Fill in a launchpad and wait until it found no mistake."""
+    page.goto(f"/locations/trinitylake/jobs/{job}/playground")
+    editor, text = page.locator(".CodeMirror"), yaml.safe_dump({"ops": {op: {"config": config}}}, sort_keys=False)
+    expect(editor).to_contain_text("reason")  # filled in with what the job needs
+    with page.expect_response(lambda answer: _checks(answer, config)):
+        editor.evaluate("(each, text) => each.CodeMirror.setValue(text)", text)
+    expect(page.get_by_text("No errors")).to_be_visible()
+    page.wait_for_timeout(SECOND / 2)  # it fades in
+
+
+def _checks(answer: Response, config: dict[str, Any]) -> bool:
+    sent = answer.request.post_data or ""
+    return "PreviewConfigQuery" in answer.url and all(
+        yaml.safe_dump({name: config[name]})[:-1] in sent for name in config
+    )
+
+
+def picture(page: Page, link: Locator) -> Locator:
+    """Open a picture in metadata: it is loaded, and all of it can be seen."""
+    link.click()
+    image = page.get_by_role("dialog").locator("img")
+    expect(image).to_be_visible()
+    assert (image.get_attribute("src") or "").startswith("data:image/png;base64,")
+    assert 100 < image.evaluate("each => each.naturalWidth")
+    box, window = image.bounding_box(), page.get_by_role("dialog").bounding_box()
+    assert box is not None
+    assert window is not None
+    assert box["width"] < window["width"], "a part of the picture cannot be seen"
+    return image
+
+
+def row(page: Page, key: str) -> Locator:
+    """Return the row of one piece of metadata."""
+    return page.locator("tr").filter(has=page.get_by_role("cell", name=key, exact=True)).first
+
+
+# -- the tests -----------------------------------------------------------------------------------------
+
+
+def test_a_click_compacts_and_the_run_shows_before_and_after(stage: Stage, page: Page, shot: Shot) -> None:
+    lake = stage.lakes[SALES].refresh()
+    before, digest = lake.version, lake.digest()
+    page.goto(f"/assets/lakehouse/{SALES}/{assets.COMPACTION}")
+    page.get_by_role("button", name="Materialize").first.click()
+    page.get_by_text("View", exact=True).last.click()
+    finished(page, "ASSET_MATERIALIZATION")
+    assert (before + 1, "compact") == (lake.refresh().version, lake.info().operation)
+    assert (0, digest) == (lake.stats().messages, lake.digest())
+    expect(page.get_by_text("before_and_after").last).to_be_visible()
+    page.wait_for_timeout(SECOND)  # the bars are drawn
+    shot("run")
+    picture(page, page.get_by_text("[Show Markdown]").last)
+    shot("before-and-after")
+
+
+def test_a_rollback_shows_its_plan_and_then_happens(stage: Stage, page: Page, shot: Shot) -> None:
+    lake = stage.lakes[INVENTORY].refresh()
+    bad, reason = lake.version, "migration 7 went wrong"
+    launch = partial(launchpad, page, "inventory_rollback", "lakehouse__inventory__rollback", version=stage.good)
+    launch(reason=reason, dry_run=True)
+    shot("launchpad")
+    page.get_by_role("button", name="Launch Run").click()
+    finished(page, "STEP_OUTPUT")
+    assert bad == lake.refresh().version
+    page.get_by_text("View full message").last.click()
+    expect(page.get_by_role("dialog").get_by_text("orders_v2", exact=True)).to_be_visible()
+    shot("rollback-plan")
+
+    launch(reason=reason, dry_run=False, expected_version=bad)
+    page.get_by_role("button", name="Launch Run").click()
+    finished(page, "STEP_OUTPUT")
+    assert (bad + 1, "rollback", reason) == (lake.refresh().version, lake.info().operation, lake.info().reason)
+    assert [] == list(lake.diff(stage.good, lake.version))
+
+    stage.materialise(INVENTORY, assets.SNAPSHOTS)
+    page.goto(f"/assets/lakehouse/{INVENTORY}/{assets.SNAPSHOTS}")
+    picture(page, row(page, "timeline").get_by_text("[Show Markdown]"))
+    shot("timeline")
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_pictures_can_be_read(stage: Stage, page: Page, shot: Shot, mode: str) -> None:
+    """Texts and lines stand out from what is behind them; the WCAG ask for a contrast of 3."""
+    page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
+    page.goto(f"/assets/lakehouse/{SALES}/{assets.HEALTH}")
+    image = picture(page, row(page, "picture").get_by_text("[Show Markdown]"))
+    behind = background(image)
+    assert (mode == "dark") == (contrast(behind, "#ffffff") > contrast(behind, "#000000"))
+    assert 4.0 < contrast(INK, behind)
+    shot(f"tree-{mode}")
+
+
+def test_numbers_are_plotted_over_materialisations(stage: Stage, page: Page, shot: Shot) -> None:
+    page.goto(f"/assets/lakehouse/{SALES}/{assets.HEALTH}")
+    page.get_by_text("Plots", exact=True).click()
+    heading = page.get_by_text("buffered_messages", exact=True)
+    expect(heading).to_be_visible()
+    drawn = "all => all.map(e => e.getContext('2d').getImageData(0, 0, e.width, e.height).data.some(each => each))"
+    plots = page.locator("canvas")
+    expect(plots.nth(10)).to_be_attached()
+    assert all(plots.evaluate_all(drawn))
+    page.get_by_text("Metadata", exact=True).first.evaluate("each => each.scrollIntoView(true)")
+    shot("plots")
+
+
+def test_the_plan_of_a_deletion_is_a_table(stage: Stage, page: Page, shot: Shot) -> None:
+    """Every file with kind, size, age, and the reason why nothing needs it."""
+    info = next(each for each in stage.lakes[INVENTORY].history() if each.version == EXPIRABLE)
+    time.sleep(max(0.0, info.created_at.timestamp() + story.SHORT_LIFE_MILLIS / 1000 - time.time()))
+    run = stage.materialise(INVENTORY, assets.EXPIRATION, dry_run=True)
+    page.set_viewport_size({"width": 1600, "height": 1000})  # paths are long
+    page.goto(f"/runs/{run}?logs=type:ASSET_MATERIALIZATION")
+    page.get_by_text("View full message").last.click()
+    told = page.get_by_role("dialog")
+    expect(told.get_by_text("version 0: not among the newest 10")).to_be_visible()
+    told.get_by_text("Show schema").last.evaluate(
+        "each => { each.style.scrollMarginTop = '60px'; each.scrollIntoView(true) }"
+    )
+    shot("deletion-plan")
+
+
+def test_the_graph_shows_every_asset_of_both_lakehouses(stage: Stage, page: Page, shot: Shot) -> None:
+    if os.environ.get("SCREENSHOTS"):  # a graph without gaps
+        _complete(stage)
+    groups = [each.slug for each in stage.settings.values()]
+    page.goto(f"/asset-groups?expanded={','.join(f'global@global:{group}' for group in groups)}")
+    for arrow in (1, 0):
+        page.get_by_label("arrow_drop_down").nth(arrow).click()
+    for name in story.NAMES:
+        for asset in stage.asset_names(name):
+            expect(page.get_by_text(asset, exact=True).first).to_be_visible()
+    page.wait_for_timeout(SECOND)  # the states come after the names
+    shot("asset-graph")
+    for name, settings in stage.settings.items():
+        page.goto(f"/locations/trinitylake/asset-groups/{settings.slug}/list")
+        for asset in stage.asset_names(name):
+            expect(page.get_by_role("link", name=f"{name} / {asset}")).to_be_visible()
+
+
+def _complete(stage: Stage) -> None:
+    careful: dict[str, Any] = {"dry_run": True, "engine": "local"}
+    for name in story.NAMES:
+        for asset in (assets.DEFINITION, assets.HEALTH, assets.SNAPSHOTS):
+            stage.materialise(name, asset)
+        for asset in (assets.EXPIRATION, assets.ORPHANS):
+            stage.materialise(name, asset, **careful)
+    stage.materialise(INVENTORY, assets.COMPACTION)
+
+
+def background(element: Locator) -> str:
+    """Return the colour behind an element, as ``#rrggbb``."""
+    found: str = element.evaluate(
+        "each => { let e = each, c; do { c = getComputedStyle(e).backgroundColor; e = e.parentElement; }"
+        " while (e && c.startsWith('rgba(0, 0, 0, 0')); return c; }"
+    )
+    return "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", found)[:3])
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours, 1 to 21, as the WCAG defines it."""
+    high, low = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
