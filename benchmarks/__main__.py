@@ -1,4 +1,4 @@
-"""Run benchmarks: ``python -m benchmarks [NAME [OPTIONS]]``; without a name, all of them."""
+"""Run benchmarks: ``python -m benchmarks [NAME [OPTIONS]]``; without a name, all but the soak."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 _HELPERS = {"__init__", "__main__", "lakes", "report"}
+_ON_REQUEST = {"soak"}
+"""Runs for as long as one says, and only when it is named."""
 
 
 def main() -> None:
     """Run the benchmark that is named, or all."""
     names = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in _HELPERS)
-    chosen, options = (sys.argv[1:2], sys.argv[2:]) if len(sys.argv) > 1 else (names, [])
+    chosen, options = (sys.argv[1:2], sys.argv[2:]) if len(sys.argv) > 1 else (sorted({*names} - _ON_REQUEST), [])
     if not set(chosen) <= set(names):
         sys.exit(f"there is no benchmark {chosen[0]!r}; there are {', '.join(names)}")
     for name in chosen:

@@ -19,7 +19,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +257,7 @@ def soak(options: argparse.Namespace, deployment: Deployment, lakes: list[Lakeho
             commit(lake, number)
 
     writer = Load(_MINUTE, write)
-    readers = [Load(1.0, lambda n, first=first: _ask(deployment, first + n)) for first in (0, len(_QUERIES) // 2)]
+    readers = [Load(1.0, partial(_ask, deployment, first)) for first in (0, len(_QUERIES) // 2)]
     sampler = Load(_SAMPLE_SECONDS, samples.take)
     begun = time.time()
     for each in (writer, *readers, sampler):
@@ -271,6 +272,7 @@ def soak(options: argparse.Namespace, deployment: Deployment, lakes: list[Lakeho
     _drain(deployment)
     figures = {
         "ticks": ticks(found, begun, ended),
+        "database MB": _database_megabytes(deployment),
         "runs at the end of the load": dict(queue),
         "runs": runs(deployment.graphql(_RUNS)),
         "memory": samples.figures(),
@@ -284,8 +286,17 @@ def soak(options: argparse.Namespace, deployment: Deployment, lakes: list[Lakeho
     return figures | {"seconds to stop": {k: round(v, 1) for k, v in took.items()}, "processes left": left}
 
 
-def _ask(deployment: Deployment, number: int) -> None:
-    deployment.graphql(_QUERIES[number % len(_QUERIES)])
+def _ask(deployment: Deployment, first: int, number: int) -> None:
+    deployment.graphql(_QUERIES[(first + number) % len(_QUERIES)])
+
+
+def _database_megabytes(deployment: Deployment) -> float | None:
+    if deployment.server is None:
+        return None
+    with closing(deployment.server.connection()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_database_size(current_database())")
+        ((size,),) = cursor.fetchall()
+    return round(int(size) / 1e6, 1)
 
 
 def _drain(deployment: Deployment) -> None:

@@ -1,0 +1,285 @@
+"""The deployment of docs/deploy.md on this machine: the files of ``deploy/``, started and stopped as systemd does it.
+
+Nothing of the files is changed but what differs between machines: directories, the values of the environment files, and
+the webserver's port.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from tests.support import postgres
+from tests.support.s3_servers import free_port
+
+DEPLOY: Final = Path(__file__).parent.parent.parent / "deploy"
+UNITS: Final = ("code", "daemon", "webserver")  # in the order they start in
+_MARK: Final = "TRINITYLAKE_TEST_UNIT"  # what a cgroup is to systemd: inherited by every child
+_PORT: Final = "3000"
+_READY_SECONDS: Final = 120.0
+
+
+class Unit:
+    """A unit file."""
+
+    def __init__(self, text: str) -> None:
+        """Read a unit file: every setting with all its values."""
+        self._values: dict[str, list[str]] = {}
+        for line in text.splitlines():
+            name, equals, value = line.partition("=")
+            if equals and not line.startswith(("#", ";")):
+                self._values.setdefault(name.strip(), []).append(value.strip())
+
+    def all(self, name: str) -> list[str]:
+        """Return every value of a setting."""
+        return self._values.get(name, [])
+
+    def one(self, name: str) -> str:
+        """Return the only value of a setting."""
+        (value,) = self._values[name]
+        return value
+
+
+@dataclass
+class Deployment:
+    """Directories with the files of ``deploy/``, and what runs from them."""
+
+    home: Path
+    port: int
+    server: postgres.PostgresServer | None
+    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def unit(self, name: str) -> Unit:
+        """Return a unit as it is on this machine."""
+        return Unit(self.unit_path(name).read_text(encoding="utf-8"))
+
+    def unit_path(self, name: str) -> Path:
+        """Return where a unit lies."""
+        return self.home / "etc" / f"trinitylake-{name}.service"
+
+    def log(self, name: str) -> str:
+        """Return what a unit has printed."""
+        return (self.home / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return what systemd would hand to a unit: little, and what the unit says."""
+        unit, found = self.unit(name), {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
+        found |= {_MARK: f"{self.home}/{name}", "HOME": str(self.home / "var"), "TMPDIR": str(self.home / "tmp")}
+        found |= {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
+        found |= dict(each.split("=", 1) for each in unit.all("Environment"))
+        for path in unit.all("EnvironmentFile"):
+            found |= variables(Path(path.removeprefix("-")).read_text(encoding="utf-8"))
+        return found
+
+    def start(self, name: str) -> None:
+        """Start a unit: what comes before it to its end, then itself, then what comes after."""
+        unit, environment = self.unit(name), self.environment(name)
+        directory = Path(unit.one("WorkingDirectory"))
+        with (self.home / f"{name}.log").open("ab") as log:
+            where: dict[str, Any] = {"cwd": directory, "env": environment, "stdout": log, "stderr": log}
+            for before in unit.all("ExecStartPre"):
+                subprocess.run(shlex.split(before), check=True, **where)
+            self.running[name] = subprocess.Popen(shlex.split(unit.one("ExecStart")), stdin=subprocess.DEVNULL, **where)
+            for after in unit.all("ExecStartPost"):
+                subprocess.run(shlex.split(after), check=True, timeout=_READY_SECONDS, **where)
+
+    def start_all(self) -> None:
+        """Start every unit and wait until the webserver knows the code location and the daemon is at work."""
+        for name in UNITS:
+            self.start(name)
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the webserver knows the code location, and every daemon has been heard of."""
+        eventually(self._ready, _READY_SECONDS, lambda: "\n".join(self.log(name)[-3000:] for name in self.running))
+
+    def _ready(self) -> bool:
+        dead = [name for name, process in self.running.items() if process.poll() is not None]
+        if dead:
+            raise AssertionError(f"{dead[0]} ended: {self.log(dead[0])[-3000:]}")
+        with suppress(OSError):
+            found = self.graphql(_STATUS)
+            locations = found["workspaceOrError"]["locationEntries"]
+            loaded = [each["locationOrLoadError"]["__typename"] for each in locations]
+            daemons = found["instance"]["daemonHealth"]["allDaemonStatuses"]
+            return loaded == ["RepositoryLocation"] and all(d["healthy"] for d in daemons if d["required"])
+        return False
+
+    def processes(self, name: str = "") -> list[psutil.Process]:
+        """Return the processes of a unit, or of all."""
+        return [process for process in psutil.process_iter() if self._belongs(process, f"{self.home}/{name}")]
+
+    @staticmethod
+    def _belongs(process: psutil.Process, mark: str) -> bool:
+        try:
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            return alive and str(process.environ().get(_MARK, "")).startswith(mark)
+        except (psutil.Error, OSError):
+            return False
+
+    def stop(self, name: str) -> float:
+        """Stop a unit: its signal to each of its processes. Returns the seconds that took.
+
+        Raises:
+            AssertionError: something is left that systemd would kill.
+        """
+        unit, begun = self.unit(name), time.monotonic()
+        number = signal.Signals[unit.one("KillSignal")]
+        self._signal(name, number)
+        try:
+            self.running.pop(name).wait(float(unit.one("TimeoutStopSec")))
+            eventually(lambda: not self.processes(name), 10.0, lambda: str(self.processes(name)))
+        finally:
+            self._signal(name, signal.SIGKILL)
+        return time.monotonic() - begun
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        for process in self.processes(name):
+            with suppress(psutil.Error):
+                process.send_signal(number)
+
+    def stop_all(self) -> dict[str, float]:
+        """Stop every unit, the last one first, and return the seconds each took."""
+        return {name: self.stop(name) for name in reversed(UNITS) if name in self.running}
+
+    def kill(self, name: str = "") -> None:
+        """End a unit, or all, as a crash does."""
+        self._signal(name, signal.SIGKILL)
+        for each in [name] if name else list(self.running):
+            self.running.pop(each).wait()
+
+    def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
+        """Return what the webserver answers. Raises ``OSError`` when it does not."""
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        url = f"http://127.0.0.1:{self.port}/graphql"
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            told = json.load(answer)
+        if told.get("errors"):
+            raise AssertionError(told["errors"])
+        data: dict[str, Any] = told["data"]
+        return data
+
+    def launch(self, job: str, run_config: Mapping[str, Any] | None = None) -> str:
+        """Launch a job as the launchpad does, and return the ID of the run.
+
+        Tries again while the webserver has not found a restarted code server.
+        """
+        selector = {"repositoryLocationName": "trinitylake", "repositoryName": "__repository__", "jobName": job}
+        params = {"selector": selector, "mode": "default", "runConfigData": run_config or {}}
+        answer: dict[str, Any] = {}
+
+        def launched() -> bool:
+            with suppress(OSError):
+                answer.update(self.graphql(_LAUNCH, params=params)["launchRun"])
+            return answer.get("__typename") == "LaunchRunSuccess"
+
+        eventually(launched, _READY_SECONDS, lambda: f"{answer} {self.log('webserver')[-3000:]}")
+        run_id: str = answer["run"]["runId"]
+        return run_id
+
+    def run(self, run_id: str) -> dict[str, Any]:
+        """Return status, times and errors of a run."""
+        found: dict[str, Any] = self.graphql(_RUN, run=run_id)["runOrError"]
+        return found
+
+    def finished(self, run_id: str, seconds: float = 300.0) -> dict[str, Any]:
+        """Return a run when it is over."""
+        eventually(lambda: self.run(run_id)["endTime"] is not None, seconds, lambda: str(self.run(run_id)))
+        return self.run(run_id)
+
+
+_STATUS: Final = """{ instance { daemonHealth { allDaemonStatuses { daemonType required healthy } } }
+  workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { __typename } } } } }"""
+_LAUNCH: Final = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) { __typename
+  ... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
+  ... on RunConfigValidationInvalid { errors { message } } } }"""
+_RUN: Final = """query($run: ID!) { runOrError(runId: $run) { ... on Run { runId status startTime endTime
+  stepStats { stepKey status startTime endTime }
+  eventConnection(limit: 1000) { events { __typename
+    ... on MessageEvent { message } ... on ExecutionStepFailureEvent { error { message } } } } } } }"""
+
+
+@contextmanager
+def deployed(
+    lakehouses: str,
+    server: postgres.PostgresServer | None,
+    secrets: Mapping[str, str] | None = None,
+    instance: Callable[[str], str] = lambda text: text,
+) -> Iterator[Deployment]:
+    """Yield a deployment for the text of a ``lakehouses.yaml``, nothing started; whatever runs at the end is killed.
+
+    ``instance`` may change the text of ``dagster.yaml``.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; children would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    home = Path(tempfile.mkdtemp(prefix="deploy-"))
+    deployment = Deployment(home, free_port(), server)
+    try:
+        for name in ("etc", "var", "run", "tmp"):
+            (home / name).mkdir()
+        _write_files(deployment)
+        config = instance((DEPLOY / "dagster.yaml").read_text(encoding="utf-8"))
+        (home / "var" / "dagster.yaml").write_text(config, encoding="utf-8")
+        (home / "etc" / "lakehouses.yaml").write_text(lakehouses, encoding="utf-8")
+        secret = "".join(f'{name}="{value}"\n' for name, value in (secrets or {}).items())
+        (home / "etc" / "lakehouses.env").write_text(secret, encoding="utf-8")
+        yield deployment
+    finally:
+        deployment.kill()
+        shutil.rmtree(home)
+
+
+def _write_files(deployment: Deployment) -> None:
+    """Write units, workspace and the environment of the database, for this machine."""
+    places = {
+        "/opt/trinitylake/venv/bin/python": sys.executable,
+        "/opt/trinitylake/venv/bin": sysconfig.get_path("scripts"),
+        "/etc/trinitylake": str(deployment.home / "etc"),
+        "/var/lib/trinitylake": str(deployment.home / "var"),
+        "/run/trinitylake": str(deployment.home / "run"),
+        f"-p {_PORT} ": f"-p {deployment.port} ",
+    }
+    for path in (*DEPLOY.glob("*.service"), DEPLOY / "workspace.yaml"):
+        text = path.read_text(encoding="utf-8")
+        for there, here in places.items():
+            text = text.replace(there, here)
+        (deployment.home / "etc" / path.name).write_text(text, encoding="utf-8")
+    known = variables((DEPLOY / "dagster.env").read_text(encoding="utf-8"))
+    if deployment.server is not None:
+        known |= {"DAGSTER_PG_HOST": deployment.server.host, "DAGSTER_PG_PORT": str(deployment.server.port)}
+        known |= {"DAGSTER_PG_DB": postgres.DATABASE}
+        known |= {"DAGSTER_PG_USER": postgres.USER, "DAGSTER_PG_PASSWORD": postgres.PASSWORD}
+    text = "".join(f'{name}="{value}"\n' for name, value in known.items())
+    (deployment.home / "etc" / "dagster.env").write_text(text, encoding="utf-8")
+
+
+def variables(text: str) -> dict[str, str]:
+    """Return the variables of an environment file."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
+
+
+def eventually(holds: Callable[[], bool], seconds: float, told: Callable[[], str]) -> None:
+    """Wait until something holds; an ``AssertionError`` tells what was instead."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:.0f} s: {told()}")
+        time.sleep(0.2)
