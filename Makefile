@@ -11,6 +11,7 @@
 #     make proto      the protobuf code again, after a change of the .proto
 #     make clean      remove what the other targets made
 #
+# `make test TEST_JOBS=0` runs the tests one after the other in one process.
 # PYTHON=/path/to/python3.11 and JAVA_HOME choose others than the ones found.
 
 SHELL := /bin/sh
@@ -26,6 +27,9 @@ BENCH_STAMP := .venv/installed-bench
 PROTO := trinitylake_core/definitions
 UI_PORT ?= 3000
 PYTEST_ARGS ?=
+# Half of the time the tests wait, for Java to start or a tick to come: two processes, a file of tests in one of them.
+TEST_JOBS ?= 2
+PYTEST = $(PY) -m pytest -n $(TEST_JOBS) --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
@@ -64,11 +68,11 @@ demo: $(STAMP) | prerequisites .dagster/dagster.yaml
 
 test: check
 	@scripts/chromium.sh >/dev/null
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-all: check
 	@scripts/chromium.sh >/dev/null
-	$(PY) -m pytest -m "" --hypothesis-profile=thorough $(PYTEST_ARGS)
+	$(PYTEST) -m "" --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 check: $(STAMP) | prerequisites
 	$(RUN)ruff check .
