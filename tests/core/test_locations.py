@@ -131,6 +131,7 @@ def test_a_prefix_that_is_not_the_hash_is_not_ours(name: str) -> None:
     assert parse(path + name) is None or name == ""
 
 
+_SOME_ID = "6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8"
 FOREIGN = [
     "",
     "a",
@@ -145,13 +146,13 @@ FOREIGN = [
     "x/_" + "0" * 32 + ".ipc",
     "_latest_hint.txt.bak",
     "_lakehouse_def_.binpb",
-    f"_lakehouse_def_{uuid.uuid4()}.binpb.tmp",
-    f"_lakehouse_def_{str(uuid.uuid4()).upper()}.binpb",
-    f"node-{uuid.uuid4()}.ipc",
+    f"_lakehouse_def_{_SOME_ID}.binpb.tmp",
+    f"_lakehouse_def_{_SOME_ID.upper()}.binpb",
+    f"node-{_SOME_ID}.ipc",
     locations.optimised("node-.ipc"),
     locations.optimised("something.parquet"),
-    locations.optimised(f"node-{uuid.uuid4()}.ipc.crc"),
-    locations.optimised(f"{uuid.uuid4()}.binpb"),
+    locations.optimised(f"node-{_SOME_ID}.ipc.crc"),
+    locations.optimised(f"{_SOME_ID}.binpb"),
     "_tmp-" + "0" * 32,
 ]
 
