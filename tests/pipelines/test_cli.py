@@ -793,7 +793,9 @@ def test_a_reader_that_goes_away_is_no_error_message(root: str) -> None:
 
 def test_ctrl_c_ends_with_130_and_one_line(root: str) -> None:
     program = (
-        "import sys; from pipelines.cli import main; print('up', file=sys.stderr, flush=True);"
+        "import sys; from types import SimpleNamespace; from pipelines.cli import main; given = sys.stdin.buffer\n"
+        "def read(): print('up', file=sys.stderr, flush=True); return given.read()\n"
+        "sys.stdin = SimpleNamespace(buffer=SimpleNamespace(read=read))\n"
         f"sys.exit(main(['apply', '{root}', '-', '--json']))"
     )
     process = subprocess.Popen(

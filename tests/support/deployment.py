@@ -140,11 +140,12 @@ class Deployment:
             AssertionError: something is left that systemd would kill.
         """
         unit, begun = self.unit(name), time.monotonic()
-        number = signal.Signals[unit.one("KillSignal")]
+        number, allowed = signal.Signals[unit.one("KillSignal")], float(unit.one("TimeoutStopSec"))
         self._signal(name, number)
         try:
-            self.running.pop(name).wait(float(unit.one("TimeoutStopSec")))
-            eventually(lambda: not self.processes(name), 10.0, lambda: str(self.processes(name)))
+            self.running.pop(name).wait(allowed)
+            left = begun + allowed - time.monotonic()
+            eventually(lambda: not self.processes(name), left, lambda: str(self.processes(name)))
         finally:
             self._signal(name, signal.SIGKILL)
         return time.monotonic() - begun
