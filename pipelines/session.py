@@ -51,6 +51,12 @@ _LOOPBACK: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
+_SMALL_JAVA: Final[Mapping[str, str]] = {
+    "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30",
+}
+"""For Java on this machine with Spark's own gigabyte: a heap as large as what is alive, not as what is allowed."""
+_CHOOSES_JAVA: Final = ("spark.driver.memory", "spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
+
 _shipped: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
@@ -95,6 +101,11 @@ def local_cores(master: str) -> int | None:
         return None
     cores = match[1] or "1"
     return os.cpu_count() or 1 if cores == "*" else int(cores)
+
+
+def java_settings(conf: Mapping[str, str]) -> Mapping[str, str]:
+    """Return how Java is to manage its memory on this machine; nothing where ``conf`` says a word about it."""
+    return {} if any(name in conf for name in _CHOOSES_JAVA) else _SMALL_JAVA
 
 
 def get_session(config: SessionConfig | None = None) -> SparkSession:
@@ -191,6 +202,7 @@ def _start(config: SessionConfig) -> SparkSession:
     settings: dict[str, str] = {**_CORE, **_SQL, "spark.log.level": config.log_level}
     cores = local_cores(config.master)
     if cores is not None:
+        settings |= java_settings(config.conf)
         settings |= {**_LOOPBACK, "spark.sql.shuffle.partitions": str(_PARTITIONS_PER_CORE * cores)}
     settings |= {name: str(value) for name, value in config.conf.items()}
     builder: Any = SparkSession.builder

@@ -22,6 +22,7 @@ from pipelines.session import (
     SessionConfig,
     active_session,
     get_session,
+    java_settings,
     lazy_session,
     local_cores,
     session_parallelism,
@@ -251,3 +252,19 @@ def test_packages_are_shipped_to_the_executors_of_a_cluster() -> None:
         """
     )
     assert (0, "") == (done.returncode, done.stdout), done.stderr
+
+
+def test_java_keeps_small_unless_somebody_gives_it_memory() -> None:
+    assert "-XX:+UseSerialGC" in java_settings({"spark.ui.enabled": "true"})["spark.driver.defaultJavaOptions"]
+    assert {} == java_settings({"spark.driver.memory": "8g"})
+    assert {} == java_settings({"spark.driver.extraJavaOptions": "-XX:+UseG1GC"})
+
+
+@pytest.mark.spark
+def test_java_was_told_so(spark: SparkSession) -> None:
+    """What is set before Java starts reaches it."""
+    told = spark.conf.get("spark.driver.defaultJavaOptions", "")
+    running = spark.sparkContext._jvm.java.lang.management.ManagementFactory
+    flags = [str(flag) for flag in running.getRuntimeMXBean().getInputArguments()]
+    assert told
+    assert set(told.split()) <= set(flags)
