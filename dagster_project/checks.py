@@ -1,5 +1,6 @@
 """The asset checks of one lakehouse."""
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
@@ -13,6 +14,7 @@ from dagster_project.durations import format_duration
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.settings import Backup, LakehouseSettings
 from dagster_project.watched import carried_out
+from trinitylake_core import Lakehouse
 
 INTEGRITY: Final = "integrity"
 BACKUP_VERIFIED: Final = "backup_verified"
@@ -48,49 +50,45 @@ def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
 
 def compaction_debt(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
     """Return the check that less is buffered than pays a compaction."""
-
-    @dg.asset_check(
-        asset=key(settings, COMPACTION),
-        name=freshness.DEBT,
-        description=f"Under {settings.compaction.messages:,} messages are buffered, from which on a compaction pays. "
-        "Warns; tells what a compaction would rewrite. The sensor looks, too, and tells every change.",
+    description = (
+        f"Under {settings.compaction.messages:,} messages are buffered, from which on a compaction pays. "
+        "Warns; tells what a compaction would rewrite. The sensor looks, too, and tells every change."
     )
-    def check() -> dg.AssetCheckResult:
-        with advised():
-            return freshness.debt(settings, open_lakehouse(settings))
-
-    return check
+    return _judged(settings, COMPACTION, freshness.DEBT, description, freshness.debt)
 
 
 def compaction_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
     """Return the check that compactions keep up."""
-
-    @dg.asset_check(
-        asset=key(settings, COMPACTION),
-        name=freshness.COMPACTION_FRESH,
-        description=f"No {format_duration(settings.compaction.max_age)} have passed in which there was always more to "
+    description = (
+        f"No {format_duration(settings.compaction.max_age)} have passed in which there was always more to "
         "push down than pays a compaction, whoever compacts. Judged from the history of the lakehouse; without debt "
-        "it is never stale. Warns. The sensor looks, too, and tells every change.",
+        "it is never stale. Warns. The sensor looks, too, and tells every change."
     )
-    def check() -> dg.AssetCheckResult:
-        with advised():
-            return freshness.compactions(settings, open_lakehouse(settings))
-
-    return check
+    return _judged(settings, COMPACTION, freshness.COMPACTION_FRESH, description, freshness.compactions)
 
 
 def snapshots_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
     """Return the check that the snapshots are there that policies ask for."""
-
-    @dg.asset_check(
-        asset=key(settings, SNAPSHOTS),
-        name=freshness.SNAPSHOTS_FRESH,
-        description=f"The snapshots of {', '.join(settings.snapshots)} are there, at the latest when their `grace` has "
-        "passed. Judged from the lakehouse. Warns. The sensor looks, too, and tells every change.",
+    description = (
+        f"The snapshots of {', '.join(settings.snapshots)} are there, at the latest when their `grace` has "
+        "passed. Judged from the lakehouse. Warns. The sensor looks, too, and tells every change."
     )
+    return _judged(settings, SNAPSHOTS, freshness.SNAPSHOTS_FRESH, description, freshness.snapshots)
+
+
+def _judged(
+    settings: LakehouseSettings,
+    asset: str,
+    name: str,
+    description: str,
+    judge: Callable[[LakehouseSettings, Lakehouse], dg.AssetCheckResult],
+) -> dg.AssetChecksDefinition:
+    """Return a check that opens the lakehouse and judges what its newest root tells."""
+
+    @dg.asset_check(asset=key(settings, asset), name=name, description=description)
     def check() -> dg.AssetCheckResult:
         with advised():
-            return freshness.snapshots(settings, open_lakehouse(settings))
+            return judge(settings, open_lakehouse(settings))
 
     return check
 
