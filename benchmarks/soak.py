@@ -155,10 +155,17 @@ class Samples:
                 "second": round(parts[1] / 1e6, 1),
                 "last third": round(parts[2] / 1e6, 1),
                 "max MB": round(max(values) / 1e6, 1),
+                "medians of twelfths": "/".join(f"{each / 1e6:.0f}" for each in parts_of(values, 12)),
                 "threads first/last third": "/".join(f"{each:.0f}" for each in thirds(self.threads[name])[::2]),
                 "files first/last third": "/".join(f"{each:.0f}" for each in thirds(self.files[name])[::2]),
             }
         return rows
+
+
+def parts_of(values: Sequence[float], count: int) -> list[float]:
+    """Return the medians of so many parts, in order: how it went over time."""
+    cuts = [len(values) * part // count for part in range(count + 1)]
+    return [statistics.median(values[begin:end]) for begin, end in itertools.pairwise(cuts) if begin < end]
 
 
 def thirds(values: Sequence[float]) -> list[float]:

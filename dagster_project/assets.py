@@ -103,8 +103,8 @@ def _health(lake: Lakehouse, settings: LakehouseSettings, spark: SparkResource) 
     summary = lake.stats()
     if not settings.health.levels:
         return reports.of_stats(summary)
-    large = (summary.objects or 0) >= settings.health.spark_from_objects
-    session = partial(spark_session, spark, settings) if large else None
+    on_spark = settings.health.engine_for(summary.objects) == "spark"
+    session = partial(spark_session, spark, settings) if on_spark else None
     try:
         picture = pictures.tree(sketch(lake), f"version {lake.version}")
         return {"picture": picture} | reports.of_deep(stats.deep(lake, session))

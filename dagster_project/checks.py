@@ -1,19 +1,19 @@
 """The asset checks of one lakehouse."""
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Final
 
 import dagster as dg
 
-from dagster_project import freshness, outcomes, reports
+from dagster_project import freshness, outcomes
 from dagster_project.advice import RETRY, advised
 from dagster_project.assets import COMPACTION, HEALTH, SNAPSHOTS, key
 from dagster_project.backups import BACKUP, proved
 from dagster_project.durations import format_duration
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.settings import Backup, LakehouseSettings
-from dagster_project.watched import carried_out
+from dagster_project.watched import Watch, carried_out
+from pipelines import verify
 from trinitylake_core import Lakehouse
 
 INTEGRITY: Final = "integrity"
@@ -35,15 +35,18 @@ def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
         asset=key(settings, HEALTH),
         name=INTEGRITY,
         blocking=True,
+        retry_policy=RETRY,
         description="Reads every node of the newest version and proves each invariant of the format. Findings are "
         "listed with what to do. After a finding nothing that rewrites or deletes runs.",
     )
-    def check() -> dg.AssetCheckResult:
-        lake = open_lakehouse(settings)
-        found = list(islice(lake.check(), reports.FINDINGS_LIMIT + 1))
-        shown = found[: reports.FINDINGS_LIMIT]
-        metadata = reports.of_violations(shown, lake.version, more=len(found) > len(shown))
-        return dg.AssetCheckResult(passed=not found, metadata=metadata, description=metadata["outcome"])
+    def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
+        def work(lake: Lakehouse, watch: Watch) -> verify.Report:
+            how = verify.Config(engine=settings.health.engine_for(lake.stats().objects))
+            return verify.run(watch.spark, lake, how, watch.progress)
+
+        found = carried_out(context, settings, spark, work)
+        metadata = outcomes.of_verification(found)
+        return dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=metadata["outcome"])
 
     return check
 

@@ -160,6 +160,7 @@ def of_verification(done: verify.Report) -> Metadata:
     return given(
         outcome=f"{count} findings in {which}",
         findings=count,
+        version=done.versions[0] if len(done.versions) == 1 else None,
         versions=len(done.versions),
         nodes_read=done.nodes_read,
         engine=done.engine,

@@ -11,7 +11,7 @@ import dagster as dg
 from pipelines import compaction
 from pipelines.report import human_bytes, utc
 from pipelines.stats import Deep
-from trinitylake_core import Stats, VersionInfo, Violation
+from trinitylake_core import Stats, VersionInfo
 from trinitylake_core.definitions import IsolationLevel, LakehouseDef
 
 Metadata = dict[str, Any]
@@ -128,16 +128,6 @@ def _outcome(report: compaction.Report) -> str:
     return (
         f"version {report.version_after}: {report.messages_before} buffered messages before, {report.messages_after} "
         f"after; {report.nodes_written} nodes written, {human_bytes(report.bytes_written)}"
-    )
-
-
-def of_violations(found: Sequence[Violation], version: int, *, more: bool) -> Metadata:
-    """Return findings as a table."""
-    columns = ("invariant", "file", "message", "hint")
-    rows = [{name: getattr(each, name) for name in columns} for each in found]
-    count = f"{len(rows)} or more" if more else str(len(rows))
-    return {"version": version, "findings": len(rows), "outcome": f"{count} findings in version {version}"} | (
-        {"violations": table(rows, columns)} if rows else {}
     )
 
 

@@ -11,7 +11,7 @@ from dagster_project import assets, freshness, pacing
 from dagster_project.jobs import LAKEHOUSE_TAG, Jobs
 from dagster_project.pacing import Seen
 from dagster_project.resources import open_lakehouse
-from dagster_project.settings import LakehouseSettings
+from dagster_project.settings import Compaction, LakehouseSettings
 from trinitylake_core import Lakehouse, NotALakehouse
 
 REASON_TAG: Final = "trinitylake/reason"
@@ -26,7 +26,7 @@ AT_WORK: Final = [
 
 def sensors_of(settings: LakehouseSettings, jobs: Jobs) -> list[dg.SensorDefinition]:
     """Return the sensors of one lakehouse."""
-    return [compaction_sensor(settings, jobs)] if settings.compaction.enabled else []
+    return [compaction_sensor(settings, jobs)]
 
 
 def compaction_sensor(settings: LakehouseSettings, jobs: Jobs) -> dg.SensorDefinition:
@@ -37,13 +37,19 @@ def compaction_sensor(settings: LakehouseSettings, jobs: Jobs) -> dg.SensorDefin
         job=jobs.compaction,
         minimum_interval_seconds=max(1, int(settings.compaction.poll.total_seconds())),
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Reads the newest root of lakehouse {settings.name!r} and asks for a compaction from "
-        f"{settings.compaction.messages:,} buffered messages on: one at a time, with its reason.",
+        description=f"Reads the newest root of lakehouse {settings.name!r}, tells what is new, and "
+        + _asks(settings.compaction),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         return evaluate(settings, context)
 
     return sense
+
+
+def _asks(policy: Compaction) -> str:
+    if not policy.enabled:
+        return "never asks for a compaction: lakehouses.yaml says so."
+    return f"asks for a compaction from {policy.messages:,} buffered messages on: one at a time, with its reason."
 
 
 def evaluate(settings: LakehouseSettings, context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -85,6 +91,8 @@ def _decided(
     settings: LakehouseSettings, instance: dg.DagsterInstance, pays: pacing.Decision, seen: Seen, now: float
 ) -> pacing.Decision:
     """Return whether to ask for a compaction now: one that pays, if none is at work and the last one is long ago."""
+    if not settings.compaction.enabled:
+        return pacing.Decision(wanted=False, reason=f"{pays.reason}; compaction.enabled is false in lakehouses.yaml")
     run = run_at_work(settings, instance)
     if run is not None:
         return pacing.Decision(wanted=False, reason=f"run {run} of this lakehouse is not over yet")

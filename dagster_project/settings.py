@@ -109,11 +109,15 @@ class Compaction(Model):
 class Health(Model):
     """How health is measured: by a walk over all ``levels`` of the tree, or by the root alone.
 
-    From ``spark_from_objects`` objects on Spark walks.
+    From ``spark_from_objects`` objects on Spark walks, for the integrity check, too.
     """
 
     levels: bool = True
     spark_from_objects: int = Field(default=1_000_000, ge=0)
+
+    def engine_for(self, objects: int | None) -> Engine:
+        """Return what walks over a tree of so many objects; unknown counts as few."""
+        return "spark" if (objects or 0) >= self.spark_from_objects else "local"
 
 
 class SnapshotPolicy(Model):

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from dagster_project import assets, pacing, sensors
-from dagster_project.factory import build, merged
+from dagster_project.factory import merged
 from dagster_project.jobs import LAKEHOUSE_TAG
 from dagster_project.pacing import Seen
 from dagster_project.settings import Compaction, LakehouseSettings, SnapshotPolicy
@@ -153,9 +153,17 @@ def test_it_costs_three_requests(lake: Lakehouse) -> None:
     assert opened.storage.counts.requests() <= 3
 
 
-def test_a_sensor_can_be_turned_off(settings: LakehouseSettings) -> None:
-    off = settings.model_copy(update={"compaction": Compaction(enabled=False)})
-    assert not build(off).sensors
+def test_compactions_can_be_turned_off_and_what_is_new_is_told_all_the_same(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    off = settings.model_copy(update={"compaction": Compaction(enabled=False, messages=1)})
+    result, _ = look(off, instance)
+    assert not result.run_requests
+    assert "compaction.enabled is false in lakehouses.yaml" in str(result.skip_reason)
+    observed = [event for event in result.asset_events if isinstance(event, dg.AssetObservation)]
+    assert [str(lake.version)] == [event.tags["dagster/data_version"] for event in observed]
+    late = [event for event in result.asset_events if isinstance(event, dg.AssetCheckEvaluation)]
+    assert [("compaction_debt", False)] == [(each.check_name, each.passed) for each in late if not each.passed]
 
 
 @pytest.mark.parametrize("cursor", [None, "", "garbage", "[]", '{"requested_at": "x"}'])
