@@ -10,17 +10,17 @@
         primary_keys: [id]
     - drop_view: {namespace: sales, name: top}
 
-Each entry is the name of a method of ``Transaction`` and its arguments.
+See ``entries`` for what an entry may be.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from pipelines.columns import schema_of, unknown
+from pipelines.entries import Entry, entry_of
 from trinitylake_core import Lakehouse, Transaction
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -30,67 +30,6 @@ from trinitylake_core.errors import (
     TrinityLakeError,
 )
 from trinitylake_core.tree import search
-
-_TEXT: Final = "text"
-_FLAG: Final = "true or false"
-_MAPPING: Final = "a mapping"
-_LIST: Final = "a list"
-_SCHEMA: Final = "a schema"
-_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
-    _TEXT: lambda value: isinstance(value, str),
-    _FLAG: lambda value: isinstance(value, bool),
-    _MAPPING: lambda value: isinstance(value, Mapping),
-    _LIST: lambda value: isinstance(value, list),
-    _SCHEMA: lambda value: isinstance(value, list | Mapping),
-}
-_OBJECT: Final = {"namespace": _TEXT, "name": _TEXT}
-_TABLE: Final = _OBJECT | {
-    "schema": _SCHEMA,
-    "table_format": _TEXT,
-    "table_type": _TEXT,
-    "primary_keys": _LIST,
-    "distribution_keys": _LIST,
-    "sort_keys": _LIST,
-    "unique_columns": _LIST,
-    "format_properties": _MAPPING,
-    "properties": _MAPPING,
-}
-_VIEW: Final = _OBJECT | {
-    "sql": _TEXT,
-    "dialect": _TEXT,
-    "sql_representations": _LIST,
-    "schema": _SCHEMA,
-    "schema_binding": _FLAG,
-    "referenced_object_full_names": _LIST,
-    "properties": _MAPPING,
-}
-ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
-    "create_namespace": {"namespace": _TEXT, "properties": _MAPPING},
-    "alter_namespace": {"namespace": _TEXT, "properties": _MAPPING},
-    "drop_namespace": {"namespace": _TEXT, "cascade": _FLAG},
-    "create_table": _TABLE,
-    "alter_table": _TABLE,
-    "drop_table": _OBJECT,
-    "create_view": _VIEW,
-    "replace_view": _VIEW,
-    "drop_view": _OBJECT,
-}
-"""What an entry may be, and its arguments with what each must be."""
-_REQUIRED: Final = ("namespace", "name")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One change: the method of ``Transaction`` and its arguments."""
-
-    number: int
-    action: str
-    arguments: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        name = self.arguments.get("name")
-        namespace = self.arguments["namespace"]
-        return f"entry {self.number} ({self.action} {namespace if name is None else f'{namespace}.{name}'})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +85,8 @@ def run(
 
 
 def _carry_out(transaction: Transaction, entry: Entry) -> None:
-    arguments = dict(entry.arguments)
-    positional = [arguments.pop(name) for name in _REQUIRED if name in arguments]
     try:
-        if "schema" in arguments:
-            arguments["schema"] = schema_of(arguments["schema"])
-        if "referenced_object_full_names" in arguments:
-            names = arguments["referenced_object_full_names"]
-            arguments["referenced_object_full_names"] = [tuple(n) if isinstance(n, list) else n for n in names]
-        getattr(transaction, entry.action)(*positional, **arguments)
+        getattr(transaction, entry.action)(*entry.names(), **entry.definition())
     except (InvalidInput, AlreadyExists, ObjectNotFound, NamespaceNotEmpty) as error:
         raise _naming(entry, error) from error
 
@@ -189,7 +121,7 @@ def parse(text: str, name: str = "the list of changes") -> list[Entry]:
         )
     if not values:
         raise InvalidInput(f"{name} holds no changes")
-    return [_entry(number, value) for number, value in enumerate(values, 1)]
+    return [entry_of(f"entry {number}", value) for number, value in enumerate(values, 1)]
 
 
 def _loaded(text: str, name: str) -> Any:
@@ -219,33 +151,3 @@ def _loaded(text: str, name: str) -> Any:
         return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise InvalidInput(f"{name} is neither YAML nor JSON: {' '.join(str(error).split())}") from None
-
-
-def _entry(number: int, value: Any) -> Entry:
-    where = f"entry {number}"
-    if not isinstance(value, Mapping) or len(value) != 1:
-        raise InvalidInput(
-            f"{where} must be one action with its arguments, such as create_namespace: {{namespace: sales}}"
-        )
-    action, arguments = next(iter(value.items()))
-    if action not in ACTIONS:
-        raise InvalidInput(f"{where}: {unknown('action', str(action), list(ACTIONS))}")
-    where, known = f"{where} ({action})", ACTIONS[action]
-    if isinstance(arguments, str) and "name" not in known:
-        arguments = {"namespace": arguments}
-    if not isinstance(arguments, Mapping):
-        raise InvalidInput(f"{where} needs its arguments as a mapping; it takes {', '.join(known)}")
-    _check_arguments(where, arguments, known)
-    return Entry(number, action, {key: each for key, each in arguments.items() if each is not None})
-
-
-def _check_arguments(where: str, arguments: Mapping[Any, Any], known: Mapping[str, str]) -> None:
-    for name, value in arguments.items():
-        if name not in known:
-            raise InvalidInput(f"{where}: {unknown('field', str(name), list(known))}")
-        if value is not None and not _CHECKS[known[name]](value):
-            quotes = " (put it in quotes)" if known[name] == _TEXT and not isinstance(value, list | Mapping) else ""
-            raise InvalidInput(f"{where}: {name} must be {known[name]}, not {value!r}{quotes}")
-    for name in _REQUIRED:
-        if name in known and arguments.get(name) is None:
-            raise InvalidInput(f"{where}: {name} is missing")

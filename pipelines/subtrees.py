@@ -150,24 +150,10 @@ def flush_subtree(store: NodeStore, row: Mapping[str, Any], stamp: int) -> dict[
     rewriter = Rewriter(writer, stamp, prove=True)
     ref = Ref(row["height"], path=row["path"], pending=Messages(row["keys"], row["values"], row["txns"]))
     rewriter.count_pending(ref.pending)
-    tree = rewriter.flush(ref, dirty_children)
-    rewriter.open(tree)
-    inline = None
-    if tree.work is not None and len(tree.work.keys) < store.min_keys:
-        node = rewriter.node_of(tree)
-        inline = bytes(encode(node, store.order))
-        keys, messages = node.subtree_keys, node.subtree_messages
-    else:
-        rewriter.seal(tree)
-        keys, messages = tree.keys, tree.messages
-    writer.flush()
+    root = handed_back(rewriter, writer, rewriter.flush(ref, dirty_children))
     return {
         "subtree": row["subtree"],
-        "path": tree.path,
-        "inline": inline,
-        "height": tree.height,
-        "keys": keys,
-        "messages": messages,
+        **root,
         "nodes_read": store.counts.nodes_read,
         "nodes_written": len(writer.written),
         "bytes_read": store.counts.bytes_read,
@@ -176,10 +162,28 @@ def flush_subtree(store: NodeStore, row: Mapping[str, Any], stamp: int) -> dict[
     }
 
 
-def _result(row: Mapping[str, Any], order: int) -> Flushed:
-    if row["inline"] is None:
-        root: Ref | Node = Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"])
+def handed_back(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[str, Any]:
+    """Write a subtree, not yet durably, and return what a driver needs to join it; an underfull root as its bytes."""
+    rewriter.open(tree)
+    inline = None
+    if tree.work is not None and len(tree.work.keys) < writer.min_keys:
+        node = rewriter.node_of(tree)
+        inline = bytes(encode(node, writer.order))
+        keys, messages = node.subtree_keys, node.subtree_messages
     else:
-        root = decode(row["inline"], "a node returned by a task", order)
+        rewriter.seal(tree)
+        keys, messages = tree.keys, tree.messages
+    writer.flush()
+    return {"path": tree.path, "inline": inline, "height": tree.height, "keys": keys, "messages": messages}
+
+
+def root_of(row: Mapping[str, Any], order: int) -> Ref | Node:
+    """Return the subtree that :func:`handed_back` wrote: a file, or its underfull root."""
+    if row["inline"] is None:
+        return Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"])
+    return decode(row["inline"], "a node returned by a task", order)
+
+
+def _result(row: Mapping[str, Any], order: int) -> Flushed:
     counts = {name: row[name] for name in ("nodes_read", "nodes_written", "bytes_read", "bytes_written")}
-    return Flushed(root, **counts, proved=row["proved"])
+    return Flushed(root_of(row, order), **counts, proved=row["proved"])

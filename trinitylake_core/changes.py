@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 from trinitylake_core import spec
+from trinitylake_core.catalog import codec_of
 from trinitylake_core.commit import Draft, Files, new_id, whoami
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import CommitConflict, PlanOutdated, SnapshotNotFound, VersionExpired
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
 from trinitylake_core.locations import lakehouse_def_path, root_path
 from trinitylake_core.node import Messages, Node
 from trinitylake_core.nodestore import NodeWriter
+from trinitylake_core.tree import scan, search
 from trinitylake_core.versions import Root, copy_of_definition
 
 _NO_MESSAGES = Messages()
@@ -111,6 +115,9 @@ class Compacted:
     ``node`` was made from version ``base``; its non-root nodes are written already.
     """
 
+    operation = spec.OP_COMPACT
+    again = "compact again from the newest version"
+
     def __init__(self, node: Node, summary: dict[str, Any]) -> None:
         self._node = node
         self._replayed = Messages()
@@ -123,15 +130,15 @@ class Compacted:
         """Return the compacted root, its buffer holding the messages committed since."""
         del base, created_at_millis, writer
         summary = {**self._summary, "rebased_over": self.rebased_over} if self.rebased_over else self._summary
-        return Draft(self._node.with_messages(self._replayed), spec.OP_COMPACT, self._txn, summary, disposable=False)
+        return Draft(self._node.with_messages(self._replayed), self.operation, self._txn, summary, disposable=False)
 
     def rebase(self, base: Root, newer: Sequence[Root]) -> None:
         """Take over the messages of newer versions, oldest first. Raises ``TreeReplaced``."""
         self._compacted = base.version if self._compacted is None else self._compacted
         if newer[-1].oldest_version > self._compacted:
             raise TreeReplaced(
-                f"version {self._compacted} expired while it was compacted, and nodes that only it holds may be "
-                "removed at any moment; compact again from the newest version",
+                f"version {self._compacted} expired meanwhile, and nodes that only it holds may be removed at any "
+                f"moment; {self.again}",
                 version=newer[-1].version,
             )
         for root in newer:
@@ -140,11 +147,62 @@ class Compacted:
             if root.operation not in spec.TRANSACTIONAL_OPERATIONS:
                 raise TreeReplaced(
                     f"version {root.version} ({root.operation or 'of another writer'}) replaced the whole tree; "
-                    "compact again from there",
+                    f"{self.again}",
                     version=root.version,
                 )
             self._replayed.extend(root.own_messages())
             self.rebased_over += 1
+
+
+class Loaded(Compacted):
+    """A root of a new tree: what version ``base`` says, and what was loaded. Nothing is deleted by it.
+
+    Commits of others stay, if they touch nothing that the load wrote, and drop no namespace that it filled.
+    """
+
+    operation = spec.OP_LOAD
+    again = "load again"
+
+    def __init__(self, files: Files, base: Root, node: Node, summary: dict[str, Any]) -> None:
+        super().__init__(node, summary)
+        self._files = files
+        self._before = base.node
+
+    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
+        """Take over the messages of newer versions. About one ``get`` a level and changed key, twice.
+
+        Raises:
+            CommitConflict: one of them touches what was loaded.
+        """
+        super().rebase(base, newer)
+        codec = codec_of(self._files.definition(base))
+        for root in newer:
+            own = root.own_messages()
+            touched = [key for key, value in zip(own.keys, own.values, strict=True) if self._loaded(codec, key, value)]
+            if touched:
+                named = ", ".join(str(codec.decode(key)) for key in touched[:5])
+                raise CommitConflict(
+                    f"version {root.version} changed {named}, which this load wrote or depends on; {self.again}",
+                    keys=touched,
+                    version=root.version,
+                )
+
+    def _loaded(self, codec: KeyCodec, key: str, value: str | None) -> bool:
+        before, after = (search(self._files.store, node, key) for node in (self._before, self._node))
+        name = codec.decode(key)
+        return before != after or (value is None and name.kind == NAMESPACE and self._filled(codec, name.namespace))
+
+    def _filled(self, codec: KeyCodec, namespace: str) -> bool:
+        """Return whether the load put anything into a namespace. One ``get`` a node of it, twice."""
+        for kind in (TABLE, VIEW):
+            within = codec.range(kind, namespace)
+            before, after = (chain.from_iterable(self._values(node, within)) for node in (self._before, self._node))
+            if any(one != two for one, two in zip_longest(before, after)):
+                return True
+        return False
+
+    def _values(self, node: Node, within: KeyRange) -> Iterator[list[str]]:
+        return (values for _, values in scan(self._files.store, node, within))
 
 
 class RolledBack:

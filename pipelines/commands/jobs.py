@@ -1,10 +1,11 @@
-"""Commands that run a pipeline or prove a storage: compact, upgrade, doctor."""
+"""Commands that run a pipeline or prove a storage: load, compact, upgrade, doctor."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pipelines import compaction, report
+from pipelines import load as loading
 from pipelines import upgrade as upgrading
 from pipelines.commands.changing import DEFINITION, definition_of
 from pipelines.commands.command import (
@@ -19,6 +20,7 @@ from pipelines.commands.command import (
     command,
     option,
 )
+from pipelines.loading import EXISTING, REFUSE
 from pipelines.storage_options import storage_options
 from trinitylake_core.storage import probe
 
@@ -26,6 +28,53 @@ from trinitylake_core.storage import probe
 def reported(done: Any) -> Result:
     """Return the report of a job as a result."""
     return Result(done, report.fields(done))
+
+
+@command(
+    "load ROOT SOURCE",
+    "create many objects at once, from JSON Lines",
+    "trinitylake load file:///data/lake s3://exports/catalog/ --engine auto --reason 'the old metastore' --dry-run",
+    options=(
+        option(
+            "--existing",
+            choices=EXISTING,
+            default=REFUSE,
+            help="what becomes of an object that is there already: refuse the load (default), skip the object, or "
+            "replace its definition",
+        ),
+        ENGINE,
+        DRY_RUN,
+        REASON,
+        option(
+            "--source-storage-option",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="an option for the storage of SOURCE (default: the options for ROOT)",
+        ),
+        *SPARK,
+    ),
+    arguments={"SOURCE": "a file, or a directory of files: .jsonl, .ndjson or .json, perhaps .gz; a path or a URI"},
+    details="""\
+A line is an entry as `apply` takes it, as JSON, and creates one object:
+
+  {"create_namespace": {"namespace": "sales"}}
+  {"create_table": {"namespace": "sales", "name": "orders", "schema": [{"name": "id", "type": "bigint"}]}}
+  {"create_view": {"namespace": "sales", "name": "top", "sql": "SELECT * FROM orders"}}
+
+The order of lines and files does not matter. All lines are checked before anything is written, and they become
+one version, or none. A load rewrites the whole tree: for a few objects `apply` is cheaper. Transactions that began
+before the load and commit after it fail with a conflict, and begin again.""",
+)
+def load(call: Call) -> Result:
+    """Load objects."""
+    options = call.options
+    config = loading.Config(
+        existing=options.existing, engine=options.engine, dry_run=options.dry_run, reason=options.reason
+    )
+    source = storage_options(options.source_storage_option, {}) if options.source_storage_option else None
+    given = call.storage_options if source is None else source
+    return reported(loading.run(call.spark, call.open(), options.source, config, call.progress, source_options=given))
 
 
 @command(

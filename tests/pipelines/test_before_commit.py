@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from pipelines import compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade
+from pipelines import compaction, expiration, export, load, orphans, restore, rollback, snapshot, upgrade
 from tests.support.lakes import FAST, filled, new_lake
 from trinitylake_core import Lakehouse, NotALakehouse
 from trinitylake_core.commit import now_millis
 from trinitylake_core.storage import open_storage
 
+OBJECTS = Path(__file__).parent.parent / "support" / "objects.jsonl"
 LATER = 10 * 24 * 3_600_000
 Hook = Callable[[], None]
 
@@ -65,7 +66,12 @@ def _snapshot(lake: Lakehouse, hook: Hook) -> Any:
     return snapshot.run(lake, {"daily": 2}, datetime(2026, 11, 20, tzinfo=UTC), before_commit=hook)
 
 
-COMMITS = (_compact, _rollback, _restore, _expire, _snapshot)
+def _load(lake: Lakehouse, hook: Hook) -> Any:
+    how = load.Config(existing="skip", engine="local", before_commit=hook)
+    return load.run(None, lake, str(OBJECTS), how, source_options={})
+
+
+COMMITS = (_compact, _load, _rollback, _restore, _expire, _snapshot)
 
 
 @pytest.mark.parametrize("job", COMMITS)

@@ -503,6 +503,24 @@ def test_the_java_lakehouse_is_read_only(run: Run, java_lakehouse: str, changes:
         assert "trinitylake upgrade" in ran.err
 
 
+def test_load(run: Run, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planned, done, refused the second time; the path may be relative."""
+    lines = ['{"create_namespace": {"namespace": "a"}}', '{"create_table": {"namespace": "a", "name": "t"}}']
+    (tmp_path / "objects.jsonl").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    how = ("objects.jsonl", "--engine", "local")
+    planned = run("load", root, *how, "--dry-run", "--json").json
+    assert (2, None, True) == (planned["added"], planned["version_after"], planned["dry_run"])
+    done = run("load", root, *how, "--reason", "migration", "--json").json
+    assert (2, 1, "local") == (done["added"], done["version_after"], done["engine"])
+    again = run("load", root, *how)
+    assert (2, True) == (again.code, "2 objects exist already: namespace 'a' (objects.jsonl, line 1)" in again.err)
+    assert 0 == run("load", root, *how, "--existing", "skip").code
+    assert [("load", "migration"), ("create", None)] == [
+        (each["operation"], each["summary"].get("reason")) for each in run("history", root, "--json").json["versions"]
+    ]
+
+
 def test_upgrade_writes_a_canonical_lakehouse(run: Run, java_lakehouse: str, tmp_path: Path) -> None:
     target = (tmp_path / "up").as_uri()
     planned = run("upgrade", java_lakehouse, target, "--dry-run", "--engine", "local", "--json").json

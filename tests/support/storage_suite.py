@@ -113,6 +113,17 @@ class StorageSuite:
             with pytest.raises(FileMissing, match="missing"):
                 storage.info(path)
 
+    def test_a_range_is_read(self, storage: Storage) -> None:
+        """Only its bytes, in one request; less where the file ends, nothing behind it."""
+        storage.write_many([("file", bytes(range(256)) * 1000)])
+        before = storage.counts.snapshot()
+        assert bytes(range(10, 20)) == storage.read_range("file", 266, 276)
+        assert {"get": 1, "bytes_read": 10} == (storage.counts - before).as_dict()
+        assert b"\xfe\xff" == storage.read_range("file", 255_998, 300_000)
+        assert (b"", b"") == (storage.read_range("file", 256_000, 256_001), storage.read_range("file", 5, 5))
+        with pytest.raises(FileMissing, match="missing"):
+            storage.read_range("missing", 0, 1)
+
     def test_many_files_are_read_in_order(self, storage: Storage) -> None:
         """Order is that of the question, and a missing file does not stop the others."""
         files = {f"d{i % 7}/f{i}": b"%d" % i for i in range(150)}
@@ -138,6 +149,7 @@ class StorageSuite:
         before = storage.counts.requests()
         for call in (
             lambda: storage.read(path),
+            lambda: storage.read_range(path, 0, 1),
             lambda: storage.create(path, b""),
             lambda: storage.replace(path, b""),
             lambda: storage.write_many([(path, b"")]),

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 
 from google.protobuf.message import Message
 
-from pipelines import compaction, expiration, orphans, upgrade
+from pipelines import compaction, expiration, load, orphans, upgrade
 from tests.support.faults import FaultPlan, Mode, attach
 from tests.support.lakes import FAST, filled, new_lake
 from tests.support.moto_s3 import RAW
@@ -236,6 +236,11 @@ def _clean(lake: Lakehouse) -> None:
     orphans.run(None, lake, orphans.Config(engine="local", now_millis=now_millis() + 4 * _DAY))
 
 
+def _load(lake: Lakehouse) -> None:
+    how = load.Config(existing="skip", engine="local")
+    load.run(None, lake, str(Path(__file__).parent / "objects.jsonl"), how, source_options={})
+
+
 def _upgrade(open_at: Open, history: bool) -> Action:
     source = Lakehouse.open(open_at("src/lake/"))
     target = open_at("dst/")
@@ -306,6 +311,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
             steps=True,
             expect=lambda log, states: len(states) == 4,
         ),
+        Operation("load", _some, _on(_load), expect=lambda log, states: _writes_nodes(log)),
         Operation("save", _some, _on(_save), repeat=_save_or_publish),
         Operation("resume", _with_saved, _on(_resume), done=(TransactionNotFound,)),
         Operation("snapshot", _some, _on(lambda lake: lake.create_snapshot("new")), done=(AlreadyExists,)),

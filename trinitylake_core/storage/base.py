@@ -65,6 +65,9 @@ class BaseStorage(Storage):
     def _get(self, path: str) -> bytes: ...
 
     @abc.abstractmethod
+    def _get_range(self, path: str, begin: int, end: int) -> bytes: ...
+
+    @abc.abstractmethod
     def _put(self, path: str, data: Data) -> None: ...
 
     @abc.abstractmethod
@@ -134,6 +137,18 @@ class BaseStorage(Storage):
         """Return the whole file. One ``get`` a try. Raises ``FileMissing``."""
         self._guard(path)
         data = self._retrying("get", path, partial(self._get, path))
+        self._moved(read=len(data))
+        return data
+
+    def read_range(self, path: str, begin: int, end: int) -> bytes:
+        """Return the bytes from ``begin`` to before ``end``, fewer where the file ends. One ``get`` a try.
+
+        Raises ``FileMissing``.
+        """
+        self._guard(path)
+        if begin >= end:
+            return b""
+        data = self._retrying("get", path, partial(self._get_range, path, begin, end))
         self._moved(read=len(data))
         return data
 

@@ -61,6 +61,9 @@ class FsspecStorage(BaseStorage):
     def _get(self, path: str) -> bytes:
         return bytes(self._filesystem().cat_file(self._base + path))
 
+    def _get_range(self, path: str, begin: int, end: int) -> bytes:
+        return bytes(self._filesystem().cat_file(self._base + path, begin, end))
+
     def _put(self, path: str, data: Data) -> None:
         self._filesystem().pipe_file(self._base + path, bytes(data))
 

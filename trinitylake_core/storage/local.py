@@ -88,6 +88,11 @@ class LocalStorage(BaseStorage):
         finally:
             os.close(descriptor)
 
+    def _get_range(self, path: str, begin: int, end: int) -> bytes:
+        with open(self._base + path, "rb") as file:
+            file.seek(begin)
+            return file.read(end - begin)
+
     def _put(self, path: str, data: Data) -> None:
         target = self._base + path
         parent = os.path.dirname(target)

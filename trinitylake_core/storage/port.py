@@ -90,6 +90,13 @@ class Storage(abc.ABC):
         """Return the whole file. One ``get``. Raises ``FileMissing``."""
 
     @abc.abstractmethod
+    def read_range(self, path: str, begin: int, end: int) -> bytes:
+        """Return the bytes from ``begin`` to before ``end``, fewer where the file ends. One ``get``.
+
+        Raises ``FileMissing``.
+        """
+
+    @abc.abstractmethod
     def read_many(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | FileMissing]]:
         """Yield ``(path, content or FileMissing)`` in the order given, reading ahead in parallel.
 

@@ -22,7 +22,7 @@ from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.failures import TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo
 from trinitylake_core.storage.retry import take_flag
-from trinitylake_core.storage.s3_errors import is_transient_code, map_error
+from trinitylake_core.storage.s3_errors import is_beyond_the_end, is_transient_code, map_error
 
 _PAGE: Final = 1000
 _PASSED_FROM_ENVIRONMENT: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
@@ -73,6 +73,15 @@ class S3Storage(BaseStorage):
 
     def _get(self, path: str) -> bytes:
         body: bytes = self._call("get_object", Key=self._key(path))["Body"]
+        return body
+
+    def _get_range(self, path: str, begin: int, end: int) -> bytes:
+        try:
+            body: bytes = self._call("get_object", Key=self._key(path), Range=f"bytes={begin}-{end - 1}")["Body"]
+        except Exception as error:
+            if is_beyond_the_end(error):
+                return b""
+            raise
         return body
 
     def _put(self, path: str, data: Data) -> None:

@@ -71,6 +71,12 @@ def is_transient_code(code: str) -> bool:
     return code in _TRANSIENT_CODES
 
 
+def is_beyond_the_end(error: Exception) -> bool:
+    """Return whether a range of bytes was asked for that begins where the object ends, or later."""
+    response = getattr(error, "response", None)
+    return isinstance(response, dict) and response.get("Error", {}).get("Code") == "InvalidRange"
+
+
 def map_error(kind: str, where: str, bucket: str, error: Exception) -> TrinityLakeError:
     """Return our error for ``error``, raised by a request of ``kind`` for ``where`` (a URI)."""
     response = getattr(error, "response", None)

@@ -1,0 +1,229 @@
+"""Bulk load: many new objects as one version, without messages (``docs/format.md``, operation ``load``).
+
+The source is JSON Lines: on each line one entry of ``entries`` that creates an object.
+
+    {"create_namespace": {"namespace": "sales"}}
+    {"create_table": {"namespace": "sales", "name": "orders", "schema": [{"name": "id", "type": "bigint"}]}}
+
+All lines are read and checked before anything is written. Then the entries, new and old, are sorted, each range of
+keys is packed into a tree of its own, and the driver joins the trees and commits one root. So a load reads and
+rewrites every node, however few objects it brings: it pays from some per cent of the lakehouse on, ``apply`` below.
+Writers go on meanwhile; what they commit stays, unless it touches what is loaded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, Final
+
+from pipelines.engine import Progress, Session, refuse_unknown, silent, started
+from pipelines.lines import blocks, text_files
+from pipelines.load_local import LocalLoad
+from pipelines.load_spark import SparkLoad
+from pipelines.loading import EXISTING, REFUSE, Built, Counts, Target
+from pipelines.subtrees import root_of
+from trinitylake_core import Lakehouse
+from trinitylake_core.changes import Loaded, facts
+from trinitylake_core.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.errors import Corrupt, InvalidInput
+from trinitylake_core.node import Node
+from trinitylake_core.nodestore import NodeWriter
+from trinitylake_core.rewrite import Rewriter
+from trinitylake_core.versions import Root, objects_of
+
+SUFFIXES: Final = (".jsonl", ".ndjson", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How to load.
+
+    Attributes:
+        existing: what becomes of an object that is there already: ``refuse`` the load, ``skip`` the object, or
+            ``replace`` its definition.
+        engine: ``spark``, ``local`` (this process, holds what is loaded in memory), or ``auto``: Spark from
+            ``spark_from_bytes`` of source on.
+        dry_run: read and check everything, count, write nothing.
+        reason: why, for the history.
+        spark_from_bytes: where ``auto`` changes from this process to Spark.
+        before_commit: called right before the root is created; raising there gives the load up.
+    """
+
+    existing: str = REFUSE
+    engine: str = "spark"
+    dry_run: bool = False
+    reason: str | None = None
+    spark_from_bytes: int = 64 << 20
+    before_commit: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.engine)
+        if self.existing not in EXISTING:
+            raise InvalidInput(f"existing must be one of {', '.join(EXISTING)}, not {self.existing!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a load did. ``version_after`` is ``None`` on a dry run, or when everything was skipped."""
+
+    root: str
+    source: str
+    version_before: int
+    version_after: int | None
+    dry_run: bool
+    engine: str
+    files: int
+    source_bytes: int
+    added: int
+    replaced: int
+    skipped: int
+    objects: int | None
+    trees: int = 0
+    nodes_written: int = 0
+    bytes_written: int = 0
+    rebased_over: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def run(
+    spark: Session,
+    lake: Lakehouse,
+    source: str,
+    config: Config | None = None,
+    progress: Progress | None = None,
+    *,
+    source_options: Mapping[str, Any] | None = None,
+) -> Report:
+    """Load the objects in a file, or in the files of a directory, as one version on top of the newest.
+
+    Args:
+        spark: a session, or a function that returns one and is called only if Spark is needed.
+        lake: any handle of the lakehouse; it moves to the newest version.
+        source: the URI, or a local path, of a file of JSON Lines, perhaps compressed (``.gz``), or of a directory.
+        config: how.
+        progress: called with phase, done and total.
+        source_options: storage options for the source; those of the lakehouse by default.
+
+    Costs two ``get`` a node that is there, one ``put`` a definition and a new node, and one ``create``.
+
+    Raises:
+        InvalidInput: a line is no object, an object is given twice; nothing was written.
+        AlreadyExists, ObjectNotFound: an object is there already, a namespace is not; nothing was written.
+        CommitConflict: somebody else changed the same meanwhile, or replaced the tree; load again.
+        ReadOnly, Corrupt, StorageError.
+    """
+    options = lake.storage.spec()[1] if source_options is None else source_options
+    return _Load(spark, lake.refresh(), source, options, config or Config(), progress or silent).run()
+
+
+class _Load:
+    def __init__(
+        self,
+        spark: Session,
+        lake: Lakehouse,
+        uri: str,
+        options: Mapping[str, Any],
+        config: Config,
+        progress: Progress,
+    ) -> None:
+        self.lake = lake
+        self.config = config
+        self.progress = progress
+        self.base: Root = lake.root_node
+        refuse_foreign(lake.files, self.base)
+        self.source, self.files = text_files(uri, options, SUFFIXES)
+        self.bytes = sum(size for _, size in self.files)
+        self.engine = config.engine
+        if self.engine == "auto":
+            self.engine = "spark" if self.bytes >= config.spark_from_bytes else "local"
+        store = lake.files.store
+        stamp = max(now_millis(), self.base.created_at_millis)
+        self.target = Target(store.storage, lake.codec, store.order, store.target_bytes, stamp)
+        self.work: LocalLoad | SparkLoad = (
+            SparkLoad(started(spark), self.source, self.target, self.base, progress)
+            if self.engine == "spark"
+            else LocalLoad(self.source, self.target, self.base.node, progress)
+        )
+        self.seconds: dict[str, float] = {}
+        self._clock = time.perf_counter()
+
+    def run(self) -> Report:
+        try:
+            if not self.work.read(blocks(self.files)):
+                raise InvalidInput(f"there is nothing to load at {self.source.root}: {len(self.files)} files, no lines")
+            self.lap("read")
+            counts = self.work.compare(self.config.existing)
+            self.lap("compare")
+            if self.config.dry_run or not counts.added + counts.replaced:
+                return self.report(counts)
+            self.lake.files.refuse_unsafe(self.base)
+            built = self.work.build()
+            self.lap("build")
+        finally:
+            self.work.release()
+        return self.committed(counts, built)
+
+    def committed(self, counts: Counts, built: Sequence[Built]) -> Report:
+        writer = NodeWriter(self.lake.files.store)
+        node = self.joined(writer, built)
+        before = objects_of(self.base.node) if self.base.node.subtree_messages == 0 else None
+        if before is not None and node.subtree_keys != before + counts.added:
+            raise Corrupt("a load lost objects: nothing was committed; please report this as a bug")
+        self.progress("commit", 0, 1)
+        told = facts(
+            reason=self.config.reason, added=counts.added, replaced=counts.replaced, skipped=counts.skipped,
+            engine=self.engine, source=self.source.root,
+        )  # fmt: skip
+        change = Loaded(self.lake.files, self.base, node, told)
+        root = commit(self.lake.files, self.base, change, before_commit=self.config.before_commit)
+        self.lake.catch_up()
+        self.lap("commit")
+        return self.report(counts, built, root, writer, change.rebased_over)
+
+    def joined(self, writer: NodeWriter, built: Sequence[Built]) -> Node:
+        """Return the root of one tree of all ranges. A few ``get`` a range, along its edges."""
+        rewriter = Rewriter(writer, self.target.stamp)
+        roots = (root_of(each, self.target.order) for each in built)
+        trees = [rewriter.ref_of(root) if isinstance(root, Node) else root for root in roots]
+        tree = reduce(rewriter.join_without_key, trees)
+        rewriter.open(tree)
+        node = rewriter.node_of(tree)
+        writer.flush()
+        return node
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.seconds[phase] = round(now - self._clock, 4)
+        self._clock = now
+
+    def report(
+        self,
+        counts: Counts,
+        built: Sequence[Built] = (),
+        root: Root | None = None,
+        writer: NodeWriter | None = None,
+        rebased_over: int = 0,
+    ) -> Report:
+        joined = (0, 0) if writer is None else (len(writer.written), writer.bytes_written)
+        return Report(
+            root=self.lake.root,
+            source=self.source.root,
+            version_before=self.base.version,
+            version_after=None if root is None else root.version,
+            dry_run=self.config.dry_run,
+            engine=self.engine,
+            files=len(self.files),
+            source_bytes=self.bytes,
+            added=counts.added,
+            replaced=counts.replaced,
+            skipped=counts.skipped,
+            objects=objects_of(self.base.node if root is None else root.node),
+            trees=len(built),
+            nodes_written=joined[0] + sum(each["nodes_written"] for each in built) + (root is not None),
+            bytes_written=joined[1] + sum(each["bytes_written"] for each in built),
+            rebased_over=rebased_over,
+            seconds=self.seconds,
+        )

@@ -1,0 +1,83 @@
+"""Lines of files in blocks: each line in exactly one block, whole, wherever the blocks are cut."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines import lines
+from pipelines.lines import Block, Place, blocks, in_words, text_files
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.storage import Storage, open_storage
+
+TEXTS = st.lists(st.sampled_from([b"", b"a", b"bc", b" ", b"\xc3\xa9\xf0\x9f\x99\x82", b"x" * 30]), max_size=12)
+
+
+def read(storage: Storage, name: str, size: int, block_bytes: int) -> list[tuple[int, bytes]]:
+    return [
+        (place.offset, line)
+        for block in blocks([(name, size)], block_bytes)
+        for place, line in lines.lines(storage, block)
+    ]
+
+
+@given(TEXTS, st.booleans(), st.integers(1, 40))
+def test_each_line_is_in_one_block(parts: list[bytes], ends: bool, block_bytes: int) -> None:
+    data = b"\n".join(parts) + (b"\n" if ends else b"")
+    storage = open_storage("memory://lines")
+    storage.replace("f.jsonl", data)
+    expected = [part for part in data.split(b"\n") if part.strip()]
+    found = read(storage, "f.jsonl", len(data), block_bytes)
+    assert expected == [line for _, line in found]
+    assert all(data[at : at + len(line)] == line for at, line in found)
+
+
+def test_a_line_longer_than_blocks_and_steps_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_STEP_BYTES", 7)
+    data = b"a\n" + b"x" * 1000 + b"\nb"
+    (tmp_path / "f.jsonl").write_bytes(data)
+    storage = open_storage(tmp_path.as_uri())
+    assert [b"a", b"x" * 1000, b"b"] == [line for _, line in read(storage, "f.jsonl", len(data), 10)]
+    monkeypatch.setattr(lines, "LINE_MAX_BYTES", 500)
+    with pytest.raises(InvalidInput, match=r"f\.jsonl holds a line of more than"):
+        read(storage, "f.jsonl", len(data), 10)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    (tmp_path / "f.jsonl").write_bytes(b"\xef\xbb\xbfa\nb\n")
+    assert [b"a", b"b"] == [line for _, line in read(open_storage(tmp_path.as_uri()), "f.jsonl", 7, 100)]
+
+
+def test_a_compressed_file_is_one_block(tmp_path: Path) -> None:
+    data = gzip.compress(b"a\n\nb")
+    (tmp_path / "f.jsonl.gz").write_bytes(data)
+    storage = open_storage(tmp_path.as_uri())
+    assert [(0, b"a"), (3, b"b")] == read(storage, "f.jsonl.gz", len(data), 1)
+    assert "f.jsonl.gz, line 3" == in_words(storage, Place("f.jsonl.gz", 3))
+    (tmp_path / "f.jsonl.gz").write_bytes(data[:-5])
+    with pytest.raises(InvalidInput, match="cut short"):
+        read(storage, "f.jsonl.gz", len(data) - 5, 1)
+
+
+def test_a_block_costs_one_request_and_a_little_where_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "f.jsonl").write_bytes(b"0123456789\n" * 100)
+    storage = open_storage(tmp_path.as_uri())
+    assert 50 == len(list(lines.lines(storage, Block("f.jsonl", 0, 545, 1100))))
+    assert (2, 1100) == (storage.counts.requests(), storage.counts.bytes_read)
+
+
+def test_files_of_a_directory(tmp_path: Path) -> None:
+    for name in ("b/two.jsonl", "a.json", "README.md", "c.ndjson.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    _, found = text_files(tmp_path.as_uri(), {}, (".jsonl", ".json", ".ndjson"))
+    assert [("a.json", 1), ("b/two.jsonl", 1), ("c.ndjson.gz", 1)] == found
+    assert [("a.json", 1)] == text_files(str(tmp_path / "a.json"), {}, (".json",))[1]
+    with pytest.raises(InvalidInput, match=r"nothing to read at .*no \.csv"):
+        text_files(str(tmp_path), {}, (".csv",))
+    with pytest.raises(InvalidInput, match=r"there is no file .*gone\.json"):
+        text_files(str(tmp_path / "gone.json"), {}, (".json",))

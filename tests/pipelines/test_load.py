@@ -1,0 +1,336 @@
+"""Bulk load on Spark and in this process: the same result as transactions, all or nothing, beside other writers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines import compaction, lines, load, load_spark
+from tests.support.lakes import FAST, content, filled, new_lake
+from tests.support.s3_servers import S3Server
+from trinitylake_core import Lakehouse
+from trinitylake_core.changes import TreeReplaced
+from trinitylake_core.errors import (
+    AlreadyExists,
+    CommitConflict,
+    InvalidInput,
+    InvalidName,
+    ObjectNotFound,
+    TrinityLakeError,
+)
+from trinitylake_core.storage import open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS = [{"name": "id", "type": "bigint", "nullable": False}, {"name": "tags", "type": "list", "element": "text"}]
+Entry = dict[str, dict[str, Any]]
+engines = pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """Return a lakehouse of 40 tables in ns0 to ns2, with messages on several levels."""
+    return filled(new_lake(tmp_path), tables=40)
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SparkSession | None:
+    """Return a session for the tests that need one, and make it cut even small loads into ranges."""
+    if request.node.callspec.params.get("engine") != "spark":
+        return None
+    monkeypatch.setattr(load_spark, "_KEYS_PER_TASK_MIN", 20)
+    monkeypatch.setattr(lines.blocks, "__defaults__", (700,))
+    found: SparkSession = request.getfixturevalue("spark")
+    return found
+
+
+def table(namespace: str, name: str, **more: Any) -> Entry:
+    return {"create_table": {"namespace": namespace, "name": name, "schema": COLUMNS, **more}}
+
+
+def namespace(name: str) -> Entry:
+    return {"create_namespace": {"namespace": name, "properties": {"owner": "me"}}}
+
+
+def view(namespace: str, name: str) -> Entry:
+    return {"create_view": {"namespace": namespace, "name": name, "sql": "SELECT 1"}}
+
+
+def source(directory: Path, entries: Iterable[Entry], name: str = "objects.jsonl") -> str:
+    path = directory / "source" / name
+    path.parent.mkdir(exist_ok=True)
+    text = "".join(json.dumps(each) + "\n" for each in entries)
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return str(path)
+
+
+def many() -> list[Entry]:
+    """Return objects for everywhere: before, between and behind those of the lakehouse; not in their order."""
+    made = [table(f"ns{number % 3}", f"n{number:03}") for number in range(60)]
+    made += [table(f"ns{number % 3}", f"u{number:03}", properties={"n": str(number)}) for number in range(60)]
+    made += [namespace("aa"), namespace("zz"), *(table("zz", f"t{number:03}") for number in range(30))]
+    made += [view("aa", f"v{number:02}") for number in range(30)]
+    return made[::-1]
+
+
+def names(lake: Lakehouse) -> set[tuple[str, str, str | None]]:
+    return {(entry.kind, entry.namespace, entry.name) for entry in lake.objects()}
+
+
+def loaded(spark: SparkSession | None, lake: Lakehouse, uri: str, engine: str = "local", **how: Any) -> load.Report:
+    return load.run(spark, lake, uri, load.Config(engine=engine, **how), source_options={})
+
+
+@engines
+def test_a_load_says_what_transactions_would_have_said(
+    engine: str, session: SparkSession | None, lake: Lakehouse, tmp_path: Path
+) -> None:
+    """On top of what is there, which keeps its definitions; sound, packed, and told in the history."""
+    before, version, entries = content(lake), lake.version, many()
+    done = loaded(session, lake, source(tmp_path, entries), engine, reason="migration")
+    assert (len(entries), 0, 0, version + 1) == (done.added, done.replaced, done.skipped, done.version_after)
+    assert (done.trees > 1) == (engine == "spark")
+    newest = Lakehouse.open(lake.storage)
+    assert [] == list(newest.check())
+    assert {} == {key: path for key, path in before.items() if content(newest)[key] != path}
+    assert len(before) + len(entries) == newest.stats().objects == len(names(newest))
+    assert 0 == newest.stats().messages
+    assert {"n": "7"} == dict(newest.table("ns1", "u007").properties)
+    assert ["id", "tags"] == [column.name for column in newest.table("zz", "t001").schema.columns]
+    assert ({"owner": "me"}, "SELECT 1") == (
+        dict(newest.namespace("aa").properties),
+        newest.view("aa", "v01").sql_representations[0].sql,
+    )
+    (told,) = newest.history(limit=1)
+    assert ("load", "migration", len(entries)) == (told.operation, told.reason, told.summary["added"])
+    changes = {(each.change, each.kind, each.namespace, each.name) for each in newest.diff(version, newest.version)}
+    assert {("added", *each) for each in names(newest) - names(newest.at(version=version))} == changes
+
+
+@engines
+def test_into_an_empty_lakehouse(engine: str, session: SparkSession | None, tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    entries = [namespace("a"), *(table("a", f"t{number:04}") for number in range(300))]
+    assert 301 == loaded(session, lake, source(tmp_path, entries), engine).added
+    assert ([], 301) == (list(lake.check()), lake.stats().objects)
+    with lake.transaction() as txn:  # and it is a lakehouse like any other
+        txn.drop_table("a", "t0000")
+    assert 300 == len(names(lake.refresh()))
+
+
+def test_a_single_object(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    loaded(None, lake, source(tmp_path, [namespace("a")]))
+    assert ({("namespace", "a", None)}, []) == (names(lake), list(lake.check()))
+
+
+@engines
+def test_objects_that_exist(engine: str, session: SparkSession | None, lake: Lakehouse, tmp_path: Path) -> None:
+    """Refused with file and line; or left alone; or defined anew. And a load that changes nothing commits nothing."""
+    uri = source(tmp_path, [namespace("new"), table("ns0", "t000", properties={"new": "yes"}), namespace("ns1")])
+    before, version = content(lake), lake.version
+    with pytest.raises(AlreadyExists, match=r"2 objects exist already: .*objects\.jsonl, line 3.*--existing skip"):
+        loaded(session, lake, uri, engine)
+    assert version == lake.refresh().version
+    done = loaded(session, lake, uri, engine, existing="skip")
+    assert (1, 0, 2) == (done.added, done.replaced, done.skipped)
+    assert before.items() <= content(lake).items()
+    again = loaded(session, lake, uri, engine, existing="skip")
+    assert (0, 3, None, version + 1) == (again.added, again.skipped, again.version_after, lake.refresh().version)
+    anew = loaded(session, lake, uri, engine, existing="replace")
+    assert (0, 3, version + 2) == (anew.added, anew.replaced, anew.version_after)
+    assert {"new": "yes"} == dict(lake.table("ns0", "t000").properties)
+    assert ([], len(before) + 1) == (list(lake.check()), len(names(lake)))
+
+
+NO_JSON = ("oops\n", InvalidInput, r"line 2: this is no JSON")
+TWICE = (json.dumps(namespace("fine")), InvalidInput, r"'fine' is there twice: .*line 1 and .*line 2")
+HOMELESS = (json.dumps(table("no", "t")), ObjectNotFound, "there is no namespace 'no'; load it, too")
+EMPTY = ("{}\n", InvalidInput, r"objects\.jsonl, line 2: the entry must be one action.*nothing was loaded")
+DROP = ('{"drop_table": {"namespace": "ns0", "name": "t000"}}', InvalidInput, "line 2: drop_table cannot be loaded")
+LONG = ('{"create_table": {"namespace": "a", "name": "waytoolong"}}', InvalidInput, "line 2: .* 10 bytes long")
+on_spark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    ("engine", "text", "kind", "message"),
+    [
+        *(("local", *each) for each in (NO_JSON, TWICE, HOMELESS, EMPTY, DROP, LONG)),
+        *(pytest.param("spark", *each, marks=on_spark) for each in (NO_JSON, TWICE, HOMELESS)),
+    ],
+)
+def test_what_cannot_be_loaded_changes_nothing(
+    engine: str,
+    session: SparkSession | None,
+    text: str,
+    kind: type[TrinityLakeError],
+    message: str,
+    lake: Lakehouse,
+    tmp_path: Path,
+) -> None:
+    """The line is named; not even a file is written."""
+    uri = source(tmp_path, [namespace("fine")])
+    with Path(uri).open("a") as file:
+        file.write(text)
+    before = {each.path for each in lake.storage.list("")}
+    with pytest.raises(kind, match=message):
+        loaded(session, lake, uri, engine)
+    assert before == {each.path for each in lake.storage.list("")}
+
+
+def test_a_name_that_is_no_name_is_named(lake: Lakehouse, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"line 1: .*forbidden character"):
+        loaded(None, lake, source(tmp_path, [namespace("a b")]))
+    with pytest.raises(InvalidInput, match="nothing to load at"):
+        loaded(None, lake, source(tmp_path, []))
+    with pytest.raises(InvalidInput, match="existing must be one of refuse, skip, replace"):
+        load.Config(existing="overwrite")
+    assert issubclass(InvalidName, InvalidInput)
+
+
+def test_a_dry_run_counts_and_writes_nothing(lake: Lakehouse, tmp_path: Path) -> None:
+    before = {each.path for each in lake.storage.list("")}
+    uri = source(tmp_path, [namespace("new"), table("ns0", "t000")])
+    done = loaded(None, lake, uri, existing="replace", dry_run=True)
+    assert (1, 1, None, True) == (done.added, done.replaced, done.version_after, done.dry_run)
+    assert before == {each.path for each in lake.storage.list("")}
+
+
+def test_several_files_some_compressed(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    source(tmp_path, (table("a", f"t{number:03}") for number in range(100)), "b.jsonl.gz")
+    uri = source(tmp_path, [namespace("a"), namespace("b")], "a.ndjson").rpartition("/")[0]
+    done = loaded(None, lake, uri)
+    assert (2, 102, []) == (done.files, done.added, list(lake.check()))
+
+
+# -- beside others -----------------------------------------------------------------------------------------
+
+
+def raced(lake: Lakehouse, uri: str, meanwhile: Any, **how: Any) -> load.Report:
+    """Load, while somebody else does something right before the commit."""
+    calls: list[int] = []
+
+    def first_time() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            meanwhile(Lakehouse.open(lake.storage))
+
+    return loaded(None, lake, uri, before_commit=first_time, **how)
+
+
+def test_commits_in_between_stay(lake: Lakehouse, tmp_path: Path) -> None:
+    """An object of another name, one changed, one dropped, a namespace dropped that the load left alone."""
+
+    def others(other: Lakehouse) -> None:
+        with other.transaction() as txn:
+            txn.create_table("ns0", "mine")
+            txn.alter_table("ns1", "t001", properties={"a": "b"})
+            txn.drop_table("ns2", "t002")
+        other.refresh()
+        compaction.run(None, other, compaction.Config(engine="local"))
+        with other.refresh().transaction() as txn:
+            txn.drop_namespace("ns2", cascade=True)
+
+    done = raced(lake, source(tmp_path, [table("ns0", "loaded")]), others)
+    assert 2 == done.rebased_over
+    newest = Lakehouse.open(lake.storage)
+    there = names(newest)
+    assert {("table", "ns0", "mine"), ("table", "ns0", "loaded"), ("table", "ns1", "t001")} <= there
+    assert not any(namespace == "ns2" for _, namespace, _ in there)
+    assert ({"a": "b"}, []) == (dict(newest.table("ns1", "t001").properties), list(newest.check()))
+
+
+@pytest.mark.parametrize("what", ["same name", "replaced", "namespace", "rollback"])
+def test_commits_in_between_that_touch_the_same_conflict(what: str, lake: Lakehouse, tmp_path: Path) -> None:
+    """Nothing is lost: the load says so, and changes nothing."""
+    uri = source(tmp_path, [table("ns0", "loaded"), table("ns1", "t001")])
+
+    def others(other: Lakehouse) -> None:
+        if what == "rollback":
+            other.rollback(version=5, reason="test")
+            return
+        with other.transaction() as txn:
+            if what == "same name":
+                txn.create_table("ns0", "loaded", properties={"theirs": "yes"})
+            elif what == "replaced":
+                txn.drop_table("ns1", "t001")
+            else:
+                txn.drop_namespace("ns0", cascade=True)
+
+    kind = TreeReplaced if what == "rollback" else CommitConflict
+    with pytest.raises(kind, match="load again"):
+        raced(lake, uri, others, existing="replace")
+    newest = Lakehouse.open(lake.storage)
+    assert ([], "rollback" if what == "rollback" else "commit") == (list(newest.check()), newest.info().operation)
+
+
+def test_a_transaction_that_began_before_conflicts(lake: Lakehouse, tmp_path: Path) -> None:
+    """As the format says: a load replaces the tree, and conflicts with everything."""
+    late = Lakehouse.open(lake.storage).transaction()
+    late.create_table("ns0", "late")
+    loaded(None, lake, source(tmp_path, [namespace("new")]))
+    with pytest.raises(CommitConflict, match=r"\(load\) replaced the whole tree"):
+        late.commit()
+    assert ("namespace", "new", None) in names(Lakehouse.open(lake.storage))
+
+
+def test_nothing_is_committed_after_a_cancellation(lake: Lakehouse, tmp_path: Path) -> None:
+    def cancel() -> None:
+        raise KeyboardInterrupt
+
+    version = lake.version
+    with pytest.raises(KeyboardInterrupt):
+        loaded(None, lake, source(tmp_path, [namespace("new")]), before_commit=cancel)
+    assert version == Lakehouse.open(lake.storage).version
+
+
+def test_versions_before_a_load_can_be_read_and_rolled_back_to(lake: Lakehouse, tmp_path: Path) -> None:
+    version, digest = lake.version, lake.digest()
+    loaded(None, lake, source(tmp_path, many()))
+    assert digest == lake.at(version=version).digest()
+    lake.rollback(version=version, reason="undo the load")
+    assert digest == Lakehouse.open(lake.storage).digest()
+
+
+# -- costs and places --------------------------------------------------------------------------------------
+
+
+def test_what_it_costs(tmp_path: Path) -> None:
+    """A definition is one put, a new node one put, a node that is there two gets, and the source one."""
+    lake = filled(new_lake(tmp_path), tables=200, changes=50)
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    cold = Lakehouse.open(open_storage(lake.root, FAST))
+    nodes = sum(1 for _ in nodes_below(cold))
+    before = cold.storage.counts.snapshot()
+    done = loaded(None, cold, source(tmp_path, [namespace("new"), table("new", "t")]))
+    cost = cold.storage.counts - before
+    assert done.nodes_written - 1 + 2 + 1 == cost.put  # nodes without the root, definitions, the hint
+    assert cost.get <= 2 * nodes + 3
+    assert 1 <= cost.create <= 2  # the root, and once a process the proof of exclusive creation
+
+
+def nodes_below(lake: Lakehouse) -> Iterable[str]:
+    waiting = [*lake.root_node.node.children]
+    while waiting:
+        path = waiting.pop()
+        yield path
+        waiting += lake.files.store.read(path).children
+
+
+@pytest.mark.spark
+@pytest.mark.s3
+def test_on_s3_with_a_source_on_s3(spark: SparkSession, moto_server: S3Server) -> None:
+    """Tasks read the source and write definitions and nodes; Spark's session is the default engine."""
+    root = moto_server.new_root()
+    lake = Lakehouse.create(f"{root}lake", storage_options=moto_server.options, order=8)
+    text = "".join(json.dumps(each) + "\n" for each in [namespace("a"), *(table("a", f"t{n:03}") for n in range(200))])
+    open_storage(root, moto_server.options).replace("export/part-0.jsonl", text.encode())
+    done = load.run(spark, lake, f"{root}export/")
+    assert ("spark", 201, []) == (done.engine, done.added, list(Lakehouse.open(lake.storage).check(definitions=True)))
