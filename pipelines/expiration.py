@@ -268,7 +268,7 @@ class _Expiration:
         versions = self.files.versions
         while versions.boundary() < boundary:
             self.files.storage.replace(spec.BOUNDARY_FILE, str(boundary).encode())
-            newest = versions.latest(self.files.tip.version)
+            newest = self.files.newest()
             self.files.saw(newest)
             boundary = max(boundary, newest.oldest_version)
         self.report.boundary_after = boundary

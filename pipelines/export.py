@@ -140,7 +140,7 @@ def run(
         ReadOnly, UnsafeStorage, StorageError.
     """
     config = config or Config()
-    newest = Lakehouse(lake.files, lake.files.versions.latest(lake.files.tip.version))
+    newest = Lakehouse(lake.files, lake.files.newest())
     source = newest if config.version is None else newest.at(version=config.version)
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if target.root == source.root:

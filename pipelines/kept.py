@@ -50,7 +50,7 @@ def kept(files: Files) -> Kept:
         Corrupt: boundary or a snapshot's root path make no sense.
     """
     boundary = files.versions.boundary()
-    newest = files.versions.latest(files.tip.version)
+    newest = files.newest()
     files.saw(newest)
     refuse_foreign(files, newest)
     if max(boundary, newest.oldest_version) > newest.version:

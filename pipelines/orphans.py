@@ -119,7 +119,7 @@ class _Clean:
         self.config = config
         self.still_wanted = config.before_commit or go_on
         self.now = now_millis() if config.now_millis is None else config.now_millis
-        newest = self.files.versions.latest(self.files.tip.version)
+        newest = self.files.newest()
         self.files.saw(newest)
         refuse_foreign(self.files, newest)
         self.definition = self.files.definition(newest)

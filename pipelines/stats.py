@@ -95,7 +95,7 @@ def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = Non
         levels = _levels(lake, _rows(target, start, spark, progress, lake.definition.node_file_max_size_bytes))
     keys = sum(level.keys for level in levels)
     hint = files.versions.hint()
-    newest = files.versions.latest(version).version
+    newest = files.versions.latest(lake.root_node).version
     return Deep(
         summary=lake.stats(),
         levels=levels,

@@ -94,6 +94,10 @@ class Files:
         if root.version > self.tip.version:
             self.tip = root
 
+    def newest(self) -> Root:
+        """Return the newest root, from the tip on. Two ``get`` if there is none newer; the tip stays as it is."""
+        return self.versions.latest(self.tip)
+
     def refuse_unsafe(self, base: Root) -> None:
         """Refuse a storage whose exclusive creation is none, before anything is written to it.
 

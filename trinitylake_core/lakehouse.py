@@ -165,7 +165,7 @@ class Lakehouse(CatalogView):
         if version is not None:
             root = versions.root(version)
         elif timestamp is not None:
-            root = versions.at_timestamp(timestamp, versions.latest(self._files.tip.version))
+            root = versions.at_timestamp(timestamp, self._files.newest())
         else:
             root = self._snapshot_root(str(snapshot))
         handle = Lakehouse(self._files, root)
@@ -175,13 +175,13 @@ class Lakehouse(CatalogView):
     def _snapshot_root(self, name: str) -> Root:
         definition = self._files.definition(self._files.tip)
         if name not in definition.snapshots:
-            self._files.saw(self._files.versions.latest(self._files.tip.version))
+            self._files.saw(self._files.newest())
             definition = self._files.definition(self._files.tip)
         return snapshot_root(self._files, definition, name)
 
     def refresh(self) -> Self:
-        """Move this handle to the newest version and return it. One ``get`` if there is none newer."""
-        root = self._files.versions.latest(self._files.tip.version)
+        """Move this handle to the newest version and return it. Two ``get`` if there is none newer."""
+        root = self._files.newest()
         self._files.saw(root)
         self._stand_on(root)
         self._pinned = False
@@ -458,7 +458,7 @@ class Lakehouse(CatalogView):
         )
 
     def _newest(self, expected: int | None, *, force: bool) -> Root:
-        newest = self._files.versions.latest(self._files.tip.version)
+        newest = self._files.newest()
         self._files.saw(newest)
         if expected is not None and not force:
             refuse_outdated(self._files.versions, expected, newest)

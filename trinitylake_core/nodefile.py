@@ -48,7 +48,7 @@ def encode(node: Node, order: int) -> memoryview:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=_WRITE) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-    return memoryview(sink.getvalue())
+    return memoryview(sink.getvalue()).cast("B")  # Arrow's bytes are signed, and so equal to no others
 
 
 def _array(column: _Column) -> pa.StringArray:

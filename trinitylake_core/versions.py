@@ -215,13 +215,16 @@ class Versions:
             raise VersionNotFound(f"version {version} does not exist")
         return root
 
-    def try_root(self, version: int) -> Root | None:
+    def try_root(self, version: int, known: Root | None = None) -> Root | None:
         """Return the root of a version, or ``None`` if there is no such file. One ``get``."""
         path = self.path(version)
         try:
-            return self.decode(version, path, self.storage.read(path))
+            data = self.storage.read(path)
         except FileMissing:
             return None
+        if known is not None and known.path == path and known.data == data:
+            return known
+        return self.decode(version, path, data)
 
     def roots(self, versions: Sequence[int]) -> Iterator[Root | None]:
         """Yield several roots in order, read in parallel; ``None`` for those that are gone."""
@@ -306,24 +309,25 @@ class Versions:
             return None
         return int(text) if text.isdigit() and len(text) <= 10 and int(text) <= spec.MAX_VERSION else None
 
-    def latest(self, start: int | None = None) -> Root:
-        """Return the newest root, from ``start`` or else the hint on.
+    def latest(self, known: Root | None = None) -> Root:
+        """Return the newest root, from one that is known or else the hint on.
 
-        Three ``get`` with a fresh hint, the root itself among them; O(log) more with a stale one.
+        Three ``get`` with a fresh hint, the root itself among them, two with a known root; O(log) more with a
+        stale one. A known root that is still what is stored is not decoded again.
 
         Raises:
             NotALakehouse: there is no root at all.
         """
-        hint = self.hint() if start is None else start
+        hint = self.hint() if known is None else known.version
         if hint is not None:
-            root = self._newest_from(hint)
+            root = self._newest_from(hint, known)
             if root is not None:
                 return root
         return self._latest_from_boundary()
 
-    def _newest_from(self, version: int) -> Root | None:
+    def _newest_from(self, version: int, known: Root | None) -> Root | None:
         ahead = self.try_root(version + 1) if version < spec.MAX_VERSION else None
-        root = self.try_root(version) or self._sdk_root(version) if ahead is None else ahead
+        root = self.try_root(version, known) or self._sdk_root(version) if ahead is None else ahead
         if root is not None and (ahead is not None or self.sdk):
             root = self._gallop(root)
         return None if root is None or self._has_expired(root) else root

@@ -115,8 +115,13 @@ def test_opening_costs_three_gets(lake: Lakehouse) -> None:
 
 
 def test_a_refresh_with_nothing_new_costs_two_gets(lake: Lakehouse) -> None:
-    """The version after, which is not there; and this one again."""
+    """The version after, which is not there; and this one again, which is not decoded again."""
     assert {"get": 2} == cost(lake, lake.refresh)
+    with lake.transaction() as txn:
+        txn.create_namespace("new")
+    written = lake.files.tip
+    assert {"get": 2} == cost(lake, lake.refresh)
+    assert lake.root_node is written
 
 
 def test_a_large_lakehouse_definition_costs_one_get_more(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 from datetime import UTC, datetime, timedelta, timezone
@@ -146,9 +147,17 @@ def test_without_hint_and_boundary_the_roots_are_listed(surgery: Surgery, bounda
 
 def test_the_newest_from_a_known_version_costs_two_gets(surgery: Surgery) -> None:
     """Refreshing a handle that is the newest: the version after it is not there."""
+    known = versions_of(surgery).root(NEWEST)
     versions = versions_of(surgery)
-    assert NEWEST == versions.latest(NEWEST).version
+    assert known is versions.latest(known)
     assert {"get": 2} == spent(versions)
+
+
+def test_a_known_root_that_is_another_one_in_the_storage_is_read(surgery: Surgery) -> None:
+    """Somebody put an older copy of the whole lakehouse in its place, where other commits followed."""
+    known = dataclasses.replace(versions_of(surgery).root(NEWEST), data=b"another history")
+    found = versions_of(surgery).latest(known)
+    assert (NEWEST, True) == (found.version, found is not known)
 
 
 @pytest.mark.parametrize("what", ["nothing", "hint", "boundary", "foreign"])
