@@ -1,7 +1,7 @@
 """The assets of one lakehouse. Each calls one function and reports what it returns."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -41,6 +41,31 @@ def assets_of(settings: LakehouseSettings) -> list[dg.AssetsDefinition]:
 def tags(settings: LakehouseSettings) -> dict[str, str]:
     """Return what the assets of a lakehouse can be searched by."""
     return {"trinitylake/lakehouse": settings.slug}
+
+
+def writing(
+    settings: LakehouseSettings,
+    name: str,
+    *,
+    after: Sequence[str],
+    description: str,
+    on_spark: bool = True,
+    **more: Any,
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """Return the decorator of an asset that writes to a lakehouse: one at a time, and again where that is safe."""
+    decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
+        key=key(settings, name),
+        deps=[key(settings, each) for each in after],
+        description=description,
+        pool=settings.pool,
+        retry_policy=RETRY,
+        group_name=settings.slug,
+        owners=settings.owners,
+        kinds={"trinitylake", "spark"} if on_spark else {"trinitylake"},
+        tags=tags(settings),
+        **more,
+    )
+    return decorator
 
 
 def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
@@ -115,18 +140,13 @@ def _health(lake: Lakehouse, settings: LakehouseSettings, spark: SparkResource) 
 def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
     """Return the asset that pushes the write buffers down."""
 
-    @dg.asset(
-        key=key(settings, COMPACTION),
-        deps=[key(settings, HEALTH)],
+    @writing(
+        settings,
+        COMPACTION,
+        after=[HEALTH],
         description="The newest version with all buffered messages pushed down to where their keys live. Only nodes "
         "with waiting messages are read and rewritten; the content is proved to be the same before anything is "
         "committed. Terminating the run stops Spark, and nothing is committed.",
-        pool=settings.pool,
-        retry_policy=RETRY,
-        group_name=settings.slug,
-        owners=settings.owners,
-        kinds={"trinitylake", "spark"},
-        tags=tags(settings),
     )
     def compacted(
         context: dg.AssetExecutionContext, config: CompactionConfig, spark: SparkResource

@@ -6,8 +6,7 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_project import outcomes
-from dagster_project.advice import RETRY
-from dagster_project.assets import SNAPSHOTS, key, tags
+from dagster_project.assets import SNAPSHOTS, writing
 from dagster_project.resources import SparkResource
 from dagster_project.settings import Backup, LakehouseSettings
 from dagster_project.watched import Watch, carried_out
@@ -31,19 +30,14 @@ def backups_of(settings: LakehouseSettings) -> list[dg.AssetsDefinition]:
 def backup_asset(settings: LakehouseSettings, policy: Backup) -> dg.AssetsDefinition:
     """Return the asset that copies what is new."""
 
-    @dg.asset(
-        key=key(settings, BACKUP),
-        deps=[key(settings, SNAPSHOTS)],
+    @writing(
+        settings,
+        BACKUP,
+        after=[SNAPSHOTS],
         description=f"A copy with every version that is kept, and the snapshots, at `{policy.target}`: a lakehouse of "
         "its own. What is there already is not copied again; every copied file is read back and compared. Versions "
         "expire only after they were copied.",
         metadata={"target": policy.target},
-        pool=settings.pool,
-        retry_policy=RETRY,
-        group_name=settings.slug,
-        owners=settings.owners,
-        kinds={"trinitylake", "spark"},
-        tags=tags(settings),
     )
     def backed_up(
         context: dg.AssetExecutionContext, config: BackupConfig, spark: SparkResource

@@ -14,8 +14,7 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_project import deletions, pictures, reports
-from dagster_project.advice import RETRY
-from dagster_project.assets import COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, key, tags
+from dagster_project.assets import COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, key, writing
 from dagster_project.backups import BACKUP
 from dagster_project.checks import INTEGRITY
 from dagster_project.resources import SparkResource
@@ -56,18 +55,14 @@ def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
     policies = {str(period): policy.keep for period, policy in settings.snapshots.items()}
     asked = ", ".join(f"{keep} {period}" for period, keep in policies.items()) or "none"
 
-    @dg.asset(
-        key=key(settings, SNAPSHOTS),
-        deps=[key(settings, COMPACTION)],
+    @writing(
+        settings,
+        SNAPSHOTS,
+        after=[COMPACTION],
         description=f"Snapshots as lakehouses.yaml asks for them ({asked}): made when a period has none yet, dropped "
         "when newer ones took their place; those that people made are left alone. And the versions that can be read "
         "and rolled back to, newest first: when each was made, by which operation, by whom and why.",
-        pool=settings.pool,
-        retry_policy=RETRY,
-        group_name=settings.slug,
-        owners=settings.owners,
-        kinds={"trinitylake"},
-        tags=tags(settings),
+        on_spark=False,
     )
     def snapshots(
         context: dg.AssetExecutionContext, config: SnapshotConfig, spark: SparkResource
@@ -97,18 +92,13 @@ def version_expiration(settings: LakehouseSettings) -> dg.AssetsDefinition:
     policy = settings.retention or Retention()
     last = SNAPSHOTS if settings.backup is None else BACKUP  # what is not in the backup yet must not go
 
-    @dg.asset(
-        key=key(settings, EXPIRATION),
-        deps=[key(settings, HEALTH), key(settings, last)],
+    @writing(
+        settings,
+        EXPIRATION,
+        after=[HEALTH, last],
         description=f"The history without what no rule keeps: the newest {policy.keep_last} versions and those younger "
         f"than {_days(policy.older_than)} stay, snapshots stay. Plans first and shows what it would free, then carries "
         "that plan out. Never after a failed integrity check." + _on_request(given=settings.retention is not None),
-        pool=settings.pool,
-        retry_policy=RETRY,
-        group_name=settings.slug,
-        owners=settings.owners,
-        kinds={"trinitylake", "spark"},
-        tags=tags(settings),
     )
     def expired(
         context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
@@ -136,18 +126,13 @@ def orphan_removal(settings: LakehouseSettings) -> dg.AssetsDefinition:
     """Return the asset that removes files that nothing needs."""
     policy = settings.orphans or Orphans()
 
-    @dg.asset(
-        key=key(settings, ORPHANS),
-        deps=[key(settings, HEALTH), key(settings, EXPIRATION)],
+    @writing(
+        settings,
+        ORPHANS,
+        after=[HEALTH, EXPIRATION],
         description="The storage without files that no version, snapshot or living transaction reaches, once they are "
         f"older than {_days(policy.older_than)}. Plans first and shows every file, then carries that plan out. What it "
         "cannot read stops it. Never after a failed integrity check." + _on_request(given=settings.orphans is not None),
-        pool=settings.pool,
-        retry_policy=RETRY,
-        group_name=settings.slug,
-        owners=settings.owners,
-        kinds={"trinitylake", "spark"},
-        tags=tags(settings),
     )
     def removed(
         context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
