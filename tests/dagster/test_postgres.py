@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import sysconfig
 import urllib.request
 from collections.abc import Iterator
@@ -184,6 +185,34 @@ def test_every_unit_stops_in_time_and_leaves_nothing_behind(deployment: Deployme
     took = deployment.stop_all()
     assert {*UNITS} == took.keys()
     assert [] == deployment.processes()
+
+
+def test_the_dump_of_the_database_can_take_its_place(deployment: Deployment, tmp_path: Path) -> None:
+    """With the commands of the document, into another database, which Dagster opens with all runs."""
+    server = deployment.server
+    assert server is not None
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert "pg_dump -Fc dagster > dagster.dump" in text
+    assert "pg_restore --no-owner -d dagster dagster.dump" in text
+    where = {
+        "PGHOST": server.host,
+        "PGPORT": str(server.port),
+        "PGUSER": postgres.USER,
+        "PGPASSWORD": postgres.PASSWORD,
+    }
+    there, dump = postgres.programs(), tmp_path / "dagster.dump"
+    with dump.open("wb") as file:
+        subprocess.run([there / "pg_dump", "-Fc", postgres.DATABASE], env=where, stdout=file, check=True)
+    subprocess.run([there / "createdb", "restored"], env=where, check=True)
+    subprocess.run([there / "pg_restore", "--no-owner", "-d", "restored", dump], env=where, check=True)
+    count = "import dagster as dg; print(len(dg.DagsterInstance.get().get_runs()))"
+    environment = deployment.environment("code")
+    seen = [
+        subprocess.run([sys.executable, "-c", count], env=each, capture_output=True, text=True, check=True).stdout
+        for each in (environment, environment | {"DAGSTER_PG_DB": "restored"})
+    ]
+    assert seen[0] == seen[1]
+    assert int(seen[0]) > 1
 
 
 def test_lost_runs_are_ended_and_the_others_are_left_alone(settings: LakehouseSettings) -> None:
