@@ -10,10 +10,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import assets, backups, operations, retention
+from dagster_project import assets, backups, checks, operations
 from dagster_project.factory import merged
 from dagster_project.settings import LakehouseSettings
-from pipelines import compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade
+from pipelines import compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade, verify
 from tests.dagster.test_assets import STEP
 from tests.dagster.test_retention import files
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
@@ -33,7 +33,7 @@ RECOVERY = {"rollback": (rollback, {"version": 1}), "restore": (restore, {"versi
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried at once; ten days have passed for what deletes."""
-    for module in (assets, retention, backups, operations):
+    for module in (assets, checks, operations):
         monkeypatch.setattr(module, "RETRY", dg.RetryPolicy(max_retries=2))
     for job in (expiration, orphans):
         monkeypatch.setattr(job, "now_millis", lambda: now_millis() + TEN_DAYS_MILLIS)
@@ -104,6 +104,17 @@ def test_a_failing_storage_is_tried_again_where_that_is_safe(
     assert (True, 1) == (result.success, again)
     assert files(lake) != before or asset == backups.BACKUP
     assert [] == list(lake.refresh().check())
+
+
+def test_an_integrity_check_that_a_storage_failed_is_made_again(
+    local: LakehouseSettings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failing storage says nothing of the lakehouse: it must not count as a finding."""
+    monkeypatch.setattr(verify, "run", failing(StorageError("down"), verify.run))
+    job = merged((local,)).get_repository_def().get_job("__ASSET_JOB")
+    key = dg.AssetCheckKey(assets.key(local, assets.HEALTH), checks.INTEGRITY)
+    result, again = executed(job.get_subset(asset_selection=set(), asset_check_selection={key}), instance)
+    assert (True, 1, [True]) == (result.success, again, [e.passed for e in result.get_asset_check_evaluations()])
 
 
 @pytest.mark.parametrize("asset", ASSETS)
