@@ -20,7 +20,7 @@ from functools import reduce
 from typing import Any, Final
 
 from pipelines.engine import Progress, Session, refuse_unknown, silent, started
-from pipelines.lines import blocks, text_files
+from pipelines.lines import text_files
 from pipelines.load_local import LocalLoad
 from pipelines.load_spark import SparkLoad
 from pipelines.loading import EXISTING, REFUSE, Built, Counts, Target
@@ -152,7 +152,7 @@ class _Load:
 
     def run(self) -> Report:
         try:
-            if not self.work.read(blocks(self.files)):
+            if not self.work.read(self.files):
                 raise InvalidInput(f"there is nothing to load at {self.source.root}: {len(self.files)} files, no lines")
             self.lap("read")
             counts = self.work.compare(self.config.existing)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import merge
 
 from pipelines.engine import Progress
-from pipelines.lines import Block, Place
+from pipelines.lines import Place, blocks
 from pipelines.loading import (
     REFUSE,
     SKIP,
@@ -37,9 +37,9 @@ class LocalLoad:
         self._progress = progress
         self._new: dict[str, New] = {}
 
-    def read(self, blocks: Iterable[Block]) -> int:
-        """Read all objects; return how many there are."""
-        for done, block in enumerate(blocks):
+    def read(self, files: Sequence[tuple[str, int]]) -> int:
+        """Read all objects in files, given by name and size; return how many there are."""
+        for done, block in enumerate(blocks(files)):
             self._progress("read", done, None)
             for each in objects_in(self._source, block, self._target.codec):
                 known = self._new.setdefault(each.key, each)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pipelines.bounded import by_weight, checkpointed
 from pipelines.engine import Progress
-from pipelines.lines import Block, Place
+from pipelines.lines import BLOCK_BYTES, Block, Place, blocks
 from pipelines.loading import (
     REFUSE,
     SKIP,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
     from pyspark.sql import DataFrame, SparkSession
 
 _TASKS_PER_CORE: Final = 3
+_BLOCK_BYTES_MIN: Final = 256 << 10
 _KEYS_PER_TASK: Final = 100_000
 _KEYS_PER_TASK_MIN: Final = 5_000
 _BLOCKS: Final = pa.schema(
@@ -95,9 +96,10 @@ class SparkLoad:
         self._old: DataFrame | None = None
         self._count = 0
 
-    def read(self, blocks: Iterable[Block]) -> int:
-        """Read all objects; return how many there are."""
-        rows = [{"task": index % self._tasks} | asdict(block) for index, block in enumerate(blocks)]
+    def read(self, files: Sequence[tuple[str, int]]) -> int:
+        """Read all objects in files, given by name and size; return how many there are."""
+        each = max(_BLOCK_BYTES_MIN, min(BLOCK_BYTES, sum(size for _, size in files) // self._tasks + 1))
+        rows = [{"task": index % self._tasks} | asdict(block) for index, block in enumerate(blocks(files, each))]
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_BLOCKS))
         work = _in_tasks(self._source.spec(), _objects_of(self._target.codec))
         self._progress("read", 0, None)

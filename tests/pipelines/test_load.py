@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines import compaction, lines, load, load_spark
+from pipelines import compaction, load, load_spark
 from tests.support.lakes import FAST, content, filled, new_lake
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse
@@ -45,7 +45,7 @@ def session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.node.callspec.params.get("engine") != "spark":
         return None
     monkeypatch.setattr(load_spark, "_KEYS_PER_TASK_MIN", 20)
-    monkeypatch.setattr(lines.blocks, "__defaults__", (700,))
+    monkeypatch.setattr(load_spark, "_BLOCK_BYTES_MIN", 700)
     found: SparkSession = request.getfixturevalue("spark")
     return found
 

@@ -16,6 +16,9 @@ LENGTH_MAX: Final = 2**31 - 1
 FIXED_LENGTH_MAX: Final = 2**28 - 1
 """What Arrow takes in a file: it counts the bits in 32 bits."""
 DECIMAL_PRECISION_MAX: Final = 38
+# Looked up once: an attribute of a protobuf enum costs as much as the rest of what is done for a column.
+STRUCT, MAP, LIST = DataType.STRUCT, DataType.MAP, DataType.LIST
+CHAR, VARCHAR, DECIMAL, FIXED = DataType.CHAR, DataType.VARCHAR, DataType.DECIMAL, DataType.FIXED
 TYPE_PROPERTIES: Final = {
     DataType.DECIMAL: ("precision", "scale"),
     DataType.CHAR: ("length",),
@@ -89,9 +92,9 @@ def arrow_leaf(column: Column, where: str) -> tuple[pa.DataType, str | None]:
         InvalidDefinition: the type is unknown, or its precision, scale or length is missing or wrong.
     """
     kind = column.type
-    if kind == DataType.DECIMAL:
+    if kind == DECIMAL:
         return pa.decimal128(*decimal_size(column, where)), None
-    if kind == DataType.FIXED:
+    if kind == FIXED:
         length = column_length(column, where)
         if length is None:
             raise InvalidDefinition(f"column {where}: FIXED needs the property 'length'")
@@ -99,10 +102,10 @@ def arrow_leaf(column: Column, where: str) -> tuple[pa.DataType, str | None]:
     stored = _BY_DATA_TYPE.get(_HINTED.get(kind, kind))
     if stored is None:
         raise InvalidDefinition(f"column {where}: data type {kind} is not known to this release; use a newer one")
-    if kind in {DataType.CHAR, DataType.VARCHAR}:
+    if kind in (CHAR, VARCHAR):
         length = column_length(column, where)
         name = DataType.Name(kind)
-        return stored, f"{name}({length})" if length else name if kind == DataType.CHAR else None
+        return stored, f"{name}({length})" if length else name if kind == CHAR else None
     return stored, DataType.Name(kind) if kind in _HINTED else None
 
 
@@ -147,9 +150,7 @@ def column_length(column: Column, where: str) -> int | None:
     """
     if "length" not in column.properties:
         return None
-    return _number(
-        column, "length", where, low=1, high=FIXED_LENGTH_MAX if column.type == DataType.FIXED else LENGTH_MAX
-    )
+    return _number(column, "length", where, low=1, high=FIXED_LENGTH_MAX if column.type == FIXED else LENGTH_MAX)
 
 
 def _number(column: Column, name: str, where: str, *, low: int, high: int) -> int:
@@ -161,9 +162,9 @@ def _number(column: Column, name: str, where: str, *, low: int, high: int) -> in
 
 def _unhinted(arrow: pa.DataType, where: str) -> tuple[DataType, dict[str, str]]:
     if pa.types.is_decimal128(arrow) and 0 <= arrow.scale <= arrow.precision:
-        return DataType.DECIMAL, {"precision": str(arrow.precision), "scale": str(arrow.scale)}
+        return DECIMAL, {"precision": str(arrow.precision), "scale": str(arrow.scale)}
     if pa.types.is_fixed_size_binary(arrow) and not isinstance(arrow, pa.BaseExtensionType) and arrow.byte_width:
-        return DataType.FIXED, {"length": str(arrow.byte_width)}
+        return FIXED, {"length": str(arrow.byte_width)}
     if pa.types.is_timestamp(arrow) and arrow.tz is not None and arrow.tz.lower() in _UTC:
         arrow = pa.timestamp(arrow.unit, tz="UTC")
     kind = _BY_ARROW_TYPE.get(arrow)

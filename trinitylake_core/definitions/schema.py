@@ -35,10 +35,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from trinitylake_core.definitions.arrow_types import TYPE_PROPERTIES, arrow_leaf, column_leaf
+from trinitylake_core.definitions.arrow_types import LIST, MAP, STRUCT, TYPE_PROPERTIES, arrow_leaf, column_leaf
 from trinitylake_core.definitions.checks import UINT32_MAX
 from trinitylake_core.definitions.schema_checks import NESTING_MAX, all_columns, check_schema, parts
-from trinitylake_core.definitions.trinitylake_pb2 import Column, DataType, Schema
+from trinitylake_core.definitions.trinitylake_pb2 import Column, Schema
 from trinitylake_core.errors import InvalidDefinition
 
 TYPE_METADATA: Final = b"trinitylake.type"
@@ -90,11 +90,11 @@ def _field(column: Column, path: tuple[str, ...], canonical: str | None = None) 
         raise InvalidDefinition(f"column {path[0]} is nested more than {NESTING_MAX} levels deep")
     nested = {part: _field(child, (*path, child.name), part) for part, child in parts(column, where)}
     hint = None
-    if column.type == DataType.STRUCT:
+    if column.type == STRUCT:
         arrow = pa.struct([_field(child, (*path, child.name)) for child in column.struct_fields])
-    elif column.type == DataType.MAP:
+    elif column.type == MAP:
         arrow = pa.map_(nested["key"], nested["value"])
-    elif column.type == DataType.LIST:
+    elif column.type == LIST:
         arrow = pa.list_(nested["element"])
     else:
         arrow, hint = arrow_leaf(column, where)
@@ -144,16 +144,19 @@ class _Reader:
     def _set_type(self, column: Column, field: pa.Field, path: tuple[str, ...], old: Column) -> None:
         where, arrow = ".".join(path), field.type
         hint = _metadata(field, TYPE_METADATA, where)
-        if pa.types.is_struct(arrow):
-            column.type = DataType.STRUCT
+        if not pa.types.is_nested(arrow):
+            column.type, properties = column_leaf(arrow, hint, where)
+            column.properties.update(properties)
+        elif pa.types.is_struct(arrow):
+            column.type = STRUCT
             children = [self.column(child, (*path, child.name), old.struct_fields) for child in arrow]
             column.struct_fields.extend(children)
         elif pa.types.is_map(arrow):
-            column.type = DataType.MAP
+            column.type = MAP
             column.map_key.CopyFrom(self.column(arrow.key_field, (*path, "key"), [old.map_key], "key"))
             column.map_value.CopyFrom(self.column(arrow.item_field, (*path, "value"), [old.map_value], "value"))
         elif _is_list(arrow):
-            column.type = DataType.LIST
+            column.type = LIST
             element = self.column(arrow.value_field, (*path, "element"), [old.list_element], "element")
             column.list_element.CopyFrom(element)
         else:
@@ -172,6 +175,8 @@ def _all_fields(fields: Iterable[pa.Field]) -> Iterator[pa.Field]:
     for field in fields:
         yield field
         arrow = field.type
+        if not pa.types.is_nested(arrow):
+            continue
         if pa.types.is_struct(arrow):
             yield from _all_fields(arrow)
         elif pa.types.is_map(arrow):

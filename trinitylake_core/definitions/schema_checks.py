@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from trinitylake_core.definitions.arrow_types import arrow_leaf
+from trinitylake_core.definitions.arrow_types import CHAR, LIST, MAP, STRUCT, arrow_leaf
 from trinitylake_core.definitions.checks import UINT32_MAX, checked_int, checked_text
 from trinitylake_core.definitions.trinitylake_pb2 import Column, DataType, Schema
 from trinitylake_core.errors import InvalidDefinition
 
 NESTING_MAX: Final = 64
 """How deep columns may nest; protobuf gives up at 100 messages."""
+_PARTS: Final[Mapping[int, tuple[tuple[str, str], ...]]] = {
+    MAP: (("key", "map_key"), ("value", "map_value")),
+    LIST: (("element", "list_element"),),
+}
+"""The parts of a column by its type: what they are called, and the field that holds them."""
+_PART_FIELDS: Final = ("list_element", "map_key", "map_value")
 
 
 def check_schema(schema: Schema) -> None:
@@ -35,8 +41,9 @@ def all_columns(columns: Iterable[Column]) -> Iterator[Column]:
     """Yield columns and what they are made of, a parent before its children."""
     for column in columns:
         yield column
-        yield from all_columns(column.struct_fields)
-        for part in ("map_key", "map_value", "list_element"):
+        if column.struct_fields:
+            yield from all_columns(column.struct_fields)
+        for part in _PART_FIELDS:
             if column.HasField(part):
                 yield from all_columns([getattr(column, part)])
 
@@ -47,11 +54,7 @@ def parts(column: Column, where: str) -> list[tuple[str, Column]]:
     Raises:
         InvalidDefinition: a part is missing.
     """
-    needed: list[tuple[str, str]] = []
-    if column.type == DataType.MAP:
-        needed = [("key", "map_key"), ("value", "map_value")]
-    elif column.type == DataType.LIST:
-        needed = [("element", "list_element")]
+    needed = _PARTS.get(column.type, ())
     for _, field in needed:
         if not column.HasField(field):
             raise InvalidDefinition(f"column {where}: {DataType.Name(column.type)} needs {field}")
@@ -72,19 +75,21 @@ def _check_column(column: Column, path: tuple[str, ...]) -> None:
     where = ".".join(path)
     if len(path) > NESTING_MAX:
         raise InvalidDefinition(f"column {path[0]} is nested more than {NESTING_MAX} levels deep")
-    own = {"struct_fields"} if column.type == DataType.STRUCT else {f"map_{part}" for part, _ in parts(column, where)}
-    own = {"list_element"} if column.type == DataType.LIST else own
-    foreign = {field.name for field, _ in column.ListFields() if field.message_type} - own - {"properties"}
+    kind = column.type
+    inside = parts(column, where)
+    own = [field for _, field in _PARTS.get(kind, ())]
+    foreign = [field for field in _PART_FIELDS if field not in own and column.HasField(field)]
+    foreign += ["struct_fields"] if kind != STRUCT and column.struct_fields else []
     if foreign:
         raise InvalidDefinition(f"column {where}: {_type_name(column)} has no {', '.join(sorted(foreign))}")
-    if column.type == DataType.STRUCT:
+    if kind == STRUCT:
         _check_siblings(column.struct_fields, path)
-    elif column.type in {DataType.MAP, DataType.LIST}:
-        for part, child in parts(column, where):
+    elif inside:
+        for part, child in inside:
             _check_column(child, (*path, part))
     else:
         arrow_leaf(column, where)
-        if column.type == DataType.CHAR and "length" not in column.properties:
+        if kind == CHAR and "length" not in column.properties:
             raise InvalidDefinition(f"column {where}: CHAR needs the property 'length'")
 
 
