@@ -4,7 +4,7 @@
 
 Ours: one new table a transaction. deltalake: append of one row. Lance: merge_insert of one row.
 SQLite: one row, synchronous=FULL. deltalake and Lance do not fsync their commits; SQLite and we do.
-The four take turns, so that a slow moment of the machine hits all of them.
+All take turns, so that a slow moment of the machine hits all of them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from benchmarks.lakes import table_name
 Commit = Callable[[int], object]
 
 
-def ours(folder: Path, objects: int, *, durable: bool) -> Commit:
+def ours(folder: Path, objects: int, *, durable: bool = True, node_bytes: int = 1 << 20) -> Commit:
     """Return a function that commits one new table."""
     from trinitylake_core import Lakehouse
 
-    root = f"file://{folder}/ours-{durable}"
-    lakes.build(root, objects)
+    root = f"file://{folder}/ours-{durable}-{node_bytes}"
+    lakes.build(root, objects, node_file_max_size_bytes=node_bytes)
     lake = Lakehouse.open(root, storage_options={"durable": durable})
 
     def commit(number: int) -> None:
@@ -98,7 +98,8 @@ def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         competitors: dict[str, Commit] = {
-            "trinitylake, durable": ours(folder, options.objects, durable=True),
+            "trinitylake, durable": ours(folder, options.objects),
+            "trinitylake, durable, nodes of 128 KiB": ours(folder, options.objects, node_bytes=128 << 10),
             "trinitylake, no fsync": ours(folder, options.objects, durable=False),
             "deltalake append": delta(folder, options.objects),
             "lance merge_insert": lance(folder, options.objects),
