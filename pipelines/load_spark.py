@@ -163,8 +163,9 @@ class SparkLoad:
         self._progress("build", 0, None)
         nothing = (f.lit(None).cast("string").alias("path"), f.lit(None).cast("binary").alias("data"))
         rows = self._loaded().select("key", nothing[0], "data").unionByName(self._old.select("key", "path", nothing[1]))
-        sized = max(self._count // _KEYS_PER_TASK, min(self._tasks, self._count // _KEYS_PER_TASK_MIN), 1)
-        ranges = rows.repartitionByRange(sized, "key").sortWithinPartitions("key")
+        keys = self._count + self._old.count()
+        tasks = max(keys // _KEYS_PER_TASK, min(self._tasks, keys // _KEYS_PER_TASK_MIN), 1)
+        ranges = rows.repartitionByRange(tasks, "key").sortWithinPartitions("key")
         with own_errors():
             found = ranges.mapInArrow(_build_task(self._target), _BUILT_DDL).toArrow().to_pylist()
         return sorted(found, key=lambda built: str(built["first"]))

@@ -41,6 +41,8 @@ _MAKERS: Final[Mapping[str, Callable[..., NamespaceDef | TableDef | ViewDef]]] =
 }
 _TOGETHER: Final = 512
 _SHOWN: Final = 5
+_CACHE_BYTES: Final = 1 << 20
+"""Little: what is packed is not read again."""
 
 
 class New(NamedTuple):
@@ -136,7 +138,7 @@ def packed(target: Target, rows: Iterable[Row]) -> dict[str, Any] | None:
     first = next(remaining, None)
     if first is None:
         return None
-    store = NodeStore(target.storage, target.order, target.target_bytes)
+    store = NodeStore(target.storage, target.order, target.target_bytes, _CACHE_BYTES)
     writer = NodeWriter(store)
     before = target.storage.counts.snapshot()
     rewriter = Rewriter(writer, target.stamp)

@@ -119,9 +119,11 @@ def test_into_an_empty_lakehouse(engine: str, session: SparkSession | None, tmp_
     entries = [namespace("a"), *(table("a", f"t{number:04}") for number in range(300))]
     assert 301 == loaded(session, lake, source(tmp_path, entries), engine).added
     assert ([], 301) == (list(lake.check()), lake.stats().objects)
+    little = loaded(session, lake, source(tmp_path, [namespace("b")]), engine)
+    assert (engine == "spark") == (little.trees > 1)  # tasks follow what there is, not what is new
     with lake.transaction() as txn:  # and it is a lakehouse like any other
         txn.drop_table("a", "t0000")
-    assert 300 == len(names(lake.refresh()))
+    assert 301 == len(names(lake.refresh()))
 
 
 def test_a_single_object(tmp_path: Path) -> None:
