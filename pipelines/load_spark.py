@@ -100,6 +100,8 @@ class SparkLoad:
         """Read all objects in files, given by name and size; return how many there are."""
         each = max(_BLOCK_BYTES_MIN, min(BLOCK_BYTES, sum(size for _, size in files) // self._tasks + 1))
         rows = [{"task": index % self._tasks} | asdict(block) for index, block in enumerate(blocks(files, each))]
+        if not rows:
+            return 0
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_BLOCKS))
         work = _in_tasks(self._source.spec(), _objects_of(self._target.codec))
         self._progress("read", 0, None)

@@ -103,7 +103,10 @@ class SparkSweep:
         return frame.repartitionById(self._tasks, "task").mapInArrow(work, DDL)
 
     def _rows(self, files: Iterable[Listed]) -> DataFrame:
-        return self._spark.createDataFrame(pa.Table.from_batches([batch_of(files)], schema=SCHEMA)).select(SCHEMA.names)
+        table = pa.Table.from_batches([batch_of(files)], schema=SCHEMA)
+        if not len(table):  # Spark Connect infers no types from that
+            return self._spark.createDataFrame([], DDL).select(SCHEMA.names)
+        return self._spark.createDataFrame(table).select(SCHEMA.names)
 
     def transactions(self) -> list[tuple[str, int]]:
         """Return the saved transactions that were listed, with their age."""
