@@ -39,6 +39,7 @@ class Place:
             "root": f"{root}lake/",
             "storage_options": options | secrets,
             "spark": {"master": "local[2]"},
+            "health": {"spark_from_objects": 1},
             "compaction": {"messages": 5},
             "snapshots": {"daily": {"keep": 1}},
             "retention": {"keep_last": 2, "older_than": "8d"},
@@ -95,10 +96,10 @@ def test_every_asset_and_every_job(place: Place, spark: Any, monkeypatch: pytest
     assert place.open("backup").digest() == kept.digest()
 
     _write_and_undo(place)
-    # What these two do on Spark, `backup` and its check have done; the launchpad is filled in with the backup.
-    copied = told(place.launch("export", engine="local"))
+    copied = told(place.launch("export"))  # the launchpad is filled in with the backup
     assert (f"{place.root}backup/", place.open().version) == (copied["target"], place.open("backup").version)
-    assert 0 == told(place.launch("verify", versions="all", engine="local"))["findings"]
+    verified = told(place.launch("verify", versions="all"))
+    assert ("spark", "spark", 0) == (copied["engine"], verified["engine"], verified["findings"])
     told(place.launch("upgrade", target=f"{place.root}new/", dry_run=False, definition={"order": 7}))
     assert (7, place.open().digest()) == (place.open("new").definition.order, place.open("new").digest())
     jobs = {job.name.removeprefix("everywhere_") for job in place.defs.get_repository_def().get_all_jobs()}
