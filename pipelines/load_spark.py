@@ -14,6 +14,7 @@ from pipelines.engine import Progress
 from pipelines.lines import BLOCK_BYTES, Block, Place, blocks
 from pipelines.loading import (
     REFUSE,
+    SHOWN,
     SKIP,
     Built,
     Counts,
@@ -103,7 +104,7 @@ class SparkLoad:
         if not rows:
             return 0
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_BLOCKS))
-        work = _in_tasks(self._source.spec(), _objects_of(self._target.codec))
+        work = _read_task(self._source.spec(), self._target.codec)
         self._progress("read", 0, None)
         with own_errors():
             self._new = checkpointed(frame.repartitionById(self._tasks, "task").mapInArrow(work, _NEW_DDL))
@@ -128,7 +129,7 @@ class SparkLoad:
         there = new.join(old.select("key"), "key", "left_semi")
         count = there.count()
         if count and existing == REFUSE:
-            rows = there.select("key", "file", "offset").orderBy("key").limit(5).collect()
+            rows = there.select("key", "file", "offset").orderBy("key").limit(SHOWN).collect()
             refuse_there(self._source, self._target.codec, [(row["key"], _place(row)) for row in rows], count)
         if existing == SKIP:
             self._new = new.join(old.select("key"), "key", "left_anti")
@@ -139,7 +140,7 @@ class SparkLoad:
     def _refuse_homeless(self, new: DataFrame, old: DataFrame) -> None:
         homes = new.where("home IS NOT NULL").select(new["home"].alias("key")).distinct()
         missing = homes.join(new.select("key"), "key", "left_anti").join(old.select("key"), "key", "left_anti")
-        if rows := missing.orderBy("key").limit(6).collect():
+        if rows := missing.orderBy("key").limit(SHOWN + 1).collect():
             refuse_homeless(self._target.codec, [row["key"] for row in rows])
 
     def _existing(self) -> DataFrame:
@@ -148,7 +149,7 @@ class SparkLoad:
         rows = [(index % self._tasks, lo, hi) for index, (lo, hi) in enumerate(pairwise(cuts))]
         frame = self._spark.createDataFrame(rows, "task int, lo string, hi string")
         target = self._target
-        work = _in_tasks(target.storage.spec(), _entries_of(self._base.version, target.order, target.target_bytes))
+        work = _existing_task(target.storage.spec(), self._base.version, target.order, target.target_bytes)
         return frame.repartitionById(self._tasks, "task").mapInArrow(work, _OLD_DDL)
 
     def _loaded(self) -> DataFrame:
@@ -184,42 +185,38 @@ def _place(row: Any) -> Place:
 # -- in tasks --------------------------------------------------------------------------------------------
 
 
-def _in_tasks(
-    spec: tuple[str, Mapping[str, Any]], work: Callable[[Storage, Mapping[str, Any]], Batches]
-) -> Callable[[Batches], Batches]:
-    """Return a task that carries out ``work`` for each row, over one storage."""
-
-    def run(batches: Batches) -> Batches:
+def _read_task(spec: tuple[str, Mapping[str, Any]], codec: KeyCodec) -> Callable[[Batches], Batches]:
+    def read(batches: Batches) -> Batches:
         storage = open_storage(*spec)
-        for batch in batches:
-            for row in batch.to_pylist():
-                yield from work(storage, row)
-
-    return run
-
-
-def _objects_of(codec: KeyCodec) -> Callable[[Storage, Mapping[str, Any]], Batches]:
-    def read(storage: Storage, row: Mapping[str, Any]) -> Batches:
-        block = Block(row["file"], row["begin"], row["end"], row["size"])
-        for some in by_weight(objects_in(storage, block, codec), _bytes_of, most=4 << 20):
-            rows = [(each.key, each.home, each.data, each.place.file, each.place.offset) for each in some]
-            columns = zip(zip(*rows, strict=True), _NEW, strict=True)
-            yield pa.RecordBatch.from_arrays([pa.array(values, each.type) for values, each in columns], schema=_NEW)
+        for row in _each(batches):
+            block = Block(row["file"], row["begin"], row["end"], row["size"])
+            for some in by_weight(objects_in(storage, block, codec), _bytes_of, most=4 << 20):
+                rows = [(each.key, each.home, each.data, each.place.file, each.place.offset) for each in some]
+                columns = zip(zip(*rows, strict=True), _NEW, strict=True)
+                yield pa.RecordBatch.from_arrays([pa.array(values, each.type) for values, each in columns], schema=_NEW)
 
     return read
+
+
+def _each(batches: Batches) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        yield from batch.to_pylist()
 
 
 def _bytes_of(each: New) -> int:
     return len(each.key) + len(each.data) + 100
 
 
-def _entries_of(version: int, order: int, target_bytes: int) -> Callable[[Storage, Mapping[str, Any]], Batches]:
-    def read(storage: Storage, row: Mapping[str, Any]) -> Batches:
-        root = Versions(storage).root(version).node
-        store = NodeStore(storage, order, target_bytes)
-        for keys, values in scan(store, root, KeyRange(row["lo"], row["hi"])):
-            inside = sum(key < row["hi"] for key in keys)  # the pivot above belongs to the next range
-            yield pa.RecordBatch.from_arrays([pa.array(keys[:inside]), pa.array(values[:inside])], schema=_OLD)
+def _existing_task(
+    spec: tuple[str, Mapping[str, Any]], version: int, order: int, target_bytes: int
+) -> Callable[[Batches], Batches]:
+    def read(batches: Batches) -> Batches:
+        storage = open_storage(*spec)
+        root, store = Versions(storage).root(version).node, NodeStore(storage, order, target_bytes)
+        for row in _each(batches):
+            for keys, values in scan(store, root, KeyRange(row["lo"], row["hi"])):
+                inside = sum(key < row["hi"] for key in keys)  # the pivot above belongs to the next range
+                yield pa.RecordBatch.from_arrays([pa.array(keys[:inside]), pa.array(values[:inside])], schema=_OLD)
 
     return read
 

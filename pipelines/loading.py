@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from pipelines.entries import entry_of
@@ -40,7 +40,7 @@ _MAKERS: Final[Mapping[str, Callable[..., NamespaceDef | TableDef | ViewDef]]] =
     VIEW: view_def,
 }
 _TOGETHER: Final = 512
-_SHOWN: Final = 5
+SHOWN: Final = 5
 _CACHE_BYTES: Final = 1 << 20
 """Little: what is packed is not read again."""
 
@@ -142,15 +142,10 @@ def packed(target: Target, rows: Iterable[Row]) -> dict[str, Any] | None:
     writer = NodeWriter(store)
     before = target.storage.counts.snapshot()
     rewriter = Rewriter(writer, target.stamp)
-    tree = rewriter.build(written(target, _chained(first, remaining)))
+    tree = rewriter.build(written(target, chain((first,), remaining)))
     built = {"first": first.key, **handed_back(rewriter, writer, tree)}
     moved = target.storage.counts - before
     return built | {"nodes_written": len(writer.written), "bytes_written": moved.bytes_written}
-
-
-def _chained(first: Row, remaining: Iterator[Row]) -> Iterator[Row]:
-    yield first
-    yield from remaining
 
 
 # -- what is refused -------------------------------------------------------------------------------------
@@ -164,18 +159,18 @@ def refuse_twice(source: Storage, codec: KeyCodec, key: str, places: Sequence[Pl
 
 def refuse_there(source: Storage, codec: KeyCodec, found: Sequence[tuple[str, Place]], count: int) -> None:
     """Refuse objects that exist already. Raises ``AlreadyExists``."""
-    named = ", ".join(f"{_named(codec, key)} ({in_words(source, place)})" for key, place in found[:_SHOWN])
+    named = ", ".join(f"{_named(codec, key)} ({in_words(source, place)})" for key, place in found[:SHOWN])
     raise AlreadyExists(
-        f"{count} objects exist already: {named}{', ...' if count > _SHOWN else ''}; `--existing skip` leaves such "
+        f"{count} objects exist already: {named}{', ...' if count > SHOWN else ''}; `--existing skip` leaves such "
         "objects as they are, `--existing replace` gives them the new definition"
     )
 
 
 def refuse_homeless(codec: KeyCodec, homes: Sequence[str]) -> None:
     """Refuse objects whose namespace nobody created. Raises ``ObjectNotFound``."""
-    named = ", ".join(repr(codec.split(key)[1]) for key in homes[:_SHOWN])
+    named = ", ".join(repr(codec.split(key)[1]) for key in homes[:SHOWN])
     raise ObjectNotFound(
-        f"there is no namespace {named}{', ...' if len(homes) > _SHOWN else ''}; load it, too: "
+        f"there is no namespace {named}{', ...' if len(homes) > SHOWN else ''}; load it, too: "
         '{"create_namespace": {"namespace": ...}}'
     )
 
