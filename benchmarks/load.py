@@ -19,8 +19,9 @@ from typing import Any
 import psutil
 
 from benchmarks import report
-from pipelines import apply, entries, load
+from pipelines import apply, load
 from pipelines.session import get_session, stop_session
+from pipelines.source import entries
 from trinitylake_core import Lakehouse
 
 _NAMESPACES = 100

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import lakes, report
-from pipelines import compaction, diffing, export, rollback
-from pipelines.engine import Session
+from pipelines import compaction, diff, export, rollback
+from pipelines.job import Session
 from pipelines.session import get_session, stop_session
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.definitions import encode, namespace_def, table_def
@@ -90,7 +90,7 @@ def compared(lake: Lakehouse, objects: int, changes: int) -> Figures:
     counted = cold.storage.counts.snapshot()
     figures: Figures = {"changes": changes}
     with timed(figures, "s"):
-        figures["rows"] = sum(1 for _ in diffing.run(None, one, two, diffing.Config("local")))
+        figures["rows"] = sum(1 for _ in diff.run(None, one, two, diff.Config("local")))
     opened = (cold.storage.counts - counted).get
     return figures | {"nodes that differ": differ, "nodes opened": opened, "ratio": round(opened / differ, 2)}
 

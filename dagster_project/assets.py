@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project import pictures, reports
 from dagster_project.advice import RETRY, advised
+from dagster_project.config.settings import LakehouseSettings
+from dagster_project.metadata import health, pictures
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
-from dagster_project.settings import LakehouseSettings
 from dagster_project.sketch import sketch
 from dagster_project.watched import Watch, watched
 from pipelines import compaction, stats
@@ -98,7 +98,7 @@ def observation(settings: LakehouseSettings, lake: Lakehouse) -> dg.ObserveResul
     return dg.ObserveResult(
         asset_key=key(settings, DEFINITION),
         data_version=dg.DataVersion(str(lake.version)),
-        metadata=reports.of_stats(lake.stats()) | reports.of_definition(lake.definition),
+        metadata=health.of_stats(lake.stats()) | health.of_definition(lake.definition),
     )
 
 
@@ -124,17 +124,17 @@ def tree_health(settings: LakehouseSettings) -> dg.AssetsDefinition:
     return health
 
 
-def _health(lake: Lakehouse, settings: LakehouseSettings, spark: SparkResource) -> reports.Metadata:
+def _health(lake: Lakehouse, settings: LakehouseSettings, spark: SparkResource) -> health.Metadata:
     summary = lake.stats()
     if not settings.health.levels:
-        return reports.of_stats(summary)
+        return health.of_stats(summary)
     on_spark = settings.health.engine_for(summary.objects) == "spark"
     session = partial(spark_session, spark, settings) if on_spark else None
     try:
         picture = pictures.tree(sketch(lake), f"version {lake.version}")
-        return {"picture": picture} | reports.of_deep(stats.deep(lake, session))
+        return {"picture": picture} | health.of_deep(stats.deep(lake, session))
     except Corrupt as error:  # the integrity check comes next and tells everything that is broken
-        return reports.of_stats(summary) | {"levels_not_measured": str(error)}
+        return health.of_stats(summary) | {"levels_not_measured": str(error)}
 
 
 def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
@@ -155,7 +155,7 @@ def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
             report = _compact(context, settings, config, spark)
             version = report.version_after if report.version_after is not None else report.version_before
             return dg.MaterializeResult(
-                metadata=_before_and_after(settings, report) | reports.of_compaction(report),
+                metadata=_before_and_after(settings, report) | health.of_compaction(report),
                 data_version=dg.DataVersion(str(version)),
             )
 
@@ -185,7 +185,7 @@ def _compact(
     return watched(context, partial(spark_session, spark, settings), work, settings.compaction.timeout)
 
 
-def _before_and_after(settings: LakehouseSettings, report: compaction.Report) -> reports.Metadata:
+def _before_and_after(settings: LakehouseSettings, report: compaction.Report) -> health.Metadata:
     if report.version_after is None:
         return {}
     try:

@@ -5,10 +5,10 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import Field
 
-from dagster_project import outcomes
 from dagster_project.assets import SNAPSHOTS, writing
+from dagster_project.config.settings import Backup, LakehouseSettings
+from dagster_project.metadata import recovery
 from dagster_project.resources import SparkResource
-from dagster_project.settings import Backup, LakehouseSettings
 from dagster_project.watched import Watch, carried_out
 from pipelines import backup, export
 from trinitylake_core import Lakehouse
@@ -52,7 +52,7 @@ def backup_asset(settings: LakehouseSettings, policy: Backup) -> dg.AssetsDefini
             return export.run(watch.spark, lake, policy.target, how, storage_options=options, progress=watch.progress)
 
         done = carried_out(context, settings, spark, work)
-        metadata = outcomes.of_export(done)
+        metadata = recovery.of_export(done)
         context.log.info(metadata["outcome"])
         return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(done.plan.version)))
 

@@ -5,13 +5,14 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_project import freshness, outcomes
+from dagster_project import freshness
 from dagster_project.advice import RETRY, advised
 from dagster_project.assets import COMPACTION, HEALTH, SNAPSHOTS, key
 from dagster_project.backups import BACKUP, proved
+from dagster_project.config.settings import Backup, LakehouseSettings
 from dagster_project.durations import format_duration
+from dagster_project.metadata import recovery
 from dagster_project.resources import SparkResource, open_lakehouse
-from dagster_project.settings import Backup, LakehouseSettings
 from dagster_project.watched import Watch, carried_out
 from pipelines import verify
 from trinitylake_core import Lakehouse
@@ -45,7 +46,7 @@ def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
             return verify.run(watch.spark, lake, how, watch.progress)
 
         found = carried_out(context, settings, spark, work)
-        metadata = outcomes.of_verification(found)
+        metadata = recovery.of_verification(found)
         return dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=metadata["outcome"])
 
     return check
@@ -110,7 +111,7 @@ def backup_verified(settings: LakehouseSettings, policy: Backup) -> dg.AssetChec
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
         found = carried_out(context, settings, spark, lambda lake, watch: proved(settings, policy, lake, watch))
         return dg.AssetCheckResult(
-            passed=found.ok, metadata=outcomes.of_backup(found), description=outcomes.said_of_backup(found)
+            passed=found.ok, metadata=recovery.of_backup(found), description=recovery.said_of_backup(found)
         )
 
     return check

@@ -7,13 +7,13 @@ import dagster as dg
 from dagster_project.assets import assets_of
 from dagster_project.backups import backups_of
 from dagster_project.checks import checks_of
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.jobs import jobs_of
 from dagster_project.notifications import Notifications, failure_sensors
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
 from dagster_project.schedules import schedules_of
 from dagster_project.sensors import sensors_of
-from dagster_project.settings import LakehouseSettings
 
 
 def build(settings: LakehouseSettings) -> dg.Definitions:

@@ -14,12 +14,12 @@ import dagster as dg
 
 from dagster_project import pacing
 from dagster_project.assets import COMPACTION, SNAPSHOTS, key
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.durations import format_duration
-from dagster_project.reports import given
-from dagster_project.settings import LakehouseSettings
+from dagster_project.metadata.health import given
 from dagster_project.verdicts import last_verdict
 from pipelines import compaction, freshness, snapshot
-from pipelines.report import utc
+from pipelines.cli.report import utc
 from trinitylake_core import Lakehouse
 
 DEBT: Final = "compaction_debt"

@@ -9,8 +9,8 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from dagster_project import assets
 from dagster_project.backups import BACKUP
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.operations import LAKEHOUSE_TAG, operations_of
-from dagster_project.settings import LakehouseSettings
 
 __all__ = ["LAKEHOUSE_TAG", "Jobs", "jobs_of"]
 

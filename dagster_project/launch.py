@@ -5,7 +5,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from dagster_project.settings import LakehouseSettings
+from dagster_project.config.settings import LakehouseSettings
 
 _REASON = Field(description="Why; required, and stands in the history for ever.")
 _ENGINE = Field(default=None, description="spark, local or auto, instead of what lakehouses.yaml says.")

@@ -10,9 +10,9 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import field_validator
 
+from dagster_project.config.settings import Model
+from dagster_project.config.values import EnvRef, MaybeEnv, resolved
 from dagster_project.jobs import LAKEHOUSE_TAG
-from dagster_project.options import EnvRef, MaybeEnv, resolved
-from dagster_project.settings import Model
 
 _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000

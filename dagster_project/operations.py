@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project import launch, outcomes, reports
+from dagster_project import launch
 from dagster_project.advice import RETRY
 from dagster_project.assets import key
+from dagster_project.config.settings import LakehouseSettings
+from dagster_project.metadata import health, recovery
 from dagster_project.resources import SparkResource
-from dagster_project.settings import LakehouseSettings
 from dagster_project.watched import Watch, carried_out
 from pipelines import export, restore, rollback, upgrade, verify
 from trinitylake_core import InvalidInput, Lakehouse
@@ -56,7 +57,7 @@ def _op(settings: LakehouseSettings, name: str, description: str, *, pool: bool 
     )
 
 
-def _tell(context: dg.OpExecutionContext, metadata: reports.Metadata) -> None:
+def _tell(context: dg.OpExecutionContext, metadata: health.Metadata) -> None:
     context.log.info(metadata["outcome"])
     context.add_output_metadata(metadata)
 
@@ -96,7 +97,7 @@ def _rollback(settings: LakehouseSettings) -> Any:
             return planned, rollback.run(watch.spark, lake, how, watch.progress)
 
         planned, done = carried_out(context, settings, spark, work)
-        _tell(context, outcomes.of_rollback(planned, done))
+        _tell(context, recovery.of_rollback(planned, done))
 
     return roll_back
 
@@ -127,14 +128,14 @@ def _restore(settings: LakehouseSettings) -> Any:
             return planned, planned if config.dry_run else restore.run(watch.spark, lake, how, watch.progress)
 
         planned, done = carried_out(context, settings, spark, work)
-        _tell(context, outcomes.of_restore(planned, done))
+        _tell(context, recovery.of_restore(planned, done))
 
     return bring_back
 
 
 def _show(context: dg.OpExecutionContext, planned: rollback.Report | restore.Report) -> None:
     """Log the plan before anything is done: one event."""
-    context.log.info(outcomes.plan_text(planned.plan))
+    context.log.info(recovery.plan_text(planned.plan))
 
 
 def _export(settings: LakehouseSettings) -> Any:
@@ -157,7 +158,7 @@ def _export(settings: LakehouseSettings) -> Any:
             options = settings.resolved_target_options(target)
             return export.run(watch.spark, lake, target, how, storage_options=options, progress=watch.progress)
 
-        _tell(context, outcomes.of_export(carried_out(context, settings, spark, work)))
+        _tell(context, recovery.of_export(carried_out(context, settings, spark, work)))
 
     return copy
 
@@ -177,7 +178,7 @@ def _verify(settings: LakehouseSettings) -> Any:
             return verify.run(watch.spark, lake, how, watch.progress)
 
         done = carried_out(context, settings, spark, work)
-        metadata = outcomes.of_verification(done)
+        metadata = recovery.of_verification(done)
         if not done.ok:
             advice = "See `violations`, each with what to do; most often: roll back to a version that is whole."
             raise dg.Failure(f"{metadata['outcome']}. {advice}", metadata=metadata, allow_retries=False)
@@ -206,7 +207,7 @@ def _upgrade(settings: LakehouseSettings) -> Any:
             options = settings.resolved_target_options(target)
             return upgrade.run(watch.spark, lake, target, how, storage_options=options, progress=watch.progress)
 
-        _tell(context, outcomes.of_upgrade(carried_out(context, settings, spark, work)))
+        _tell(context, recovery.of_upgrade(carried_out(context, settings, spark, work)))
 
     return renew
 
@@ -218,10 +219,10 @@ def _target(uri: str) -> str:
 
 
 def _definition(changed: Mapping[str, Any]) -> Mapping[str, Any]:
-    unknown = sorted(changed.keys() - outcomes.DEFINITION_FIELDS)
+    unknown = sorted(changed.keys() - recovery.DEFINITION_FIELDS)
     if unknown:
         raise InvalidInput(
             f"definition: there is no field {', '.join(unknown)}; there are "
-            f"{', '.join(sorted(outcomes.DEFINITION_FIELDS))}"
+            f"{', '.join(sorted(recovery.DEFINITION_FIELDS))}"
         )
     return changed

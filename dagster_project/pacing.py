@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Self
 
+from dagster_project.config.settings import Compaction
 from dagster_project.durations import format_duration
-from dagster_project.settings import Compaction
 from trinitylake_core import Stats
 
 

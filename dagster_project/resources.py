@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
-from dagster_project.settings import LakehouseSettings
+from dagster_project.config.settings import LakehouseSettings
 from pipelines.session import SessionConfig, get_session
 from trinitylake_core import Lakehouse
 

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import dagster as dg
 from pydantic import Field
 
-from dagster_project import deletions, pictures, reports
 from dagster_project.assets import COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, key, writing
 from dagster_project.backups import BACKUP
 from dagster_project.checks import INTEGRITY
+from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
+from dagster_project.metadata import health, pictures, retention
 from dagster_project.resources import SparkResource
-from dagster_project.settings import LakehouseSettings, Orphans, Retention
 from dagster_project.verdicts import last_verdict
 from dagster_project.watched import Context, Watch, carried_out
 from pipelines import expiration, orphans, snapshot
@@ -72,8 +72,8 @@ def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
             done = snapshot.run(
                 lake, policies, dry_run=config.dry_run, reason=config.reason, before_commit=watch.before_commit
             )
-            versions = list(lake.history(limit=reports.HISTORY_LIMIT))
-            told = deletions.of_snapshots(done, lake.snapshots()) | reports.of_history(versions)
+            versions = list(lake.history(limit=health.HISTORY_LIMIT))
+            told = retention.of_snapshots(done, lake.snapshots()) | health.of_history(versions)
             return dg.MaterializeResult(
                 metadata={"timeline": pictures.timeline(versions)} | told,
                 data_version=dg.DataVersion(str(lake.version)),
@@ -107,7 +107,7 @@ def version_expiration(settings: LakehouseSettings) -> dg.AssetsDefinition:
         engine = config.engine or settings.compaction.engine
         age = policy.older_than.total_seconds()
 
-        def work(lake: Lakehouse, watch: Watch) -> deletions.Deletion[expiration.Report]:
+        def work(lake: Lakehouse, watch: Watch) -> retention.Deletion[expiration.Report]:
             def step(**how: Any) -> expiration.Report:
                 how |= {"engine": engine, "reason": config.reason, "plan_options": {}}
                 how |= {"before_commit": watch.before_commit}
@@ -117,7 +117,7 @@ def version_expiration(settings: LakehouseSettings) -> dg.AssetsDefinition:
             return _planned(wanted, step, watch, dry_run=config.dry_run)
 
         done = carried_out(context, settings, spark, work)
-        return _told(context, done, deletions.of_expiration(done), done.report.boundary_after)
+        return _told(context, done, retention.of_expiration(done), done.report.boundary_after)
 
     return expired
 
@@ -140,7 +140,7 @@ def orphan_removal(settings: LakehouseSettings) -> dg.AssetsDefinition:
         refuse_unsound(context, settings, dry_run=config.dry_run)
         engine = config.engine or settings.compaction.engine
 
-        def work(lake: Lakehouse, watch: Watch) -> deletions.Deletion[orphans.Report]:
+        def work(lake: Lakehouse, watch: Watch) -> retention.Deletion[orphans.Report]:
             def step(**how: Any) -> orphans.Report:
                 how |= {"engine": engine, "plan_options": {}, "before_commit": watch.before_commit}
                 return orphans.run(watch.spark, lake, orphans.Config(**how), watch.progress)
@@ -149,24 +149,24 @@ def orphan_removal(settings: LakehouseSettings) -> dg.AssetsDefinition:
             return _planned(wanted, step, watch, dry_run=config.dry_run)
 
         done = carried_out(context, settings, spark, work)
-        return _told(context, done, deletions.of_orphans(done), done.report.version)
+        return _told(context, done, retention.of_orphans(done), done.report.version)
 
     return removed
 
 
-def _planned(plan: Callable[..., T], act: Callable[..., T], watch: Watch, *, dry_run: bool) -> deletions.Deletion[T]:
+def _planned(plan: Callable[..., T], act: Callable[..., T], watch: Watch, *, dry_run: bool) -> retention.Deletion[T]:
     """Make a plan, read it back for the people who look at it, and carry out that very plan."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "plan.parquet"
         planned = plan(plan_to=file.as_uri())
-        rows, total = deletions.rows_of(file)
+        rows, total = retention.rows_of(file)
         watch.before_commit()
         done = None if dry_run else act(plan=file.as_uri())
-    return deletions.Deletion(planned, done, rows, total)
+    return retention.Deletion(planned, done, rows, total)
 
 
 def _told(
-    context: Context, done: deletions.Deletion[Any], metadata: reports.Metadata, version: int
+    context: Context, done: retention.Deletion[Any], metadata: health.Metadata, version: int
 ) -> dg.MaterializeResult[Any]:
     context.log.info(metadata["outcome"])
     if done.report.failed:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dagster as dg
 
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.jobs import Jobs
 from dagster_project.sensors import AT_WORK
-from dagster_project.settings import LakehouseSettings
 
 
 def schedules_of(settings: LakehouseSettings, jobs: Jobs) -> list[dg.ScheduleDefinition]:

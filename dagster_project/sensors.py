@@ -8,10 +8,10 @@ from typing import Final
 import dagster as dg
 
 from dagster_project import assets, freshness, pacing
+from dagster_project.config.settings import Compaction, LakehouseSettings
 from dagster_project.jobs import LAKEHOUSE_TAG, Jobs
 from dagster_project.pacing import Seen
 from dagster_project.resources import open_lakehouse
-from dagster_project.settings import Compaction, LakehouseSettings
 from trinitylake_core import Lakehouse, NotALakehouse
 
 REASON_TAG: Final = "trinitylake/reason"

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 import dagster as dg
 
 from dagster_project.advice import advised
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.resources import SparkResource, hang_up, open_lakehouse, spark_session
-from dagster_project.settings import LakehouseSettings
 from trinitylake_core import Lakehouse
 
 if TYPE_CHECKING:

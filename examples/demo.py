@@ -21,10 +21,10 @@ import dagster as dg
 import pyarrow as pa
 
 from dagster_project.config import load
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
-from dagster_project.settings import LakehouseSettings
 from pipelines import stats, upgrade
-from pipelines.report import human_bytes, table
+from pipelines.cli.report import human_bytes, table
 from pipelines.stats import Deep
 from trinitylake_core import Lakehouse
 

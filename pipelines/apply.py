@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.entries import Entry, entry_of
+from pipelines.source.entries import Entry, entry_of
 from trinitylake_core import Lakehouse, Transaction
 from trinitylake_core.errors import (
     AlreadyExists,

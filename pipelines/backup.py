@@ -17,10 +17,10 @@ from datetime import datetime
 from typing import Any
 
 from pipelines import verify
-from pipelines.digest import digest
-from pipelines.engine import Progress, Session, refuse_unknown, silent
-from pipelines.findings import Finding
+from pipelines.integrity.findings import Finding
+from pipelines.job import Progress, Session, refuse_unknown, silent
 from pipelines.orphans import engine_for
+from pipelines.trees.digest import digest
 from trinitylake_core import Lakehouse
 from trinitylake_core.commit import now_millis
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from pipelines import subtrees
-from pipelines.engine import Progress, Session, refuse_unknown, silent, started
-from pipelines.subtrees import Flushed
+from pipelines.job import Progress, Session, refuse_unknown, silent, started
+from pipelines.trees import subtrees
+from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
 from trinitylake_core.changes import Compacted, TreeReplaced, facts
 from trinitylake_core.commit import commit, now_millis, refuse_foreign

@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from pipelines import plans
-from pipelines.ages import DAY, millis, shown
-from pipelines.deleting import Deleted, delete
-from pipelines.engine import Progress, Session, go_on, refuse_unknown, silent
-from pipelines.freeing import Report, freed_by
-from pipelines.kept import Kept, kept, refuse_guarded
-from pipelines.listing import ROOT, Listed, listed
+from pipelines.durations import DAY, millis, shown
+from pipelines.files import plans
+from pipelines.files.deletion import Deleted, delete
+from pipelines.files.listing import ROOT, Listed, listed
+from pipelines.files.retained import Kept, kept, refuse_guarded
+from pipelines.job import Progress, Session, go_on, refuse_unknown, silent
+from pipelines.sweep.released import Report, freed_by
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.changes import Expired, facts
 from trinitylake_core.commit import commit, now_millis

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines.engine import Progress, Session, go_on, refuse_unknown, silent, started
-from pipelines.missing import DEFINITION, NODE, Comparison, Missing, looked_up
-from pipelines.walk import FOREVER, Start
+from pipelines.files.missing import DEFINITION, NODE, Comparison, Missing, looked_up
+from pipelines.job import Progress, Session, go_on, refuse_unknown, silent, started
+from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.changes import definition_rows
 from trinitylake_core.commit import refuse_foreign, write_hint

@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
 
-from pipelines.engine import Progress, Session, refuse_unknown, silent, started
-from pipelines.lines import text_files
-from pipelines.load_local import LocalLoad
-from pipelines.load_spark import SparkLoad
-from pipelines.loading import EXISTING, REFUSE, Built, Counts, Target
-from pipelines.subtrees import root_of
+from pipelines.job import Progress, Session, refuse_unknown, silent, started
+from pipelines.loading.local import LocalLoad
+from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target
+from pipelines.loading.spark import SparkLoad
+from pipelines.source.lines import text_files
+from pipelines.trees.subtrees import root_of
 from trinitylake_core import Lakehouse
 from trinitylake_core.changes import Loaded, facts
 from trinitylake_core.commit import commit, now_millis, refuse_foreign

@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeAlias
 
-from pipelines import plans
-from pipelines.ages import DAY, millis, shown
-from pipelines.deleting import Deleted
-from pipelines.engine import Progress, Session, go_on, refuse_unknown, silent, started
-from pipelines.kept import Kept, Saved, kept, live_transactions, paths_of, refuse_guarded, slack
-from pipelines.listing import Listed
-from pipelines.sweep_local import LocalSweep
-from pipelines.sweep_spark import SparkSweep
-from pipelines.sweeping import Report, Totals
+from pipelines.durations import DAY, millis, shown
+from pipelines.files import plans
+from pipelines.files.deletion import Deleted
+from pipelines.files.listing import Listed
+from pipelines.files.retained import Kept, Saved, kept, live_transactions, paths_of, refuse_guarded, slack
+from pipelines.job import Progress, Session, go_on, refuse_unknown, silent, started
+from pipelines.sweep.local import LocalSweep
+from pipelines.sweep.model import Report, Totals
+from pipelines.sweep.spark import SparkSweep
 from trinitylake_core import Lakehouse
 from trinitylake_core.commit import now_millis, refuse_foreign
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from pipelines import diffing
-from pipelines.engine import Progress, Session, refuse_unknown, silent
-from pipelines.preflight import Preflight
+from pipelines import diff
+from pipelines.integrity.preflight import Preflight
+from pipelines.job import Progress, Session, refuse_unknown, silent
 from trinitylake_core import Lakehouse, RecoveryPlan
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.recovery import required
@@ -82,7 +82,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
     """
     began = time.perf_counter()
     preflight = Preflight(spark, lake.files, config.engine, config.spark_from_files, progress or silent)
-    compare = diffing.Config("local" if config.engine == "local" else "auto")
+    compare = diff.Config("local" if config.engine == "local" else "auto")
     done = lake.restore(
         config.only,
         version=config.version,
@@ -92,7 +92,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         exact=config.exact,
         dry_run=config.dry_run,
         preflight=preflight.definitions,
-        differ=diffing.differ(spark, lake.files, compare),
+        differ=diff.differ(spark, lake.files, compare),
         before_commit=config.before_commit,
     )
     if done.version_after is not None:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from pipelines import diffing
-from pipelines.engine import Progress, Session, refuse_unknown, silent
-from pipelines.preflight import Preflight
+from pipelines import diff
+from pipelines.integrity.preflight import Preflight
+from pipelines.job import Progress, Session, refuse_unknown, silent
 from trinitylake_core import Lakehouse, RecoveryPlan
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.recovery import required
@@ -102,7 +102,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         force=config.force,
         expected_version=config.expected_version,
         preflight=preflight,
-        differ=diffing.differ(spark, lake.files, diffing.Config(_of_diff(config.engine))),
+        differ=diff.differ(spark, lake.files, diff.Config(_of_diff(config.engine))),
         before_commit=config.before_commit,
     )
     checked, spent = preflight.checked, lake.storage.counts - before

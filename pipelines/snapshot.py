@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pipelines import export
-from pipelines.engine import Progress, Session
+from pipelines.job import Progress, Session
 from trinitylake_core import Lakehouse, SnapshotInfo
 from trinitylake_core.errors import AlreadyExists, InvalidInput, SnapshotNotFound
 from trinitylake_core.snapshots import refuse_bad_name

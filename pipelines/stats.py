@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines import compaction
-from pipelines.engine import Progress, Session, silent, started
-from pipelines.kept import kept, live_transactions
-from pipelines.sweep_local import LocalSweep
-from pipelines.sweep_spark import SparkSweep
-from pipelines.sweeping import Foreign, Size
-from pipelines.walk import FOREVER, Start, Target, starts_frame, walk_local, walk_on_spark
+from pipelines.files.retained import kept, live_transactions
+from pipelines.job import Progress, Session, silent, started
+from pipelines.sweep.local import LocalSweep
+from pipelines.sweep.model import Foreign, Size
+from pipelines.sweep.spark import SparkSweep
+from pipelines.trees.walk import FOREVER, Start, Target, starts_frame, walk_local, walk_on_spark
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.commit import now_millis
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from pipelines.copying import Copied, copy_all
-from pipelines.engine import Progress, Session, go_on, refuse_unknown, silent, started
+from pipelines.files.copying import Copied, copy_all
+from pipelines.job import Progress, Session, go_on, refuse_unknown, silent, started
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.changes import facts

@@ -17,12 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipelines.checks import LocalChecks, Shape, SparkChecks
-from pipelines.engine import Progress, Session, refuse_unknown, silent, started
-from pipelines.examine import start
-from pipelines.findings import Finding, Found
+from pipelines.integrity.checks import LocalChecks, Shape, SparkChecks
+from pipelines.integrity.examine import start
+from pipelines.integrity.findings import Finding, Found
+from pipelines.job import Progress, Session, refuse_unknown, silent, started
 from pipelines.orphans import engine_for
-from pipelines.walk import FOREVER
+from pipelines.trees.walk import FOREVER
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation

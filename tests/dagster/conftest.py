@@ -10,9 +10,9 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
-from dagster_project.settings import LakehouseSettings
 from trinitylake_core import Lakehouse
 
 if TYPE_CHECKING:

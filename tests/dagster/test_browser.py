@@ -19,9 +19,9 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, Response
 
 from dagster_project import assets
 from dagster_project.config import load
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
-from dagster_project.pictures import INK
-from dagster_project.settings import LakehouseSettings
+from dagster_project.metadata.pictures import INK
 from pipelines import compaction
 from tests.support import story
 from tests.support.browser import WINDOW, NoBrowser, browser, screenshot

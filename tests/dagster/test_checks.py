@@ -10,9 +10,9 @@ import pytest
 
 from dagster_project import assets
 from dagster_project.backups import BACKUP
+from dagster_project.config.settings import Health, LakehouseSettings, Retention
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
-from dagster_project.settings import Health, LakehouseSettings, Retention
 from pipelines import compaction, freshness, snapshot
 from tests.dagster.test_assets import STEP, node_file, run
 from trinitylake_core import Lakehouse

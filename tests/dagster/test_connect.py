@@ -15,7 +15,7 @@ import pytest
 
 from dagster_project import assets
 from dagster_project.backups import BACKUP
-from pipelines import prerequisites
+from pipelines.session import prerequisites
 from tests.support.deployment import eventually
 from tests.support.s3_servers import free_port
 from trinitylake_core.errors import InvalidInput

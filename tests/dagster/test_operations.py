@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
-from dagster_project.settings import LakehouseSettings
 from tests.dagster.test_assets import STEP, node_file
 from trinitylake_core import Lakehouse
 

@@ -6,7 +6,7 @@ import base64
 
 import dagster as dg
 
-from dagster_project import pictures
+from dagster_project.metadata import pictures
 from dagster_project.sketch import sketch, spread
 from trinitylake_core import Lakehouse
 

@@ -22,9 +22,9 @@ import pytest
 import yaml
 
 from dagster_project import config
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.lost_runs import end_lost_runs
-from dagster_project.settings import LakehouseSettings
 from tests.dagster.conftest import filled
 from tests.support import postgres
 from tests.support.deployment import DEPLOY, UNITS, Deployment, deployed, eventually, variables

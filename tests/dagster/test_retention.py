@@ -11,9 +11,9 @@ import dagster as dg
 import pytest
 
 from dagster_project import assets
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
-from dagster_project.settings import LakehouseSettings
 from pipelines import expiration, orphans, snapshot
 from tests.dagster.conftest import filled
 from tests.dagster.test_assets import STEP, metadata, node_file, run

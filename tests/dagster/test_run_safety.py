@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 
 from dagster_project import assets, backups, checks, operations
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
-from dagster_project.settings import LakehouseSettings
 from pipelines import compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade, verify
 from tests.dagster.test_assets import STEP
 from tests.dagster.test_retention import files

@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 
 from dagster_project import assets
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
-from dagster_project.settings import LakehouseSettings
 from tests.dagster.conftest import SMALL
 from tests.dagster.test_assets import metadata
 from tests.support.s3_servers import KEY, SECRET, S3Server

@@ -7,9 +7,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
-from dagster_project.settings import LakehouseSettings
 from pipelines import expiration, orphans
 from tests.dagster.conftest import filled
 from tests.dagster.test_operations import told

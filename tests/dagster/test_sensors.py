@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 
 from dagster_project import assets, pacing, sensors
+from dagster_project.config.settings import Compaction, LakehouseSettings, SnapshotPolicy
 from dagster_project.factory import merged
 from dagster_project.jobs import LAKEHOUSE_TAG
 from dagster_project.pacing import Seen
-from dagster_project.settings import Compaction, LakehouseSettings, SnapshotPolicy
 from pipelines import compaction, freshness, snapshot
 from trinitylake_core import Lakehouse
 from trinitylake_core.commit import now_millis

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines import backup, export
-from pipelines.digest import digest
+from pipelines.trees.digest import digest
 from tests.support.lakes import FAST, compacted, filled, new_lake
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse

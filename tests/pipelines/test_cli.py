@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from pipelines import cli
-from pipelines.commands import COMMANDS, Command, Result
-from pipelines.commands.command import command, key_value
-from pipelines.progress import PrintedProgress
+from pipelines.cli.commands import COMMANDS, Command, Result
+from pipelines.cli.commands.command import command, key_value
+from pipelines.cli.progress import PrintedProgress
 from trinitylake_core import CommitConflict, Lakehouse, StorageError, UnsafeStorage
 from trinitylake_core.locations import root_path
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines import lines
-from pipelines.lines import Block, Place, blocks, in_words, text_files
+from pipelines.source import lines
+from pipelines.source.lines import Block, Place, blocks, in_words, text_files
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import Storage, open_storage
 

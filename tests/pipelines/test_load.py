@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines import compaction, load, load_spark
+from pipelines import compaction, load
+from pipelines.loading import spark as load_spark
 from tests.support.lakes import FAST, content, filled, new_lake
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse

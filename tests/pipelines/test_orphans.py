@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines import expiration, orphans
-from pipelines.kept import slack
+from pipelines.files.retained import slack
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened

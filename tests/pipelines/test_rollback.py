@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipelines import diffing, restore, rollback
+from pipelines import diff, restore, rollback
 from pipelines.cli import main
-from pipelines.commands.command import COMMANDS
-from pipelines.preflight import Preflight
+from pipelines.cli.commands.command import COMMANDS
+from pipelines.integrity.preflight import Preflight
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Corrupt, InvalidInput, Lakehouse, PlanOutdated, Violation
@@ -148,20 +148,20 @@ def test_both_engines_yield_the_same_differences(tmp_path: Path, spark: Any) -> 
         txn.put(lake.codec.table("ns", "t00001"), "0000/0000/0000/00000000-y")
     lake.refresh()
     one, two = lake.at(version=a), lake.at(version=lake.version)
-    here = list(diffing.run(None, one, two, diffing.Config("local")))
-    there = list(diffing.run(spark, one, two, diffing.Config("spark")))
+    here = list(diff.run(None, one, two, diff.Config("local")))
+    there = list(diff.run(spark, one, two, diff.Config("spark")))
     assert here == there
     assert {"added", "removed", "changed"} == {change.change for change in here}
-    assert "local" == diffing.plan(one, two).engine
+    assert "local" == diff.plan(one, two).engine
 
 
 def test_spans_cover_every_key_once() -> None:
     keys = {None: 100, "b": 10, "d": 10, "f": 80, "h": 1}
     for want in (1, 2, 3, 100):
-        spans = diffing.spans_of(Unshared(keys, finer=True), want)
+        spans = diff.spans_of(Unshared(keys, finer=True), want)
         assert [None, *(span.hi for span in spans[:-1])] == [span.lo for span in spans]
         assert spans[-1].hi is None
-    assert [Span()] == diffing.spans_of(Unshared({}, finer=False), 4)
+    assert [Span()] == diff.spans_of(Unshared({}, finer=False), 4)
 
 
 @pytest.mark.parametrize(

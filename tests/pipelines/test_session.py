@@ -16,18 +16,17 @@ import pytest
 
 import pipelines
 import trinitylake_core
-from pipelines import prerequisites
-from pipelines.packages import zipped
 from pipelines.session import (
     SessionConfig,
     active_session,
     get_session,
-    java_settings,
     lazy_session,
-    local_cores,
+    prerequisites,
     session_parallelism,
     ship_packages,
 )
+from pipelines.session.packages import zipped
+from pipelines.session.spark import java_settings, local_cores
 from trinitylake_core import InvalidInput
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def _run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the code believe that no session runs, and fail if one is started all the same."""
-    monkeypatch.setattr("pipelines.session.active_session", lambda: None)
+    monkeypatch.setattr("pipelines.session.spark.active_session", lambda: None)
     monkeypatch.setattr("pyspark.sql.SparkSession.builder", None)
 
 
@@ -156,7 +155,7 @@ def test_the_shipped_zip_holds_both_packages_and_depends_on_their_content_only()
     path = zipped(trinitylake_core, pipelines)
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-    assert {"trinitylake_core/__init__.py", "pipelines/session.py"} <= set(names)
+    assert {"trinitylake_core/__init__.py", "pipelines/session/spark.py"} <= set(names)
     assert all(name.endswith(".py") for name in names)
     again = zipped.__wrapped__(trinitylake_core, pipelines)
     assert path.name == again.name
@@ -183,7 +182,7 @@ def test_a_session_is_small_quiet_and_local(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_parallelism_is_asked_where_the_configuration_does_not_tell(spark: SparkSession) -> None:
-    from pipelines.session import _asked_parallelism
+    from pipelines.session.spark import _asked_parallelism
 
     assert os.cpu_count() == _asked_parallelism(spark)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
-from dagster_project.settings import LakehouseSettings
 from pipelines import load
 from pipelines.session import SessionConfig, get_session
 from tests.dagster.conftest import filled

@@ -1,0 +1,5 @@
+"""``lakehouses.yaml``: reading it, and what its fields mean."""
+
+from dagster_project.config.file import ENV_FILE, ConfigError, config_path, load, parse
+
+__all__ = ["ENV_FILE", "ConfigError", "config_path", "load", "parse"]

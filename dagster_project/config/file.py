@@ -1,0 +1,145 @@
+"""``lakehouses.yaml``: which lakehouses there are (``docs/dagster.md``).
+
+Reading it touches no storage and starts nothing. A mistake is told with file, stanza and field.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+
+import dagster_project
+from dagster_project.config.settings import LakehouseSettings, Model
+from dagster_project.notifications import Notifications
+from trinitylake_core import InvalidInput
+
+ENV_FILE: Final = "TRINITYLAKE_LAKEHOUSES"
+FILE_NAME: Final = "lakehouses.yaml"
+_HERE: Final = "{here}"
+_COPIES: Final = ("backup", "export")
+
+
+class ConfigError(InvalidInput):
+    """``lakehouses.yaml`` is missing or says something that cannot be."""
+
+
+class ProjectSettings(Model):
+    """The whole file."""
+
+    lakehouses: tuple[LakehouseSettings, ...]
+    notifications: Notifications = Notifications()
+
+
+def config_path() -> Path:
+    """Return the file that the environment names, else the one in this directory, else the one of the checkout."""
+    named = os.environ.get(ENV_FILE)
+    if named:
+        return Path(named).expanduser().absolute()
+    here = Path.cwd() / FILE_NAME
+    return here if here.is_file() else Path(dagster_project.__file__).absolute().parent.parent / FILE_NAME
+
+
+def load(path: Path | None = None) -> ProjectSettings:
+    """Return what the file says. Raises ``ConfigError`` with one line for each mistake."""
+    path = config_path() if path is None else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error.strerror}); write it as docs/dagster.md shows, or name another file in "
+            f"{ENV_FILE}"
+        ) from None
+    return parse(text, path)
+
+
+def parse(text: str, path: Path) -> ProjectSettings:
+    """Return what the text of the file at ``path`` says. Raises ``ConfigError``."""
+    raw = _mapping(text, path)
+    stanzas = raw.get("lakehouses")
+    stanzas = stanzas if isinstance(stanzas, list) else []
+    _fill_in_here(stanzas, path)
+    try:
+        settings = ProjectSettings.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_mistakes(error, stanzas, path))) from None
+    if not settings.lakehouses:
+        raise ConfigError(f"{path}: lakehouses: names no lakehouse")
+    collisions = list(_collisions(settings.lakehouses, path))
+    if collisions:
+        raise ConfigError("\n".join(collisions))
+    return settings
+
+
+def _mapping(text: str, path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise ConfigError(f"{path}{line}: not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: must be a mapping with the field 'lakehouses'")
+    return raw
+
+
+def _fill_in_here(stanzas: Sequence[Any], path: Path) -> None:
+    """Put the directory of the file in the place of ``{here}`` in root URIs."""
+    here = path.absolute().parent.as_posix()
+    for stanza in stanzas:
+        places = [(stanza, "root")]
+        places += [(stanza.get(name), "target") for name in _COPIES] if isinstance(stanza, dict) else []
+        for where, field in places:
+            if isinstance(where, dict) and isinstance(where.get(field), str):
+                where[field] = where[field].replace(_HERE, here)
+
+
+def _mistakes(error: ValidationError, stanzas: Sequence[Any], path: Path) -> Iterator[str]:
+    for each in error.errors(include_url=False, include_input=False, include_context=False):
+        where, fields = f"{path}: ", [str(part) for part in each["loc"]]
+        if len(fields) > 1 and fields[0] == "lakehouses":
+            where += f"lakehouse {_label(stanzas, int(fields[1]))}: "
+            fields = fields[2:]
+        field = ".".join(fields)
+        yield where + (f"{field}: " if field else "") + _said(each["type"], each["msg"])
+
+
+def _said(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return "there is no such field"
+    if kind == "missing":
+        return "is missing"
+    message = message.removeprefix("Value error, ")
+    return message[0].lower() + message[1:] if message.startswith(("Input ", "Tuple ", "List ")) else message
+
+
+def _label(stanzas: Sequence[Any], index: int) -> str:
+    stanza = stanzas[index] if index < len(stanzas) else None
+    name = stanza.get("name") if isinstance(stanza, Mapping) else None
+    return f"{name!r}" if isinstance(name, str) and name else f"number {index + 1}"
+
+
+def _collisions(lakehouses: Sequence[LakehouseSettings], path: Path) -> Iterator[str]:
+    names: dict[str, str] = {}
+    roots: dict[str, str] = {}
+    for each in lakehouses:
+        if each.slug in names:
+            yield (
+                f"{path}: lakehouse {each.name!r}: name: collides with {names[each.slug]!r}; both are "
+                f"{each.slug!r} in names of jobs and pools"
+            )
+        elif each.root in roots:
+            yield f"{path}: lakehouse {each.name!r}: root: is the root of {roots[each.root]!r} already"
+        names.setdefault(each.slug, each.name)
+        roots.setdefault(each.root, each.name)
+    for each in lakehouses:
+        target = None if each.backup is None else each.backup.target
+        if target is not None and target in roots:
+            yield f"{path}: lakehouse {each.name!r}: backup.target: is the root or the backup of {roots[target]!r}"
+        elif target is not None:
+            roots[target] = each.name

@@ -1,0 +1,258 @@
+"""What ``lakehouses.yaml`` may say about one lakehouse: the models, field by field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal, Self
+
+import dagster as dg
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from dagster_project.config.values import MaybeEnv, Options, resolved
+from dagster_project.durations import Duration
+from pipelines.session import SessionConfig
+from trinitylake_core.storage import normalise_root
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
+_DAY: Final = timedelta(days=1)
+
+Engine = Literal["spark", "local", "auto"]
+Period = Literal["hourly", "daily", "weekly", "monthly", "yearly"]
+
+
+class Model(BaseModel):
+    """Base of all stanzas: nothing unknown, nothing changed later, no input in error messages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def _cron(text: object) -> object:
+    try:
+        dg.ScheduleDefinition(name="schedule", job_name="job", cron_schedule=str(text))
+    except dg.DagsterInvalidDefinitionError:
+        raise ValueError(f"{text!r} is no cron schedule; five fields, such as '0 3 * * *'") from None
+    return text
+
+
+def _time_zone(text: str) -> str:
+    try:
+        dg.ScheduleDefinition(name="schedule", job_name="job", cron_schedule="0 0 * * *", execution_timezone=text)
+    except dg.DagsterInvalidDefinitionError:
+        raise ValueError(f"{text!r} is no time zone; such as UTC or Europe/Berlin") from None
+    return text
+
+
+def _owner(text: str) -> str:
+    if not _OWNER.fullmatch(text):
+        raise ValueError(f"{text!r} is neither an e-mail address nor 'team:' and a name")
+    return text
+
+
+Cron = Annotated[str, BeforeValidator(_cron)]
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
+Owner = Annotated[str, AfterValidator(_owner)]
+
+
+class Spark(Model):
+    """Which Spark does the work."""
+
+    mode: Literal["local", "master", "connect"] = "local"
+    master: str = "local[*]"
+    remote: MaybeEnv = None
+    conf: Options = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        remote = self.remote if self.remote is None or isinstance(self.remote, str) else "sc://from-the-environment"
+        SessionConfig(mode=self.mode, master=self.master, remote=remote)
+        return self
+
+    def session_config(self, app_name: str) -> SessionConfig:
+        """Return the settings of a session, the environment filled in."""
+        conf = {name: _spark_value(value) for name, value in resolved(self.conf).items()}
+        return SessionConfig(
+            mode=self.mode, master=self.master, remote=resolved(self.remote), app_name=app_name, conf=conf
+        )
+
+
+def _spark_value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Schedules(Model):
+    """When what runs, as cron schedules; what is left out runs on request only."""
+
+    maintenance: Cron | None = None
+    timezone: TimeZone = "UTC"
+
+
+class Compaction(Model):
+    """When a compaction pays, and how it is done.
+
+    The sensor looks every ``poll``. It asks for a compaction from ``messages`` buffered messages on, and
+    not more often than every ``min_interval``. A compaction that takes longer than ``timeout`` is stopped.
+    When there have been that many for ``max_age``, compactions are stale.
+    """
+
+    enabled: bool = True
+    messages: int = Field(default=10_000, ge=1)
+    min_interval: Duration = timedelta(minutes=15)
+    poll: Duration = timedelta(minutes=1)
+    max_age: Duration = _DAY
+    engine: Engine = "spark"
+    timeout: Duration = timedelta(hours=6)
+
+
+class Health(Model):
+    """How health is measured: by a walk over all ``levels`` of the tree, or by the root alone.
+
+    From ``spark_from_objects`` objects on Spark walks, for the integrity check, too.
+    """
+
+    levels: bool = True
+    spark_from_objects: int = Field(default=1_000_000, ge=0)
+
+    def engine_for(self, objects: int | None) -> Engine:
+        """Return what walks over a tree of so many objects; unknown counts as few."""
+        return "spark" if (objects or 0) >= self.spark_from_objects else "local"
+
+
+class SnapshotPolicy(Model):
+    """How many snapshots of a period are kept, and how long after its beginning one must be there.
+
+    Without ``grace`` it is an hour for hourly ones, and a day for the others.
+    """
+
+    keep: int = Field(ge=1)
+    grace: Duration | None = None
+
+    def grace_of(self, period: Period) -> timedelta:
+        """Return the time that may pass until the snapshot of a period is there."""
+        default = timedelta(hours=1) if period == "hourly" else _DAY
+        return default if self.grace is None else self.grace
+
+
+class Retention(Model):
+    """Which versions are kept: the last so many, and all that are younger. Given, maintenance expires the others."""
+
+    keep_last: int = Field(default=100, ge=1)
+    older_than: Duration = timedelta(days=7)
+
+
+class Orphans(Model):
+    """How old a file that nothing points to must be before it is removed. Given, maintenance removes them."""
+
+    older_than: Duration = timedelta(days=3)
+
+    @field_validator("older_than")
+    @classmethod
+    def _safe(cls, age: timedelta) -> timedelta:
+        if age < _DAY:
+            raise ValueError("under 1d a writer that is still at work could lose files")
+        return age
+
+
+class Export(Model):
+    """Where the jobs ``export`` and ``upgrade`` write to, and how that storage is opened.
+
+    Without storage options those of the lakehouse are used.
+    """
+
+    target: str | None = None
+    storage_options: Options | None = None
+
+    @field_validator("target")
+    @classmethod
+    def _is_a_root(cls, root: str | None) -> str | None:
+        return None if root is None else normalise_root(root)
+
+
+class Backup(Model):
+    """Where maintenance keeps a copy with the whole history, and how old it may become.
+
+    Without storage options those of the lakehouse are used. ``definitions``: the check reads every one of them, too.
+    """
+
+    target: str
+    storage_options: Options | None = None
+    max_age: Duration = timedelta(days=2)
+    definitions: bool = True
+
+    @field_validator("target")
+    @classmethod
+    def _is_a_root(cls, root: str) -> str:
+        return normalise_root(root)
+
+
+class LakehouseSettings(Model):
+    """One lakehouse: where it is, and how it is kept."""
+
+    name: str
+    root: str
+    description: str | None = None
+    owners: tuple[Owner, ...] = ()
+    storage_options: Options = Field(default_factory=dict)
+    spark: Spark = Spark()
+    schedules: Schedules = Schedules()
+    health: Health = Health()
+    compaction: Compaction = Compaction()
+    snapshots: Mapping[Period, SnapshotPolicy] = Field(default_factory=dict)
+    retention: Retention | None = None
+    orphans: Orphans | None = None
+    backup: Backup | None = None
+    export: Export = Export()
+    timeout: Duration = timedelta(hours=6)
+
+    @field_validator("name")
+    @classmethod
+    def _slug_rules(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} must be 1 to 63 letters, digits, '-' and '_', the first a letter or a digit")
+        return name
+
+    @field_validator("root")
+    @classmethod
+    def _is_a_root(cls, root: str) -> str:
+        return normalise_root(root)
+
+    @model_validator(mode="after")
+    def _backup_is_elsewhere(self) -> Self:
+        if self.backup is not None and _overlap(self.root, self.backup.target):
+            raise ValueError(f"backup.target: {self.backup.target} and the root must not lie within each other")
+        return self
+
+    @property
+    def slug(self) -> str:
+        """The name as Dagster allows it in names of jobs, pools and groups."""
+        return self.name.replace("-", "_").lower()
+
+    @property
+    def key_prefix(self) -> list[str]:
+        """The prefix of the keys of this lakehouse's assets."""
+        return ["lakehouse", self.name]
+
+    @property
+    def pool(self) -> str:
+        """The pool that holds those who write to this lakehouse, one at a time."""
+        return f"lakehouse_{self.slug}"
+
+    def resolved_storage_options(self) -> dict[str, Any]:
+        """Return the storage options, the environment filled in. For opening only: it may hold secrets."""
+        options: dict[str, Any] = resolved(self.storage_options)
+        return options
+
+    def resolved_target_options(self, target: str) -> dict[str, Any]:
+        """Return the storage options of a place to copy to, likewise: those of the backup, or those of exports."""
+        backs_up = self.backup is not None and normalise_root(target) == self.backup.target
+        given = self.backup.storage_options if self.backup is not None and backs_up else self.export.storage_options
+        if given is None:
+            return self.resolved_storage_options()
+        options: dict[str, Any] = resolved(given)
+        return options
+
+
+def _overlap(one: str, two: str) -> bool:
+    return one.startswith(two) or two.startswith(one)

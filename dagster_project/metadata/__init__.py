@@ -1,0 +1,1 @@
+"""What Dagster shows of a report: tables, numbers, texts and pictures."""

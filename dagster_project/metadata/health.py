@@ -1,0 +1,142 @@
+"""What pipelines return, as Dagster metadata: numbers become plots, lists become tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import dagster as dg
+
+from pipelines import compaction
+from pipelines.cli.report import human_bytes, utc
+from pipelines.stats import Deep
+from trinitylake_core import Stats, VersionInfo
+from trinitylake_core.definitions import IsolationLevel, LakehouseDef
+
+Metadata = dict[str, Any]
+HISTORY_LIMIT: Final = 200
+FINDINGS_LIMIT: Final = 500
+_HISTORY: Final = (
+    "version", "created_at", "operation", "changes", "objects", "messages", "height", "root_bytes", "author", "reason",
+)  # fmt: skip
+_LEVELS: Final = ("height", "nodes", "keys", "messages", "fill", "bytes", "over_target")
+_TYPES: Final = {int: "int", float: "float", bool: "bool"}
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.TableMetadataValue:
+    """Return rows as a table; a column is a number column if its first value is a number."""
+    kinds = [
+        next((_TYPES.get(type(row[name]), "string") for row in rows if row[name] is not None), "string")
+        for name in columns
+    ]
+    schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in zip(columns, kinds, strict=True)])
+    records = [dg.TableRecord({name: cell(row[name]) for name in columns}) for row in rows]
+    return dg.MetadataValue.table(records=records, schema=schema)
+
+
+def cell(value: Any) -> str | int | float | bool | None:
+    """Return a value as a table cell can hold it."""
+    if isinstance(value, datetime):
+        return utc(value)
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def given(**values: Any) -> Metadata:
+    """Return the values that are known."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def of_stats(stats: Stats) -> Metadata:
+    """Return what one read of the root tells; the numbers are plotted over time."""
+    return given(
+        version=stats.version,
+        oldest_version=stats.oldest_version,
+        created_at=dg.MetadataValue.timestamp(stats.created_at),
+        operation=stats.operation,
+        objects=stats.objects,
+        buffered_messages=stats.messages,
+        root_messages=stats.root_messages,
+        height=stats.height,
+        order=stats.order,
+        root_bytes=stats.root_bytes,
+        root_fill=stats.root_fill,
+    )
+
+
+def of_deep(health: Deep) -> Metadata:
+    """Return what a walk over the tree found: the sums are plotted, the levels are a table."""
+    rows = [{name: getattr(level, name) for name in _LEVELS} for level in health.levels]
+    plan = health.compaction
+    return of_stats(health.summary) | given(
+        nodes=health.nodes,
+        tree_bytes=health.bytes,
+        reads_per_lookup=health.reads_per_lookup,
+        reads_per_lookup_after_compaction=health.reads_per_lookup_after,
+        hint_lag=health.hint_lag,
+        nodes_over_target_size=sum(level.over_target for level in health.levels),
+        nodes_a_compaction_would_rewrite=None if plan is None else plan.nodes,
+        bytes_a_compaction_would_write=None if plan is None else plan.bytes,
+        levels=table(rows, _LEVELS),
+    )
+
+
+def of_history(versions: Iterable[VersionInfo]) -> Metadata:
+    """Return versions, newest first, as a table."""
+    rows = [{name: getattr(each, name) for name in _HISTORY} for each in versions]
+    return {
+        "versions": len(rows),
+        "newest_version": rows[0]["version"],
+        "newest_created_at": dg.MetadataValue.timestamp(rows[0]["created_at"]),
+        "history": table(rows, _HISTORY),
+    }
+
+
+def of_compaction(report: compaction.Report) -> Metadata:
+    """Return what a compaction predicted and did, before and after side by side."""
+    pairs = [
+        ("version", report.version_before, report.version_after),
+        ("buffered messages", report.messages_before, report.messages_after),
+        ("height", report.height_before, report.height_after),
+    ]
+    after = [{"what": what, "before": cell(before), "after": cell(after)} for what, before, after in pairs]
+    expected = [
+        ("nodes to rewrite", report.plan.nodes, report.nodes_written),
+        ("bytes", report.plan.bytes, report.bytes_written),
+    ]
+    measured = [{"what": what, "predicted": predicted, "measured": done} for what, predicted, done in expected]
+    return given(
+        before_and_after=table(after, ("what", "before", "after")),
+        predicted_and_measured=table(measured, ("what", "predicted", "measured")),
+        outcome=_outcome(report),
+        engine=report.plan.engine,
+        messages_pushed_down=(report.messages_before or 0) - (report.messages_after or 0),
+        subtrees=report.subtrees,
+        nodes_read=report.nodes_read,
+        nodes_written=report.nodes_written,
+        bytes_read=report.bytes_read,
+        bytes_written=report.bytes_written,
+        commits_in_between=report.rebased_over,
+        seconds=round(sum(report.seconds.values()), 3),
+        phases=dg.MetadataValue.json(report.seconds),
+    )
+
+
+def _outcome(report: compaction.Report) -> str:
+    if report.version_after is None:
+        return f"version {report.version_before} has nothing to push down" if not report.dry_run else "dry run"
+    return (
+        f"version {report.version_after}: {report.messages_before} buffered messages before, {report.messages_after} "
+        f"after; {report.nodes_written} nodes written, {human_bytes(report.bytes_written)}"
+    )
+
+
+def of_definition(definition: LakehouseDef) -> Metadata:
+    """Return what a lakehouse definition says, without the properties, which are the owner's."""
+    return given(
+        id=definition.id,
+        major_version=definition.major_version,
+        node_file_max_size_bytes=definition.node_file_max_size_bytes,
+        isolation_level=IsolationLevel.Name(definition.txn_isolation_level),
+        snapshots=len(definition.snapshots),
+    )

@@ -1,0 +1,125 @@
+"""Pictures for people who would rather look than read: PNG in markdown, readable in light and dark mode."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import dagster as dg
+
+from dagster_project.sketch import Strip
+from pipelines.cli.report import utc
+from trinitylake_core import VersionInfo
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# In the middle between black and white, so that they stand out on either.
+INK: Final = "#6f7887"
+KEYS: Final = "#4c8bf5"
+DEBT: Final = "#f0912e"
+GOOD: Final = "#2fa876"
+BAD: Final = "#e5484d"
+_MARKS: Final = {
+    "compact": ("^", KEYS, "compaction"),
+    "snapshot": ("D", GOOD, "snapshot"),
+    "rollback": ("v", BAD, "rollback"),
+    "restore": ("v", DEBT, "restore"),
+}
+_DPI: Final = 110
+_WIDEST: Final = 8.7  # inches: what Dagster shows of a picture in a window of 1280 pixels
+
+
+def tree(strips: Sequence[Strip], title: str) -> dg.MarkdownMetadataValue:
+    """Return a picture of one tree."""
+    return trees([(title, strips)])
+
+
+def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadataValue:
+    """Return a picture of trees side by side, such as before and after: bars for each node, in key order."""
+    rows = max(len(strips) for _, strips in pictured)
+    figure = _figure(min(5.2 * len(pictured) + 1.6, _WIDEST), 0.75 * rows + 1.3)
+    figure.set_layout_engine("constrained", wspace=0.05)
+    grid = figure.subplots(rows, len(pictured), squeeze=False)
+    scale = max(1.0, *(debt for _, strips in pictured for strip in strips for debt in strip.debt))
+    for column, (title, strips) in enumerate(pictured):
+        above = rows - len(strips)
+        for row in range(rows):
+            if row < above:
+                grid[row][column].set_axis_off()
+            else:
+                _draw_strip(grid[row][column], strips[row - above], scale)
+        grid[above][column].set_title(title, color=INK, fontsize=11)
+    handles, labels = grid[-1][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
+    return _markdown(figure, "; ".join(title for title, _ in pictured))
+
+
+def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
+    count, pair = len(strip.fill), any(strip.debt)
+    slot = 1.0 / count
+    width = slot * (0.86 if count < 80 else 1.0) / (2 if pair else 1)
+    aside = width / 2 if pair else 0.0
+    centres = [(index + 0.5) * slot for index in range(count)]
+    axes.bar([x - aside for x in centres], strip.fill, width, color=KEYS, label="keys, of those that fit into a node")
+    axes.bar([x + aside for x in centres], strip.debt, width, color=DEBT, label="write buffer, of a node's target size")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, scale)
+    axes.set_xticks([])
+    axes.set_yticks([0, 1], ["0", "100 %"])
+    nodes = f"{count} node{'s' if count != 1 else ''}" if strip.complete else f"{count} nodes shown"
+    name = "leaves" if strip.height == 0 else f"height {strip.height}"
+    text = f"{name}\n{nodes}\n{strip.messages:,} waiting"
+    axes.set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8, color=INK)
+    _plain(axes)
+
+
+def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
+    """Return a picture of the history: objects and buffered messages version by version, and what happened."""
+    shown = sorted(versions, key=lambda each: each.version)
+    figure = _figure(_WIDEST, 4.2)
+    top, bottom = figure.subplots(2, 1, sharex=True)
+    numbers = [each.version for each in shown]
+    top.step(numbers, [each.objects or 0 for each in shown], where="post", color=KEYS)
+    top.set_ylabel("objects in the tree", color=INK, fontsize=9)
+    bottom.fill_between(numbers, [each.messages or 0 for each in shown], step="post", color=DEBT, alpha=0.8)
+    bottom.set_ylabel("buffered messages", color=INK, fontsize=9)
+    for operation, (marker, colour, label) in _MARKS.items():
+        marked = [each for each in shown if each.operation == operation]
+        if marked:
+            heights = [each.objects or 0 for each in marked]
+            top.plot([each.version for each in marked], heights, marker, color=colour, label=label)
+    if top.get_legend_handles_labels()[0]:
+        top.legend(frameon=False, labelcolor=INK, fontsize=9)
+    first, last = shown[0], shown[-1]
+    span = f"version {first.version}, {utc(first.created_at)}, to version {last.version}, {utc(last.created_at)}"
+    bottom.set_xlabel(span, color=INK, fontsize=9)
+    for axes in (top, bottom):
+        axes.set_ylim(bottom=0)
+        axes.margins(x=0.02)
+        _plain(axes)
+    return _markdown(figure, span)
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure  # noqa: PLC0415 - half a second, which loading definitions must not take
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _plain(axes: Axes) -> None:
+    axes.patch.set_alpha(0)
+    axes.tick_params(colors=INK, labelsize=8)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in {"left", "bottom"})
+        spine.set_color(INK)
+
+
+def _markdown(figure: Figure, alternative: str) -> dg.MarkdownMetadataValue:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI, transparent=True)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return dg.MetadataValue.md(f"![{alternative}](data:image/png;base64,{data})")

@@ -1,0 +1,196 @@
+"""What rollback, restore, export, verify, upgrade and a look at a backup came to, as Dagster metadata."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import dagster as dg
+
+from dagster_project.metadata.health import FINDINGS_LIMIT, Metadata, given, table
+from pipelines import backup, export, restore, rollback, upgrade, verify
+from pipelines.cli.report import human_bytes, utc
+from trinitylake_core import RecoveryPlan
+
+DEFINITION_FIELDS: Final = frozenset(
+    {
+        "order",
+        "namespace_name_max_size_bytes",
+        "table_name_max_size_bytes",
+        "view_name_max_size_bytes",
+        "node_file_max_size_bytes",
+        "txn_ttl_millis",
+        "txn_isolation_level",
+        "properties",
+    }
+)
+_CHANGES: Final = ("change", "kind", "namespace", "name")
+_SINCE: Final = ("version", "created_at", "operation", "changes", "author", "reason")
+_VIOLATIONS: Final = ("invariant", "file", "message", "hint", "first_version", "last_version")
+_LOGGED: Final = 20
+
+
+def plan_text(plan: RecoveryPlan) -> str:
+    """Return a plan in words, for the log: the first changes, and whose versions would be undone."""
+    lines = [_summary(plan)]
+    changes = plan.changes[:_LOGGED]
+    lines += [f"  {each.change} {each.kind} {'.'.join(filter(None, (each.namespace, each.name)))}" for each in changes]
+    lines += ["  ... more in the metadata of this step"] if len(plan.changes) > _LOGGED else []
+    lines += [
+        f"  undoes version {each.version} by {each.author}: {each.reason or each.operation}" for each in plan.since
+    ]
+    return "\n".join(lines)
+
+
+def _summary(plan: RecoveryPlan) -> str:
+    counts = ", ".join(f"{count} {what}" for what, count in (plan.counts or {}).items())
+    return (
+        f"plan made at version {plan.version}: {plan.operation} to version {plan.target_version} of "
+        f"{utc(plan.target_created_at)}" + (f"; objects: {counts}" if counts else "")
+    )
+
+
+def _of_plan(plan: RecoveryPlan) -> Metadata:
+    changes = [{name: getattr(each, name) for name in _CHANGES} for each in plan.changes]
+    since = [{name: getattr(each, name) for name in _SINCE} for each in plan.since]
+    counts = {f"objects_{what}": count for what, count in (plan.counts or {}).items()}
+    return given(
+        plan=table(changes, _CHANGES),
+        planned_at_version=plan.version,
+        target_version=plan.target_version,
+        target_created_at=utc(plan.target_created_at),
+        versions_undone=plan.versions_undone,
+        undone=table(since, _SINCE) if since else None,
+        reason=plan.reason,
+        **counts,
+    )
+
+
+def of_rollback(planned: rollback.Report, done: rollback.Report) -> Metadata:
+    """Return the plan of a rollback, and what became of it."""
+    return _of_plan(planned.plan) | given(
+        outcome=_recovered(planned.plan, done.version_after, dry_run=done.dry_run),
+        dry_run=done.dry_run,
+        version_committed=done.version_after,
+        carry_out=_next(planned) if done.dry_run else None,
+        engine=done.engine,
+        nodes_checked=done.nodes_checked,
+        definitions_checked=done.definitions_checked,
+        bytes_read=done.bytes_read,
+        seconds=round(sum(done.seconds.values()), 3),
+    )
+
+
+def _next(planned: rollback.Report) -> str:
+    return (
+        f"launch again with dry_run: false and expected_version: {planned.plan.version}; it stops if objects "
+        "change until then"
+    )
+
+
+def of_restore(planned: restore.Report, done: restore.Report) -> Metadata:
+    """Return the plan of a restore, and what became of it."""
+    outcome = _recovered(planned.plan, done.version_after, dry_run=done.dry_run)
+    if done.version_after is None and not planned.plan.changes:
+        outcome = f"nothing to do: what matches is as it was in version {planned.plan.target_version}"
+    return _of_plan(planned.plan) | given(
+        outcome=outcome,
+        dry_run=done.dry_run,
+        version_committed=done.version_after,
+        engine=done.engine,
+        definitions_checked=done.definitions_checked,
+        bytes_read=done.bytes_read,
+        seconds=round(sum(done.seconds.values()), 3),
+    )
+
+
+def _recovered(plan: RecoveryPlan, version: int | None, *, dry_run: bool) -> str:
+    if dry_run or version is None:
+        return f"dry run, nothing changed; {_summary(plan)}"
+    return f"version {version} committed: {plan.operation} to version {plan.target_version}"
+
+
+def of_export(done: export.Report) -> Metadata:
+    """Return what an export copied."""
+    plan = done.plan
+    does = "would be copied" if done.dry_run else "copied"
+    files = plan.definitions + plan.nodes + plan.roots
+    return given(
+        outcome=f"{done.target}: versions {plan.first} to {plan.version}, {files} files of {human_bytes(plan.bytes)} "
+        f"{does}, {plan.files_there} were there",
+        target=done.target,
+        dry_run=done.dry_run,
+        version=plan.version,
+        first_version=plan.first,
+        definitions_copied=done.definitions_copied,
+        nodes_copied=done.nodes_copied,
+        roots_created=done.roots_created,
+        bytes_copied=done.bytes_copied,
+        files_there=plan.files_there,
+        snapshots_left_out=plan.snapshots_left_out,
+        engine=plan.engine,
+        seconds=round(sum(done.seconds.values()), 3),
+    )
+
+
+def of_upgrade(done: upgrade.Report) -> Metadata:
+    """Return what an upgrade wrote."""
+    does = "would become" if done.dry_run else "became"
+    return given(
+        outcome=f"versions {done.first} to {done.last} {does} {done.target}: {done.objects} objects, digest "
+        f"{done.digest}",
+        target=done.target,
+        dry_run=done.dry_run,
+        version=done.version,
+        versions=done.versions,
+        objects=done.objects,
+        definitions_copied=done.definitions_copied,
+        bytes_copied=done.bytes_copied,
+        digest=done.digest,
+        seconds=round(sum(done.seconds.values()), 3),
+    )
+
+
+def of_verification(done: verify.Report) -> Metadata:
+    """Return what a verification found."""
+    shown: list[dict[str, Any]] = [
+        {name: getattr(each, name) for name in _VIOLATIONS} for each in done.findings[:FINDINGS_LIMIT]
+    ]
+    count = len(done.findings) + done.more
+    which = f"version {done.versions[0]}" if len(done.versions) == 1 else f"{len(done.versions)} versions"
+    return given(
+        outcome=f"{count} findings in {which}",
+        findings=count,
+        version=done.versions[0] if len(done.versions) == 1 else None,
+        versions=len(done.versions),
+        nodes_read=done.nodes_read,
+        engine=done.engine,
+        violations=table(shown, _VIOLATIONS) if shown else None,
+        seconds=round(sum(done.seconds.values()), 3),
+    )
+
+
+def said_of_backup(found: backup.Report) -> str:
+    """Return what is wrong with a backup and what to do, or that nothing is."""
+    if found.problems:
+        return "\n".join(found.problems)
+    return f"version {found.version} at {found.target} is whole, and what the lakehouse says: digest {found.digest}"
+
+
+def of_backup(found: backup.Report) -> Metadata:
+    """Return what a look at a backup found."""
+    shown: list[dict[str, Any]] = [
+        {name: getattr(each, name) for name in _VIOLATIONS} for each in found.findings[:FINDINGS_LIMIT]
+    ]
+    return given(
+        outcome=said_of_backup(found),
+        target=found.target,
+        version=found.version,
+        source_version=found.source_version,
+        unsaved_since=None if found.unsaved_since is None else dg.MetadataValue.timestamp(found.unsaved_since),
+        digest=found.digest,
+        source_digest=found.source_digest,
+        nodes_read=found.nodes_read,
+        engine=found.engine,
+        violations=table(shown, _VIOLATIONS) if shown else None,
+        seconds=round(sum(found.seconds.values()), 3),
+    )

@@ -1,0 +1,129 @@
+"""Commands that change a lakehouse by hand: create, apply."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pipelines import apply as changes
+from pipelines.cli import report
+from pipelines.cli.commands.command import DRY_RUN, REASON, Call, Result, command, in_order, key_value, option
+from pipelines.cli.commands.objects import qualified
+from trinitylake_core import SERIALIZABLE, SNAPSHOT, Lakehouse
+from trinitylake_core.definitions import to_dict
+from trinitylake_core.errors import InvalidInput
+
+_NUMBERS = {
+    "order": "rows of a node key table, at least 3 (default 128)",
+    "namespace_name_max_size_bytes": "the longest namespace name, in bytes of UTF-8 (default 100)",
+    "table_name_max_size_bytes": "the longest table name, likewise (default 100)",
+    "view_name_max_size_bytes": "the longest view name, likewise (default 100)",
+    "node_file_max_size_bytes": "target size of a node file (default 1048576)",
+    "txn_ttl_millis": "how long a transaction may live (default 604800000, a week)",
+}
+DEFINITION = (
+    *(option(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning) for name, meaning in _NUMBERS.items()),
+    option(
+        "--txn-isolation-level",
+        choices=(SNAPSHOT, SERIALIZABLE),
+        help="of transactions that do not say (default SNAPSHOT)",
+    ),
+    option(
+        "--property",
+        "--properties",
+        dest="properties",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a property of the lakehouse, or a JSON object of several; may be repeated",
+    ),
+)
+"""One option for each field of the lakehouse definition."""
+
+
+def definition_of(call: Call) -> dict[str, Any]:
+    """Return the fields of the lakehouse definition that the options of ``DEFINITION`` say."""
+    names = (*_NUMBERS, "txn_isolation_level")
+    given = {name: value for name in names if (value := getattr(call.options, name)) is not None}
+    properties: dict[str, Any] = {}
+    for text in call.options.properties:
+        properties |= _json_object(text) if text.startswith("{") else dict([key_value("--property", text)])
+    return {**given, "properties": properties} if properties else given
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"--properties is not a JSON object: {error}") from None
+    return dict(found)
+
+
+@command(
+    "create ROOT",
+    "create an empty lakehouse",
+    "trinitylake create file:///data/lake --order 128 --property owner=platform",
+    options=DEFINITION,
+    details="Refused if there is a lakehouse already. Other files at ROOT are left alone.",
+)
+def create(call: Call) -> Result:
+    """Create a lakehouse."""
+    lake = Lakehouse.create(call.root, storage_options=call.storage_options, **definition_of(call))
+    definition = to_dict(lake.definition)
+    data = {"root": lake.root, "version": lake.version, "definition": definition}
+    return Result(data, in_order([f"created {lake.root}, version {lake.version}"], report.fields(definition)))
+
+
+@command(
+    "apply ROOT FILE",
+    "make the changes in a YAML or JSON list, as one transaction",
+    "trinitylake apply file:///data/lake changes.yaml --reason 'new tables for sales' --dry-run",
+    options=(
+        DRY_RUN,
+        REASON,
+        option("--isolation", choices=(SNAPSHOT, SERIALIZABLE), help="of this transaction (default: the lakehouse's)"),
+    ),
+    arguments={"FILE": "the list of changes; - is standard input"},
+    details="""\
+The list, all or nothing:
+
+  - create_namespace: {namespace: sales, properties: {owner: emea}}
+  - create_table:
+      namespace: sales
+      name: orders
+      schema:
+        - {name: id, type: bigint, nullable: false}
+        - {name: price, type: "decimal(10, 2)"}
+        - {name: tags, type: list, element: varchar}
+      primary_keys: [id]
+      properties: {owner: emea}
+  - create_view: {namespace: sales, name: top, sql: "SELECT * FROM orders", dialect: spark}
+  - alter_table: {namespace: sales, name: old, properties: {owner: null}}
+  - drop_namespace: {namespace: attic, cascade: true}
+
+Actions: create_, alter_ and drop_namespace; create_, alter_ and drop_table; create_, replace_ and
+drop_view. Types: those of the format (INT8, DECIMAL(p, s), VARCHAR(n), TIMESTAMPTZ6, …) and the usual SQL
+names. A schema may also be what `show --json` printed. A column keeps its id by its name.""",
+)
+def apply(call: Call) -> Result:
+    """Carry out a list of changes."""
+    options = call.options
+    entries = changes.parse(*_read(options.file))
+    done = changes.run(
+        call.open(), entries, dry_run=options.dry_run, reason=options.reason, isolation=options.isolation
+    )
+    first = f"version {done.version_after} committed" if done.version_after is not None else "dry run, nothing changed"
+    rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in done.changes)
+    return Result(done, in_order([first], report.table(["change", "kind", "name"], rows)))
+
+
+def _read(file: str) -> tuple[str, str]:
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode("utf-8-sig"), "standard input" if file == "-" else file
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{file} is not UTF-8 text") from None

@@ -1,0 +1,213 @@
+"""What a command is: a synopsis, options, and a function from a call to a result."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pipelines.cli.progress import Progress
+from pipelines.session import SessionConfig, lazy_session
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DONE: Final = 0
+FOUND_PROBLEMS: Final = 1
+ROOT: Final = "ROOT"
+_POSITIONAL: Final = re.compile(r"\[?([A-Z]+)\]?")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command returns: ``data`` for ``--json``, ``lines`` for people, and the exit code.
+
+    Both may hold iterators; only one of the two is read.
+    """
+
+    data: Any
+    lines: Iterable[str] = ()
+    code: int = DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a command, as ``argparse`` takes it. Options with the same ``group`` exclude each other."""
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+    group: str | None = None
+
+
+def option(*names: str, group: str | None = None, **settings: Any) -> Option:
+    """Return an option; ``settings`` are those of ``ArgumentParser.add_argument``."""
+    return Option(names, settings, group)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a command: the options as parsed, and what every command needs."""
+
+    options: argparse.Namespace
+    root: str
+    storage_options: Mapping[str, Any]
+    progress: Progress
+    stack: ExitStack
+    log_level: str = "OFF"
+    _session: Callable[[], SparkSession] | None = field(default=None)
+
+    def open(self, root: str | None = None) -> Lakehouse:
+        """Return the newest version of the lakehouse, or of another one."""
+        return Lakehouse.open(self.root if root is None else root, storage_options=self.storage_options)
+
+    def at(self) -> Lakehouse:
+        """Return the version that the options of ``AT`` choose, the newest one without them."""
+        lake, options = self.open(), self.options
+        chosen = {"version": options.version, "timestamp": options.timestamp, "snapshot": options.snapshot}
+        return lake.at(**chosen) if any(each is not None for each in chosen.values()) else lake
+
+    def spark(self) -> SparkSession:
+        """Return the Spark session that the options of ``SPARK`` choose, started when it is first asked for."""
+        if self._session is None:
+            self._session = self.stack.enter_context(lazy_session(self._session_config()))
+        return self._session()
+
+    def _session_config(self) -> SessionConfig:
+        options = self.options
+        conf = dict(key_value("--spark-conf", each) for each in options.spark_conf)
+        remote, master = options.remote, options.master
+        if not (remote or master):
+            remote, master = (os.environ.get(f"TRINITYLAKE_SPARK_{name}") for name in ("REMOTE", "MASTER"))
+        mode = "connect" if remote else "local" if not master or _is_local(master) else "master"
+        return SessionConfig(
+            mode=mode,
+            master=master or "local[*]",
+            remote=remote,
+            app_name=f"trinitylake {options.command}",
+            conf=conf,
+            log_level=self.log_level,
+        )
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of ``trinitylake``.
+
+    Attributes:
+        synopsis: name and arguments, ``snapshot create ROOT NAME``; arguments are in capitals, those in
+            brackets may be left out.
+        help: what it does, in one line.
+        example: a call of it.
+        run: does it.
+        options: its options, besides those that all commands have.
+        arguments: what its arguments mean, by their name.
+        details: more about it.
+    """
+
+    synopsis: str
+    help: str
+    example: str
+    run: Callable[[Call], Result]
+    options: tuple[Option, ...] = ()
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    details: str = ""
+
+    @property
+    def name(self) -> str:
+        """The words that call it."""
+        return " ".join(word for word in self.synopsis.split() if not _POSITIONAL.fullmatch(word))
+
+    @property
+    def positionals(self) -> list[tuple[str, bool]]:
+        """Its arguments, and whether each is required."""
+        words = ((word, _POSITIONAL.fullmatch(word)) for word in self.synopsis.split())
+        return [(match[1], word == match[1]) for word, match in words if match is not None]
+
+
+COMMANDS: Final[dict[str, Command]] = {}
+
+
+def command(
+    synopsis: str,
+    summary: str,
+    example: str,
+    *,
+    options: Iterable[Option] = (),
+    arguments: Mapping[str, str] | None = None,
+    details: str = "",
+) -> Callable[[Callable[[Call], Result]], Callable[[Call], Result]]:
+    """Register a function as a command; the arguments are those of :class:`Command`."""
+
+    def register(run: Callable[[Call], Result]) -> Callable[[Call], Result]:
+        made = Command(synopsis, summary, example, run, tuple(options), arguments or {}, details)
+        COMMANDS[made.name] = made
+        return run
+
+    return register
+
+
+def key_value(what: str, text: str) -> tuple[str, str]:
+    """Return the two sides of ``KEY=VALUE``. Raises ``InvalidInput``, which does not show the value."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise InvalidInput(f"{what} takes KEY=VALUE; {'the key is missing' if equals else 'there is no ='}")
+    return key, value
+
+
+def in_order(*parts: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of several parts, with an empty line between those that are not empty."""
+    started = False
+    for part in parts:
+        for index, line in enumerate(part):
+            if index == 0 and started:
+                yield ""
+            yield line
+            started = True
+
+
+AT: Final = (
+    option("--version", type=int, metavar="V", group="at", help="read this version instead of the newest"),
+    option(
+        "--timestamp", metavar="T", group="at", help="read the newest version created at or before T, ISO 8601, UTC"
+    ),
+    option("--snapshot", metavar="NAME", group="at", help="read the version that has this name"),
+)
+ENGINE: Final = option(
+    "--engine",
+    choices=("spark", "local", "auto"),
+    default="spark",
+    help="spark (default), local (this process, never starts Spark) or auto (the plan chooses)",
+)
+DRY_RUN: Final = option("--dry-run", action="store_true", help="print what would be done, and change nothing")
+REASON: Final = option("--reason", metavar="TEXT", help="why, for the history")
+SPARK: Final = (
+    option(
+        "--master",
+        metavar="URL",
+        group="spark",
+        help="Spark master, such as local[4] or spark://host:7077 (default: $TRINITYLAKE_SPARK_MASTER, or local[*])",
+    ),
+    option(
+        "--remote",
+        metavar="URL",
+        group="spark",
+        help="Spark Connect server, sc://host:15002 (default: $TRINITYLAKE_SPARK_REMOTE)",
+    ),
+    option(
+        "--spark-conf",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of Spark; no place for secrets; may be repeated",
+    ),
+)

@@ -1,0 +1,146 @@
+"""Commands that run a pipeline or prove a storage: load, compact, upgrade, doctor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipelines import compaction
+from pipelines import load as loading
+from pipelines import upgrade as upgrading
+from pipelines.cli import report
+from pipelines.cli.commands.changing import DEFINITION, definition_of
+from pipelines.cli.commands.command import (
+    DONE,
+    DRY_RUN,
+    ENGINE,
+    FOUND_PROBLEMS,
+    REASON,
+    SPARK,
+    Call,
+    Result,
+    command,
+    option,
+)
+from pipelines.cli.storage_options import storage_options
+from pipelines.loading.model import EXISTING, REFUSE
+from trinitylake_core.storage import probe
+
+
+def reported(done: Any) -> Result:
+    """Return the report of a job as a result."""
+    return Result(done, report.fields(done))
+
+
+@command(
+    "load ROOT SOURCE",
+    "create many objects at once, from JSON Lines",
+    "trinitylake load file:///data/lake s3://exports/catalog/ --engine auto --reason 'the old metastore' --dry-run",
+    options=(
+        option(
+            "--existing",
+            choices=EXISTING,
+            default=REFUSE,
+            help="what becomes of an object that is there already: refuse the load (default), skip the object, or "
+            "replace its definition",
+        ),
+        ENGINE,
+        DRY_RUN,
+        REASON,
+        option(
+            "--source-storage-option",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="an option for the storage of SOURCE (default: the options for ROOT)",
+        ),
+        *SPARK,
+    ),
+    arguments={"SOURCE": "a file, or a directory of files: .jsonl, .ndjson or .json, perhaps .gz; a path or a URI"},
+    details="""\
+A line is an entry as `apply` takes it, as JSON, and creates one object:
+
+  {"create_namespace": {"namespace": "sales"}}
+  {"create_table": {"namespace": "sales", "name": "orders", "schema": [{"name": "id", "type": "bigint"}]}}
+  {"create_view": {"namespace": "sales", "name": "top", "sql": "SELECT * FROM orders"}}
+
+The order of lines and files does not matter. All lines are checked before anything is written, and they become
+one version, or none. A load rewrites the whole tree: for a few objects `apply` is cheaper. Transactions that began
+before the load and commit after it fail with a conflict, and begin again.""",
+)
+def load(call: Call) -> Result:
+    """Load objects."""
+    options = call.options
+    config = loading.Config(
+        existing=options.existing, engine=options.engine, dry_run=options.dry_run, reason=options.reason
+    )
+    source = storage_options(options.source_storage_option, {}) if options.source_storage_option else None
+    given = call.storage_options if source is None else source
+    return reported(loading.run(call.spark, call.open(), options.source, config, call.progress, source_options=given))
+
+
+@command(
+    "compact ROOT",
+    "push all buffered messages down the tree",
+    "trinitylake compact file:///data/lake --engine auto --dry-run",
+    options=(ENGINE, DRY_RUN, REASON, *SPARK),
+    details="Changes no object. Writers go on meanwhile. With nothing to do it commits nothing and starts no Spark.",
+)
+def compact(call: Call) -> Result:
+    """Compact the newest version."""
+    options = call.options
+    config = compaction.Config(engine=options.engine, dry_run=options.dry_run, reason=options.reason)
+    return reported(compaction.run(call.spark, call.open(), config, call.progress))
+
+
+@command(
+    "upgrade SRC DST",
+    "write a lakehouse of any generation as a canonical one at another root URI",
+    "trinitylake upgrade file:///data/java-lake file:///data/lake --history",
+    options=(
+        option("--history", action="store_true", help="every version that is kept, not only the newest"),
+        ENGINE,
+        DRY_RUN,
+        option(
+            "--target-storage-option",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="an option for the storage of DST (default: the options for SRC)",
+        ),
+        *DEFINITION,
+        *SPARK,
+    ),
+    arguments={"SRC": "root URI of the lakehouse; it is only read", "DST": "root URI of the new lakehouse"},
+    details="What is not said of the new definition is taken from the old one.",
+)
+def upgrade(call: Call) -> Result:
+    """Upgrade a lakehouse."""
+    options = call.options
+    config = upgrading.Config(
+        history=options.history, definition=definition_of(call), engine=options.engine, dry_run=options.dry_run
+    )
+    target = storage_options(options.target_storage_option, {}) if options.target_storage_option else None
+    done = upgrading.run(
+        call.spark,
+        call.open(options.src),
+        options.dst,
+        config,
+        storage_options=call.storage_options if target is None else target,
+        progress=call.progress,
+    )
+    return reported(done)
+
+
+@command(
+    "doctor ROOT",
+    "prove a storage fit for a lakehouse, and print what holds; exit code 1 if something does not",
+    "trinitylake doctor s3://bucket/lake",
+    details="Works in a scratch directory below ROOT, which is removed afterwards. No lakehouse needs to be there.",
+)
+def doctor(call: Call) -> Result:
+    """Probe a storage."""
+    found = list(probe(call.root, call.storage_options))
+    ok = all(each.ok for each in found)
+    rows = ([each.name, "ok" if each.ok else "FAILED", each.detail] for each in found)
+    data = {"root": call.root, "ok": ok, "checks": found}
+    return Result(data, report.table(["check", "result", "what was seen"], rows), DONE if ok else FOUND_PROBLEMS)

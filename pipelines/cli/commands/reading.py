@@ -1,0 +1,193 @@
+"""Commands that show what one version of a lakehouse holds: ls, show, stats, tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipelines import stats as health
+from pipelines.cli import report
+from pipelines.cli.commands.command import AT, SPARK, Call, Result, command, in_order, option
+from pipelines.cli.commands.objects import find_object, qualified
+from pipelines.cli.progress import Progress
+from pipelines.orphans import engine_for
+from trinitylake_core import Lakehouse, ObjectEntry
+from trinitylake_core.definitions import to_dict
+from trinitylake_core.errors import ObjectNotFound
+from trinitylake_core.keys import KINDS, NAMESPACE
+from trinitylake_core.node import Node
+
+KIND = option("--kind", choices=KINDS, help="only objects of this kind")
+
+
+@command(
+    "ls ROOT [NAMESPACE]",
+    "list namespaces, tables and views",
+    "trinitylake ls file:///data/lake sales --kind table",
+    options=(KIND, *AT),
+    arguments={"NAMESPACE": "list what is in this namespace only"},
+)
+def ls(call: Call) -> Result:
+    """List objects in key order: namespaces, then tables, then views."""
+    lake, namespace, kind = call.at(), call.options.namespace, call.options.kind
+    entries = _within(lake, namespace, kind) if namespace is not None else lake.objects(kind=kind)
+    lines = report.table(["kind", "name"], ([each.kind, qualified(each.namespace, each.name)] for each in entries))
+    return Result({"root": lake.root, "version": lake.version, "objects": entries}, lines)
+
+
+def _within(lake: Lakehouse, namespace: str, kind: str | None) -> Iterator[ObjectEntry]:
+    itself = list(lake.objects(namespace, NAMESPACE))
+    if not itself:
+        raise ObjectNotFound(f"there is no namespace {namespace!r} in version {lake.version}")
+    if kind == NAMESPACE:
+        return iter(itself)
+    return (each for each in lake.objects(namespace, kind) if each.kind != NAMESPACE)
+
+
+@command(
+    "show ROOT [OBJECT]",
+    "show the definition of the lakehouse, a namespace, a table or a view",
+    "trinitylake show file:///data/lake sales.orders",
+    options=(
+        KIND,
+        option("--namespace", metavar="NS", dest="within", help="the namespace of OBJECT, which is then only its name"),
+        *AT,
+    ),
+    arguments={"OBJECT": "sales, or sales.orders; without it, the lakehouse itself"},
+    details="Names may hold dots: every way to split OBJECT is tried, and if several exist, they are listed.",
+)
+def show(call: Call) -> Result:
+    """Show one definition."""
+    lake, name = call.at(), call.options.object
+    data: dict[str, Any] = {"root": lake.root, "version": lake.version}
+    if name is None:
+        data |= {"created_at": lake.info().created_at, "read_only": lake.read_only}
+        definition = to_dict(lake.definition)
+    else:
+        entry = find_object(lake, name, kind=call.options.kind, namespace=call.options.within)
+        data |= asdict(entry)
+        definition = to_dict(lake.definition_of(entry))
+    return Result({**data, "definition": definition}, in_order(report.fields(data), _definition(definition)))
+
+
+def _definition(definition: dict[str, Any]) -> Iterator[str]:
+    """Yield a definition, the columns of a schema as a table."""
+    columns = definition.get("schema", {}).get("columns", [])
+    rest = {name: value for name, value in definition.items() if name != "schema" or not columns}
+    rows = ([each["id"], each["name"], _type(each), each["nullable"]] for each in columns)
+    return in_order(report.fields(rest), report.table(["id", "column", "type", "nullable"], rows) if columns else ())
+
+
+def _type(column: dict[str, Any]) -> str:
+    sizes = [column["properties"][name] for name in ("precision", "scale", "length") if name in column["properties"]]
+    name = str(column["type"])
+    if name == "STRUCT":
+        inside = ", ".join(f"{each['name']} {_type(each)}" for each in column["struct_fields"])
+        return f"STRUCT<{inside}>"
+    if name == "LIST":
+        return f"LIST<{_type(column['list_element'])}>"
+    if name == "MAP":
+        return f"MAP<{_type(column['map_key'])}, {_type(column['map_value'])}>"
+    return f"{name}({', '.join(sizes)})" if sizes else name
+
+
+@command(
+    "stats ROOT",
+    "show what one read of the root tells: size, height, messages that wait for a compaction",
+    "trinitylake stats file:///data/lake --json",
+    options=(
+        option("--deep", action="store_true", help="read every node: fill, reads per lookup, what a compaction costs"),
+        option(
+            "--storage",
+            action="store_true",
+            help="with --deep: list everything, and tell what the newest version, history and nothing reach",
+        ),
+        option(
+            "--engine",
+            choices=("spark", "local", "auto"),
+            default="auto",
+            help="of --deep: spark, local (this process) or auto (default): Spark for large lakehouses",
+        ),
+        *AT,
+        *SPARK,
+    ),
+)
+def stats(call: Call) -> Result:
+    """Show the figures of one root."""
+    lake = call.at()
+    found = {"root": lake.root, **asdict(lake.stats()), "read_only": lake.read_only}
+    if call.options.deep or call.options.storage:
+        engine = engine_for(call.options.engine, lake.root_node)
+        session = call.spark if engine == "spark" else None
+        deep = health.deep(lake, session, call.progress, storage=call.options.storage)
+        found |= {name: value for name, value in asdict(deep).items() if name != "summary"}
+    return Result(found, report.fields(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The nodes at one depth. ``key_fill`` is the share of their key tables in use, ``dirty`` those with messages.
+
+    ``bytes`` is what their files take, ``fill`` their size in memory by the target size of a node file.
+    """
+
+    depth: int
+    height: int | None
+    nodes: int
+    keys: int
+    messages: int
+    dirty: int
+    key_fill: float
+    fill: float
+    bytes: int
+
+
+@command(
+    "tree ROOT",
+    "show the levels of the tree: nodes, keys, messages, fill, bytes",
+    "trinitylake tree file:///data/lake --depth 2",
+    options=(option("--depth", type=int, metavar="N", help="read only so many levels below the root"), *AT),
+    details="Reads every node down to the depth that is asked for.",
+)
+def tree(call: Call) -> Result:
+    """Show the tree level by level."""
+    lake = call.at()
+    levels = list(_levels(lake, call.options.depth, call.progress))
+    data = {"root": lake.root, "version": lake.version, "order": lake.definition.order, "levels": levels}
+    header = [name.replace("_", " ") for name in Level.__slots__]
+    rows = [_level_cells(level) for level in levels]
+    facts = {"version": lake.version, "order": lake.definition.order}
+    return Result(data, in_order(report.fields(facts), report.table(header, rows)))
+
+
+def _level_cells(level: Level) -> list[Any]:
+    shown = asdict(level)
+    return [
+        f"{value:.0%}" if name in {"key_fill", "fill"} else report.human_bytes(value) if name == "bytes" else value
+        for name, value in shown.items()
+    ]
+
+
+def _levels(lake: Lakehouse, depth: int | None, progress: Progress) -> Iterator[Level]:
+    nodes: Iterator[Node] = iter([lake.root_node.node])
+    for level in range(1 << 16):
+        found, below = _level(lake, level, nodes, progress)
+        yield found
+        if not below or level == depth:
+            return
+        nodes = lake.store.read_many(below)
+
+
+def _level(lake: Lakehouse, depth: int, nodes: Iterator[Node], progress: Progress) -> tuple[Level, list[str]]:
+    definition, below, height = lake.definition, [], None
+    count = keys = messages = dirty = size = memory = 0
+    for node in nodes:
+        count, height = count + 1, node.height
+        keys, messages, dirty = keys + len(node.keys), messages + len(node.buffer), dirty + bool(len(node.buffer))
+        size, memory = size + node.nbytes, memory + node.estimated_bytes()
+        below += node.children
+        progress(f"level {depth}", count, None)
+    fill = round(memory / (count * definition.node_file_max_size_bytes), 4)
+    key_fill = round(keys / (count * max(1, definition.order - 1)), 4)
+    return Level(depth, height, count, keys, messages, dirty, key_fill, fill, size), below

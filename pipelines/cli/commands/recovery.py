@@ -1,0 +1,285 @@
+"""Commands of the on-call engineer: rollback, restore, snapshot, export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pipelines import export as exporting
+from pipelines import restore as restoring
+from pipelines import rollback as rolling_back
+from pipelines import snapshot as snapshots
+from pipelines.cli import report
+from pipelines.cli.commands.command import DRY_RUN, ENGINE, REASON, SPARK, Call, Result, command, in_order, option
+from pipelines.cli.commands.objects import qualified
+from pipelines.cli.storage_options import storage_options
+from pipelines.durations import parse_age
+from trinitylake_core import RecoveryPlan, SnapshotInfo
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.snapshots import KINDS
+
+_SHOWN = 50
+"""How many changes are printed; ``--json`` lists up to 1000."""
+_TARGET_OPTION = option(
+    "--target-storage-option",
+    action="append",
+    default=[],
+    metavar="KEY=VALUE",
+    help="an option for the storage of the target (default: the options for ROOT)",
+)
+
+# -- rollback and restore ------------------------------------------------------------------------------
+
+
+@command(
+    "rollback ROOT",
+    "make the newest version say what an older one says",
+    "trinitylake rollback file:///data/lake --to-version 41 --reason 'bad deploy, ticket 4711' --dry-run",
+    options=(
+        option("--to-version", type=int, metavar="V", group="to", help="the version to go back to"),
+        option("--to-timestamp", metavar="T", group="to", help="the newest version created at or before T, ISO 8601"),
+        option("--to-snapshot", metavar="NAME", group="to", help="the version that has this name"),
+        REASON,
+        DRY_RUN,
+        option("--force", action="store_true", help="also undo what somebody commits while this runs"),
+        option(
+            "--expected-version",
+            type=int,
+            metavar="V",
+            help="stop if objects changed after version V, at which --dry-run made its plan",
+        ),
+        ENGINE,
+        *SPARK,
+    ),
+    details="""\
+Every file of the target is read first: if one is missing or damaged it is named, and nothing is changed.
+History only grows: the versions that are undone stay readable, and a rollback can be rolled back.
+With --dry-run the plan is printed: what would be added, removed and changed, and who committed what since.""",
+)
+def rollback(call: Call) -> Result:
+    """Roll back."""
+    options = call.options
+    config = rolling_back.Config(
+        version=options.to_version,
+        timestamp=options.to_timestamp,
+        snapshot=options.to_snapshot,
+        reason=options.reason,
+        dry_run=options.dry_run,
+        force=options.force,
+        expected_version=options.expected_version,
+        engine=options.engine,
+    )
+    done = rolling_back.run(call.spark, call.open(), config, call.progress)
+    read = f"{done.nodes_checked} nodes below the root and {done.definitions_checked} definitions read, all intact"
+    then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
+    if done.version_after is None:
+        first = f"dry run, nothing changed: version {done.version_before + 1} would say what {then} says"
+    else:
+        first = f"version {done.version_after} committed: it says what {then} says"
+    return Result(done, in_order([first, read], _changes(done.plan), _since(done.plan), _next_step(done)))
+
+
+def _next_step(done: rolling_back.Report) -> Iterator[str]:
+    if done.version_after is None:
+        yield f"to carry out this plan and no other: --expected-version {done.version_before} instead of --dry-run"
+
+
+@command(
+    "restore ROOT",
+    "bring some objects back as they were at a version",
+    "trinitylake restore file:///data/lake --only 'sales.*' --version 41 --reason 'dropped by mistake' --dry-run",
+    options=(
+        option(
+            "--only",
+            action="append",
+            default=[],
+            metavar="PATTERN",
+            help="which objects: sales.orders, 'sales.*', or sales, the namespace itself; may be repeated",
+        ),
+        option("--version", type=int, metavar="V", group="from", help="as they were at this version"),
+        option("--timestamp", metavar="T", group="from", help="as they were at a time, ISO 8601, UTC"),
+        option("--snapshot", metavar="NAME", group="from", help="as they were in a snapshot"),
+        REASON,
+        DRY_RUN,
+        option("--exact", action="store_true", help="also drop objects that match and did not exist then"),
+        ENGINE,
+        *SPARK,
+    ),
+    details="""\
+One ordinary transaction: what does not match stays as it is, and who changes other objects meanwhile does
+not notice. A namespace that restored objects need comes back with them.""",
+)
+def restore(call: Call) -> Result:
+    """Restore objects."""
+    options = call.options
+    config = restoring.Config(
+        only=options.only,
+        version=options.version,
+        timestamp=options.timestamp,
+        snapshot=options.snapshot,
+        reason=options.reason,
+        exact=options.exact,
+        dry_run=options.dry_run,
+        engine=options.engine,
+    )
+    done = restoring.run(call.spark, call.open(), config, call.progress)
+    then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
+    if done.version_after is not None:
+        first = f"version {done.version_after} committed: these objects are as in {then}"
+    elif not done.plan.changes:
+        first = f"nothing to do: what matches is as it was in {then}"
+    else:
+        first = f"dry run, nothing changed: version {done.version_before + 1} would have these objects as in {then}"
+    return Result(done, in_order([first], _changes(done.plan)))
+
+
+def _changes(plan: RecoveryPlan) -> Iterator[str]:
+    if plan.counts is None:
+        return
+    total = sum(plan.counts.values())
+    yield "objects: " + ", ".join(f"{count} {what}" for what, count in plan.counts.items())
+    rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in plan.changes[:_SHOWN])
+    yield from report.table(["change", "kind", "name"], rows)
+    if total > _SHOWN:
+        yield f"... and {total - _SHOWN} more"
+
+
+def _since(plan: RecoveryPlan) -> Iterator[str]:
+    if not plan.versions_undone:
+        return
+    yield f"versions undone: {plan.versions_undone}"
+    rows = (
+        [each.version, each.created_at, each.operation, each.changes, each.author, each.reason] for each in plan.since
+    )
+    yield from report.table(["version", "created", "operation", "changes", "author", "reason"], rows)
+    if plan.versions_undone > len(plan.since):
+        yield f"... and {plan.versions_undone - len(plan.since)} older ones; `trinitylake history` lists them"
+
+
+# -- snapshots -----------------------------------------------------------------------------------------
+
+
+@command(
+    "snapshot create ROOT NAME",
+    "give a version a name that keeps it readable after it expires",
+    "trinitylake snapshot create file:///data/lake before-migration --expires-in 30d",
+    options=(
+        option("--version", type=int, metavar="V", help="the version to name (default: the newest)"),
+        option(
+            "--kind",
+            choices=KINDS,
+            default="minimal",
+            help="what is copied: the root (minimal, default), every node (partial), every file, to TARGET (full)",
+        ),
+        option("--target", metavar="URI", help="root URI of a full copy"),
+        option("--expires-in", metavar="AGE", help="when it may be removed: 12h, 30d (default: never)"),
+        REASON,
+        ENGINE,
+        _TARGET_OPTION,
+        *SPARK,
+    ),
+    arguments={"NAME": "1 to 255 characters without spaces"},
+)
+def create_snapshot(call: Call) -> Result:
+    """Create a snapshot."""
+    options, lake, name = call.options, call.open(), call.options.name
+    expires = None
+    if options.expires_in is not None:
+        expires = datetime.now(UTC) + timedelta(seconds=parse_age(options.expires_in))
+    if options.kind != "full":
+        if options.target is not None:
+            raise InvalidInput("--target goes with --kind full")
+        made = lake.create_snapshot(
+            name, version=options.version, kind=options.kind, expires_at=expires, reason=options.reason
+        )
+        return Result(made, report.fields(made))
+    if options.target is None:
+        raise InvalidInput("--kind full needs --target, the root URI of the copy")
+    done = snapshots.full(
+        call.spark,
+        lake,
+        name,
+        options.target,
+        exporting.Config(version=options.version, engine=options.engine),
+        expires_at=expires,
+        reason=options.reason,
+        storage_options=_target_options(call),
+        progress=call.progress,
+    )
+    return Result(done, report.fields(done))
+
+
+@command("snapshot list ROOT", "list the snapshots, oldest first", "trinitylake snapshot list file:///data/lake")
+def list_snapshots(call: Call) -> Result:
+    """List snapshots."""
+    lake = call.open()
+    found = lake.snapshots()
+    header = ["name", "version", "kind", "created", "expires", "copy"]
+    lines = list(report.table(header, map(_snapshot_cells, found)))
+    return Result({"root": lake.root, "version": lake.version, "snapshots": found}, lines or ["no snapshots"])
+
+
+def _snapshot_cells(info: SnapshotInfo) -> list[Any]:
+    expires = (
+        None if info.expires_at is None else f"{report.utc(info.expires_at)}{' (expired)' if info.expired else ''}"
+    )
+    return [info.name, info.version, info.kind, info.created_at, expires, info.target_uri]
+
+
+@command(
+    "snapshot drop ROOT NAME",
+    "remove the name of a snapshot; `clean` removes its files later",
+    "trinitylake snapshot drop file:///data/lake before-migration",
+    options=(REASON,),
+)
+def drop_snapshot(call: Call) -> Result:
+    """Drop a snapshot."""
+    lake, name = call.open(), call.options.name
+    lake.drop_snapshot(name, reason=call.options.reason)
+    version = lake.refresh().version
+    data = {"root": lake.root, "dropped": name, "version_after": version}
+    return Result(data, [f"version {version} committed: snapshot {report.plain(name)} dropped"])
+
+
+# -- export --------------------------------------------------------------------------------------------
+
+
+@command(
+    "export ROOT TARGET",
+    "copy a version, or every version that is kept, to another root URI; repeated, an incremental backup",
+    "trinitylake export file:///data/lake s3://backup/lake --history",
+    options=(
+        option("--version", type=int, metavar="V", help="the version to export (default: the newest)"),
+        option("--history", action="store_true", help="every version that is kept, and the snapshots"),
+        DRY_RUN,
+        ENGINE,
+        _TARGET_OPTION,
+        *SPARK,
+    ),
+    arguments={"TARGET": "root URI of the copy: nothing there, or an older export of the same lakehouse"},
+    details="""\
+The copy is a lakehouse of its own. What is there already is not copied again; an interrupted export goes on
+where it stopped. Every copied file is read back and compared. Without --history the copy holds one version;
+an older one that was exported before is replaced when the new one is complete.""",
+)
+def export(call: Call) -> Result:
+    """Export a lakehouse."""
+    options = call.options
+    config = exporting.Config(
+        version=options.version, history=options.history, engine=options.engine, dry_run=options.dry_run
+    )
+    done = exporting.run(
+        call.spark,
+        call.open(),
+        options.target,
+        config,
+        storage_options=_target_options(call),
+        progress=call.progress,
+    )
+    return Result(done, report.fields(done))
+
+
+def _target_options(call: Call) -> dict[str, Any]:
+    given = call.options.target_storage_option
+    return storage_options(given, {}) if given else dict(call.storage_options)

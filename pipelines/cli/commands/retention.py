@@ -1,0 +1,183 @@
+"""Commands that retain, remove and prove: expire, clean, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pipelines import expiration, orphans
+from pipelines import verify as verifying
+from pipelines.cli import report
+from pipelines.cli.commands.command import (
+    DONE,
+    DRY_RUN,
+    ENGINE,
+    FOUND_PROBLEMS,
+    REASON,
+    SPARK,
+    Call,
+    Result,
+    command,
+    in_order,
+    option,
+)
+from pipelines.durations import parse_age
+from pipelines.integrity.findings import Finding
+from trinitylake_core.storage import open_storage
+
+SOME_FAILED = 4
+_PLANS = (
+    option("--plan-to", metavar="URI", help="write the plan to this Parquet file, and change nothing"),
+    option("--plan", metavar="URI", help="carry out this plan, if it still holds"),
+)
+
+
+def _age(call: Call) -> float | None:
+    text = call.options.older_than
+    return None if text is None else parse_age(text)
+
+
+def _told(done: expiration.Report | orphans.Report, *parts: Iterator[str]) -> Result:
+    return Result(done, in_order(*parts), SOME_FAILED if done.failed else DONE)
+
+
+@command(
+    "expire ROOT",
+    "remove the oldest versions that no rule keeps",
+    "trinitylake expire file:///data/lake --keep-last 100 --older-than 7d --dry-run",
+    options=(
+        option("--keep-last", type=int, metavar="N", help="keep the newest N versions"),
+        option("--older-than", metavar="AGE", help="keep versions that are not older than AGE: 90s, 12h, 3d"),
+        DRY_RUN,
+        *_PLANS,
+        REASON,
+        ENGINE,
+        *SPARK,
+    ),
+    details="A version expires if every rule that is given lets go of it (default: --keep-last 100 --older-than 7d).\n"
+    "The newest version always stays, and so does every one younger than txn_ttl_millis. Snapshots stay until\n"
+    "they expire themselves. `clean` removes the files that no version needs any more.",
+)
+def expire(call: Call) -> Result:
+    """Expire versions."""
+    options = call.options
+    config = expiration.Config(
+        engine=options.engine,
+        keep_last=options.keep_last,
+        older_than_seconds=_age(call),
+        dry_run=options.dry_run,
+        reason=options.reason,
+        plan_to=options.plan_to,
+        plan=options.plan,
+    )
+    done = expiration.run(call.spark, call.open(), config, call.progress)
+    return _told(done, _expired(done), _alone(done))
+
+
+def _expired(done: expiration.Report) -> Iterator[str]:
+    shown = {name: value for name, value in _fields(done).items() if name != "freed"}
+    if done.freed is not None:
+        shown |= {f"freed_{name}": value for name, value in _fields(done.freed).items() if name != "each"}
+    return report.fields(shown)
+
+
+def _alone(done: expiration.Report) -> Iterator[str]:
+    each = done.freed.each if done.freed is not None else ()
+    return report.table(
+        ["version", "files only it holds", "bytes only it holds"], ([v.version, v.files, v.bytes] for v in each)
+    )
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+@command(
+    "clean ROOT",
+    "remove files that no version, snapshot or saved transaction needs",
+    "trinitylake clean file:///data/lake --dry-run",
+    options=(
+        option("--older-than", metavar="AGE", help="the safety age (default 3d): younger files stay"),
+        option("--allow-recent", action="store_true", help="allow a safety age below 24h; only if nobody writes"),
+        DRY_RUN,
+        *_PLANS,
+        option("--inventory", metavar="URI", help="take the listing from Parquet or CSV: path, size, modified"),
+        ENGINE,
+        *SPARK,
+    ),
+    details="Only names that the format defines are ever removed; a nested lakehouse and unknown files are reported\n"
+    "and stay. If anything that must stay cannot be read, nothing is removed.",
+)
+def clean(call: Call) -> Result:
+    """Remove orphans."""
+    options = call.options
+    age = _age(call)
+    config = orphans.Config(
+        engine=options.engine,
+        older_than_seconds=orphans.SAFETY_AGE_SECONDS if age is None else age,
+        allow_recent=options.allow_recent,
+        dry_run=options.dry_run,
+        inventory=options.inventory,
+        plan_to=options.plan_to,
+        plan=options.plan,
+    )
+    done = orphans.run(call.spark, call.open(), config, call.progress)
+    return _told(done, report.fields(done))
+
+
+@command(
+    "verify ROOT",
+    "check every invariant of the format; exit code 1 if one is broken",
+    "trinitylake verify file:///data/lake --all --definitions",
+    options=(
+        option("--version", type=int, metavar="V", group="which", help="check this version instead of the newest"),
+        option("--all", action="store_true", group="which", help="check every version that is kept, and all snapshots"),
+        option("--definitions", action="store_true", help="read and parse every definition too"),
+        option(
+            "--engine",
+            choices=("spark", "local", "auto"),
+            default="auto",
+            help="spark, local (this process) or auto (default): Spark for large lakehouses",
+        ),
+        *SPARK,
+    ),
+)
+def verify(call: Call) -> Result:
+    """Check one version or all of them."""
+    options = call.options
+    which = options.version if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
+    config = verifying.Config(which, definitions=options.definitions, engine=options.engine)
+    storage = open_storage(call.root, call.storage_options)
+    return _verified(verifying.run(call.spark, storage, config, call.progress))
+
+
+def _verified(done: verifying.Report) -> Result:
+    findings = [
+        {
+            "invariant": each.invariant,
+            "file": each.file,
+            "message": each.message,
+            "hint": each.hint,
+            "versions": _versions(each),
+        }
+        for each in done.findings
+    ]
+    data: dict[str, Any] = {"root": done.root, "versions": done.versions, "ok": done.ok, "findings": findings}
+    shown = f"version {done.versions[0]}" if len(done.versions) == 1 else f"{len(done.versions)} versions"
+    if done.ok:
+        return Result(data, [f"{shown} checked: every invariant holds"], DONE)
+    lines = report.table(
+        ["invariant", "file", "versions", "what", "what to do"],
+        (
+            [each.invariant, each.file, "..".join(map(str, _versions(each))) or "-", each.message, each.hint]
+            for each in done.findings
+        ),
+    )
+    more = f" and {done.more} more" if done.more else ""
+    return Result(data, in_order(lines, [f"{shown} checked; findings: {len(findings)}{more}"]), FOUND_PROBLEMS)
+
+
+def _versions(finding: Finding) -> list[int]:
+    """Return the first and the last version that are known to reach the file, once if they are one."""
+    both = [each for each in (finding.first_version, finding.last_version) if each is not None]
+    return both[:1] if len(both) == 2 and both[0] == both[1] else both

@@ -1,0 +1,179 @@
+"""Commands over the versions of a lakehouse: history, diff, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice, pairwise
+from typing import Any
+
+from pipelines import diff as diffing
+from pipelines.cli import report
+from pipelines.cli.commands.command import SPARK, Call, Result, command, option
+from pipelines.cli.commands.objects import keys_of, qualified, readings
+from pipelines.job import ENGINES
+from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
+from trinitylake_core.definitions import describe_difference, to_dict
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.tree import search
+from trinitylake_core.versions import Root, to_millis, version_info
+
+# -- history -------------------------------------------------------------------------------------------
+
+_OPERATIONS = (
+    spec.OP_CREATE,
+    spec.OP_COMMIT,
+    spec.OP_COMPACT,
+    spec.OP_ROLLBACK,
+    spec.OP_RESTORE,
+    spec.OP_EXPIRE,
+    spec.OP_SNAPSHOT,
+    spec.OP_LOAD,
+    spec.OP_UPGRADE,
+)
+
+
+@command(
+    "history ROOT",
+    "list the versions, newest first: when, what, who and why",
+    "trinitylake history file:///data/lake --since 2026-11-20 --object sales.orders",
+    options=(
+        option("--limit", type=int, metavar="N", help="print so many at the most"),
+        option("--since", metavar="T", help="only versions created at T or later, ISO 8601, UTC"),
+        option(
+            "--operation",
+            action="append",
+            metavar="OP",
+            choices=_OPERATIONS,
+            help=f"only versions made by this operation ({', '.join(_OPERATIONS)}); may be repeated",
+        ),
+        option("--object", metavar="NAME", dest="changed", help="only versions that changed this object"),
+    ),
+)
+def history(call: Call) -> Result:
+    """List versions."""
+    lake, limit = call.open(), call.options.limit
+    if limit is not None and limit < 0:
+        raise InvalidInput(f"--limit must not be negative, but is {limit}")
+    chosen = islice(_chosen(lake, call), limit)
+    header = ["version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason"]
+    lines = report.table(header, map(_history_cells, chosen))
+    return Result({"root": lake.root, "versions": map(_history_data, chosen)}, lines)
+
+
+def _history_cells(info: VersionInfo) -> list[Any]:
+    counts = [info.changes, info.objects, info.messages, report.human_bytes(info.root_bytes)]
+    return [info.version, info.created_at, info.operation, *counts, info.author, info.reason]
+
+
+def _history_data(info: VersionInfo) -> dict[str, Any]:
+    return {**asdict(info), "author": info.author, "reason": info.reason}
+
+
+def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
+    options = call.options
+    since = to_millis(options.since) if options.since is not None else None
+    roots = lake.files.versions.history(lake.root_node)
+    if options.changed is not None:
+        roots = _changing(lake, roots, options.changed)
+    for root in roots:
+        if since is not None and root.created_at_millis < since:
+            return
+        call.progress("versions", lake.version - root.version, None)
+        if options.operation is None or root.operation in options.operation:
+            yield version_info(root)
+
+
+def _changing(lake: Lakehouse, roots: Iterator[Root], text: str) -> Iterator[Root]:
+    """Yield the roots that changed an object, as far as they and those before them are kept."""
+    keys = list(keys_of(lake, readings(text)))
+    for root, before in pairwise(_with_end(roots)):
+        if root is not None and _changed(lake, keys, root, before):
+            yield root
+
+
+def _with_end(roots: Iterator[Root]) -> Iterator[Root | None]:
+    yield from roots
+    yield None
+
+
+def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) -> bool:
+    if root.operation in spec.QUIET_OPERATIONS:
+        return False
+    if root.operation in spec.TRANSACTIONAL_OPERATIONS and root.version > 0:
+        own = set(root.own_messages().keys)
+        return any(key in own for key in keys)
+    if before is None and root.version > 0:
+        return False  # the one before has expired: nobody can tell any more
+    then = [search(lake.store, before.node, key) if before is not None else None for key in keys]
+    return then != [search(lake.store, root.node, key) for key in keys]
+
+
+# -- diff ----------------------------------------------------------------------------------------------
+
+
+@command(
+    "diff ROOT A B",
+    "list what was added, removed and changed from version A to version B",
+    "trinitylake diff file:///data/lake 12 15 --definitions",
+    options=(
+        option("--definitions", action="store_true", help="tell what changed inside: columns, properties, SQL"),
+        option("--other", metavar="ROOT2", help="the lakehouse of version B, if it is another one"),
+        option(
+            "--engine",
+            choices=ENGINES,
+            default="auto",
+            help="spark, local (this process) or auto (default): Spark where many nodes differ",
+        ),
+        *SPARK,
+    ),
+    arguments={"A": "version number", "B": "version number"},
+    details="Reads only nodes that the two versions do not share.",
+)
+def diff(call: Call) -> Result:
+    """Compare two versions."""
+    options, lake = call.options, call.open()
+    other = lake if options.other is None else call.open(options.other)
+    old, new = lake.at(version=_number("A", options.a)), other.at(version=_number("B", options.b))
+    found = diffing.run(call.spark, old, new, diffing.Config(options.engine), call.progress)
+    data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
+    if not options.definitions:
+        rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found)
+        return Result({**data, "changes": found}, _or_none(report.table(["change", "kind", "name"], rows)))
+    details = (_with_definitions(old, new, each) for each in found)
+    lines = (line for each in details for line in _change_lines(each))
+    return Result({**data, "changes": details}, _or_none(lines))
+
+
+def _or_none(lines: Iterator[str]) -> Iterator[str]:
+    yield next(lines, "no differences")
+    yield from lines
+
+
+def _number(what: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidInput(f"{what} must be a version number, not {text!r}")
+    return int(text)
+
+
+def _with_definitions(old: Lakehouse, new: Lakehouse, change: Change) -> dict[str, Any]:
+    before, after = (
+        None if path is None else lake.definition_of(ObjectEntry(change.kind, change.namespace, change.name, "", path))
+        for lake, path in ((old, change.old_path), (new, change.new_path))
+    )
+    found: dict[str, Any] = asdict(change)
+    if before is not None and after is not None:
+        found["differences"] = describe_difference(before, after)
+    else:
+        found["definition"] = to_dict(before or after)  # type: ignore[arg-type]  # one of the two is there
+    return found
+
+
+def _change_lines(change: dict[str, Any]) -> Iterator[str]:
+    yield f"{change['change']} {change['kind']} {report.plain(qualified(change['namespace'], change['name']))}"
+    if "definition" in change:
+        yield from report.fields(change["definition"], "    ")
+        return
+    for each in change["differences"]:
+        sides = [report.plain(each[side]) for side in ("old", "new") if side in each]
+        yield f"    {each['change']} {each['what']} {report.plain(each['name'])}: {' -> '.join(sides)}"

@@ -1,0 +1,191 @@
+"""The difference of two versions, in this process or on Spark; both yield the same rows in the same order.
+
+The driver opens the tops of both trees until it knows enough subtrees that they do not share, and cuts
+the keys into spans at the pivots before them. A task compares one span. Shared files are never opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from pipelines.bounded import on_disk
+from pipelines.job import Progress, Session, refuse_unknown, silent, started
+from pipelines.session import session_parallelism, ship_packages
+from pipelines.tasks import own_errors
+from trinitylake_core import Change, Lakehouse
+from trinitylake_core.commit import Files
+from trinitylake_core.diff import Row, Span, Unshared, changes, diff_nodes, unshared
+from trinitylake_core.nodefile import decode
+from trinitylake_core.nodestore import NodeStore
+from trinitylake_core.recovery import Differ
+from trinitylake_core.storage import open_storage
+from trinitylake_core.versions import Root
+
+if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
+    from pyspark.sql import SparkSession
+
+_LOOKED_AT: Final = 1000
+"""Unshared subtrees that ``auto`` looks for before it estimates; their nodes must be read anyway."""
+_SPANS_PER_TASK_SLOT: Final = 12
+_BATCH: Final = 4096
+_SPANS_DDL: Final = "span int, lo string, hi string"
+_OUTPUT: Final = pa.schema([("key", pa.string()), ("old", pa.string()), ("new", pa.string())])
+_OUTPUT_DDL: Final = "key string, old string, new string"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How to compare.
+
+    Attributes:
+        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark from about
+            ``spark_from_nodes`` nodes on that the versions do not share.
+        spark_from_nodes: where ``auto`` changes from this process to Spark.
+    """
+
+    engine: str = "auto"
+    spark_from_nodes: int = 4000
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.engine)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a comparison would open, estimated from the tops of both trees."""
+
+    engine: str
+    subtrees: int
+    nodes: int
+
+
+def plan(old: Lakehouse, new: Lakehouse, config: Config | None = None) -> Plan:
+    """Return what comparing two versions would open. Reads the tops of both trees only."""
+    return _Work(old, new, config or Config()).planned()
+
+
+def run(
+    spark: Session, old: Lakehouse, new: Lakehouse, config: Config | None = None, progress: Progress | None = None
+) -> Iterator[Change]:
+    """Yield what changed from one version to another, in key order; also of another lakehouse.
+
+    Lakehouses whose keys are encoded differently are compared in this process, whatever ``config`` says.
+    """
+    config = config or Config()
+    work = _Work(old, new, config)
+    if not work.comparable() or config.engine == "local" or work.planned().engine == "local":
+        yield from new.diff(old, new)
+        return
+    yield from changes(work.on_spark(started(spark), progress or silent), new.codec)
+
+
+def differ(spark: Session, files: Files, config: Config) -> Differ:
+    """Return what compares two versions of one lakehouse for a plan of the core."""
+
+    def compare(old: Root, new: Root) -> Iterable[Change]:
+        return run(spark, Lakehouse(files, old), Lakehouse(files, new), config)
+
+    return compare
+
+
+class _Work:
+    def __init__(self, old: Lakehouse, new: Lakehouse, config: Config) -> None:
+        self.old = old
+        self.new = new
+        self.config = config
+
+    def comparable(self) -> bool:
+        """Whether both are trees with the same encoding of keys."""
+        return self.old.codec == self.new.codec and not (self.old.read_only or self.new.read_only)
+
+    def tops(self, want: int) -> Unshared:
+        return unshared(self.old.store, self.old.root_node.node, self.new.store, self.new.root_node.node, want)
+
+    def planned(self) -> Plan:
+        if self.config.engine != "auto":
+            return Plan(self.config.engine, 0, 0)
+        found = self.tops(_LOOKED_AT)
+        per_node = max(1.0, self.new.definition.order * 2 / 3)
+        nodes = len(found.keys) + (round(sum(found.keys.values()) / per_node) if found.finer else 0)
+        return Plan("spark" if nodes >= self.config.spark_from_nodes else "local", len(found.keys), nodes)
+
+    def on_spark(self, spark: SparkSession, progress: Progress) -> Iterator[Row]:
+        want = _SPANS_PER_TASK_SLOT * session_parallelism(spark)
+        spans = spans_of(self.tops(want), want)
+        progress("compare", 0, len(spans))
+        if len(spans) == 1:
+            yield from diff_nodes(self.old.store, self.old.root_node.node, self.new.store, self.new.root_node.node)
+            return
+        ship_packages(spark)
+        rows = [(number, span.lo, span.hi) for number, span in enumerate(spans)]
+        work = _task(_side(self.old), _side(self.new))
+        frame = spark.createDataFrame(rows, _SPANS_DDL).repartitionById(len(spans), "span")
+        found = on_disk(frame.mapInArrow(work, _OUTPUT_DDL))
+        with own_errors():
+            progress("compare", found.count(), None)
+        try:
+            for row in found.toLocalIterator():
+                yield row["key"], row["old"], row["new"]
+        finally:
+            found.unpersist()
+
+
+def spans_of(found: Unshared, want: int) -> list[Span]:
+    """Return spans that cover all keys, about ``want`` of them and about as much work each."""
+    lows = sorted(low for low in found.keys if low is not None)
+    share = max(1.0, sum(found.keys[low] + 1 for low in lows) / want)
+    cuts: list[str] = []
+    weight = share
+    for low in lows:
+        if weight >= share:
+            cuts.append(low)
+            weight = 0
+        weight += found.keys[low] + 1
+    return [Span(lo, hi) for lo, hi in pairwise([None, *cuts, None])]
+
+
+_Side = tuple[str, Mapping[str, Any], str, int, int]
+
+
+def _side(lake: Lakehouse) -> _Side:
+    definition = lake.definition
+    return (*lake.storage.spec(), lake.root_node.path, definition.order, definition.node_file_max_size_bytes)
+
+
+def _task(old: _Side, new: _Side) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def compare_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened = None
+        for batch in batches:
+            for row in batch.to_pylist():
+                opened = opened or [_opened(side) for side in (old, new)]
+                (one, before), (two, after) = opened
+                yield from _batches(diff_nodes(one, before, two, after, Span(row["lo"], row["hi"])))
+
+    return compare_partition
+
+
+def _opened(side: _Side) -> tuple[NodeStore, Any]:
+    uri, options, path, order, target_bytes = side
+    storage = open_storage(uri, options)
+    return NodeStore(storage, order, target_bytes), decode(storage.read(path), path, order)
+
+
+def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    waiting: list[Row] = []
+    for row in rows:
+        waiting.append(row)
+        if len(waiting) == _BATCH:
+            yield _batch(waiting)
+            waiting = []
+    if waiting:
+        yield _batch(waiting)
+
+
+def _batch(rows: list[Row]) -> pa.RecordBatch:
+    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=_OUTPUT)

@@ -1,0 +1,166 @@
+"""Plans as data: what a job would delete, as one Parquet file that anybody can read, and that the job acts on later.
+
+Columns: ``path``, ``kind``, ``bytes``, ``modified_millis``, ``reason``. The file's metadata key
+``trinitylake.plan`` holds a JSON object: which lakehouse, which version, which boundary, when, how old.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from pipelines.files.listing import Listed, listed, split_uri
+from pipelines.files.retained import Kept
+from trinitylake_core.commit import Files, now_millis
+from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
+from trinitylake_core.storage import open_storage
+
+_METADATA: Final = b"trinitylake.plan"
+_FORMAT: Final = 1
+_ROWS: Final = 50_000
+_SCHEMA: Final = pa.schema(
+    [
+        ("path", pa.string()),
+        ("kind", pa.string()),
+        ("bytes", pa.int64()),
+        ("modified_millis", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a plan was made for.
+
+    Attributes:
+        job: ``clean`` or ``expire``.
+        root: the root URI.
+        lakehouse_id: the ID in the lakehouse definition.
+        version: the newest version then.
+        txn: the transaction that made it: the same number in another history is another version.
+        boundary: the boundary then.
+        created_at_millis: when the plan was made.
+        safety_age_seconds: how old a file had to be (``clean``).
+        oldest_version: the boundary that the plan makes (``expire``).
+        files: the number of rows.
+        bytes: the sum of their sizes.
+    """
+
+    job: str
+    root: str
+    lakehouse_id: str
+    version: int
+    txn: str
+    boundary: int
+    created_at_millis: int
+    safety_age_seconds: float
+    oldest_version: int
+    files: int
+    bytes: int
+    format: int = _FORMAT
+
+
+class PlanRow(NamedTuple):
+    """One file to delete, and why."""
+
+    file: Listed
+    reason: str
+
+
+def header(
+    job: str, files: Files, kept: Kept, total: tuple[int, int], *, age: float = 0.0, oldest_version: int = 0
+) -> Header:
+    """Return the header of a plan made now."""
+    return Header(
+        job=job,
+        root=files.storage.root,
+        lakehouse_id=kept.definition.id,
+        version=kept.newest.version,
+        txn=kept.newest.txn or "",
+        boundary=kept.boundary,
+        created_at_millis=now_millis(),
+        safety_age_seconds=age,
+        oldest_version=oldest_version,
+        files=total[0],
+        bytes=total[1],
+    )
+
+
+def write(uri: str, options: Mapping[str, Any], head: Header, rows: Iterable[PlanRow]) -> None:
+    """Write a plan; an older one of this name is replaced. One ``put``. Memory: the compressed file."""
+    above, name = split_uri(uri)
+    schema = _SCHEMA.with_metadata({_METADATA: json.dumps(asdict(head)).encode()})
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "plan.parquet"
+        with parquet.ParquetWriter(path, schema) as writer:
+            remaining = iter(rows)
+            while some := list(islice(remaining, _ROWS)):
+                writer.write_table(_table(some, schema))
+        open_storage(above, options).replace(name, path.read_bytes())
+
+
+def _table(rows: list[PlanRow], schema: pa.Schema) -> pa.Table:
+    columns = {
+        "path": [row.file.path for row in rows],
+        "kind": [row.file.kind for row in rows],
+        "bytes": [row.file.bytes for row in rows],
+        "modified_millis": [row.file.modified_millis for row in rows],
+        "reason": [row.reason for row in rows],
+    }
+    return pa.table(columns, schema=schema)
+
+
+class Plan:
+    """A plan as read back: its header, and its files."""
+
+    def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
+        above, name = split_uri(uri)
+        try:
+            data = open_storage(above, options).read(name)
+        except FileMissing:
+            raise InvalidInput(f"there is no plan at {uri}") from None
+        try:
+            self._file = parquet.ParquetFile(pa.BufferReader(data))
+            told = json.loads((self._file.schema_arrow.metadata or {})[_METADATA])
+            self.header = Header(**{each.name: told[each.name] for each in fields(Header)})
+        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+            raise InvalidInput(f"{uri} is no plan of this program: {error}") from None
+        if self.header.format != _FORMAT or self._file.metadata.num_rows != self.header.files:
+            raise InvalidInput(f"the plan {uri} is not whole, or of another release; make a new one")
+
+    def files(self) -> Iterator[Listed]:
+        """Yield the files to delete; their kind is what their name says, not what the plan says."""
+        for batch in self._file.iter_batches(_ROWS, columns=["path", "bytes", "modified_millis"]):
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield listed(*row)
+
+
+def refuse_other(head: Header, job: str, files: Files, kept: Kept) -> None:
+    """Refuse a plan of another job or lakehouse, or one made for a history that is no longer there.
+
+    Raises:
+        InvalidInput: it is a plan of another job or lakehouse.
+        PlanOutdated: the lakehouse was replaced or restored since, or its boundary was lowered.
+    """
+    if head.job != job:
+        raise InvalidInput(f"this is a plan of `{head.job}`, not of `{job}`")
+    if (head.root, head.lakehouse_id) != (files.storage.root, kept.definition.id):
+        raise InvalidInput(f"this plan was made for another lakehouse, {head.root} with ID {head.lakehouse_id}")
+    if kept.newest.version < head.version or kept.boundary < head.boundary:
+        raise PlanOutdated(
+            f"the plan was made at version {head.version}, boundary {head.boundary}, and the lakehouse is back at "
+            f"version {kept.newest.version}, boundary {kept.boundary}; make a new plan"
+        )
+    if head.version >= kept.boundary:
+        root = kept.newest if head.version == kept.newest.version else files.versions.try_root(head.version)
+        if root is None or (root.txn or "") != head.txn:
+            raise PlanOutdated(f"version {head.version} is not the one that the plan was made at; make a new plan")

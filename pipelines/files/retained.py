@@ -1,0 +1,144 @@
+"""What a lakehouse keeps: the roots that every job which deletes must start from (format, section 6).
+
+Kept are all versions from the boundary to the newest, the snapshots in the newest lakehouse definition,
+expired or not, and the saved transactions that are alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pipelines.trees.walk import FOREVER, Start
+from trinitylake_core.commit import Files, refuse_foreign
+from trinitylake_core.definitions import LakehouseDef, TransactionDef, decode_transaction
+from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidLocation, Refused
+from trinitylake_core.locations import root_path, validate_path
+from trinitylake_core.storage import Storage
+from trinitylake_core.versions import Root
+
+GUARD: Final = "maintenance.delete.enabled"
+"""Property of a lakehouse; anything but ``true`` forbids every job to delete."""
+CLOCK_SLACK_MILLIS: Final = 300_000
+"""How far the clock of a process that holds a saved transaction may lag behind ours, at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The roots of a lakehouse at one moment. ``boundary`` is read before ``newest``: nothing in between is missed."""
+
+    boundary: int
+    newest: Root
+    definition: LakehouseDef
+    snapshots: dict[str, str]
+    """Root path of every snapshot whose root lies in this lakehouse, by name."""
+
+    def starts(self, since: Kept | None = None) -> list[Start]:
+        """Return the roots to walk from; with ``since`` only those that were not kept then."""
+        first = self.boundary if since is None else max(self.boundary, since.newest.version + 1)
+        known = set() if since is None else set(since.snapshots.values())
+        versions = [Start(root_path(version), version, version) for version in range(first, self.newest.version + 1)]
+        return versions + [Start(path, FOREVER, FOREVER) for path in sorted({*self.snapshots.values()} - known)]
+
+
+def kept(files: Files) -> Kept:
+    """Return what is kept now. Four ``get`` or so; the newest root is searched anew.
+
+    Raises:
+        ReadOnly: another generation of the format wrote the lakehouse.
+        Corrupt: boundary or a snapshot's root path make no sense.
+    """
+    boundary = files.versions.boundary()
+    newest = files.newest()
+    files.saw(newest)
+    refuse_foreign(files, newest)
+    if max(boundary, newest.oldest_version) > newest.version:
+        raise Corrupt(
+            f"the boundary {max(boundary, newest.oldest_version)} lies beyond the newest version {newest.version}; "
+            "nothing was deleted",
+            path=newest.path,
+            invariant="I16",
+        )
+    definition = files.definition(newest)
+    return Kept(boundary, newest, definition, _snapshot_roots(definition))
+
+
+def _snapshot_roots(definition: LakehouseDef) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, snapshot in definition.snapshots.items():
+        if not snapshot.target_uri:
+            try:
+                found[name] = validate_path(snapshot.root_node_file_path)
+            except InvalidLocation as error:
+                raise Corrupt(f"snapshot {name!r}: {error}; nothing was deleted", invariant="I17") from None
+    return found
+
+
+def refuse_guarded(definition: LakehouseDef) -> None:
+    """Raise ``Refused`` if the owner of a lakehouse forbids deleting."""
+    value = definition.properties.get(GUARD, "true")
+    if value.strip().lower() != "true":
+        raise Refused(f"the lakehouse has the property {GUARD}={value}: nothing may be deleted from it")
+
+
+@dataclass(slots=True)
+class Saved:
+    """Saved transactions: where the live ones lead, and how many are dead."""
+
+    starts: list[Start] = field(default_factory=list)
+    paths: set[str] = field(default_factory=set)
+    """The files of live ones themselves."""
+    dead: int = 0
+
+
+def live_transactions(storage: Storage, listed: Iterable[tuple[str, int]], ttl_millis: int, now_millis: int) -> Saved:
+    """Return the saved transactions that are alive among listed (path, modified) pairs. One ``get`` each.
+
+    One that was committed or aborted since the listing is left out: whatever it became is a version by now.
+
+    Raises:
+        CorruptDefinition: a file that may be a live transaction cannot be read, so nobody knows what it needs.
+    """
+    found = Saved()
+    pairs = list(listed)
+    contents: Iterator[tuple[str, bytes | FileMissing]] = storage.read_many([path for path, _ in pairs])
+    for (path, modified), (_, data) in zip(pairs, contents, strict=True):
+        if isinstance(data, FileMissing):
+            continue
+        running = _running_root(path, data, modified, ttl_millis, now_millis)
+        if running is None:
+            found.dead += 1
+        else:
+            found.paths.add(path)
+            found.starts.append(Start(running, FOREVER, FOREVER))
+    return found
+
+
+def _running_root(path: str, data: bytes, modified: int, ttl_millis: int, now_millis: int) -> str | None:
+    """Return the running root of a transaction, or ``None`` if it is dead."""
+    try:
+        definition = decode_transaction(data, path)
+        running = validate_path(definition.running_root_node_file_path)
+    except (Corrupt, InvalidLocation) as error:
+        if modified + ttl_millis + slack(ttl_millis) < now_millis:  # whatever it was, it could not be alive
+            return None
+        raise CorruptDefinition(
+            f"saved transaction {path!r} cannot be read ({error}), and may be alive: nothing was deleted", path=path
+        ) from None
+    return running if now_millis < _dies_at(definition, ttl_millis) else None
+
+
+def _dies_at(definition: TransactionDef, ttl_millis: int) -> int:
+    expires = definition.expire_at_millis or definition.began_at_millis + ttl_millis
+    return expires + slack(max(0, expires - definition.began_at_millis))
+
+
+def slack(ttl_millis: int) -> int:
+    """Return how long after its time a transaction still counts as alive: clocks differ."""
+    return min(CLOCK_SLACK_MILLIS, ttl_millis // 2)
+
+
+def paths_of(starts: Sequence[Start]) -> set[str]:
+    """Return the paths of roots."""
+    return {start.path for start in starts}

@@ -1,0 +1,79 @@
+"""Findings: broken invariants, each once, with the versions they were seen in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipelines.trees.walk import FOREVER
+from trinitylake_core.check import Violation
+
+FINDINGS_MAX: Final = 10_000
+"""So many findings are kept; the others are counted."""
+VIOLATION: Final = ("invariant", "file", "message", "hint")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken invariant, where it was found, and in which versions; ``None``: in the lakehouse as a whole.
+
+    The versions are the first and the last that are known to reach the file. A snapshot counts as none.
+    """
+
+    invariant: str
+    file: str
+    message: str
+    hint: str
+    first_version: int | None
+    last_version: int | None
+
+
+class Found:
+    """Findings so far, each once."""
+
+    def __init__(self) -> None:
+        self._found: dict[Violation, tuple[int, int]] = {}
+        self._more = 0
+
+    def add(self, what: Violation, first: int | None, last: int | None = None) -> None:
+        """Add a finding in a version, or in several."""
+        low = FOREVER if first is None else first
+        high = -1 if first is None else first if last is None else last
+        was = self._found.get(what)
+        if was is None and len(self._found) >= FINDINGS_MAX:
+            self._more += 1
+            return
+        self._found[what] = (low, high) if was is None else (min(low, was[0]), max(high, was[1]))
+
+    def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add findings as rows."""
+        for row in rows:
+            self.add(Violation(*(row[name] for name in VIOLATION)), row["first"], row["last"])
+
+    def forget_below(self, boundary: int) -> None:
+        """Forget what concerns only versions below the boundary."""
+        self._found = {what: where for what, where in self._found.items() if not 0 <= where[1] < boundary}
+
+    def findings(self) -> tuple[list[Finding], int]:
+        """Return the findings in a fixed order, and how many more there were."""
+        found = [
+            Finding(
+                what.invariant, what.file, what.message, what.hint,
+                None if low >= FOREVER else low, None if high < 0 else min(high, low) if low >= FOREVER else high,
+            )
+            for what, (low, high) in self._found.items()
+        ]  # fmt: skip
+        found = [_without_forever(each) for each in found]
+        return sorted(found, key=lambda each: (int(each.invariant[1:] or 0), each.file, each.message)), self._more
+
+
+def _without_forever(finding: Finding) -> Finding:
+    if finding.last_version is None or finding.last_version < FOREVER:
+        return finding
+    return Finding(finding.invariant, finding.file, finding.message, finding.hint, finding.first_version, None)
+
+
+def found_row(what: Violation, first: int, last: int) -> dict[str, Any]:
+    """Return a finding as a row."""
+    return {**{name: getattr(what, name) for name in VIOLATION}, "first": first, "last": last}

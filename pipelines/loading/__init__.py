@@ -1,0 +1,1 @@
+"""Bulk load: sorting, cutting and building what was read, in this process or on Spark."""

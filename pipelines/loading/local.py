@@ -1,0 +1,83 @@
+"""A load in this process: what is loaded is in memory, what is there already passes by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+
+from pipelines.job import Progress
+from pipelines.loading.model import (
+    REFUSE,
+    SKIP,
+    Built,
+    Counts,
+    New,
+    Row,
+    Target,
+    objects_in,
+    packed,
+    refuse_homeless,
+    refuse_there,
+    refuse_twice,
+)
+from pipelines.source.lines import Place, blocks
+from trinitylake_core.node import Node
+from trinitylake_core.nodestore import NodeStore
+from trinitylake_core.storage import Storage
+from trinitylake_core.tree import scan
+
+
+class LocalLoad:
+    """The state of one load."""
+
+    def __init__(self, source: Storage, target: Target, base: Node, progress: Progress) -> None:
+        self._source = source
+        self._target = target
+        self._base = base
+        self._progress = progress
+        self._new: dict[str, New] = {}
+
+    def read(self, files: Sequence[tuple[str, int]]) -> int:
+        """Read all objects in files, given by name and size; return how many there are."""
+        for done, block in enumerate(blocks(files)):
+            self._progress("read", done, None)
+            for each in objects_in(self._source, block, self._target.codec):
+                known = self._new.setdefault(each.key, each)
+                if known is not each:
+                    refuse_twice(self._source, self._target.codec, each.key, (known.place, each.place))
+        return len(self._new)
+
+    def compare(self, existing: str) -> Counts:
+        """Compare with what is there, and decide what to load. One ``get`` a node."""
+        homes = {each.home for each in self._new.values() if each.home is not None} - self._new.keys()
+        there: list[tuple[str, Place]] = []
+        for key, _ in self._old():
+            homes.discard(key)
+            if key in self._new:
+                there.append((key, self._new[key].place))
+        if homes:
+            refuse_homeless(self._target.codec, sorted(homes))
+        if there and existing == REFUSE:
+            refuse_there(self._source, self._target.codec, there, len(there))
+        if existing == SKIP:
+            for key, _ in there:
+                del self._new[key]
+            return Counts(len(self._new), 0, len(there))
+        return Counts(len(self._new) - len(there), len(there), 0)
+
+    def build(self) -> Sequence[Built]:
+        """Write the definitions and one tree. One ``get`` a node that is there, one ``put`` a file."""
+        new = (Row(key, None, self._new[key].data) for key in sorted(self._new))
+        old = (Row(key, path, None) for key, path in self._old() if key not in self._new)
+        self._progress("build", 0, None)
+        built = packed(self._target, merge(new, old, key=lambda row: row.key))
+        return [] if built is None else [built]
+
+    def _old(self) -> Iterator[tuple[str, str]]:
+        store = NodeStore(self._target.storage, self._target.order, self._target.target_bytes)
+        for keys, values in scan(store, self._base):
+            yield from zip(keys, values, strict=True)
+
+    def release(self) -> None:
+        """Forget what was read."""
+        self._new.clear()

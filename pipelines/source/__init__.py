@@ -1,0 +1,1 @@
+"""Reading what is to be loaded or applied: text files, entries, column types."""

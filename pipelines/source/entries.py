@@ -1,0 +1,126 @@
+"""Entries: changes of objects as people write them, each the name of a method of ``Transaction`` and its arguments.
+
+create_table:
+  namespace: sales
+  name: orders
+  schema:
+    - {name: id, type: bigint, nullable: false}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipelines.source.columns import schema_of, unknown
+from trinitylake_core.errors import InvalidInput
+
+_TEXT: Final = "text"
+_FLAG: Final = "true or false"
+_MAPPING: Final = "a mapping"
+_LIST: Final = "a list"
+_SCHEMA: Final = "a schema"
+_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    _TEXT: lambda value: isinstance(value, str),
+    _FLAG: lambda value: isinstance(value, bool),
+    _MAPPING: lambda value: isinstance(value, Mapping),
+    _LIST: lambda value: isinstance(value, list),
+    _SCHEMA: lambda value: isinstance(value, list | Mapping),
+}
+_OBJECT: Final = {"namespace": _TEXT, "name": _TEXT}
+_TABLE: Final = _OBJECT | {
+    "schema": _SCHEMA,
+    "table_format": _TEXT,
+    "table_type": _TEXT,
+    "primary_keys": _LIST,
+    "distribution_keys": _LIST,
+    "sort_keys": _LIST,
+    "unique_columns": _LIST,
+    "format_properties": _MAPPING,
+    "properties": _MAPPING,
+}
+_VIEW: Final = _OBJECT | {
+    "sql": _TEXT,
+    "dialect": _TEXT,
+    "sql_representations": _LIST,
+    "schema": _SCHEMA,
+    "schema_binding": _FLAG,
+    "referenced_object_full_names": _LIST,
+    "properties": _MAPPING,
+}
+ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "create_namespace": {"namespace": _TEXT, "properties": _MAPPING},
+    "alter_namespace": {"namespace": _TEXT, "properties": _MAPPING},
+    "drop_namespace": {"namespace": _TEXT, "cascade": _FLAG},
+    "create_table": _TABLE,
+    "alter_table": _TABLE,
+    "drop_table": _OBJECT,
+    "create_view": _VIEW,
+    "replace_view": _VIEW,
+    "drop_view": _OBJECT,
+}
+"""What an entry may be, and its arguments with what each must be."""
+_REQUIRED: Final = ("namespace", "name")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One change: where it is written, the method of ``Transaction``, and its arguments."""
+
+    where: str
+    action: str
+    arguments: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        name = self.arguments.get("name")
+        namespace = self.arguments["namespace"]
+        return f"{self.where} ({self.action} {namespace if name is None else f'{namespace}.{name}'})"
+
+    def names(self) -> list[str]:
+        """Return the names of what it changes: a namespace, or a namespace and what is in it."""
+        return [self.arguments[name] for name in _REQUIRED if name in self.arguments]
+
+    def definition(self) -> dict[str, Any]:
+        """Return the other arguments as ``Transaction`` takes them. Raises ``InvalidInput`` for what is no schema."""
+        found = {name: value for name, value in self.arguments.items() if name not in _REQUIRED}
+        if "schema" in found:
+            found["schema"] = schema_of(found["schema"])
+        if "referenced_object_full_names" in found:
+            names = found["referenced_object_full_names"]
+            found["referenced_object_full_names"] = [tuple(n) if isinstance(n, list) else n for n in names]
+        return found
+
+
+def entry_of(where: str, value: Any) -> Entry:
+    """Return the entry that a value means; ``where`` it is written goes into errors.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not isinstance(value, Mapping) or len(value) != 1:
+        raise InvalidInput(
+            f"{where} must be one action with its arguments, such as create_namespace: {{namespace: sales}}"
+        )
+    action, arguments = next(iter(value.items()))
+    if action not in ACTIONS:
+        raise InvalidInput(f"{where}: {unknown('action', str(action), list(ACTIONS))}")
+    written, where, known = where, f"{where} ({action})", ACTIONS[action]
+    if isinstance(arguments, str) and "name" not in known:
+        arguments = {"namespace": arguments}
+    if not isinstance(arguments, Mapping):
+        raise InvalidInput(f"{where} needs its arguments as a mapping; it takes {', '.join(known)}")
+    _check_arguments(where, arguments, known)
+    return Entry(written, action, {key: each for key, each in arguments.items() if each is not None})
+
+
+def _check_arguments(where: str, arguments: Mapping[Any, Any], known: Mapping[str, str]) -> None:
+    for name, value in arguments.items():
+        if name not in known:
+            raise InvalidInput(f"{where}: {unknown('field', str(name), list(known))}")
+        if value is not None and not _CHECKS[known[name]](value):
+            quotes = " (put it in quotes)" if known[name] == _TEXT and not isinstance(value, list | Mapping) else ""
+            raise InvalidInput(f"{where}: {name} must be {known[name]}, not {value!r}{quotes}")
+    for name in _REQUIRED:
+        if name in known and arguments.get(name) is None:
+            raise InvalidInput(f"{where}: {name} is missing")

@@ -1,0 +1,122 @@
+"""The lines of text files of any size, in blocks that tasks read alone, each line in exactly one of them."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pipelines.files.listing import split_uri
+from trinitylake_core.errors import FileMissing, InvalidInput
+from trinitylake_core.storage import Storage, open_storage
+
+BLOCK_BYTES: Final = 8 << 20
+LINE_MAX_BYTES: Final = 16 << 20
+_STEP_BYTES: Final = 256 << 10
+_PACKED: Final = ".gz"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of a file, in bytes: the lines that begin in it. A compressed file is one block."""
+
+    file: str
+    begin: int
+    end: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a line begins: its file, and how many bytes lie before it there."""
+
+    file: str
+    offset: int
+
+
+def text_files(uri: str, options: Mapping[str, Any], suffixes: Sequence[str]) -> tuple[Storage, list[tuple[str, int]]]:
+    """Return the storage, and names and sizes of the files: the one at ``uri``, or those of a directory.
+
+    A directory counts with all below it. One ``head``, or a listing.
+
+    Raises:
+        InvalidInput: there is no file with one of the suffixes.
+    """
+    endings = tuple(f"{suffix}{packed}" for suffix in suffixes for packed in ("", _PACKED))
+    uri = uri if "://" in uri else Path(uri).absolute().as_uri()
+    if uri.endswith(endings):
+        above, name = split_uri(uri)
+        storage = open_storage(above, options)
+        try:
+            return storage, [(name, storage.info(name).size)]
+        except FileMissing:
+            raise InvalidInput(f"there is no file {uri}") from None
+    storage = open_storage(uri, options)
+    found = sorted((info.path, info.size) for info in storage.list() if info.path.endswith(endings))
+    if not found:
+        raise InvalidInput(f"there is nothing to read at {storage.root}: no {', '.join(endings)}")
+    return storage, found
+
+
+def blocks(files: Sequence[tuple[str, int]], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Yield files, by name and size, in blocks."""
+    for file, size in files:
+        step = max(1, size) if file.endswith(_PACKED) else block_bytes
+        for begin in range(0, size, step):
+            yield Block(file, begin, min(begin + step, size), size)
+
+
+def lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:
+    """Yield the lines that begin in a block, without those that are empty. One ``get``, or a few where it ends.
+
+    Raises:
+        InvalidInput: a line is too long, or the file is not what its name says.
+        FileMissing, StorageError.
+    """
+    data, offset = _unpacked(storage, block) if block.file.endswith(_PACKED) else _whole_lines(storage, block)
+    if offset == 0:
+        data = data.removeprefix(_BYTE_ORDER_MARK)
+    for line in data.split(b"\n"):
+        if line.strip():
+            yield Place(block.file, offset), line
+        offset += len(line) + 1
+
+
+def _whole_lines(storage: Storage, block: Block) -> tuple[bytes, int]:
+    """Return the lines that begin in a block, the last one to its end, and where the first begins."""
+    before = min(1, block.begin)  # a line begins behind the end of another one
+    data = storage.read_range(block.file, block.begin - before, block.end)
+    start = data.find(b"\n") + 1 if before else 0
+    if (before and not start) or start == len(data):
+        return b"", block.end
+    parts, end = [data[start:]], block.end
+    while not parts[-1].endswith(b"\n") and end < block.size:
+        more = storage.read_range(block.file, end, end + _STEP_BYTES)
+        stop = more.find(b"\n") + 1
+        parts.append(more[:stop] if stop else more)
+        end += _STEP_BYTES
+        if end - block.end > LINE_MAX_BYTES:
+            raise InvalidInput(f"{block.file} holds a line of more than {LINE_MAX_BYTES >> 20} MiB: no JSON Lines")
+    return b"".join(parts), block.begin - before + start
+
+
+def _unpacked(storage: Storage, block: Block) -> tuple[bytes, int]:
+    try:
+        return gzip.decompress(storage.read(block.file)), 0
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidInput(f"{block.file} is no gzip file, or cut short: {error}") from None
+
+
+def in_words(storage: Storage, place: Place) -> str:
+    """Return a place as people look for it: file and line. Reads the file up to there."""
+    if place.file.endswith(_PACKED):
+        before = gzip.decompress(storage.read(place.file))[: place.offset].count(b"\n")
+    else:
+        steps = range(0, place.offset, BLOCK_BYTES)
+        parts = (storage.read_range(place.file, at, min(at + BLOCK_BYTES, place.offset)) for at in steps)
+        before = sum(part.count(b"\n") for part in parts)
+    return f"{place.file}, line {before + 1}"

@@ -1,0 +1,1 @@
+"""Working over the trees of versions: walking, flushing subtrees, digests."""

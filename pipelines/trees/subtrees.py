@@ -1,0 +1,188 @@
+"""Flushing subtrees in Spark tasks: what a compaction's driver sends out and gets back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from pipelines.session import session_parallelism, ship_packages
+from pipelines.tasks import own_errors
+from trinitylake_core.node import Node
+from trinitylake_core.nodefile import decode, encode
+from trinitylake_core.nodestore import NodeStore, NodeWriter
+from trinitylake_core.rewrite import Rewriter
+from trinitylake_core.storage import open_storage
+from trinitylake_core.subtree import Ref, dirty_children
+
+if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
+    from pyspark.sql import SparkSession
+
+WANTED: Final = 64
+"""Dirty subtrees that keep a small cluster busy; the planner opens no more nodes than it takes to find them."""
+_TASKS_PER_CORE: Final = 3
+_TASK_CACHE_BYTES: Final = 32 << 20
+_INPUT: Final = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("subtree", pa.int32()),
+        ("path", pa.string()),
+        ("height", pa.int32()),
+        ("pending", pa.binary()),
+    ]
+)
+_OUTPUT: Final = pa.schema(
+    [
+        ("subtree", pa.int32()),
+        ("path", pa.string()),
+        ("inline", pa.binary()),
+        ("height", pa.int32()),
+        ("keys", pa.int64()),
+        ("messages", pa.int64()),
+        ("nodes_read", pa.int64()),
+        ("nodes_written", pa.int64()),
+        ("bytes_read", pa.int64()),
+        ("bytes_written", pa.int64()),
+        ("proved", pa.bool_()),
+    ]
+)
+_OUTPUT_DDL: Final = (
+    "subtree int, path string, inline binary, height int, keys bigint, messages bigint, nodes_read bigint, "
+    "nodes_written bigint, bytes_read bigint, bytes_written bigint, proved boolean"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Flushed:
+    """What a task made of one subtree: a file, or its root node where that is underfull and will be merged."""
+
+    root: Ref | Node
+    nodes_read: int
+    nodes_written: int
+    bytes_read: int
+    bytes_written: int
+    proved: bool
+
+
+def expected_nodes(ref: Ref, order: int) -> int:
+    """Return about how many nodes a full flush of a subtree rewrites: those its messages hit by chance."""
+    messages = ref.weight()
+    leaves = max(1, (ref.keys or messages) // max(1, order * 2 // 3))
+    total, width = 0.0, float(leaves)
+    for _ in range(ref.height + 1):
+        total += width * (1 - (1 - 1 / width) ** min(messages, 1 << 30)) if width > 1 else 1
+        width = max(1.0, width / (order * 2 / 3))
+    return max(1, round(total))
+
+
+def assigned(weights: list[int], tasks: int) -> list[int]:
+    """Return a task for each weight, so that tasks are about as heavy as one another: heaviest first."""
+    load = [0] * tasks
+    task_of = [0] * len(weights)
+    for index in sorted(range(len(weights)), key=lambda i: -weights[i]):
+        task = load.index(min(load))
+        load[task] += weights[index] + 1
+        task_of[index] = task
+    return task_of
+
+
+def flush_all(
+    spark: SparkSession,
+    store: NodeStore,
+    frontier: list[Ref],
+    stamp: int,
+    tasks: int | None,
+    progress: Callable[[str, int, int | None], None],
+) -> list[Flushed]:
+    """Flush subtrees on Spark and return the results in the order of ``frontier``."""
+    ship_packages(spark)
+    count = min(len(frontier), tasks or _TASKS_PER_CORE * session_parallelism(spark))
+    progress("flush subtrees", 0, len(frontier))
+    tasks_of = assigned([ref.weight() for ref in frontier], count)
+    frame = spark.createDataFrame(_input(frontier, tasks_of, store.order))
+    root, options = store.storage.spec()
+    work = _task(root, dict(options), store.order, store.target_bytes, stamp)
+    with own_errors():
+        rows = frame.repartitionById(count, "task").mapInArrow(work, _OUTPUT_DDL).toArrow().to_pylist()
+    progress("flush subtrees", len(rows), len(frontier))
+    by_subtree = {row["subtree"]: row for row in rows}
+    return [_result(by_subtree[index], store.order) for index in range(len(frontier))]
+
+
+def _input(frontier: list[Ref], task_of: list[int], order: int) -> pa.Table:
+    """Return a row a subtree, its messages as a node file: as lists Spark would copy them text by text, three times."""
+    rows = [
+        {
+            "task": task_of[index],
+            "subtree": index,
+            "path": ref.path,
+            "height": ref.height,
+            "pending": bytes(encode(Node(buffer=ref.pending), order)),
+        }
+        for index, ref in enumerate(frontier)
+    ]
+    return pa.Table.from_pylist(rows, schema=_INPUT)
+
+
+def _task(
+    root: str, options: Mapping[str, Any], order: int, target_bytes: int, stamp: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def flush_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = open_storage(root, options)
+        rows = []
+        for batch in batches:
+            for row in batch.to_pylist():
+                store = NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES)
+                rows.append(flush_subtree(store, row, stamp))
+        storage.barrier()
+        yield pa.RecordBatch.from_pylist(rows, schema=_OUTPUT)
+
+    return flush_partition
+
+
+def flush_subtree(store: NodeStore, row: Mapping[str, Any], stamp: int) -> dict[str, Any]:
+    """Flush one subtree, prove it, and write its nodes, not yet durably; an underfull root comes back inline."""
+    writer = NodeWriter(store)
+    rewriter = Rewriter(writer, stamp, prove=True)
+    pending = decode(row["pending"], "the messages for a task", store.order).buffer
+    ref = Ref(row["height"], path=row["path"], pending=pending)
+    rewriter.count_pending(ref.pending)
+    root = handed_back(rewriter, writer, rewriter.flush(ref, dirty_children))
+    return {
+        "subtree": row["subtree"],
+        **root,
+        "nodes_read": store.counts.nodes_read,
+        "nodes_written": len(writer.written),
+        "bytes_read": store.counts.bytes_read,
+        "bytes_written": writer.bytes_written,
+        "proved": rewriter.proved(),
+    }
+
+
+def handed_back(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[str, Any]:
+    """Write a subtree, not yet durably, and return what a driver needs to join it; an underfull root as its bytes."""
+    rewriter.open(tree)
+    inline = None
+    if tree.work is not None and len(tree.work.keys) < writer.min_keys:
+        node = rewriter.node_of(tree)
+        inline = bytes(encode(node, writer.order))
+        keys, messages = node.subtree_keys, node.subtree_messages
+    else:
+        rewriter.seal(tree)
+        keys, messages = tree.keys, tree.messages
+    writer.flush()
+    return {"path": tree.path, "inline": inline, "height": tree.height, "keys": keys, "messages": messages}
+
+
+def root_of(row: Mapping[str, Any], order: int) -> Ref | Node:
+    """Return the subtree that :func:`handed_back` wrote: a file, or its underfull root."""
+    if row["inline"] is None:
+        return Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"])
+    return decode(row["inline"], "a node returned by a task", order)
+
+
+def _result(row: Mapping[str, Any], order: int) -> Flushed:
+    counts = {name: row[name] for name in ("nodes_read", "nodes_written", "bytes_read", "bytes_written")}
+    return Flushed(root_of(row, order), **counts, proved=row["proved"])
