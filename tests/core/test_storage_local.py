@@ -26,7 +26,7 @@ from trinitylake_core.errors import (
     StorageError,
     UnsafeStorage,
 )
-from trinitylake_core.storage import Storage, durability, local, normalise_root, open_storage, probe
+from trinitylake_core.storage import Storage, durability, filelock, local, normalise_root, open_storage, probe
 from trinitylake_core.storage.failures import sanitise
 
 
@@ -104,7 +104,9 @@ class TestMemoryStorage(StorageSuite):
 
         return lambda path: fsspec.filesystem("memory").cat_file(place[0] + path)
 
-    test_one_of_many_processes_wins = None  # type: ignore[assignment]  # processes do not share this memory
+    # processes do not share this memory
+    test_one_of_many_processes_wins = None  # type: ignore[assignment]
+    test_no_increment_is_lost_between_processes = None  # type: ignore[assignment]
 
 
 # Roots.
@@ -194,6 +196,99 @@ def test_a_file_system_without_a_known_lock_is_read_only(tmp_path: Path) -> None
         storage.prove_exclusive_create("file", b"x")
     open_storage(f"local://{tmp_path}", {"exclusive_create": "trusted"}).create("root", b"y")
     assert b"y" == (tmp_path / "root").read_bytes()
+
+
+# The lock of compare-and-set.
+
+
+def _hold_lock(directory: str, held: Any) -> None:
+    with filelock.locked(f"{directory}/{filelock.LOCK_FILE}"):
+        held.send(None)
+        time.sleep(60)
+
+
+@pytest.mark.parametrize("signal_sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_lock_dies_with_its_process_and_never_before(
+    storage: Storage, directory: Path, monkeypatch: pytest.MonkeyPatch, signal_sent: signal.Signals
+) -> None:
+    """A killed holder keeps nobody out; a stopped one does, and the wait for it ends with a clear error."""
+    monkeypatch.setattr(filelock, "_PATIENCE_SECONDS", 0.02)
+    directory.mkdir()
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("spawn").Process(target=_hold_lock, args=(str(directory), theirs))
+    child.start()
+    assert ours.poll(30)
+    os.kill(child.pid or 0, signal_sent)
+    try:
+        if signal_sent == signal.SIGKILL:
+            child.join(10)
+            assert storage.compare_and_set("file", b"x", storage.read_tagged("file")) is not None
+        else:
+            with pytest.raises(StorageError, match=r"another process holds the lock .*/_tmp-lock$"):
+                storage.compare_and_set("file", b"x", storage.read_tagged("file"))
+            assert not (directory / "file").exists()
+    finally:
+        child.kill()
+        child.join()
+        for end in (ours, theirs):
+            end.close()
+
+
+def test_a_removed_lock_file_is_made_again(storage: Storage, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who locked a file that is gone has locked nothing, and begins again."""
+    state = storage.compare_and_set("file", b"1", storage.read_tagged("file"))
+    assert state is not None
+    real = filelock._try
+    removed: list[str] = []
+
+    def remove_first(descriptor: int, path: str) -> bool:
+        if not removed:
+            Path(path).unlink()
+            removed.append(path)
+        return real(descriptor, path)
+
+    monkeypatch.setattr(filelock, "_try", remove_first)
+    assert storage.compare_and_set("file", b"2", state) is not None
+    assert removed == [str(directory / filelock.LOCK_FILE)]
+    assert (directory / filelock.LOCK_FILE).exists()
+
+
+def test_a_file_system_that_ignores_locks_is_found_out(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that has none says so."""
+    monkeypatch.setattr(filelock.fcntl, "flock", lambda descriptor, how: None)
+    with pytest.raises(UnsafeStorage, match="ignores locks"):
+        storage.prove_compare_and_set("file", b"x")
+
+    def unsupported(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(filelock.fcntl, "flock", unsupported)
+    with pytest.raises(UnsafeStorage, match="has no locks"):
+        storage.compare_and_set("file", b"x", storage.read_tagged("file"))
+
+
+def test_the_lock_is_no_file_of_the_lakehouse(storage: Storage, directory: Path) -> None:
+    """It is not listed, makes nothing exist, and is not swept."""
+    storage.prove_compare_and_set("file", b"x")
+    assert [filelock.LOCK_FILE] == [path.name for path in directory.iterdir()]
+    assert ([], [], False) == (list(storage.list()), list(storage.list_dirs()[1]), storage.exists())
+    assert 0 == storage.sweep_temporary(older_than_seconds=-1)
+    assert (directory / filelock.LOCK_FILE).exists()
+
+
+def test_other_file_systems_refuse_to_compare_and_set(tmp_path: Path) -> None:
+    """Reading, then writing, is no such operation, and it is all that fsspec has."""
+    (tmp_path / "file").write_bytes(b"x")
+    storage = open_storage(f"local://{tmp_path}", {"exclusive_create": "trusted"})
+    state = storage.read_tagged("file")
+    assert b"x" == state.data
+    for refused in (
+        lambda: storage.compare_and_set("file", b"y", state),
+        lambda: storage.prove_compare_and_set("file", b"x"),
+    ):
+        with pytest.raises(UnsafeStorage, match="cannot be compared and set"):
+            refused()
+    assert b"x" == (tmp_path / "file").read_bytes()
 
 
 # Temporary files.
@@ -363,6 +458,12 @@ def test_a_replace_is_durable_unless_told_otherwise(storage: Storage, order: _Or
     assert ["sync TEMP", "replace boundary", "sync ."] == order.events
     storage.replace("hint", b"1", durable=False)
     assert ["replace hint"] == order.events[3:]
+
+
+def test_a_compare_and_set_is_durable(storage: Storage, order: _Order) -> None:
+    """The boundary reaches the disk before anything below it is deleted."""
+    assert storage.compare_and_set("boundary", b"1", storage.read_tagged("boundary")) is not None
+    assert ["sync TEMP", "replace boundary", "sync ."] == order.events
 
 
 def test_a_failed_sync_poisons_the_handle(storage: Storage, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from tests.support.faults import FaultPlan, attach
+from tests.support.moto_s3 import IGNORES_IF_MATCH
 from tests.support.s3_servers import SECRET, S3Server, free_port
 from tests.support.storage_suite import Place, StorageSuite
 from trinitylake_core.errors import (
@@ -20,8 +21,8 @@ from trinitylake_core.errors import (
     UnsafeStorage,
 )
 from trinitylake_core.storage import Storage, open_storage, probe
-from trinitylake_core.storage.failures import TransientError
-from trinitylake_core.storage.s3_errors import map_error
+from trinitylake_core.storage.failures import Outdated, TransientError
+from trinitylake_core.storage.s3_errors import map_error, refused_swap
 
 pytestmark = pytest.mark.s3
 
@@ -158,6 +159,64 @@ def test_the_doctor_names_what_is_wrong_with_such_a_store(rclone_server: S3Serve
     assert "concurrent commits would overwrite each other" in results["exclusive creation"].detail
     for name in ("write and read", "missing file", "replace", "list", "clock", "delete", "clean up"):
         assert results[name].ok, results[name]
+
+
+def test_a_store_that_ignores_compare_and_set_is_found_out(moto_server: S3Server) -> None:
+    """It may honour exclusive creation all the same. The proof fails, again and again, and harms nothing."""
+    storage = open_storage(f"{moto_server.new_root()}{IGNORES_IF_MATCH}/", moto_server.options)
+    storage.create("immutable", b"data")
+    storage.prove_exclusive_create("immutable", b"data")
+    for _ in range(2):
+        with pytest.raises(UnsafeStorage, match="ignores compare-and-set"):
+            storage.prove_compare_and_set("immutable", b"data")
+    assert b"data" == storage.read("immutable")
+
+
+def test_the_doctor_tells_a_store_that_ignores_compare_and_set(moto_server: S3Server) -> None:
+    """Everything else works."""
+    root = f"{moto_server.new_root()}{IGNORES_IF_MATCH}/"
+    failed = [result for result in probe(root, moto_server.options) if not result.ok]
+    assert ["compare and set"] == [result.name for result in failed]
+    assert "two expirations at a time" in failed[0].detail
+
+
+def test_the_proof_of_compare_and_set_is_made_once_a_process_and_root(moto_server: S3Server) -> None:
+    """A second handle of the same root trusts the first one's proof; another root does not."""
+    root = moto_server.new_root()
+    counts = []
+    for place in (root, root, moto_server.new_root()):
+        storage = open_storage(place, moto_server.options)
+        storage.replace("immutable", b"x")
+        storage.prove_compare_and_set("immutable", b"x")
+        counts.append(storage.counts.put - 1)
+    assert [1, 0, 1] == counts
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "mapped"),
+    [
+        (412, "PreconditionFailed", Outdated),
+        (404, "NoSuchKey", Outdated),
+        (409, "ConditionalRequestConflict", TransientError),
+        (501, "NotImplemented", UnsafeStorage),
+        (404, "NoSuchBucket", type(None)),
+        (403, "AccessDenied", type(None)),
+        (503, "SlowDown", type(None)),
+    ],
+)
+def test_refused_preconditions_are_told_from_failures(status: int, code: str, mapped: type[Any]) -> None:
+    """What is no answer to the precondition is mapped like that of every other request."""
+
+    class Answered(Exception):
+        response: ClassVar[dict[str, Any]] = {
+            "Error": {"Code": code},
+            "ResponseMetadata": {"HTTPStatusCode": status},
+        }
+
+    refused = refused_swap("s3://bucket/file", Answered())
+    assert mapped is type(refused)
+    assert not isinstance(refused, TransientError) or refused.undone
+    assert refused_swap("s3://bucket/file", ConnectionError()) is None
 
 
 def test_the_proof_is_made_once_a_process_and_root(moto_server: S3Server) -> None:

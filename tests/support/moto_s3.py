@@ -1,6 +1,7 @@
-"""moto's S3 server with two things on top: exclusive creation that is atomic, and a way behind the API's back.
+"""moto's S3 server with three things on top: preconditions that are atomic, keys that ignore them, a back door.
 
 moto looks whether an object exists and then writes it, in threads; S3 decides in one step, and so does this server.
+Under a prefix that holds ``ignores-if-match`` it is a store that knows exclusive creation and no compare-and-set.
 ``GET /_raw/<bucket>/<prefix>`` answers with every object below a prefix, ``PUT`` makes them exactly what was sent;
 both are pickled dicts, for tests that put a lakehouse back hundreds of times.
 """
@@ -18,10 +19,13 @@ from moto.s3.models import s3_backends
 from moto.s3.responses import S3Response
 
 RAW: Final = "/_raw/"
+IGNORES_IF_MATCH: Final = "ignores-if-match"
 _lock = threading.RLock()
 
 
 def _put_object(response: S3Response, put: Callable[[S3Response], Any] = S3Response.put_object) -> Any:
+    if IGNORES_IF_MATCH in response.path:
+        response.headers = {name: value for name, value in response.headers.items() if name.lower() != "if-match"}
     with _lock:
         return put(response)
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.faults import FaultPlan, attach, detach
 from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidLocation, StorageError
-from trinitylake_core.storage import Storage, open_storage, probe
+from trinitylake_core.storage import Storage, Tagged, open_storage, probe
 
 Place = tuple[str, dict[str, Any]]
 RACERS = 8
@@ -46,6 +46,15 @@ def race_rounds(place: Place, racer: int, starts_at: float) -> list[bool]:
 def content_of(racer: int) -> bytes:
     """Return what racer number ``racer`` writes: long enough that half of it would be noticed."""
     return b"%d" % racer * 50_000
+
+
+def count_up(place: Place, rounds: int) -> None:
+    """Add one to a counter, ``rounds`` times, by compare-and-set."""
+    storage = open_storage(*place)
+    while rounds:
+        state = storage.read_tagged("counter")
+        if storage.compare_and_set("counter", b"%d" % (int(state.data or 0) + 1), state) is not None:
+            rounds -= 1
 
 
 def read_in_child(storage: Storage, path: str, answer: Any) -> None:
@@ -152,6 +161,8 @@ class StorageSuite:
             lambda: storage.read_range(path, 0, 1),
             lambda: storage.create(path, b""),
             lambda: storage.replace(path, b""),
+            lambda: storage.read_tagged(path),
+            lambda: storage.compare_and_set(path, b"", Tagged(None)),
             lambda: storage.write_many([(path, b"")]),
             lambda: storage.delete_many([path]),
             lambda: storage.info(path),
@@ -245,8 +256,10 @@ class StorageSuite:
             storage.barrier()
             storage.create(f"{prefix}/root", b"root")
             storage.replace(f"{prefix}/hint", b"7")
+            seen = storage.read_tagged(f"{prefix}/boundary")
+            assert storage.compare_and_set(f"{prefix}/boundary", b"7", seen) is not None
             assert b"root" == storage.read(f"{prefix}/root")
-            assert 4 == len(list(storage.list(f"{prefix}/")))
+            assert 5 == len(list(storage.list(f"{prefix}/")))
             assert 4 == storage.info(f"{prefix}/root").size
             result = storage.delete_many([f"{prefix}/a"])
             assert [f"{prefix}/a"] == result.deleted + result.missing
@@ -268,6 +281,7 @@ class StorageSuite:
             lambda: list(storage.read_many(["file"])),
             lambda: storage.write_many([("other", b"")]),
             lambda: storage.replace("hint", b""),
+            lambda: storage.read_tagged("file"),
             lambda: list(storage.list()),
             storage.list_dirs,
             lambda: storage.info("file"),
@@ -316,6 +330,101 @@ class StorageSuite:
                 stop.set()
             for reader in readers:
                 assert reader.result() <= set(contents)
+
+    # Comparing and setting.
+
+    def test_compare_and_set_replaces_what_was_read(self, storage: Storage, get_raw: Callable[[str], bytes]) -> None:
+        """From no file on, each state is the expectation of the next; one request each."""
+        before = storage.counts.snapshot()
+        state = storage.read_tagged("_oldest_version.txt")
+        assert state.data is None
+        for data in (b"1", b"22", b""):
+            following = storage.compare_and_set("_oldest_version.txt", data, state)
+            assert following is not None
+            assert data == following.data == get_raw("_oldest_version.txt")
+            state = following
+        assert state == storage.read_tagged("_oldest_version.txt")
+        assert ["_oldest_version.txt"] == [info.path for info in storage.list()]
+        spent = (storage.counts - before).as_dict()
+        assert (3, 2) == (spent["put"], spent["get"])
+
+    def test_an_outdated_compare_and_set_changes_nothing(
+        self, storage: Storage, put_raw: Callable[[str, bytes], None], get_raw: Callable[[str], bytes]
+    ) -> None:
+        """Neither where another file stands, nor where there is one, nor where there is none any more."""
+        absent = storage.read_tagged("file")
+        put_raw("file", b"theirs")
+        assert storage.compare_and_set("file", b"ours", absent) is None
+        seen = storage.read_tagged("file")
+        put_raw("file", b"changed")
+        assert storage.compare_and_set("file", b"ours", seen) is None
+        assert b"changed" == get_raw("file")
+        current = storage.read_tagged("file")
+        storage.delete_many(["file"])
+        assert storage.compare_and_set("file", b"ours", current) is None
+        assert [] == list(storage.list())
+
+    def test_one_of_many_compare_and_sets_wins(self, place: Place, get_raw: Callable[[str], bytes]) -> None:
+        """Racers that expect the same have one winner, round after round."""
+        storages = [open_storage(*place) for _ in range(RACERS)]
+        state = storages[0].read_tagged("mutable")
+
+        def swap(storage: Storage, racer: int, expected: Tagged) -> Tagged | None:
+            return storage.compare_and_set("mutable", content_of(racer), expected)
+
+        with ThreadPoolExecutor(RACERS) as pool:
+            list(pool.map(Storage.exists, storages))  # connected before the start
+            for number in range(5):
+                racers = [number * RACERS + racer for racer in range(RACERS)]
+                left = [each for each in pool.map(swap, storages, racers, [state] * RACERS) if each is not None]
+                assert 1 == len(left)
+                state = left[0]
+                assert state.data == get_raw("mutable")
+
+    def test_no_increment_is_lost_between_processes(self, place: Place, get_raw: Callable[[str], bytes]) -> None:
+        """A counter that several processes increase by compare-and-set counts them all."""
+        with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+            list(pool.map(count_up, [place] * PROCESSES, [ROUNDS] * PROCESSES))
+        assert b"%d" % (PROCESSES * ROUNDS) == get_raw("counter")
+
+    @pytest.mark.parametrize("mode", ["fail", "lose"])
+    def test_a_failed_compare_and_set_is_settled_by_reading_back(self, storage: Storage, mode: Any) -> None:
+        """After a lost answer, finding our own content is success; finding the old one means another try."""
+        state = storage.compare_and_set("file", b"old", storage.read_tagged("file"))
+        assert state is not None
+        plan = attach(storage, FaultPlan(mode, at=1, kinds={"put"}))
+        done = storage.compare_and_set("file", b"ours", state)
+        assert done is not None
+        assert (2 if mode == "fail" else 1) == plan.count
+        assert done == storage.read_tagged("file")
+
+    def test_a_lost_compare_and_set_sees_the_winner(
+        self, storage: Storage, put_raw: Callable[[str, bytes], None]
+    ) -> None:
+        """When somebody else's content is found after a failure, the race is lost."""
+        state = storage.read_tagged("file")
+        put_raw("file", b"theirs")
+        attach(storage, FaultPlan("fail", at=1, kinds={"put"}))
+        assert storage.compare_and_set("file", b"ours", state) is None
+        assert b"theirs" == storage.read("file")
+
+    @pytest.mark.parametrize("mode", ["fail_from", "lose_from"])
+    def test_an_unsettled_compare_and_set_says_so(self, storage: Storage, mode: Any) -> None:
+        """When nothing can be read back either, the outcome is called unknown."""
+        state = storage.read_tagged("file")
+        attach(storage, FaultPlan(mode, at=1, kinds={"put", "get"}))
+        with pytest.raises(StorageError, match="outcome is unknown"):
+            storage.compare_and_set("file", b"ours", state)
+
+    def test_the_proof_accepts_a_store_that_compares(self, storage: Storage) -> None:
+        """The proof changes nothing, and a second one in the same process costs nothing."""
+        storage.create("immutable", b"data")
+        storage.prove_compare_and_set("immutable", b"data")
+        before = storage.counts.snapshot()
+        storage.prove_compare_and_set("immutable", b"data")
+        assert 0 == (storage.counts - before).requests()
+        assert b"data" == storage.read("immutable")
+        assert ["immutable"] == [info.path for info in storage.list()]
 
     # Listing.
 

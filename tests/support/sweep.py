@@ -57,7 +57,7 @@ MENDED: Final = frozenset({"fail", "lose"})
 HURRY: Final = {"retries": 2, "retry_base_seconds": 0}
 _DAY: Final = 86_400_000
 _CHILD_SECONDS: Final = 60
-_TEMPORARY: Final = re.compile(r"_tmp-[0-9a-f]{32}")
+_TEMPORARY: Final = re.compile(r"_tmp-([0-9a-f]{32}|lock)")
 
 
 # -- operations ----------------------------------------------------------------------------------------

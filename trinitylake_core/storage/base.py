@@ -1,63 +1,23 @@
-"""What all backends share: the one funnel of requests, retries, read-back-and-compare, parallelism.
+"""What all backends share: the operations of the port, each made of raw requests, lost answers mended.
 
-Every raw request passes through :meth:`BaseStorage._request`, which counts it and hands it to the
-interceptor, if a test set one. Everything that mends failures sits above that funnel.
+A backend provides the raw requests; whatever may be repeated is repeated here, and whatever may not is read back
+and compared.
 """
 
 from __future__ import annotations
 
 import abc
-import os
-import threading
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar
 
-from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidLocation, StorageError, TrinityLakeError
-from trinitylake_core.storage.failures import TransientError, sanitise, secrets_of
-from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage
-from trinitylake_core.storage.retry import CommonOptions
-
-T = TypeVar("T")
-Item = TypeVar("Item")
-Kind = Literal["get", "put", "create", "delete", "list", "head", "copy", "sync"]
-Interceptor = Callable[[str, str, Callable[[], Any]], Any]
-"""Called as ``interceptor(kind, path, action)`` in place of ``action()``; returns what ``action`` returns."""
-
-_alive: weakref.WeakSet[BaseStorage] = weakref.WeakSet()
+from trinitylake_core.errors import AlreadyExists, FileMissing, StorageError
+from trinitylake_core.storage.failures import Outdated, TransientError
+from trinitylake_core.storage.funnel import Funnel
+from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
 
 
-class BaseStorage(Storage):
-    """Counting, fault injection, retries and parallelism over a handful of raw operations."""
-
-    DEFAULTS: ClassVar[CommonOptions] = CommonOptions()
-
-    #: set by tests to make requests fail; ``None`` in production
-    interceptor: Interceptor | None = None
-
-    def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
-        self.root = root
-        self.counts = RequestCounts()
-        self._given = dict(options or {})
-        self._secrets = secrets_of(self._given)
-        self._common, self._own_options = self.DEFAULTS.override(self._given)
-        self._retry = self._common.policy()
-        self._lock = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = None
-        _alive.add(self)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.root!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.root, self._given)
-
-    def spec(self) -> tuple[str, Mapping[str, Any]]:
-        """Return root and options as they were given. No request."""
-        return self.root, dict(self._given)
+class BaseStorage(Funnel):
+    """The operations of the port over a handful of raw requests."""
 
     # What a backend provides. Each is one raw request; errors may be the backend's own, `_translate` maps them.
 
@@ -82,54 +42,12 @@ class BaseStorage(Storage):
         """Delete a batch; return what became of it and the paths worth another try."""
 
     @abc.abstractmethod
-    def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
-        """Map an error of the backend to one of ours, ``TransientError`` if another try may help."""
+    def _get_tagged(self, path: str) -> Tagged:
+        """Return a file with its tag; may raise what :meth:`_get` raises for a missing one."""
 
-    # The funnel.
-
-    def _request(self, kind: Kind, path: str, action: Callable[[], T]) -> T:
-        """Carry out one raw request: count it, let the interceptor have it, map its errors."""
-        with self._lock:
-            setattr(self.counts, kind, getattr(self.counts, kind) + 1)
-        interceptor = self.interceptor
-        try:
-            if interceptor is None:
-                return action()
-            result: T = interceptor(kind, path, action)
-        except TrinityLakeError:
-            raise
-        except Exception as error:  # noqa: BLE001 - every backend has errors of its own; all of them are mapped
-            raise self._translate(kind, path, error) from None
-        return result
-
-    def _retrying(self, kind: Kind, path: str, action: Callable[[], T]) -> T:
-        """Carry out a request that may be repeated without harm, until it works or patience ends."""
-        attempt = 0
-        while True:
-            try:
-                return self._request(kind, path, action)
-            except TransientError as error:
-                if attempt >= self._retry.retries:
-                    raise self._exhausted(kind, path, error) from None
-            self._retry.pause(attempt)
-            attempt += 1
-
-    def _exhausted(self, kind: str, path: str, error: Exception) -> StorageError:
-        tries = self._retry.retries + 1
-        return StorageError(f"{kind} of {self.root}{path} failed {tries} times; last: {self._clean(error)}")
-
-    def _clean(self, error: object) -> str:
-        return sanitise(str(error) or type(error).__name__, self._secrets)
-
-    def _moved(self, *, read: int = 0, written: int = 0) -> None:
-        with self._lock:
-            self.counts.bytes_read += read
-            self.counts.bytes_written += written
-
-    def _guard(self, path: str) -> None:
-        """Refuse a path that would lead out of the root. Callers validated it; this is the second lock."""
-        if not path or path[0] == "/" or "\0" in path or (".." in path and ".." in path.split("/")):
-            raise InvalidLocation(f"path {path!r} is not a relative path inside the lakehouse")
+    @abc.abstractmethod
+    def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
+        """Replace a file if it still is what is expected, in one step, and durably; else raise ``Outdated``."""
 
     # Reading and writing.
 
@@ -212,7 +130,7 @@ class BaseStorage(Storage):
             if unknown and self._is_ours(path, data, problem):
                 break
             if attempt >= self._retry.retries:
-                raise self._create_failed(path, problem, unknown=unknown)
+                raise self._write_failed("create", path, problem, unknown=unknown)
             self._retry.pause(attempt)
             attempt += 1
         self._moved(written=len(data))
@@ -224,16 +142,60 @@ class BaseStorage(Storage):
         except FileMissing:
             return False
         except StorageError:
-            raise self._create_failed(path, problem, unknown=True) from None
+            raise self._write_failed("create", path, problem, unknown=True) from None
         if found == bytes(data):  # a view of signed bytes, such as pyarrow's, equals no bytes above 127
             return True
         raise AlreadyExists(f"{self.root}{path} already exists")
 
-    def _create_failed(self, path: str, problem: object, *, unknown: bool) -> StorageError:
-        text = f"create of {self.root}{path} failed; last: {self._clean(problem)}"
+    def _write_failed(self, kind: str, path: str, problem: object, *, unknown: bool) -> StorageError:
+        text = f"{kind} of {self.root}{path} failed; last: {self._clean(problem)}"
         if unknown:
-            text += ". Its outcome is unknown: the file may or may not exist; read it before trying again"
+            may = "exist" if kind == "create" else "have been replaced"
+            text += f". Its outcome is unknown: the file may or may not {may}; read it before trying again"
         return StorageError(text)
+
+    # Comparing and setting.
+
+    def read_tagged(self, path: str) -> Tagged:
+        """Return a small mutable file as it is. One ``get`` a try; a missing one is no error."""
+        self._guard(path)
+        try:
+            found = self._retrying("get", path, partial(self._get_tagged, path))
+        except FileMissing:
+            return Tagged(None)
+        self._moved(read=len(found.data or b""))
+        return found
+
+    def compare_and_set(self, path: str, data: Data, expected: Tagged) -> Tagged | None:
+        """Replace a file if nobody else did. One ``put``, and a ``get`` after each lost answer."""
+        self._guard(path)
+        unknown = False  # whether an earlier try of this call may have replaced the file
+        attempt = 0
+        while True:
+            try:
+                done = self._request("put", path, partial(self._swap, path, data, expected))
+                self._moved(written=len(data))
+                return done
+            except Outdated as error:
+                if not unknown:
+                    return None
+                problem: StorageError = error
+            except TransientError as error:
+                unknown = unknown or not error.undone
+                problem = error
+            if unknown and (found := self._found_after(path, problem)) != expected:
+                return found if found.data == bytes(data) else None
+            if attempt >= self._retry.retries:
+                raise self._write_failed("compare-and-set", path, problem, unknown=unknown)
+            self._retry.pause(attempt)
+            attempt += 1
+
+    def _found_after(self, path: str, problem: StorageError) -> Tagged:
+        """Return what a file is after a lost answer; without that, the outcome of the request is unknown."""
+        try:
+            return self.read_tagged(path)
+        except StorageError:
+            raise self._write_failed("compare-and-set", path, problem, unknown=True) from None
 
     # Deleting.
 
@@ -267,47 +229,3 @@ class BaseStorage(Storage):
             batch = again
             attempt += 1
         return result
-
-    # Parallelism.
-
-    def _parallel(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
-        """Yield ``work(item)`` in order, working ahead on at most twice ``max_concurrency`` items.
-
-        When one fails, those not begun are dropped and those under way are waited for.
-        """
-        if self._common.max_concurrency == 1:
-            yield from map(work, items)
-            return
-        pool = self._pool()
-        window: deque[Future[T]] = deque()
-        try:
-            for item in items:
-                window.append(pool.submit(work, item))
-                if len(window) >= 2 * self._common.max_concurrency:
-                    yield window.popleft().result()
-            while window:
-                yield window.popleft().result()
-        finally:
-            for future in window:
-                future.cancel()
-            wait(window)
-
-    def _pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(self._common.max_concurrency, "trinitylake-storage")
-            return self._executor
-
-    def _reset_after_fork(self) -> None:
-        """Forget locks and threads that the parent process owns; called in the child."""
-        self._lock = threading.Lock()
-        self._executor = None
-
-
-def _reset_all_after_fork() -> None:
-    for storage in list(_alive):
-        storage._reset_after_fork()  # noqa: SLF001 - same module
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_all_after_fork)

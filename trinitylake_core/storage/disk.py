@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Final
 
 from trinitylake_core.errors import FileMissing, StorageDenied, StorageError, TrinityLakeError
 from trinitylake_core.storage.failures import TransientError
+from trinitylake_core.storage.filelock import LOCK_FILE
 from trinitylake_core.storage.port import Data, FileInfo
 
 MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
@@ -24,6 +26,17 @@ _CLEAR_TEXTS: Final = {
     errno.EDQUOT: "the disk quota is used up",
     errno.ENAMETOOLONG: "the name is too long for this file system",
 }
+
+
+Files = list[FileInfo]
+Names = list[str]
+TEMPORARY_PREFIX: Final = "_tmp-"
+_TEMPORARY: Final = re.compile(r"_tmp-[0-9a-f]{32}")
+
+
+def is_temporary(name: str) -> bool:
+    """Return whether a file in the root directory is this library's own scratch file, or its lock."""
+    return _TEMPORARY.fullmatch(name) is not None or name == LOCK_FILE
 
 
 def map_error(kind: str, where: str, error: Exception) -> TrinityLakeError:
@@ -93,3 +106,42 @@ def describe(entry: os.DirEntry[str], path: str) -> FileInfo | None:
 def explain(error: OSError) -> str:
     """Return what went wrong, in words that say what to look at."""
     return _CLEAR_TEXTS.get(error.errno or 0) or error.strerror or str(error)
+
+
+def scan(base: str, directory: str, start: str = "") -> tuple[Files, Names]:
+    """Return files and directories in ``directory`` below ``base`` whose names begin with ``start``.
+
+    Links are not followed, temporary files are left out. Raises ``OSError``.
+    """
+    files: Files = []
+    directories: Names = []
+    try:
+        with os.scandir(base + directory) as entries:
+            for entry in entries:
+                name = entry.name
+                if not name.startswith(start) or (not directory and is_temporary(name)):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(directory + name)
+                elif (info := describe(entry, directory + name)) is not None:
+                    files.append(info)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    return files, directories
+
+
+def sweep(directory: str, limit: float) -> int:
+    """Remove temporary files last changed before ``limit``, in epoch seconds; return how many. Raises ``OSError``.
+
+    The lock stays: somebody may hold it.
+    """
+    swept = 0
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if _TEMPORARY.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime <= limit:
+                    remove_quietly(entry.path)
+                    swept += 1
+    except FileNotFoundError:  # no lakehouse, or another sweeper was faster
+        pass
+    return swept

@@ -31,6 +31,10 @@ class TransientError(StorageError):
         self.undone = undone
 
 
+class Outdated(StorageError):
+    """A file is no longer what it was when it was read. Never leaves the storage package."""
+
+
 def secrets_of(options: Mapping[str, Any]) -> list[str]:
     """Return every string in ``options`` that could be a secret, longest first."""
     found: set[str] = set()

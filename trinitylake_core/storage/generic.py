@@ -3,6 +3,9 @@
 fsspec's default for exclusive creation asks whether the file exists and then writes, which is no lock
 at all. Therefore only file systems known to let the *server* decide may create; all others can be read.
 The storage option ``exclusive_create: trusted`` overrides that, at the caller's risk.
+
+fsspec has no compare-and-set at all. Within one process (``memory://``) a lock makes one; everywhere else it is
+refused, and with it what needs it: expiration, and saved transactions.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from trinitylake_core.errors import (
     UnsafeStorage,
 )
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.failures import TransientError
-from trinitylake_core.storage.port import Data, DeleteResult, FileInfo
+from trinitylake_core.storage.failures import Outdated, TransientError
+from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
 
 _DECIDED_BY_THE_SERVER: Final = frozenset({"gs", "gcs", "abfs", "abfss", "az"})
 _WITHIN_ONE_PROCESS: Final = "memory"
@@ -75,6 +78,31 @@ class FsspecStorage(BaseStorage):
                 fs.pipe_file(self._base + path, bytes(data), mode="create")
         else:
             fs.pipe_file(self._base + path, bytes(data), mode="create")
+
+    def _get_tagged(self, path: str) -> Tagged:
+        return Tagged(self._get(path))
+
+    def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
+        self._refuse_swap()
+        fs, name = self._filesystem(), self._base + path
+        with _memory_lock:
+            found = bytes(fs.cat_file(name)) if fs.isfile(name) else None
+            if found != expected.data:
+                raise Outdated(f"{self.root}{path} is not what it was when it was read")
+            fs.pipe_file(name, bytes(data))
+        return Tagged(bytes(data))
+
+    def _refuse_swap(self) -> None:
+        if self._scheme != _WITHIN_ONE_PROCESS:
+            raise UnsafeStorage(
+                f"{self.root}: files cannot be compared and set on {self._scheme}://; expire versions, and save "
+                "transactions, on a local disk or S3"
+            )
+
+    def prove_compare_and_set(self, path: str, data: bytes) -> None:
+        """Refuse every file system but that of this process. No request. Raises ``UnsafeStorage``."""
+        del path, data
+        self._refuse_swap()
 
     def _refuse_unsafe(self) -> None:
         if self._trusted or self._scheme in _DECIDED_BY_THE_SERVER or self._scheme == _WITHIN_ONE_PROCESS:

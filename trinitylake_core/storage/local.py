@@ -10,34 +10,33 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from trinitylake_core.errors import AlreadyExists, InvalidInput, TrinityLakeError, UnsafeStorage
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.disk import (
     MISSING,
     NO_LINKS,
-    describe,
+    TEMPORARY_PREFIX,
     explain,
+    is_temporary,
     map_error,
     remove_quietly,
     replace_unsynced,
+    scan,
+    sweep,
     write_file,
 )
 from trinitylake_core.storage.durability import SYNC_MODES, Unsynced, sync_path
-from trinitylake_core.storage.port import Data, DeleteResult, FileInfo
+from trinitylake_core.storage.failures import Outdated
+from trinitylake_core.storage.filelock import LOCK_FILE, locked, prove_lock
+from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
 from trinitylake_core.storage.retry import CommonOptions, take_flag
 from trinitylake_core.storage.roots import local_path
-
-Files = list[FileInfo]
-Names = list[str]
-TEMPORARY_PREFIX: Final = "_tmp-"
-_TEMPORARY: Final = re.compile(r"_tmp-[0-9a-f]{32}")
 
 
 class LocalStorage(BaseStorage):
@@ -60,6 +59,7 @@ class LocalStorage(BaseStorage):
         self._base = self._directory.rstrip("/") + "/"
         self._known_directories: set[str] = set()
         self._unsynced = Unsynced(self._directory, self._sync_mode)
+        self._lock_proven = False
 
     def _reset_after_fork(self) -> None:
         super()._reset_after_fork()
@@ -209,6 +209,27 @@ class LocalStorage(BaseStorage):
             self._unsynced.directory(parent)
             self._unsynced.flush()
 
+    def _get_tagged(self, path: str) -> Tagged:
+        return Tagged(self._get(path))
+
+    def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
+        """Replace under a lock, which nobody else holds who compares and sets below this root."""
+        with locked(self._lock_file()):
+            try:
+                found: bytes | None = self._get(path)
+            except OSError as error:
+                if error.errno not in MISSING:
+                    raise
+                found = None
+            if found != expected.data:
+                raise Outdated(f"{self.root}{path} is not what it was when it was read")
+            self._replace(path, data, durable=self._durable)
+        return Tagged(bytes(data))
+
+    def _lock_file(self) -> str:
+        self._ensure_directory(self._directory)
+        return self._base + LOCK_FILE
+
     def _head(self, path: str) -> FileInfo:
         status = os.stat(self._base + path)
         if os.path.isdir(self._base + path):
@@ -239,33 +260,15 @@ class LocalStorage(BaseStorage):
         waiting = [(f"{above}/" if above else "", name)]
         while waiting:
             directory, start = waiting.pop()
-            files, directories = self._retrying("list", directory, partial(self._scan, directory, start))
+            files, directories = self._retrying("list", directory, partial(scan, self._base, directory, start))
             waiting += [(f"{inner}/", "") for inner in directories]
             yield from files
-
-    def _scan(self, directory: str, start: str = "") -> tuple[Files, Names]:
-        """Return files and directories in ``directory`` whose names begin with ``start``. Links are not followed."""
-        files: Files = []
-        directories: Names = []
-        try:
-            with os.scandir(self._base + directory) as entries:
-                for entry in entries:
-                    name = entry.name
-                    if not name.startswith(start) or (not directory and _TEMPORARY.fullmatch(name)):
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        directories.append(directory + name)
-                    elif (info := describe(entry, directory + name)) is not None:
-                        files.append(info)
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        return files, directories
 
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
         """Return one level. One ``list``."""
         if prefix:
             self._guard(prefix)
-        files, directories = self._retrying("list", prefix, partial(self._scan, prefix))
+        files, directories = self._retrying("list", prefix, partial(scan, self._base, prefix))
         return [f"{directory}/" for directory in directories], files
 
     def exists(self) -> bool:
@@ -274,7 +277,7 @@ class LocalStorage(BaseStorage):
         def any_entry() -> bool:
             try:
                 with os.scandir(self._directory) as entries:
-                    return any(not _TEMPORARY.fullmatch(entry.name) for entry in entries)
+                    return any(not is_temporary(entry.name) for entry in entries)
             except (FileNotFoundError, NotADirectoryError):
                 return False
 
@@ -283,23 +286,18 @@ class LocalStorage(BaseStorage):
     def sweep_temporary(self, older_than_seconds: float = 3600.0) -> int:
         """Remove old temporary files from the root directory; return how many. One ``delete``."""
         limit = time.time() - older_than_seconds
-        return self._retrying("delete", TEMPORARY_PREFIX, partial(self._sweep, limit))
-
-    def _sweep(self, limit: float) -> int:
-        swept = 0
-        try:
-            with os.scandir(self._directory) as entries:
-                for entry in entries:
-                    if _TEMPORARY.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime <= limit:
-                        remove_quietly(entry.path)
-                        swept += 1
-        except FileNotFoundError:  # no lakehouse, or another sweeper was faster
-            pass
-        return swept
+        return self._retrying("delete", TEMPORARY_PREFIX, partial(sweep, self._directory, limit))
 
     def prove_exclusive_create(self, path: str, data: bytes) -> None:
         """Do nothing: a hard link never replaces a file. No request."""
         del path, data
+
+    def prove_compare_and_set(self, path: str, data: bytes) -> None:
+        """Prove once that the file system refuses a second lock. No request. Raises ``UnsafeStorage``."""
+        del path, data
+        if not self._lock_proven:
+            self._retrying("put", LOCK_FILE, lambda: prove_lock(self._lock_file()))
+            self._lock_proven = True
 
     def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
         return map_error(kind, f"{self.root}{path}", error)

@@ -2,7 +2,8 @@
 
 Paths are relative to the root URI, `/`-separated, validated by the caller (``locations``).
 Immutable files may be read, written and deleted in bulk; one primitive, :meth:`Storage.create`,
-is the only lock there is (format, section 1).
+is the only lock there is (format, section 1). The few small files that change are replaced by
+:meth:`Storage.compare_and_set`, or by :meth:`Storage.replace` where nothing depends on them (the hint).
 """
 
 from __future__ import annotations
@@ -25,6 +26,17 @@ class FileInfo:
     path: str
     size: int
     modified_millis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """What a small mutable file was when it was read: ``data`` is its content, ``None`` if there was no file.
+
+    ``tag`` is what the storage tells this content from another by (an ETag), ``None`` where it compares contents.
+    """
+
+    data: bytes | None
+    tag: str | None = None
 
 
 @dataclass(slots=True)
@@ -125,9 +137,32 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def replace(self, path: str, data: Data, *, durable: bool = True) -> None:
-        """Write or overwrite a file atomically. One ``put``. Only for hint, boundary and saved transactions.
+        """Write or overwrite a file atomically. One ``put``. Only for files that nobody else writes, and the hint.
 
         ``durable=False`` (the hint) lets the file get lost or cut short when the power fails, and costs no sync.
+        """
+
+    @abc.abstractmethod
+    def read_tagged(self, path: str) -> Tagged:
+        """Return a small mutable file as :meth:`compare_and_set` expects it. One ``get``.
+
+        A missing file is ``Tagged(None)``, which expects that there is none.
+        """
+
+    @abc.abstractmethod
+    def compare_and_set(self, path: str, data: Data, expected: Tagged) -> Tagged | None:
+        """Replace a file, atomically and durably, if it still is what was read; return what it is now.
+
+        ``None`` means that it is not what was expected: somebody else replaced, made or removed it. Nothing was
+        changed then, or somebody else has replaced what this call wrote. Contents decide: a file that was
+        changed and changed back counts as unchanged, and after a lost answer a file that holds ``data`` counts as
+        written by this call. Where it matters *who* wrote it, ``data`` must say so.
+
+        One ``put``, and a ``get`` after each lost answer.
+
+        Raises:
+            UnsafeStorage: this storage cannot compare and set.
+            StorageError: it failed; the message says so if the outcome is unknown.
         """
 
     @abc.abstractmethod
@@ -170,4 +205,12 @@ class Storage(abc.ABC):
 
         ``path`` exists with exactly ``data``, so a store that ignores the precondition does no harm.
         Raises ``UnsafeStorage``. A local disk needs no proof. One ``create`` the first time.
+        """
+
+    @abc.abstractmethod
+    def prove_compare_and_set(self, path: str, data: bytes) -> None:
+        """Prove that :meth:`compare_and_set` really refuses what is outdated, once a process and root.
+
+        ``path`` exists with exactly ``data`` and never changes, so a store that ignores the precondition does no
+        harm. Raises ``UnsafeStorage``. One ``put`` the first time on an object store, none on a local disk.
         """

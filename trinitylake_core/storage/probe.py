@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +39,7 @@ class _Broken(Exception):
 
 
 def probe(root: str, options: Mapping[str, Any] | None = None) -> Iterator[ProbeResult]:
-    """Yield the outcome of each check in turn; about 40 requests. Never raises for a failing storage.
+    """Yield the outcome of each check in turn; about 60 requests. Never raises for a failing storage.
 
     Raises ``InvalidInput`` for a malformed root or option. Leaves nothing behind unless deleting fails.
     """
@@ -123,6 +123,28 @@ def _replace(storage: Storage) -> str:
     return "a replaced file shows its newest content"
 
 
+def _compare_and_set(storage: Storage) -> str:
+    storage.write_many([("proof", b"immutable")])
+    storage.prove_compare_and_set("proof", b"immutable")
+    absent = storage.read_tagged("swapped")
+    first = storage.compare_and_set("swapped", b"1", absent)
+    if first is None:
+        raise _Broken("making a file that was not there was refused")
+    for outdated in (absent, replace(first, data=b"0", tag=first.tag and f'"{"0" * 32}"')):
+        if storage.compare_and_set("swapped", b"lost", outdated) is not None:
+            raise UnsafeStorage("an outdated compare-and-set was accepted: two expirations at a time would collide")
+    _expect(storage.read("swapped"), b"1", "content after a refused compare-and-set")
+
+    def race(racer: int) -> bool:
+        return storage.compare_and_set("swapped", b"racer %d" % racer, first) is not None
+
+    with ThreadPoolExecutor(_RACERS) as pool:
+        winners = sum(pool.map(race, range(_RACERS)))
+    if winners != 1:
+        raise UnsafeStorage(f"{winners} of {_RACERS} racing compare-and-sets of one file succeeded; one must")
+    return f"outdated ones were refused, and one of {_RACERS} racing ones won"
+
+
 def _list(storage: Storage) -> str:
     storage.write_many([("list/a", b"1"), ("list/ab", b"22"), ("list/sub/c", b"333"), ("listing", b"4")])
     seen = {info.path: info.size for info in storage.list("list/")}
@@ -169,6 +191,7 @@ _CHECKS: Final[Mapping[str, Callable[[Storage], str]]] = {
     "exclusive creation": _create_refuses_existing,
     "racing writers": _one_racer_wins,
     "replace": _replace,
+    "compare and set": _compare_and_set,
     "list": _list,
     "clock": _clock,
     "delete": _delete,

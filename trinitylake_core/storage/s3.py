@@ -5,8 +5,9 @@ Storage options: ``key``, ``secret``, ``token``, ``profile``, ``anon``, ``endpoi
 (30 s), ``client_kwargs``, ``config_kwargs`` and whatever else ``s3fs.S3FileSystem`` takes, and the common ones of
 ``retry.CommonOptions``. Without keys the usual environment variables, profiles and instance roles apply.
 
-Exclusive creation is ``If-None-Match: *``. Stores exist that accept the header and ignore it, therefore
-:meth:`S3Storage.prove_exclusive_create`.
+Exclusive creation is ``If-None-Match: *``, compare-and-set is ``If-Match`` with the ETag that was read. Stores exist
+that accept these headers and ignore them, therefore :meth:`S3Storage.prove_exclusive_create` and
+:meth:`S3Storage.prove_compare_and_set`.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from typing import Any, Final
 
 from trinitylake_core.errors import AlreadyExists, InvalidInput, StorageError, TrinityLakeError, UnsafeStorage
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.failures import TransientError
-from trinitylake_core.storage.port import Data, DeleteResult, FileInfo
+from trinitylake_core.storage.failures import Outdated, TransientError
+from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
 from trinitylake_core.storage.retry import take_flag
-from trinitylake_core.storage.s3_errors import is_beyond_the_end, is_transient_code, map_error
+from trinitylake_core.storage.s3_errors import is_beyond_the_end, is_transient_code, map_error, refused_swap
 
 _PAGE: Final = 1000
 _PASSED_FROM_ENVIRONMENT: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
+_OTHER: Final = Tagged(b"", '"00000000000000000000000000000000"')
+"""A state that no file is in: nothing has this ETag."""
+
 _proven: set[tuple[str, str]] = set()
+_proven_swaps: set[tuple[str, str]] = set()
 _proven_lock = threading.Lock()
 
 
@@ -89,6 +94,21 @@ class S3Storage(BaseStorage):
 
     def _create(self, path: str, data: Data) -> None:
         self._call("put_object", Key=self._key(path), Body=bytes(data), IfNoneMatch="*")
+
+    def _get_tagged(self, path: str) -> Tagged:
+        answer = self._call("get_object", Key=self._key(path))
+        return Tagged(answer["Body"], answer["ETag"])
+
+    def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
+        condition = {"IfNoneMatch": "*"} if expected.data is None else {"IfMatch": expected.tag}
+        try:
+            answer = self._call("put_object", Key=self._key(path), Body=bytes(data), **condition)
+        except Exception as error:
+            refused = refused_swap(f"{self.root}{path}", error)
+            if refused is None:
+                raise
+            raise refused from None
+        return Tagged(bytes(data), answer["ETag"])
 
     def _head(self, path: str) -> FileInfo:
         answer = self._call("head_object", Key=self._key(path))
@@ -180,6 +200,27 @@ class S3Storage(BaseStorage):
         except AlreadyExists:
             return False
         return True
+
+    def prove_compare_and_set(self, path: str, data: bytes) -> None:
+        """Try to replace a file by itself under an ETag that is not its own. One ``put`` the first time.
+
+        Raises ``UnsafeStorage``.
+        """
+        self._guard(path)
+        proof = (self.root, self._endpoint)
+        with _proven_lock:
+            if proof in _proven_swaps:
+                return
+        try:
+            self._retrying("put", path, partial(self._swap, path, data, _OTHER))
+        except Outdated:
+            with _proven_lock:
+                _proven_swaps.add(proof)
+            return
+        raise UnsafeStorage(
+            f"{self.root}: this store ignores compare-and-set (If-Match): two expirations at a time could bring "
+            "expired versions back. Reading and committing work; expire on a store that honours it"
+        )
 
     # Errors.
 

@@ -14,7 +14,7 @@ from trinitylake_core.errors import (
     TrinityLakeError,
     UnsafeStorage,
 )
-from trinitylake_core.storage.failures import TransientError
+from trinitylake_core.storage.failures import Outdated, TransientError
 
 _TRANSIENT_CODES: Final = frozenset(
     {
@@ -117,6 +117,27 @@ def _map_response(kind: str, where: str, bucket: str, response: dict[str, Any]) 
     if status in {301, 307, 400} and code in {"PermanentRedirect", "AuthorizationHeaderMalformed", "301"}:
         text += "; the bucket is in another region: set the storage option region"
     return StorageError(text)
+
+
+def refused_swap(where: str, error: Exception) -> TrinityLakeError | None:
+    """Return our error if the precondition of a compare-and-set was refused, else ``None``.
+
+    With ``If-Match``, a missing object is refused as missing.
+    """
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return None
+    details = response.get("Error", {})
+    code = str(details.get("Code", ""))
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    text = f"put of {where}: {status} {code}: {details.get('Message', '')}"
+    if code == "PreconditionFailed" or status == 412 or code == "NoSuchKey" or (status == 404 and code in {"", "404"}):
+        return Outdated(f"{where} is not what it was when it was read")
+    if code == "ConditionalRequestConflict" or (status == 409 and code in {"", "Conflict", "409"}):
+        return TransientError(text, undone=True)
+    if code == "NotImplemented" or status == 501:
+        return UnsafeStorage(f"{where}: this store does not know compare-and-set (If-Match): {text}")
+    return None
 
 
 def _map_create(where: str, code: str, status: int, text: str) -> TrinityLakeError | None:
