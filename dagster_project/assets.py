@@ -6,19 +6,20 @@ from functools import partial
 from typing import Any, Final
 
 import dagster as dg
+from pydantic import Field
 
-from dagster_project.advice import RETRY, advised
-from dagster_project.config.settings import LakehouseSettings
-from dagster_project.metadata import health, pictures
+from dagster_project.config.settings import LAKEHOUSE_TAG, Backup, LakehouseSettings
+from dagster_project.metadata import health, pictures, recovery
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
 from dagster_project.sketch import sketch
-from dagster_project.watched import Watch, watched
-from pipelines import compaction, stats
+from dagster_project.watched import RETRY, Watch, advised, carried_out, watched
+from pipelines import compaction, export, stats
 from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
 
 DEFINITION: Final = "lakehouse_definition"
 HEALTH: Final = "tree_health"
 COMPACTION: Final = "tree_compaction"
+BACKUP: Final = "backup"
 SNAPSHOTS: Final = "root_version_snapshots"
 EXPIRATION: Final = "version_expiration"
 ORPHANS: Final = "orphan_removal"
@@ -30,17 +31,14 @@ def key(settings: LakehouseSettings, name: str) -> dg.AssetKey:
 
 
 def assets_of(settings: LakehouseSettings) -> list[dg.AssetsDefinition]:
-    """Return the assets that observe, measure and compact one lakehouse."""
-    return [
-        lakehouse_definition(settings),
-        tree_health(settings),
-        tree_compaction(settings),
-    ]
+    """Return the assets that observe, measure, compact and back up one lakehouse."""
+    backups = [] if settings.backup is None else [backup_asset(settings, settings.backup)]
+    return [lakehouse_definition(settings), tree_health(settings), tree_compaction(settings), *backups]
 
 
 def tags(settings: LakehouseSettings) -> dict[str, str]:
     """Return what the assets of a lakehouse can be searched by."""
-    return {"trinitylake/lakehouse": settings.slug}
+    return {LAKEHOUSE_TAG: settings.slug}
 
 
 def writing(
@@ -195,3 +193,41 @@ def _before_and_after(settings: LakehouseSettings, report: compaction.Report) ->
     except TrinityLakeError as error:  # the compaction is committed: that there is no picture must not fail it
         return {"picture_not_drawn": str(error)}
     return {"picture": pictures.trees(named)}
+
+
+class BackupConfig(dg.Config):
+    """What may be chosen in the launchpad for one backup."""
+
+    engine: str | None = Field(default=None, description="spark, local or auto, instead of what lakehouses.yaml says.")
+
+
+def backup_asset(settings: LakehouseSettings, policy: Backup) -> dg.AssetsDefinition:
+    """Return the asset that copies what is new."""
+
+    @writing(
+        settings,
+        BACKUP,
+        after=[SNAPSHOTS],
+        description=f"A copy with every version that is kept, and the snapshots, at `{policy.target}`: a lakehouse of "
+        "its own. What is there already is not copied again; every copied file is read back and compared. Versions "
+        "expire only after they were copied.",
+        metadata={"target": policy.target},
+    )
+    def backed_up(
+        context: dg.AssetExecutionContext, config: BackupConfig, spark: SparkResource
+    ) -> dg.MaterializeResult[Any]:
+        def work(lake: Lakehouse, watch: Watch) -> export.Report:
+            how = export.Config(
+                history=True,
+                engine=config.engine or settings.compaction.engine,
+                before_commit=watch.before_commit,
+            )
+            options = settings.resolved_target_options(policy.target)
+            return export.run(watch.spark, lake, policy.target, how, storage_options=options, progress=watch.progress)
+
+        done = carried_out(context, settings, spark, work)
+        metadata = recovery.of_export(done)
+        context.log.info(metadata["outcome"])
+        return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(done.plan.version)))
+
+    return backed_up

@@ -1,24 +1,29 @@
 """The asset checks of one lakehouse."""
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import dagster as dg
+from dagster._core.storage.asset_check_execution_record import COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
 
-from dagster_project import freshness
-from dagster_project.advice import RETRY, advised
-from dagster_project.assets import COMPACTION, HEALTH, SNAPSHOTS, key
-from dagster_project.backups import BACKUP, proved
+from dagster_project import pacing
+from dagster_project.assets import BACKUP, COMPACTION, HEALTH, SNAPSHOTS, key
 from dagster_project.config.settings import Backup, LakehouseSettings
-from dagster_project.durations import format_duration
+from dagster_project.config.values import format_duration
 from dagster_project.metadata import recovery
+from dagster_project.metadata.health import given
 from dagster_project.resources import SparkResource, open_lakehouse
-from dagster_project.watched import Watch, carried_out
-from pipelines import verify
+from dagster_project.watched import RETRY, Watch, advised, carried_out
+from pipelines import backup, compaction, freshness, snapshot, verify
+from pipelines.cli.report import utc
 from trinitylake_core import Lakehouse
 
 INTEGRITY: Final = "integrity"
 BACKUP_VERIFIED: Final = "backup_verified"
+DEBT: Final = "compaction_debt"
+COMPACTION_FRESH: Final = "compaction_fresh"
+SNAPSHOTS_FRESH: Final = "snapshots_fresh"
 
 
 def checks_of(settings: LakehouseSettings) -> list[dg.AssetChecksDefinition]:
@@ -58,7 +63,7 @@ def compaction_debt(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
         f"Under {settings.compaction.messages:,} messages are buffered, from which on a compaction pays. "
         "Warns; tells what a compaction would rewrite. The sensor looks, too, and tells every change."
     )
-    return _judged(settings, COMPACTION, freshness.DEBT, description, freshness.debt)
+    return _judged(settings, COMPACTION, DEBT, description, judge_debt)
 
 
 def compaction_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
@@ -68,7 +73,7 @@ def compaction_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
         "push down than pays a compaction, whoever compacts. Judged from the history of the lakehouse; without debt "
         "it is never stale. Warns. The sensor looks, too, and tells every change."
     )
-    return _judged(settings, COMPACTION, freshness.COMPACTION_FRESH, description, freshness.compactions)
+    return _judged(settings, COMPACTION, COMPACTION_FRESH, description, judge_compactions)
 
 
 def snapshots_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
@@ -77,7 +82,7 @@ def snapshots_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
         f"The snapshots of {', '.join(settings.snapshots)} are there, at the latest when their `grace` has "
         "passed. Judged from the lakehouse. Warns. The sensor looks, too, and tells every change."
     )
-    return _judged(settings, SNAPSHOTS, freshness.SNAPSHOTS_FRESH, description, freshness.snapshots)
+    return _judged(settings, SNAPSHOTS, SNAPSHOTS_FRESH, description, judge_snapshots)
 
 
 def _judged(
@@ -115,3 +120,126 @@ def backup_verified(settings: LakehouseSettings, policy: Backup) -> dg.AssetChec
         )
 
     return check
+
+
+def proved(settings: LakehouseSettings, policy: Backup, lake: Lakehouse, watch: Watch) -> backup.Report:
+    """Return what a look at the backup finds."""
+    how = backup.Config(
+        max_age_seconds=policy.max_age.total_seconds(),
+        definitions=policy.definitions,
+        engine=settings.compaction.engine,
+    )
+    options = settings.resolved_target_options(policy.target)
+    return backup.run(watch.spark, lake, policy.target, how, storage_options=options, progress=watch.progress)
+
+
+# -- judged from one read of the newest root -----------------------------------------------------------
+
+
+def judge_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
+    """Return whether less is buffered than pays a compaction; with ``cost`` what one would rewrite, if it is cheap."""
+    decision = pacing.pays(settings.compaction, lake.stats())
+    plan = compaction.plan(lake) if cost and decision.wanted and not lake.read_only else None
+    return _verdict(
+        settings,
+        COMPACTION,
+        DEBT,
+        decision.reason,
+        passed=not decision.wanted,
+        buffered_messages=pacing.debt_of(lake.stats()),
+        threshold=settings.compaction.messages,
+        nodes_a_compaction_would_rewrite=None if plan is None else plan.nodes,
+        bytes_a_compaction_would_write=None if plan is None else plan.bytes,
+    )
+
+
+def judge_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
+    """Return whether compactions keep up. A lakehouse with little debt is never stale."""
+    policy = settings.compaction
+    found = freshness.debt(lake, policy.messages, policy.max_age.total_seconds())
+    told = f"version {found.version}: {found.messages:,} buffered messages of at most {found.threshold:,}"
+    if found.since is not None:
+        told += f"; too many since {utc(found.since)} or longer, at all of {found.looks} looks"
+    if found.stale:
+        told += f", and {format_duration(policy.max_age)} are allowed. {_late_compaction(settings)}"
+    return _verdict(
+        settings,
+        COMPACTION,
+        COMPACTION_FRESH,
+        told,
+        passed=not found.stale,
+        buffered_messages=found.messages,
+        too_many_since=None if found.since is None else dg.MetadataValue.timestamp(found.since),
+    )
+
+
+def _late_compaction(settings: LakehouseSettings) -> str:
+    job = f"{settings.slug}_compaction"
+    return f"Look at the runs of {job} and whether its sensor is on and the daemon runs, then launch {job}"
+
+
+def judge_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
+    """Return whether the snapshots are there that are asked for."""
+    graces = {str(period): policy.grace_of(period) for period, policy in settings.snapshots.items()}
+    late = snapshot.overdue(graces, lake.snapshots(), datetime.now(UTC))
+    lines = [f"{each.name} is missing, the newest {each.period} one is {each.newest or 'none at all'}" for each in late]
+    if late:
+        job = f"{settings.slug}_maintenance"
+        lines.append(f"look at the runs of {job} and its schedule, then launch it")
+    told = "; ".join(lines) or f"every snapshot that is asked for is there: {', '.join(graces)}"
+    newest = max((each.created_at for each in lake.snapshots()), default=None)
+    shown = None if newest is None else dg.MetadataValue.timestamp(newest)
+    return _verdict(
+        settings, SNAPSHOTS, SNAPSHOTS_FRESH, told, passed=not late, missing=len(late), newest_snapshot=shown
+    )
+
+
+def _verdict(
+    settings: LakehouseSettings, asset: str, check: str, told: str, *, passed: bool, **metadata: Any
+) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key=key(settings, asset),
+        check_name=check,
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=told,
+        metadata=given(**metadata),
+    )
+
+
+def changed(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, *, over_too_long: bool
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield the verdicts that are not what Dagster was told last.
+
+    Costs no request but where there has been too much debt for so long that a compaction should have come.
+    """
+    little = judge_debt(settings, lake, cost=False)
+    verdicts = [(COMPACTION, little)]
+    verdicts += [(SNAPSHOTS, judge_snapshots(settings, lake))] if settings.snapshots else []
+    told_stale = last_verdict(instance, key(settings, COMPACTION), COMPACTION_FRESH) is False
+    if little.passed or (over_too_long and not told_stale):
+        verdicts.append((COMPACTION, judge_compactions(settings, lake)))
+    for asset, verdict in verdicts:
+        name = str(verdict.check_name)
+        if last_verdict(instance, key(settings, asset), name) is not verdict.passed:
+            yield dg.AssetCheckEvaluation(
+                asset_key=key(settings, asset),
+                check_name=name,
+                passed=verdict.passed,
+                severity=verdict.severity,
+                description=verdict.description,
+                metadata=verdict.metadata,
+            )
+
+
+def last_verdict(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> bool | None:
+    """Return whether a check passed when it was last carried out; ``None`` if it never was.
+
+    The newest record may be of a run that only plans to check, or that was cancelled before it did.
+    """
+    records = instance.event_log_storage.get_asset_check_execution_history(
+        dg.AssetCheckKey(asset, check), limit=1, status=COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
+    )
+    evaluations = [each.evaluation for each in records]
+    return next((each.passed for each in evaluations if isinstance(each, dg.AssetCheckEvaluation)), None)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dagster as dg
 
 from dagster_project.assets import assets_of
-from dagster_project.backups import backups_of
 from dagster_project.checks import checks_of
-from dagster_project.config.settings import LakehouseSettings
+from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.jobs import jobs_of
-from dagster_project.notifications import Notifications, failure_sensors
+from dagster_project.notifications import failure_sensors
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
 from dagster_project.schedules import schedules_of
@@ -20,7 +19,7 @@ def build(settings: LakehouseSettings) -> dg.Definitions:
     """Return the definitions of one lakehouse. Touches no storage."""
     jobs = jobs_of(settings)
     return dg.Definitions(
-        assets=[*assets_of(settings), *retention_of(settings), *backups_of(settings)],
+        assets=[*assets_of(settings), *retention_of(settings)],
         asset_checks=checks_of(settings),
         jobs=jobs.all(),
         schedules=schedules_of(settings, jobs),

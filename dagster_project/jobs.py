@@ -8,11 +8,8 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from dagster_project import assets
-from dagster_project.backups import BACKUP
-from dagster_project.config.settings import LakehouseSettings
-from dagster_project.operations import LAKEHOUSE_TAG, operations_of
-
-__all__ = ["LAKEHOUSE_TAG", "Jobs", "jobs_of"]
+from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
+from dagster_project.operations import operations_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ def jobs_of(settings: LakehouseSettings) -> Jobs:
 def maintenance(settings: LakehouseSettings) -> UnresolvedAssetJobDefinition:
     """Return the job that does everything."""
     names = [assets.DEFINITION, assets.HEALTH, assets.COMPACTION, assets.SNAPSHOTS]
-    names += [BACKUP] if settings.backup is not None else []
+    names += [assets.BACKUP] if settings.backup is not None else []
     names += [assets.EXPIRATION] if settings.retention is not None else []
     names += [assets.ORPHANS] if settings.orphans is not None else []
     return dg.define_asset_job(

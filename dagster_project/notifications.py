@@ -8,33 +8,12 @@ import urllib.request
 from typing import Any, Final
 
 import dagster as dg
-from pydantic import field_validator
 
-from dagster_project.config.settings import Model
-from dagster_project.config.values import EnvRef, MaybeEnv, resolved
-from dagster_project.jobs import LAKEHOUSE_TAG
+from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
+from dagster_project.config.values import resolved
 
 _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000
-
-
-class Notifications(Model):
-    """Where failures are told. ``webhook`` is a URL, or better the name of a variable that holds it."""
-
-    webhook: MaybeEnv = None
-
-    @field_validator("webhook")
-    @classmethod
-    def _is_a_url(cls, url: object) -> object:
-        if url is not None and not isinstance(url, EnvRef):
-            _checked(url)
-        return url
-
-
-def _checked(url: object) -> str:
-    if not isinstance(url, str) or not url.startswith(("https://", "http://")):
-        raise ValueError("must be a URL that begins with https:// or http://, or {env: NAME}")
-    return url
 
 
 def failure_sensors(notifications: Notifications) -> list[dg.SensorDefinition]:
@@ -48,7 +27,7 @@ def failure_sensors(notifications: Notifications) -> list[dg.SensorDefinition]:
         description="Tells the webhook of lakehouses.yaml about every failed run, with its error.",
     )
     def tell(context: dg.RunFailureSensorContext) -> None:
-        post(_checked(resolved(notifications.webhook)), message(context))
+        post(checked_url(resolved(notifications.webhook)), message(context))
 
     return [tell]
 

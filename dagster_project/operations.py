@@ -8,29 +8,111 @@ from dataclasses import replace
 from typing import Any, Final
 
 import dagster as dg
+from pydantic import Field
 
-from dagster_project import launch
-from dagster_project.advice import RETRY
 from dagster_project.assets import key
-from dagster_project.config.settings import LakehouseSettings
+from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
 from dagster_project.metadata import health, recovery
 from dagster_project.resources import SparkResource
-from dagster_project.watched import Watch, carried_out
+from dagster_project.watched import RETRY, Watch, carried_out
 from pipelines import export, restore, rollback, upgrade, verify
 from trinitylake_core import InvalidInput, Lakehouse
 
-LAKEHOUSE_TAG: Final = "trinitylake/lakehouse"
 _RECOVERY: Final = ("rollback", "restore")
+
+
+# -- what may be chosen in the launchpad ---------------------------------------------------------------
+
+_REASON = Field(description="Why; required, and stands in the history for ever.")
+_ENGINE = Field(default=None, description="spark, local or auto, instead of what lakehouses.yaml says.")
+_TARGET = Field(
+    description="Root URI to write to; its storage options are those of `export` in lakehouses.yaml, or of `backup` if "
+    "it is that one's target."
+)
+
+
+class RollbackConfig(dg.Config):
+    """Where to roll back to: exactly one of version, timestamp and snapshot."""
+
+    reason: str = _REASON
+    version: int | None = Field(default=None, description="The version to go back to.")
+    timestamp: str | None = Field(default=None, description="Or the newest version of that time, ISO 8601, UTC.")
+    snapshot: str | None = Field(default=None, description="Or the version that has this name.")
+    dry_run: bool = Field(default=True, description="Prove the target and show the plan; false carries it out.")
+    expected_version: int | None = Field(
+        default=None, description="Stop if objects changed after this version, at which the plan was made."
+    )
+    force: bool = Field(default=False, description="Also undo what somebody commits while this runs.")
+    engine: str | None = _ENGINE
+
+
+class RestoreConfig(dg.Config):
+    """Which objects to bring back, and from exactly one of version, timestamp and snapshot."""
+
+    reason: str = _REASON
+    only: list[str] = Field(description="Patterns: sales.orders, 'sales.*', or sales, the namespace itself.")
+    version: int | None = Field(default=None, description="As they were at this version.")
+    timestamp: str | None = Field(default=None, description="Or at a time, ISO 8601, UTC.")
+    snapshot: str | None = Field(default=None, description="Or in a snapshot.")
+    exact: bool = Field(default=False, description="Also drop objects that match and did not exist then.")
+    dry_run: bool = Field(default=True, description="Show what would change; false carries it out.")
+    engine: str | None = _ENGINE
+
+
+class ExportConfig(dg.Config):
+    """What to copy, and where to."""
+
+    target: str = _TARGET
+    history: bool = Field(default=True, description="Every version that is kept, and the snapshots: a backup.")
+    version: int | None = Field(default=None, description="Without history: this version instead of the newest.")
+    dry_run: bool = Field(default=False, description="Count what would be copied, and write nothing.")
+    engine: str | None = _ENGINE
+
+
+class VerifyConfig(dg.Config):
+    """What to verify."""
+
+    versions: str = Field(default="newest", description="newest, all (that are kept, and snapshots), or a number.")
+    definitions: bool = Field(default=True, description="Also read and parse every definition.")
+    engine: str | None = _ENGINE
+
+
+class UpgradeConfig(dg.Config):
+    """What to write anew, and where."""
+
+    target: str = _TARGET
+    history: bool = Field(default=True, description="Every version that is kept, not only the newest.")
+    definition: dict[str, Any] = Field(
+        default_factory=dict, description="What differs in the new lakehouse definition, such as order: 128."
+    )
+    dry_run: bool = Field(default=True, description="Read and check everything, write nothing.")
+    engine: str | None = _ENGINE
+
+
+def defaults(settings: LakehouseSettings) -> dict[str, dict[str, Any]]:
+    """Return by job what the launchpad is filled with. What is empty there has to be filled in."""
+    target = settings.export.target or ""
+    backup = settings.backup.target if settings.backup is not None else ""
+    return {
+        "rollback": {"version": None, "reason": "", "dry_run": True},
+        "restore": {"only": [], "version": None, "reason": "", "exact": False, "dry_run": True},
+        "export": {"target": target or backup, "history": True, "dry_run": False},
+        "verify": {"versions": "newest", "definitions": True},
+        "upgrade": {"target": target, "history": True, "definition": {}, "dry_run": True},
+    }
+
+
+# -- the jobs ------------------------------------------------------------------------------------------
 
 
 def operations_of(settings: LakehouseSettings) -> list[dg.JobDefinition]:
     """Return the jobs of one lakehouse that people start by hand."""
     made = (_rollback(settings), _restore(settings), _export(settings), _verify(settings), _upgrade(settings))
-    return [_job(settings, name, op) for name, op in zip(launch.defaults(settings), made, strict=True)]
+    return [_job(settings, name, op) for name, op in zip(defaults(settings), made, strict=True)]
 
 
 def _job(settings: LakehouseSettings, name: str, op: dg.OpDefinition) -> dg.JobDefinition:
-    chosen = {"ops": {op.name: {"config": launch.defaults(settings)[name]}}}
+    chosen = {"ops": {op.name: {"config": defaults(settings)[name]}}}
     description = f"{op.description}\n\nLakehouse {settings.name!r}."
 
     @dg.job(
@@ -74,7 +156,7 @@ def _rollback(settings: LakehouseSettings) -> Any:
         "History only grows: what is undone stays readable. With `dry_run: true`, the default, it shows the plan: what "
         "would be added, removed and changed, and whose versions would be undone.",
     )
-    def roll_back(context: dg.OpExecutionContext, config: launch.RollbackConfig, spark: SparkResource) -> None:
+    def roll_back(context: dg.OpExecutionContext, config: RollbackConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> tuple[rollback.Report, rollback.Report]:
             how = rollback.Config(
                 version=config.version,
@@ -109,7 +191,7 @@ def _restore(settings: LakehouseSettings) -> Any:
         "Brings some objects back as they were at a version, as one ordinary transaction; everything else stays as it "
         "is. With `dry_run: true`, the default, it shows what would change.",
     )
-    def bring_back(context: dg.OpExecutionContext, config: launch.RestoreConfig, spark: SparkResource) -> None:
+    def bring_back(context: dg.OpExecutionContext, config: RestoreConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> tuple[restore.Report, restore.Report]:
             how = restore.Config(
                 only=config.only,
@@ -145,7 +227,7 @@ def _export(settings: LakehouseSettings) -> Any:
         "Copies a lakehouse to another root: repeated, an incremental backup. What is there already is not copied "
         "again; every copied file is read back and compared.",
     )
-    def copy(context: dg.OpExecutionContext, config: launch.ExportConfig, spark: SparkResource) -> None:
+    def copy(context: dg.OpExecutionContext, config: ExportConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> export.Report:
             how = export.Config(
                 version=config.version,
@@ -171,7 +253,7 @@ def _verify(settings: LakehouseSettings) -> Any:
         "a table, each with what to do. Only reads.",
         pool=False,
     )
-    def prove(context: dg.OpExecutionContext, config: launch.VerifyConfig, spark: SparkResource) -> None:
+    def prove(context: dg.OpExecutionContext, config: VerifyConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> verify.Report:
             which = int(config.versions) if config.versions.isdecimal() else config.versions
             how = verify.Config(which, definitions=config.definitions, engine=_engine(settings, config.engine))
@@ -194,7 +276,7 @@ def _upgrade(settings: LakehouseSettings) -> Any:
         "Writes the lakehouse, of any generation of the format, as a canonical one at another root, with its history. "
         "The source is only read. With `dry_run: true`, the default, everything is checked and nothing written.",
     )
-    def renew(context: dg.OpExecutionContext, config: launch.UpgradeConfig, spark: SparkResource) -> None:
+    def renew(context: dg.OpExecutionContext, config: UpgradeConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> upgrade.Report:
             how = upgrade.Config(
                 history=config.history,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from dagster_project.config.settings import Compaction
-from dagster_project.durations import format_duration
+from dagster_project.config.values import format_duration
 from trinitylake_core import Stats
 
 

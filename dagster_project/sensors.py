@@ -6,15 +6,15 @@ import time
 from typing import Final
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_IS_USER_PROVIDED_TAG, DATA_VERSION_TAG
 
-from dagster_project import assets, freshness, pacing
-from dagster_project.config.settings import Compaction, LakehouseSettings
-from dagster_project.jobs import LAKEHOUSE_TAG, Jobs
+from dagster_project import assets, checks, pacing
+from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings
+from dagster_project.jobs import Jobs
 from dagster_project.pacing import Seen
 from dagster_project.resources import open_lakehouse
 from trinitylake_core import Lakehouse, NotALakehouse
 
-REASON_TAG: Final = "trinitylake/reason"
 AT_WORK: Final = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -83,7 +83,7 @@ def _events(
     """Return what is new: a version, and the verdicts that changed."""
     events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
     events += [] if lake.version == seen.version else [_observed(settings, lake)]
-    events += freshness.changed(settings, lake, instance, over_too_long=too_long)
+    events += checks.changed(settings, lake, instance, over_too_long=too_long)
     return events
 
 
@@ -116,7 +116,7 @@ def _observed(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetObservati
     return dg.AssetObservation(
         asset_key=assets.key(settings, assets.DEFINITION),
         metadata=seen.metadata,
-        tags={"dagster/data_version": str(lake.version), "dagster/data_version_is_user_provided": "true"},
+        tags={DATA_VERSION_TAG: str(lake.version), DATA_VERSION_IS_USER_PROVIDED_TAG: "true"},
     )
 
 

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them on a command line: 90s, 15m, 12h, 3d, 2w."""
+"""Lengths of time as people write them on a command line and in ``lakehouses.yaml``: 90s, 15m, 12h, 3d, 2w."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parse_age(text: str) -> float:
     """Return the seconds that a text such as ``12h`` means. Raises ``InvalidInput``."""
     match = _TEXT.fullmatch(text.strip())
     if match is None:
-        raise InvalidInput(f"{text!r} is no age; write 90s, 15m, 12h, 3d or 2w")
+        raise InvalidInput(f"{text!r} is not a valid age; write 90s, 15m, 12h, 3d or 2w")
     return int(match[1]) * _UNITS[match[2]]
 
 

@@ -24,8 +24,8 @@ TrinityLakeError
 │   ├── CorruptNode           a node file is cut short, garbage, or breaks an invariant
 │   └── CorruptDefinition     a definition file is missing or does not parse
 └── StorageError              the storage failed; retry later
-├── StorageDenied         fix the credentials or the permissions
-└── UnsafeStorage         this storage ignores exclusive creation: use another one for writing
+    ├── StorageDenied         fix the credentials or the permissions
+    └── UnsafeStorage         this storage ignores exclusive creation: use another one for writing
 """
 
 from __future__ import annotations

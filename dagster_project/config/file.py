@@ -14,8 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 import dagster_project
-from dagster_project.config.settings import LakehouseSettings, Model
-from dagster_project.notifications import Notifications
+from dagster_project.config.settings import LakehouseSettings, Model, Notifications
 from trinitylake_core import InvalidInput
 
 ENV_FILE: Final = "TRINITYLAKE_LAKEHOUSES"

@@ -10,11 +10,14 @@ from typing import Annotated, Any, Final, Literal, Self
 import dagster as dg
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from dagster_project.config.values import MaybeEnv, Options, resolved
-from dagster_project.durations import Duration
+from dagster_project.config.values import Duration, EnvRef, MaybeEnv, Options, resolved
 from pipelines.session import SessionConfig
 from trinitylake_core.storage import normalise_root
 
+LAKEHOUSE_TAG: Final = "trinitylake/lakehouse"
+"""The tag of runs and assets that says which lakehouse they belong to."""
+REASON_TAG: Final = "trinitylake/reason"
+"""The tag of a run that says why it was requested."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 _DAY: Final = timedelta(days=1)
@@ -256,3 +259,21 @@ class LakehouseSettings(Model):
 
 def _overlap(one: str, two: str) -> bool:
     return one.startswith(two) or two.startswith(one)
+
+
+class Notifications(Model):
+    """Where failures are told. ``webhook`` is a URL, or better the name of a variable that holds it."""
+
+    webhook: MaybeEnv = None
+
+    @field_validator("webhook")
+    @classmethod
+    def _is_a_url(cls, url: object) -> object:
+        return url if url is None or isinstance(url, EnvRef) else checked_url(url)
+
+
+def checked_url(url: object) -> str:
+    """Return a URL that a webhook may have. Raises ``ValueError``."""
+    if not isinstance(url, str) or not url.startswith(("https://", "http://")):
+        raise ValueError("must be a URL that begins with https:// or http://, or {env: NAME}")
+    return url

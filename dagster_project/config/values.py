@@ -10,10 +10,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, PlainSerializer
 
+from pipelines.durations import parse_age, shown
 from trinitylake_core import InvalidInput
 
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -80,5 +82,21 @@ def variables(value: Any) -> Iterator[str]:
             yield from variables(each)
 
 
+def parse_duration(text: object) -> timedelta:
+    """Return the length of time that a text such as ``15m`` means. Raises ``ValueError``."""
+    if isinstance(text, timedelta):
+        return text
+    try:
+        return timedelta(seconds=parse_age(text if isinstance(text, str) else ""))
+    except (InvalidInput, OverflowError):
+        raise ValueError(f"{text!r} is not a valid duration; write 90s, 15m, 12h, 3d or 2w") from None
+
+
+def format_duration(duration: timedelta) -> str:
+    """Return a length of time as ``parse_duration`` reads it, in the largest unit that is exact."""
+    return shown(duration.total_seconds())
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration)]
 Options = Annotated[dict[str, Any], BeforeValidator(parse_options)]
 MaybeEnv = Annotated[Any, BeforeValidator(parse_value)]

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from dagster_project import assets
-from dagster_project.backups import BACKUP
+from dagster_project.assets import BACKUP
 from dagster_project.config.settings import Health, LakehouseSettings, Retention
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource

@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 from dagster_project import assets
-from dagster_project.backups import BACKUP
+from dagster_project.assets import BACKUP
 from pipelines.session import prerequisites
 from tests.support.deployment import eventually
 from tests.support.s3_servers import free_port

@@ -12,9 +12,9 @@ import dagster as dg
 import pytest
 
 from dagster_project import notifications
-from dagster_project.config.settings import LakehouseSettings
+from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import merged
-from dagster_project.notifications import Notifications, failure_sensors
+from dagster_project.notifications import failure_sensors
 
 
 class Received(HTTPServer):

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import assets, backups, checks, operations
+from dagster_project import assets, checks, operations
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from pipelines import compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade, verify
@@ -25,7 +25,7 @@ ASSETS = {
     assets.SNAPSHOTS: snapshot,
     assets.EXPIRATION: expiration,
     assets.ORPHANS: orphans,
-    backups.BACKUP: export,
+    assets.BACKUP: export,
 }
 RECOVERY = {"rollback": (rollback, {"version": 1}), "restore": (restore, {"version": 1, "only": ["*"], "exact": True})}
 
@@ -102,7 +102,7 @@ def test_a_failing_storage_is_tried_again_where_that_is_safe(
     monkeypatch.setattr(module, "run", failing(StorageError("down"), module.run))
     result, again = materialised(local, asset, instance)
     assert (True, 1) == (result.success, again)
-    assert files(lake) != before or asset == backups.BACKUP
+    assert files(lake) != before or asset == assets.BACKUP
     assert [] == list(lake.refresh().check())
 
 
@@ -183,7 +183,7 @@ def test_an_asset_that_is_cancelled_right_before_its_commit_commits_nothing(
     refused(*materialised(local, asset, instance), asked)
     assert version == Lakehouse.open(lake.root).version
     assert before <= files(lake)
-    assert not (asset == backups.BACKUP and list(Path(lake.root.removeprefix("file://")).parent.glob("copy/_0*")))
+    assert not (asset == assets.BACKUP and list(Path(lake.root.removeprefix("file://")).parent.glob("copy/_0*")))
 
 
 @pytest.mark.parametrize("job", [*RECOVERY, "export", "upgrade"])

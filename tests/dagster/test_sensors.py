@@ -8,10 +8,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import assets, pacing, sensors
-from dagster_project.config.settings import Compaction, LakehouseSettings, SnapshotPolicy
+from dagster_project import assets, pacing
+from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, SnapshotPolicy
 from dagster_project.factory import merged
-from dagster_project.jobs import LAKEHOUSE_TAG
 from dagster_project.pacing import Seen
 from pipelines import compaction, freshness, snapshot
 from trinitylake_core import Lakehouse
@@ -43,7 +42,7 @@ def test_it_asks_with_its_reason(settings: LakehouseSettings, lake: Lakehouse, i
     result, cursor = look(settings, instance)
     (request,) = result.run_requests or []
     figures = f"version {lake.version}: {lake.stats().messages} buffered messages, a compaction pays from 5 on"
-    assert figures == request.tags[sensors.REASON_TAG]
+    assert figures == request.tags[REASON_TAG]
     assert {"ops": {"lakehouse__sales_eu__tree_compaction": {"config": {"reason": figures}}}} == request.run_config
     assert Seen.parse(cursor).requested_at > 0
     (seen, *_) = result.asset_events
@@ -57,7 +56,7 @@ def test_what_it_asks_for_runs(settings: LakehouseSettings, lake: Lakehouse, ins
     job = merged((local,)).resolve_job_def("sales_eu_compaction")
     assert job.execute_in_process(run_config=request.run_config, tags=request.tags, instance=instance).success
     newest = next(lake.refresh().history(limit=1))
-    assert ("compact", request.tags[sensors.REASON_TAG]) == (newest.operation, newest.reason)
+    assert ("compact", request.tags[REASON_TAG]) == (newest.operation, newest.reason)
 
 
 def test_it_paces_itself(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:

@@ -281,7 +281,7 @@ def test_export_on_the_command_line(cli: _Cli, lake: Lakehouse, tmp_path: Path) 
         (["snapshot create", "a b"], 2, "without spaces"),
         (["snapshot create", "x", "--kind", "full"], 2, "--kind full needs --target"),
         (["snapshot create", "x", "--target", "file:///x"], 2, "--target goes with --kind full"),
-        (["snapshot create", "x", "--expires-in", "soon"], 2, "is no age"),
+        (["snapshot create", "x", "--expires-in", "soon"], 2, "is not a valid age"),
         (["snapshot create", "x", "--version", "99"], 2, "version 99 does not exist"),
         (["history", "--operation", "magic"], 2, "invalid choice"),
     ],
