@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -32,6 +31,7 @@ from trinitylake_core.errors import (
     StorageError,
     TransactionExpired,
 )
+from trinitylake_core.footprint import Footprint
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyRange
 from trinitylake_core.locations import definition_path
 from trinitylake_core.node import Messages, Node
@@ -41,46 +41,6 @@ from trinitylake_core.versions import Root
 SNAPSHOT: Final = "SNAPSHOT"
 SERIALIZABLE: Final = "SERIALIZABLE"
 _Definition = NamespaceDef | TableDef | ViewDef
-
-
-@dataclass(slots=True)
-class Footprint:
-    """What a transaction depends on, for conflict detection.
-
-    ``needs``: keys that must not be deleted by others; ``closed``: ranges in which others must set
-    nothing; ``keys`` and ``ranges``: what was read, which counts under SERIALIZABLE only.
-    """
-
-    needs: set[str] = field(default_factory=set)
-    closed: list[KeyRange] = field(default_factory=list)
-    keys: set[str] = field(default_factory=set)
-    ranges: list[KeyRange] = field(default_factory=list)
-
-    def touched(self, messages: Messages, writes: Mapping[str, object], *, serializable: bool) -> list[str]:
-        """Return the keys of another transaction's messages that this one may not overlook."""
-        return [
-            key
-            for key, value in zip(messages.keys, messages.values, strict=True)
-            if key in writes
-            or (value is None and key in self.needs)
-            or (value is not None and any(key in closed for closed in self.closed))
-            or (serializable and (key in self.keys or any(key in read for read in self.ranges)))
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the footprint as JSON data, for a saved transaction."""
-        ranges = {"closed": self.closed, "ranges": self.ranges}
-        return {"needs": sorted(self.needs), "keys": sorted(self.keys)} | {
-            name: [[r.lo, r.hi] for r in each] for name, each in ranges.items()
-        }
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any] | None) -> Footprint:
-        """Return the footprint in the data of :meth:`to_json`."""
-        if found is None:
-            return cls()
-        closed, ranges = ([KeyRange(lo, hi) for lo, hi in found[name]] for name in ("closed", "ranges"))
-        return cls(set(found["needs"]), closed, set(found["keys"]), ranges)
 
 
 class _AlreadyCommitted(Exception):
@@ -418,6 +378,7 @@ class Transaction(CatalogView):
 
     def rebase(self, base: Root, newer: Sequence[Root]) -> None:
         """Prove that nothing in ``newer`` conflicts with this transaction. Raises ``CommitConflict``."""
+        conflicts = self._footprint.against(self._writes, serializable=self.isolation == SERIALIZABLE)
         for root in newer:
             if root.operation in spec.QUIET_OPERATIONS:
                 continue
@@ -429,9 +390,7 @@ class Transaction(CatalogView):
                     "read again and retry the transaction",
                     version=root.version,
                 )
-            touched = self._footprint.touched(
-                root.own_messages(), self._writes, serializable=self.isolation == SERIALIZABLE
-            )
+            touched = conflicts.touched(root.own_messages())
             if touched:
                 raise CommitConflict(
                     f"version {root.version} changed {self._named(touched)}, which this transaction depends on; "
