@@ -101,7 +101,7 @@ def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress:
     report = work.run()
     if report.version_after is not None or report.attempted:
         _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
-        lake.refresh()
+        lake.catch_up()  # no request: one that failed now would make what is done look like a failure
     return report
 
 

@@ -140,7 +140,7 @@ def run(
     told: dict[str, Any] = {"reason": reason or "snapshot policy", "before_commit": before_commit}
     created = [name for name in asked.create if _created(lake, name, before, told)]
     dropped = [name for name in asked.drop if _dropped(lake, name, told)]
-    return replace(report, version_after=lake.refresh().version, created=tuple(created), dropped=tuple(dropped))
+    return replace(report, version_after=lake.catch_up().version, created=tuple(created), dropped=tuple(dropped))
 
 
 def _created(lake: Lakehouse, name: str, version: int, told: Mapping[str, Any]) -> bool:
@@ -194,7 +194,7 @@ def full(
         reason=reason,
         before_commit=config.before_commit,
     )
-    lake.refresh()
+    lake.catch_up()
     return Full(made, done)
 
 

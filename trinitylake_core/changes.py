@@ -35,6 +35,14 @@ def definition_rows(path: str, data: bytes) -> dict[str, str | None]:
     return {spec.LAKEHOUSE_DEF: path, spec.LAKEHOUSE_DEF_COPY: copy_of_definition(data, path)}
 
 
+def written(files: Files, definition: LakehouseDef) -> tuple[str, bytes]:
+    """Write a new lakehouse definition; return path and content. One ``put``, and no ``get`` to read it later."""
+    path, data = lakehouse_def_path(), encode(definition)
+    files.storage.write_many([(path, data)])
+    files.versions.knows_definition(path, data)
+    return path, data
+
+
 class SameContent:
     """A version that says what its base says: for a new definition or a new boundary. Conflicts with nothing."""
 
@@ -69,8 +77,7 @@ class NewDefinition(SameContent):
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Write the edited definition and return the base's node pointing to it. One ``put``."""
         definition = self._edit(self._files.definition(base), base)
-        path, data = lakehouse_def_path(), encode(definition)
-        self._files.storage.write_many([(path, data)])
+        path, data = written(self._files, definition)
         self.written.append(path)
         self._system = definition_rows(path, data)
         return super().build(base, created_at_millis, writer)
@@ -102,9 +109,7 @@ class Expired(SameContent):
         definition, about = self._edit(before)
         self._system = {spec.OLDEST_VERSION: str(max(base.oldest_version, self._oldest))}
         if definition != before:
-            path, data = lakehouse_def_path(), encode(definition)
-            self._files.storage.write_many([(path, data)])
-            self._system |= definition_rows(path, data)
+            self._system |= definition_rows(*written(self._files, definition))
         self._summary = self._told | about
         return super().build(base, created_at_millis, writer)
 
@@ -232,9 +237,7 @@ class RolledBack:
         definition.snapshots.clear()
         for name, snapshot in newest.snapshots.items():
             definition.snapshots[name].CopyFrom(snapshot)
-        path, data = lakehouse_def_path(), encode(definition)
-        self._files.storage.write_many([(path, data)])
-        return path, data
+        return written(self._files, definition)
 
     def rebase(self, base: Root, newer: Sequence[Root]) -> None:
         """Stop: the plan was made for another version. With ``force`` go on, if the target is still kept.

@@ -264,6 +264,11 @@ class Versions:
             self._definition_data[path] = data
         return self._definitions[path]
 
+    def knows_definition(self, path: str, data: bytes) -> None:
+        """Remember a lakehouse definition that this process wrote: after its commit nothing has to be read."""
+        self._definition_data[path] = data
+        self._definitions[path] = effective(decode_lakehouse(data, path))
+
     def definition_data(self, root: Root) -> bytes:
         """Return the lakehouse definition of a version as it is stored. At most one ``get``. Raises as above."""
         self.definition(root)

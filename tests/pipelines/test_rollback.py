@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipelines import diff, restore, rollback
+from pipelines import diff, expiration, restore, rollback, snapshot
 from pipelines.cli import main
 from pipelines.cli.commands.command import COMMANDS
 from pipelines.integrity.preflight import Preflight
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
-from trinitylake_core import Corrupt, InvalidInput, Lakehouse, PlanOutdated, Violation
+from trinitylake_core import Corrupt, InvalidInput, Lakehouse, PlanOutdated, StorageError, Violation, locations
+from trinitylake_core.commit import now_millis
 from trinitylake_core.diff import Span, Unshared
+from trinitylake_core.spec import BOUNDARY_FILE
+from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.versions import from_millis
 
 ENGINES = ["local", pytest.param("spark", marks=pytest.mark.spark)]
 GOOD = 9
 """The version before the mistake."""
+DAY = 86_400_000
 
 
 @pytest.fixture
@@ -296,3 +302,56 @@ def test_exit_codes(cli: _Cli, lake: Lakehouse, words: list[str], code: int, mes
 def test_every_command_has_an_example_that_parses() -> None:
     for name in ("rollback", "restore", "export", "snapshot create", "snapshot list", "snapshot drop"):
         assert COMMANDS[name].example.startswith(f"trinitylake {name} ")
+
+
+# -- what is done is told as done ----------------------------------------------------------------------
+
+
+JOBS: dict[str, Callable[[Lakehouse], int | None]] = {
+    "rollback": lambda lake: (
+        rollback.run(None, lake, rollback.Config(version=2, reason="r", engine="local")).version_after
+    ),
+    "restore": lambda lake: (
+        restore.run(None, lake, restore.Config(only=["ns0.*"], version=8, reason="r", engine="local")).version_after
+    ),
+    "expiration": lambda lake: (
+        expiration.run(
+            None, lake, expiration.Config(engine="local", keep_last=2, now_millis=now_millis() + 30 * DAY)
+        ).version_after
+    ),
+    "snapshot policy": lambda lake: snapshot.run(lake, {"hourly": 1}).version_after,
+    "snapshot": lambda lake: lake.create_snapshot("named").version + 1,
+    "drop snapshot": lambda lake: (lake.drop_snapshot("early"), lake.catch_up().version)[1],
+}
+
+
+@pytest.mark.parametrize("size", [10, 2000], ids=["small definition", "large definition"])
+@pytest.mark.parametrize("name", JOBS)
+def test_no_request_after_the_commit_turns_success_into_failure(tmp_path: Path, name: str, size: int) -> None:
+    """Once it is done nothing is read any more: whoever is told of a failure tries again, and undoes others.
+
+    An expiration is done when it has deleted; the others when their root is there.
+    """
+    made = filled(new_lake(tmp_path, order=8, properties={"p": "x" * size}), tables=28, changes=4)
+    with made.transaction() as txn:
+        txn.drop_namespace("ns0", cascade=True)
+    made.refresh().create_snapshot("early", version=1, expires_at=from_millis(now_millis() + DAY))
+    lake = reopened(made)
+    storage = lake.storage
+    assert isinstance(storage, BaseStorage)
+    last = "delete" if name == "expiration" else "create"
+    done: list[str] = []
+
+    def fail_reads(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if kind in {"get", "head"} and done and path != BOUNDARY_FILE:
+            raise StorageError(f"{kind} of {path} after the commit")
+        result = action()
+        parsed = locations.parse(path)
+        if kind == last and parsed is not None and parsed.kind == "root":
+            done.append(path)
+        return result
+
+    storage.interceptor = fail_reads
+    assert reopened(made).version + 1 == JOBS[name](lake)
+    assert 1 == len(done)
+    assert reopened(made).version == lake.catch_up().version

@@ -237,7 +237,7 @@ def drop_snapshot(call: Call) -> Result:
     """Drop a snapshot."""
     lake, name = call.open(), call.options.name
     lake.drop_snapshot(name, reason=call.options.reason)
-    version = lake.refresh().version
+    version = lake.catch_up().version
     data = {"root": lake.root, "dropped": name, "version_after": version}
     return Result(data, [f"version {version} committed: snapshot {report.plain(name)} dropped"])
 
