@@ -25,6 +25,10 @@ class TreeReplaced(CommitConflict):
     """A rollback or a bulk load came in between: start over from the newest version."""
 
 
+class FilesVoid(TreeReplaced):
+    """What was written, or taken over from the base, may have been removed meanwhile: start over, nothing is wrong."""
+
+
 def facts(**more: Any) -> dict[str, Any]:
     """Return a summary that tells who acted, without what is not known."""
     return {"author": whoami()} | {name: value for name, value in more.items() if value is not None}
@@ -61,6 +65,25 @@ class SameContent:
 
     def rebase(self, base: Root, newer: Sequence[Root]) -> None:
         """Accept whatever was committed meanwhile."""
+
+    def renew(self, base: Root) -> None:
+        """Do nothing: what it refers to is written by :meth:`build`, anew for each base."""
+
+
+class Fence(SameContent):
+    """A version that fences off old files: those written before ``void_before_millis`` that no root reaches are void.
+
+    Whoever commits later rebases over it, and so knows (format, "Expiration and orphan removal").
+    """
+
+    def __init__(self, void_before_millis: int, summary: dict[str, Any]) -> None:
+        super().__init__(spec.OP_CLEAN, summary)
+        self._void_before = void_before_millis
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the base's node under the later of its own fence and this one. Writes nothing."""
+        self._system = {spec.VOID_BEFORE_MILLIS: str(max(base.void_before_millis, self._void_before))}
+        return super().build(base, created_at_millis, writer)
 
 
 class NewDefinition(SameContent):
@@ -141,7 +164,7 @@ class Compacted:
         """Take over the messages of newer versions, oldest first. Raises ``TreeReplaced``."""
         self._compacted = base.version if self._compacted is None else self._compacted
         if newer[-1].oldest_version > self._compacted:
-            raise TreeReplaced(
+            raise FilesVoid(
                 f"version {self._compacted} expired meanwhile, and nodes that only it holds may be removed at any "
                 f"moment; {self.again}",
                 version=newer[-1].version,
@@ -157,6 +180,13 @@ class Compacted:
                 )
             self._replayed.extend(root.own_messages())
             self.rebased_over += 1
+
+    def renew(self, base: Root) -> None:
+        """Give up: there are too many files to write again. Raises ``FilesVoid``."""
+        raise FilesVoid(
+            f"version {base.version} (clean) removes files as old as those that were written for this; {self.again}",
+            version=base.version,
+        )
 
 
 class Loaded(Compacted):
@@ -250,6 +280,9 @@ class RolledBack:
         refuse_lost(self._files, newer[-1], self._target)
         if not self._force:
             refuse_changed(base.version, newer)
+
+    def renew(self, base: Root) -> None:
+        """Do nothing: the target is kept, so no fence touches its files, and the definition is written by `build`."""
 
 
 def refuse_changed(planned_at: int, newer: Sequence[Root]) -> None:

@@ -26,6 +26,7 @@ from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
     Corrupt,
+    FileMissing,
     ReadOnly,
     StorageError,
     TransactionExpired,
@@ -39,8 +40,6 @@ from trinitylake_core.subtree import heaviest_children
 from trinitylake_core.versions import Root, Versions
 
 _LOG = logging.getLogger(__name__)
-_STALLED_MILLIS = 12 * 3600 * 1000
-"""Half of the youngest age at which `clean` removes files without being told to."""
 MAX_ATTEMPTS = 100
 """How often a lost race is tried again before the commit gives up."""
 _BACKOFF_SECONDS = 0.005
@@ -68,6 +67,12 @@ class Change(Protocol):
 
     def rebase(self, base: Root, newer: Sequence[Root]) -> None:
         """Prepare for being built on top of the last of ``newer``. Raises ``CommitConflict``."""
+
+    def renew(self, base: Root) -> None:
+        """Write again, under new names, what was written before ``base`` was read: it may be void.
+
+        Raises ``CommitConflict`` if that is more than a commit can do; then the whole job starts over.
+        """
 
 
 class Files:
@@ -141,6 +146,10 @@ def commit(
     ``before_commit`` is called right before the root is created, each time it is tried; raising there gives the
     change up, and leaves what was written for it as orphans.
 
+    REQUIRES: ``base`` was read before anything was written that the change refers to, and that ``base`` does not
+    reach. By that :class:`_Fences` knows what a cleaning that came in between may have removed, whenever the process
+    stood still, and however long.
+
     Raises:
         CommitConflict: the change does not go with what was committed meanwhile.
         TransactionExpired: more than ``txn_ttl_millis`` passed since ``began_at_millis``.
@@ -150,7 +159,8 @@ def commit(
     files.refuse_unsafe(base)
     now = now_millis()
     began = now if began_at_millis is None else began_at_millis
-    lifetime = _Lifetime(began, files.definition(base).txn_ttl_millis, writing_since_millis=now)
+    lifetime = _Lifetime(began, files.definition(base).txn_ttl_millis)
+    fences = _Fences(files.storage, base)
     for attempt in range(attempts):
         lifetime.refuse_expired()
         root = _attempt(files, base, change, lifetime, before_commit)
@@ -165,6 +175,9 @@ def commit(
         base = newer[-1]
         refuse_foreign(files, base)
         files.saw(base)
+        if fences.void(newer):
+            change.renew(base)
+            fences = _Fences(files.storage, base)
     raise CommitConflict(
         f"gave up after {attempts} lost races; try again when fewer writers commit", version=base.version
     )
@@ -176,14 +189,9 @@ class _Lifetime:
 
     began_at_millis: int
     ttl_millis: int
-    writing_since_millis: int
 
     def refuse_expired(self) -> None:
-        """Raise ``TransactionExpired`` past the time to live, or when what was written may be taken for orphans."""
-        if now_millis() >= self.writing_since_millis + _STALLED_MILLIS:
-            raise TransactionExpired(
-                "the commit stood still for half a day, and its files may be gone; begin a new one"
-            )
+        """Raise ``TransactionExpired`` past the time to live."""
         if now_millis() >= self.began_at_millis + self.ttl_millis:
             raise TransactionExpired("the transaction is past its time to live (txn_ttl_millis); begin a new one")
 
@@ -194,6 +202,44 @@ class _Lifetime:
         counts is the age of ``base``, for a young transaction may begin at an old version that a handle stood on.
         """
         return now_millis() >= min(self.began_at_millis, base.created_at_millis) + self.ttl_millis // 2
+
+
+class _Fences:
+    """What the fences of cleanings mean for files written since a root was read (format, section 6).
+
+    A fence says that files written before its time are void unless a root up to it reaches them. A commit that wins
+    without having lost needs no look: a fence that is older than the files was in the chain when ``began`` was read,
+    and its time lies before that; a later one finds the new root in the chain and keeps what it reaches.
+
+    What counts is when ``began`` was stored, by the storage's own clock. That is before any file of the change was,
+    however many there are, in whichever order and however often they were sent. It may be much earlier, so a change on
+    top of an old root is now and then renewed without need; once, for it then stands on the fence.
+    """
+
+    def __init__(self, storage: Storage, began: Root) -> None:
+        self._storage = storage
+        self._began = began
+        self._seen = False
+
+    def void(self, newer: Sequence[Root]) -> bool:
+        """Whether files written since ``began`` may be gone, now that ``newer`` came in between.
+
+        No request without a fence among them; else one ``head``.
+        """
+        newest = newer[-1]
+        fenced = any(root.operation == spec.OP_CLEAN for root in newer)
+        self._seen = self._seen or fenced
+        if not self._seen:
+            return False
+        if self._began.version < newest.oldest_version:
+            return True  # it has expired: a file of its name would be another's
+        return fenced and self._stored_at() < newest.void_before_millis
+
+    def _stored_at(self) -> int:
+        try:
+            return self._storage.info(self._began.path).modified_millis
+        except FileMissing:
+            return 0
 
 
 def _attempt(
@@ -254,6 +300,7 @@ def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
         spec.VERSION: str(version),
         spec.CREATED_AT_MILLIS: str(stamp),
         spec.OLDEST_VERSION: carried.get(spec.OLDEST_VERSION, "0"),
+        spec.VOID_BEFORE_MILLIS: carried.get(spec.VOID_BEFORE_MILLIS),
         spec.OPERATION: draft.operation,
         spec.TXN_ID: draft.txn,
         spec.SUMMARY: json.dumps(draft.summary, separators=(",", ":"), sort_keys=True),

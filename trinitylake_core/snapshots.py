@@ -116,13 +116,13 @@ def new_snapshot(
         raise InvalidInput(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     if (kind == "full") != (target_uri is not None):
         raise InvalidInput("a full snapshot needs a target root URI, the other kinds take none")
-    files.refuse_unsafe(files.tip)
-    _refuse_taken(files.definition(files.tip), name)
-    refuse_lost(files, files.tip, root)
-    writer = NodeWriter(files.store)
-    path = root.path if target_uri is not None else _kept_root(files, root, writer, deep=kind == "partial")
+    newest = files.tip  # now: what is copied must be younger than the root that the commit begins with
+    files.refuse_unsafe(newest)
+    _refuse_taken(files.definition(newest), name)
+    refuse_lost(files, newest, root)
+    copy = _Copy(files, root, kind)
     snapshot = SnapshotDef(
-        root_node_file_path=path,
+        root_node_file_path=copy.path,
         version=root.version,
         kind=kind.upper(),
         target_uri=target_uri or "",
@@ -136,15 +136,59 @@ def new_snapshot(
         edited = LakehouseDef()
         edited.CopyFrom(definition)
         edited.snapshots[name].CopyFrom(snapshot)
+        edited.snapshots[name].root_node_file_path = copy.path
         return edited
 
+    told = facts(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
     try:
-        told = facts(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
-        return _commit(files, add, told, before_commit)
+        return commit(files, newest, _Named(files, told, add, copy), before_commit=before_commit)
     except (AlreadyExists, NotFound):
-        if target_uri is None:
-            remove_quietly(files.storage, [path, *writer.written])
+        remove_quietly(files.storage, copy.written)
         raise
+
+
+class _Copy:
+    """The files that keep a version alive for a snapshot: none for a full one, which lies elsewhere.
+
+    Attributes:
+        path: path of the root that the snapshot names.
+        written: all that was written for it.
+    """
+
+    def __init__(self, files: Files, root: Root, kind: str) -> None:
+        self.path = root.path
+        self.written: list[str] = []
+        self._files = files
+        self._root = root
+        self._kind = kind
+        self._write()
+
+    def _write(self) -> None:
+        """Copy the root under a node name, ``partial`` every node below it too. One ``put`` each."""
+        if self._kind == "full":
+            return
+        writer = NodeWriter(self._files.store)
+        self.path = _kept_root(self._files, self._root, writer, deep=self._kind == "partial")
+        self.written += [self.path, *writer.written]
+
+    def renew(self, newest: Root) -> None:
+        """Copy again, under new names. Raises ``VersionExpired``, ``SnapshotNotFound`` if there is nothing to copy."""
+        refuse_lost(self._files, newest, self._root)
+        self._write()
+
+
+class _Named(NewDefinition):
+    """A version whose definition names a snapshot, of which the files were written before."""
+
+    def __init__(
+        self, files: Files, told: dict[str, Any], add: Callable[[LakehouseDef, Root], LakehouseDef], copy: _Copy
+    ) -> None:
+        super().__init__(files, spec.OP_SNAPSHOT, told, add)
+        self._copy = copy
+
+    def renew(self, base: Root) -> None:
+        """Copy the snapshot's files again: a cleaning may be removing them."""
+        self._copy.renew(base)
 
 
 def _refuse_taken(definition: LakehouseDef, name: str) -> None:
@@ -170,12 +214,10 @@ def drop(
         del edited.snapshots[name]
         return edited
 
-    remove(files.definition(files.tip), files.tip)
-    return _commit(files, remove, facts(dropped_snapshot=name, reason=reason), before_commit)
-
-
-def _commit(files: Files, edit: Any, told: dict[str, Any], before_commit: Callable[[], None] | None) -> Root:
-    return commit(files, files.tip, NewDefinition(files, spec.OP_SNAPSHOT, told, edit), before_commit=before_commit)
+    newest = files.tip
+    remove(files.definition(newest), newest)
+    change = NewDefinition(files, spec.OP_SNAPSHOT, facts(dropped_snapshot=name, reason=reason), remove)
+    return commit(files, newest, change, before_commit=before_commit)
 
 
 def refuse_bad_name(name: str) -> None:

@@ -24,6 +24,7 @@ VERSION: Final = "version"
 CREATED_AT_MILLIS: Final = "created_at_millis"
 N_KEYS: Final = "n_keys"
 OLDEST_VERSION: Final = "oldest_version"
+VOID_BEFORE_MILLIS: Final = "void_before_millis"
 OPERATION: Final = "operation"
 TXN_ID: Final = "txn"
 SUMMARY: Final = "summary"
@@ -66,6 +67,7 @@ OP_EXPIRE: Final = "expire"
 OP_SNAPSHOT: Final = "snapshot"
 OP_LOAD: Final = "load"
 OP_UPGRADE: Final = "upgrade"
+OP_CLEAN: Final = "clean"
 
 LAKEHOUSE_DEF_COPY: Final = "lakehouse_def_copy"
 """System row of a root: ``<path> <base64>`` of a small lakehouse definition, to save its request."""
@@ -74,5 +76,5 @@ TXN_STATE: Final = "txn_state"
 """System row of the running root of a saved transaction: what it read, as JSON."""
 TRANSACTIONAL_OPERATIONS: Final = frozenset({OP_COMMIT, OP_RESTORE, OP_CREATE, OP_UPGRADE})
 """Roots whose own messages say everything they changed."""
-QUIET_OPERATIONS: Final = frozenset({OP_COMPACT, OP_SNAPSHOT, OP_EXPIRE})
+QUIET_OPERATIONS: Final = frozenset({OP_COMPACT, OP_SNAPSHOT, OP_EXPIRE, OP_CLEAN})
 """Roots that change no key's meaning and conflict with nothing."""

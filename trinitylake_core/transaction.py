@@ -25,6 +25,7 @@ from trinitylake_core.definitions import (
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
+    FileMissing,
     InvalidInput,
     NamespaceNotEmpty,
     ObjectNotFound,
@@ -100,6 +101,7 @@ class Transaction(CatalogView):
         self._uncertain = False
         self._written: set[str] = set()
         self._saved_files: tuple[str, ...] = ()
+        self._saved_definitions: frozenset[str] = frozenset()
 
     @classmethod
     def resume(cls, files: Files, transaction_id: str) -> Self:
@@ -120,6 +122,7 @@ class Transaction(CatalogView):
         txn._writes = dict(zip(found.messages.keys, found.messages.values, strict=True))
         txn._footprint = Footprint.from_json(state.get("footprint"))
         txn._saved_files = found.files
+        txn._saved_definitions = frozenset(path for path in txn._writes.values() if path is not None)
         return txn
 
     # -- reading -------------------------------------------------------------------------------
@@ -312,13 +315,16 @@ class Transaction(CatalogView):
         return version
 
     def _write_definitions(self) -> None:
-        """Write the definitions; those of an earlier try again, for `clean` may have taken them for orphans."""
+        """Write the definitions; those of an earlier try again, for a cleaning that knows no fence may have come."""
         files = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
         again = self._written & files.keys()
-        self._written |= files.keys()
         for path in again:
             self._files.storage.replace(path, files[path])
-        self._files.storage.write_many((path, data) for path, data in files.items() if path not in again)
+        self._write_new({path: data for path, data in files.items() if path not in again})
+
+    def _write_new(self, files: Mapping[str, bytes]) -> None:
+        self._written |= files.keys()
+        self._files.storage.write_many(files.items())
 
     def save(self) -> str:
         """Store the transaction for another process to resume by its ID, and end it here.
@@ -398,6 +404,35 @@ class Transaction(CatalogView):
                     keys=touched,
                     version=root.version,
                 )
+
+    def renew(self, base: Root) -> None:
+        """Write the definitions again under new names; a cleaning may be removing the old ones. One ``put`` each.
+
+        Those that another process saved are read first, one ``get`` each. Raises ``TransactionExpired`` if they are
+        gone already.
+        """
+        held = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
+        held |= self._read_saved(base)
+        new = {
+            old: definition_path(*self._keys.split(key))
+            for key, old in self._writes.items()
+            if old is not None and old in held
+        }
+        self._write_new({path: held[old] for old, path in new.items()})
+        self._writes = {key: new.get(path or "", path) for key, path in self._writes.items()}
+        self._definitions = {new.get(path, path): each for path, each in self._definitions.items()}
+        self._saved_definitions = frozenset(new.get(path, path) for path in self._saved_definitions)
+
+    def _read_saved(self, base: Root) -> dict[str, bytes]:
+        paths = [path for path in self._writes.values() if path in self._saved_definitions]
+        found: dict[str, bytes] = {}
+        for path, data in self._files.storage.read_many(paths):
+            if isinstance(data, FileMissing):
+                raise TransactionExpired(
+                    f"what was saved of this transaction is gone since version {base.version}; begin a new one"
+                )
+            found[path] = data
+        return found
 
     def _recognise(self, root: Root) -> None:
         """Tell a commit whose answer was lost from one that another process made of the same saved transaction."""

@@ -60,6 +60,11 @@ class Root:
         return self._number(spec.OLDEST_VERSION)
 
     @property
+    def void_before_millis(self) -> int:
+        """The storage's time before which a file that no root up to this one reaches is void; 0 before any fence."""
+        return self._number(spec.VOID_BEFORE_MILLIS)
+
+    @property
     def previous_root(self) -> str | None:
         """Path of the root this one was committed on top of."""
         return self.node.system.get(spec.PREVIOUS_ROOT)

@@ -638,7 +638,8 @@ def test_a_commit_that_is_tried_again_writes_its_definitions_again(tmp_path: Pat
     assert [] == list(lake.refresh().check(definitions=True))
 
 
-def test_a_commit_that_stood_still_for_half_a_day_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_stood_still_for_days_is_still_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its age alone says nothing: whether its files may be gone is what the fences in the chain say."""
     lake, other = (Lakehouse.create(f"file://{tmp_path}/lake"), Lakehouse.open(f"file://{tmp_path}/lake"))
     with other.transaction() as txn:
         txn.create_namespace("first")
@@ -646,7 +647,6 @@ def test_a_commit_that_stood_still_for_half_a_day_is_given_up(tmp_path: Path, mo
     late.create_namespace("late")
     now = commit.now_millis()
     ticks = iter([now, now, now])
-    monkeypatch.setattr(commit, "now_millis", lambda: next(ticks, now + 13 * 3600 * 1000))
-    with pytest.raises(TransactionExpired):
-        late.commit()
-    assert ["first"] == Lakehouse.open(lake.root).namespaces()
+    monkeypatch.setattr(commit, "now_millis", lambda: next(ticks, now + 5 * 24 * 3600 * 1000))
+    late.commit()
+    assert ["first", "late"] == Lakehouse.open(lake.root).namespaces()
