@@ -6,24 +6,25 @@ the keys into spans at the pivots before them. A task compares one span. Shared 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.bounded import on_disk
 from pipelines.job import Progress, Session, refuse_unknown, silent, started
-from pipelines.session import session_parallelism, ship_packages
-from pipelines.tasks import own_errors
+from pipelines.tasks import TEXT, count, map_rows, on_disk, slots, spread, stream
+from pipelines.tasks import Row as TaskRow
 from trinitylake_core import Change, Lakehouse
 from trinitylake_core.commit import Files
 from trinitylake_core.diff import Row, Span, Unshared, changes, diff_nodes, unshared
+from trinitylake_core.node import Node
 from trinitylake_core.nodefile import decode
 from trinitylake_core.nodestore import NodeStore
 from trinitylake_core.recovery import Differ
-from trinitylake_core.storage import open_storage
+from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -31,11 +32,9 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 
 _LOOKED_AT: Final = 1000
 """Unshared subtrees that ``auto`` looks for before it estimates; their nodes must be read anyway."""
-_SPANS_PER_TASK_SLOT: Final = 12
-_BATCH: Final = 4096
-_SPANS_DDL: Final = "span int, lo string, hi string"
-_OUTPUT: Final = pa.schema([("key", pa.string()), ("old", pa.string()), ("new", pa.string())])
-_OUTPUT_DDL: Final = "key string, old string, new string"
+_SPANS_PER_CORE: Final = 12
+_SPAN: Final = pa.schema({"lo": TEXT, "hi": TEXT})
+_ROW: Final = pa.schema({"key": TEXT, "old": TEXT, "new": TEXT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +114,18 @@ class _Work:
         return Plan("spark" if nodes >= self.config.spark_from_nodes else "local", len(found.keys), nodes)
 
     def on_spark(self, spark: SparkSession, progress: Progress) -> Iterator[Row]:
-        want = _SPANS_PER_TASK_SLOT * session_parallelism(spark)
+        want = slots(spark, _SPANS_PER_CORE)
         spans = spans_of(self.tops(want), want)
         progress("compare", 0, len(spans))
         if len(spans) == 1:
             yield from diff_nodes(self.old.store, self.old.root_node.node, self.new.store, self.new.root_node.node)
             return
-        ship_packages(spark)
-        rows = [(number, span.lo, span.hi) for number, span in enumerate(spans)]
-        work = _task(_side(self.old), _side(self.new))
-        frame = spark.createDataFrame(rows, _SPANS_DDL).repartitionById(len(spans), "span")
-        found = on_disk(frame.mapInArrow(work, _OUTPUT_DDL))
-        with own_errors():
-            progress("compare", found.count(), None)
+        frame = spread(spark, [{"lo": span.lo, "hi": span.hi} for span in spans], _SPAN, len(spans))
+        work = partial(_compare, old=_Tree.of(self.old), new=_Tree.of(self.new))
+        found = on_disk(map_rows(frame, work, _ROW, self.old.storage, self.new.storage))
+        progress("compare", count(found), None)
         try:
-            for row in found.toLocalIterator():
+            for row in stream(found):
                 yield row["key"], row["old"], row["new"]
         finally:
             found.unpersist()
@@ -149,43 +145,28 @@ def spans_of(found: Unshared, want: int) -> list[Span]:
     return [Span(lo, hi) for lo, hi in pairwise([None, *cuts, None])]
 
 
-_Side = tuple[str, Mapping[str, Any], str, int, int]
+class _Tree(NamedTuple):
+    """What a task needs to open the root of a version."""
+
+    path: str
+    order: int
+    target_bytes: int
+
+    @classmethod
+    def of(cls, lake: Lakehouse) -> _Tree:
+        definition = lake.definition
+        return cls(lake.root_node.path, definition.order, definition.node_file_max_size_bytes)
+
+    def opened(self, storage: Storage) -> tuple[NodeStore, Node]:
+        root = decode(storage.read(self.path), self.path, self.order)
+        return NodeStore(storage, self.order, self.target_bytes), root
 
 
-def _side(lake: Lakehouse) -> _Side:
-    definition = lake.definition
-    return (*lake.storage.spec(), lake.root_node.path, definition.order, definition.node_file_max_size_bytes)
-
-
-def _task(old: _Side, new: _Side) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def compare_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        opened = None
-        for batch in batches:
-            for row in batch.to_pylist():
-                opened = opened or [_opened(side) for side in (old, new)]
-                (one, before), (two, after) = opened
-                yield from _batches(diff_nodes(one, before, two, after, Span(row["lo"], row["hi"])))
-
-    return compare_partition
-
-
-def _opened(side: _Side) -> tuple[NodeStore, Any]:
-    uri, options, path, order, target_bytes = side
-    storage = open_storage(uri, options)
-    return NodeStore(storage, order, target_bytes), decode(storage.read(path), path, order)
-
-
-def _batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    waiting: list[Row] = []
+def _compare(
+    rows: Iterator[TaskRow], old_storage: Storage, new_storage: Storage, *, old: _Tree, new: _Tree
+) -> Iterator[TaskRow]:
+    sides: tuple[NodeStore, Node, NodeStore, Node] | None = None
     for row in rows:
-        waiting.append(row)
-        if len(waiting) == _BATCH:
-            yield _batch(waiting)
-            waiting = []
-    if waiting:
-        yield _batch(waiting)
-
-
-def _batch(rows: list[Row]) -> pa.RecordBatch:
-    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=_OUTPUT)
+        sides = sides or (*old.opened(old_storage), *new.opened(new_storage))
+        for key, before, after in diff_nodes(*sides, Span(row["lo"], row["hi"])):
+            yield {"key": key, "old": before, "new": after}

@@ -12,6 +12,7 @@ from pipelines.job import Progress, Session, silent, started
 from pipelines.sweep.local import LocalSweep
 from pipelines.sweep.model import Foreign, Size
 from pipelines.sweep.spark import SparkSweep
+from pipelines.tasks import collect
 from pipelines.trees.walk import FOREVER, Start, Target, starts_frame, walk_local, walk_on_spark
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.commit import now_millis
@@ -158,7 +159,7 @@ def _rows(
             f.sum((f.col("text_bytes") > over_bytes).cast("int")).alias("over"),
         )
     )
-    rows = [row.asDict() for row in sums.collect()]
+    rows = collect(sums)
     walk.release()
     return rows
 

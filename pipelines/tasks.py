@@ -1,15 +1,211 @@
-"""Errors of this library that a Spark task raised, as themselves again."""
+"""The one way into Spark tasks and back: rows are spread over tasks, mapped with open storages, and collected.
+
+Whoever works in tasks calls :func:`map_batches` or :func:`map_rows`, and whoever waits for tasks calls
+:func:`collect`, :func:`collect_one`, :func:`stream`, :func:`count` or :func:`checkpointed`. So every task opens a
+storage once, finds these packages, and hands its rows on in pieces of bounded weight, and an error of this library
+that a task raised arrives at the driver as itself. Only the DataFrame API is used: all of it works over Spark Connect.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+import pyarrow as pa
+
+from pipelines.session import session_parallelism, ship_packages
 from trinitylake_core import errors
+from trinitylake_core.storage import Storage, open_storage
 
+if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
+    from pyspark.sql import DataFrame, SparkSession
+
+Row: TypeAlias = Mapping[str, Any]
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+TEXT: Final = pa.string()
+BINARY: Final = pa.binary()
+INT: Final = pa.int32()
+LONG: Final = pa.int64()
+BOOL: Final = pa.bool_()
+READ_AHEAD: Final = 256
+"""Files that a task reads at once."""
+_PER_CORE: Final = 3
+"""Tasks per core: some are slower than others, and a core that is done takes the next one."""
+_SQL: Final = {TEXT: "string", BINARY: "binary", INT: "int", LONG: "bigint", BOOL: "boolean"}
+_WEIGHT: Final = 8_192
 _RAISED: Final = re.compile(r"^(?:trinitylake_core\.errors\.)(\w+): (.*)$", re.MULTILINE)
+T = TypeVar("T")
+
+
+# -- schemas ---------------------------------------------------------------------------------------------
+
+
+def ddl(schema: pa.Schema) -> str:
+    """Return an Arrow schema in the words of Spark SQL. Raises ``KeyError`` for a type that no job uses."""
+    return ", ".join(f"{each.name} {_sql(each.type)}" for each in schema)
+
+
+def _sql(kind: pa.DataType) -> str:
+    if pa.types.is_map(kind):
+        return f"map<{_sql(kind.key_type)}, {_sql(kind.item_type)}>"
+    if pa.types.is_list(kind):
+        return f"array<{_sql(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{each.name}: {_sql(each.type)}' for each in kind)}>"
+    return _SQL[kind]
+
+
+# -- to the tasks ----------------------------------------------------------------------------------------
+
+
+def slots(spark: SparkSession, per_core: int = _PER_CORE) -> int:
+    """Return how many tasks keep the session busy; at least one."""
+    return per_core * session_parallelism(spark)
+
+
+def tasks_for(spark: SparkSession, items: int, each: int = READ_AHEAD) -> int:
+    """Return how many tasks so many items are worth when one does well with ``each``; at least one."""
+    return max(1, min(slots(spark), -(-items // each)))
+
+
+def table(spark: SparkSession, rows: Sequence[Row], schema: pa.Schema) -> DataFrame:
+    """Return rows of the driver as a frame."""
+    if not rows:  # Spark Connect infers no types from an empty table
+        return spark.createDataFrame([], ddl(schema))
+    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=schema)).select(schema.names)
+
+
+def spread(
+    spark: SparkSession, rows: Sequence[Row], schema: pa.Schema, tasks: int, number: Callable[[int], int] | None = None
+) -> DataFrame:
+    """Return rows of the driver as a frame of so many tasks: dealt out one by one, or to task ``number(index)``."""
+    number = number or (lambda index: index % tasks)
+    numbered = [{**row, "task": number(index)} for index, row in enumerate(rows)]
+    return table(spark, numbered, schema.append(pa.field("task", INT))).repartitionById(tasks, "task")
+
+
+def in_order(count: int, tasks: int) -> Callable[[int], int]:
+    """Return a numbering for :func:`spread` that gives each task consecutive ones of ``count`` rows."""
+    return lambda index: index * tasks // max(1, count)
+
+
+def map_batches(frame: DataFrame, work: Callable[..., Batches], schema: pa.Schema, *storages: Storage) -> DataFrame:
+    """Return what ``work(batches, *storages)`` yields in every task, where each opens the storages once.
+
+    Options of a storage may be secrets: they travel in the function, never in rows or query plans. For the same
+    reason, and because it is sent to the tasks, ``work`` itself must hold neither a storage nor a session.
+    """
+    ship_packages(frame.sparkSession)
+    specs = [storage.spec() for storage in storages]
+
+    def task(batches: Batches) -> Batches:
+        yield from work(batches, *(open_storage(*spec) for spec in specs))
+
+    return frame.mapInArrow(task, ddl(schema))
+
+
+def map_rows(
+    frame: DataFrame,
+    work: Callable[..., Iterable[Row]],
+    schema: pa.Schema,
+    *storages: Storage,
+    weight: Callable[[Any], int] | None = None,
+) -> DataFrame:
+    """Return the rows that ``work(rows, *storages)`` yields in every task; see :func:`map_batches`.
+
+    A row weighs one, or what ``weight`` says; about 8,192 together are handed on at once.
+    """
+    return map_batches(frame, partial(_rows_as_batches, work, schema, weight or _one), schema, *storages)
+
+
+def _rows_as_batches(
+    work: Callable[..., Iterable[Row]],
+    schema: pa.Schema,
+    weight: Callable[[Any], int],
+    batches: Batches,
+    *storages: Storage,
+) -> Batches:
+    for piece in by_weight(work(rows_of(batches), *storages), weight):
+        yield pa.RecordBatch.from_pylist(piece, schema=schema)
+
+
+def _one(row: object) -> int:
+    del row
+    return 1
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of batches, a few as Python objects at a time."""
+    for batch in batches:
+        for start in range(0, batch.num_rows, READ_AHEAD):
+            yield from batch.slice(start, READ_AHEAD).to_pylist()
+
+
+def by_weight(rows: Iterable[T], weight: Callable[[T], int], most: int = _WEIGHT) -> Iterator[list[T]]:
+    """Yield rows in lists that weigh about ``most`` at the most; a row heavier than that comes alone or last."""
+    piece, heavy = [], 0
+    for row in rows:
+        piece.append(row)
+        heavy += weight(row)
+        if heavy >= most:
+            yield piece
+            piece, heavy = [], 0
+    if piece:
+        yield piece
+
+
+# -- what waits between tasks ----------------------------------------------------------------------------
+
+
+def on_disk(frame: DataFrame) -> DataFrame:
+    """Keep a frame on the disks of the executors once it is computed; ``unpersist`` lets it go.
+
+    Spark would keep it on the heap until that is full, so that a job of ten times the versions looked like one
+    that leaks.
+    """
+    from pyspark import StorageLevel
+
+    return frame.persist(StorageLevel.DISK_ONLY)
+
+
+def checkpointed(frame: DataFrame) -> DataFrame:
+    """Compute a frame now and keep it on disk: it is never computed a second time, a lost block fails the job."""
+    from pyspark import StorageLevel
+
+    with own_errors():
+        return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+
+
+# -- back from the tasks ---------------------------------------------------------------------------------
+
+
+def collect(frame: DataFrame) -> list[dict[str, Any]]:
+    """Return all rows. Raises what a task raised, if it is an error of this library."""
+    with own_errors():
+        rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+        return rows
+
+
+def collect_one(frame: DataFrame) -> dict[str, Any]:
+    """Return the row of a frame that has exactly one, such as sums without groups. Raises as :func:`collect`."""
+    (row,) = collect(frame)
+    return row
+
+
+def count(frame: DataFrame) -> int:
+    """Return the number of rows. Raises as :func:`collect`."""
+    with own_errors():
+        return frame.count()
+
+
+def stream(frame: DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield all rows, one partition in memory at a time. Raises as :func:`collect`."""
+    with own_errors():
+        for row in frame.toLocalIterator():
+            yield row.asDict(recursive=True)
 
 
 @contextmanager

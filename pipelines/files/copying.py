@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from pipelines.session import session_parallelism, ship_packages
-from pipelines.tasks import own_errors
+from pipelines.tasks import LONG, TEXT, Row, collect, collect_one, map_rows, spread, tasks_for
 from trinitylake_core.errors import CorruptDefinition, FileMissing, StorageError
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import Storage
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession
@@ -20,10 +20,9 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 CHUNK: Final = 20_000
 """Paths a Spark job copies: what the driver holds at once."""
 _BATCH: Final = 256
-_OUTPUT_DDL: Final = "copied bigint, skipped bigint, bytes bigint, missing array<string>"
-_OUTPUT: Final = pa.schema(
-    [("copied", pa.int64()), ("skipped", pa.int64()), ("bytes", pa.int64()), ("missing", pa.list_(pa.string()))]
-)
+_PATH: Final = pa.schema({"path": TEXT})
+_COPIED: Final = pa.schema({"copied": LONG, "skipped": LONG, "bytes": LONG, "missing": pa.list_(TEXT)})
+_NEW: Final = pa.schema({"copied": LONG, "bytes": LONG, "requests": LONG})
 
 
 @dataclass(slots=True)
@@ -105,36 +104,20 @@ def copy_all(
 
 
 def _copy_on_spark(spark: SparkSession, source: Storage, target: Storage, paths: Sequence[str]) -> Copied:
-    ship_packages(spark)
-    tasks = min(3 * session_parallelism(spark), -(-len(paths) // _BATCH))
-    rows = pa.table({"task": pa.array([i % tasks for i in range(len(paths))], pa.int32()), "path": paths})
-    work = _task(source.spec(), target.spec())
-    results = (
-        spark.createDataFrame(rows).repartitionById(tasks, "task").mapInArrow(work, _OUTPUT_DDL).toArrow().to_pylist()
-    )
+    frame = spread(spark, [{"path": path} for path in paths], _PATH, tasks_for(spark, len(paths), _BATCH))
+    results = collect(map_rows(frame, _copied, _COPIED, source, target))
     return sum((Copied(r["copied"], r["skipped"], r["bytes"], tuple(r["missing"])) for r in results), Copied())
 
 
-def _task(
-    source: tuple[str, Mapping[str, Any]], target: tuple[str, Mapping[str, Any]]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def copy_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        one, two = open_storage(*source), open_storage(*target)
-        done = Copied()
-        for batch in batches:
-            done += copy_files(one, two, batch.column("path").to_pylist())
-        row = {"copied": done.copied, "skipped": done.skipped, "bytes": done.bytes, "missing": list(done.missing)}
-        yield pa.RecordBatch.from_pylist([row], schema=_OUTPUT)
-
-    return copy_partition
+def _copied(rows: Iterator[Row], source: Storage, target: Storage) -> Iterator[Row]:
+    done = copy_files(source, target, [row["path"] for row in rows])
+    yield {"copied": done.copied, "skipped": done.skipped, "bytes": done.bytes, "missing": list(done.missing)}
 
 
 # -- what is known not to be there ---------------------------------------------------------------------
 
 Check = Callable[[str, bytes], None]
 """Raises ``Corrupt`` if the bytes of a file are not what a file of its name holds."""
-_NEW_DDL: Final = "copied bigint, bytes bigint, requests bigint"
-_NEW: Final = pa.schema([("copied", pa.int64()), ("bytes", pa.int64()), ("requests", pa.int64())])
 
 
 def copy_new(source: Storage, target: Storage, paths: Sequence[str], check: Check) -> Copied:
@@ -173,25 +156,12 @@ def copy_new_on_spark(
     """Copy the ``count`` files in the column ``path`` as :func:`copy_new` does, in tasks."""
     from pyspark.sql import functions as f
 
-    ship_packages(spark)
-    tasks = max(1, min(3 * session_parallelism(spark), -(-count // _BATCH)))
-    work = _new_task(source.spec(), target.spec(), check)
-    results = paths.select("path").repartition(tasks).mapInArrow(work, _NEW_DDL)
-    with own_errors():
-        row = results.agg(f.sum("copied"), f.sum("bytes"), f.sum("requests")).first()
-    copied, size, requests = (0, 0, 0) if row is None else (value or 0 for value in row)
-    return Copied(copied=copied, bytes=size, requests=requests)
+    frame = paths.select("path").repartition(tasks_for(spark, count, _BATCH))
+    results = map_rows(frame, partial(_newly_copied, check=check), _NEW, source, target)
+    sums = collect_one(results.agg(*(f.sum(name).alias(name) for name in _NEW.names)))
+    return Copied(copied=sums["copied"] or 0, bytes=sums["bytes"] or 0, requests=sums["requests"] or 0)
 
 
-def _new_task(
-    source: tuple[str, Mapping[str, Any]], target: tuple[str, Mapping[str, Any]], check: Check
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def copy_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        one, two = open_storage(*source), open_storage(*target)
-        done = Copied()
-        for batch in batches:
-            done += copy_new(one, two, batch.column("path").to_pylist(), check)
-        row = {"copied": done.copied, "bytes": done.bytes, "requests": done.requests}
-        yield pa.RecordBatch.from_pylist([row], schema=_NEW)
-
-    return copy_partition
+def _newly_copied(rows: Iterator[Row], source: Storage, target: Storage, *, check: Check) -> Iterator[Row]:
+    done = copy_new(source, target, [row["path"] for row in rows], check)
+    yield {"copied": done.copied, "bytes": done.bytes, "requests": done.requests}

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
+from pipelines.tasks import LONG, TEXT, Row
 from trinitylake_core.errors import StorageError
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import Storage
 
 BATCH: Final = 1000
 _REASONS: Final = 20
-_DELETED: Final = pa.schema(
-    [
-        ("attempted", pa.int64()),
-        ("deleted", pa.int64()),
-        ("already_gone", pa.int64()),
-        ("failed", pa.int64()),
-        ("bytes", pa.int64()),
-        ("requests", pa.int64()),
-        ("failures", pa.map_(pa.string(), pa.string())),
-    ]
-)
-DELETED_DDL: Final = (
-    "attempted bigint, deleted bigint, already_gone bigint, failed bigint, bytes bigint, requests bigint, "
-    "failures map<string,string>"
-)
+DELETED: Final = pa.schema(
+    {
+        "attempted": LONG, "deleted": LONG, "already_gone": LONG, "failed": LONG, "bytes": LONG, "requests": LONG,
+        "failures": pa.map_(TEXT, TEXT),
+    }
+)  # fmt: skip
+"""The columns of :func:`delete_rows`."""
 
 
 @dataclass(slots=True)
@@ -80,21 +73,9 @@ def _delete_batch(storage: Storage, sizes: Mapping[str, int]) -> Deleted:
     )
 
 
-def delete_task(root: str, options: Mapping[str, Any]) -> Any:
-    """Return what a Spark task does: delete the files of its batches (path, bytes), and tell what became of them."""
-
-    def delete_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = open_storage(root, options)
-        total = Deleted()
-        pairs = (
-            pair
-            for batch in batches
-            for pair in zip(batch.column("path").to_pylist(), batch.column("bytes").to_pylist(), strict=True)
-        )
-        for part in delete(storage, pairs):
-            total.add(part)
-        row = {name: getattr(total, name) for name in _DELETED.names}
-        row["failures"] = list(total.failures.items())
-        yield pa.RecordBatch.from_pylist([row], schema=_DELETED)
-
-    return delete_partition
+def delete_rows(rows: Iterator[Row], storage: Storage) -> Iterator[Row]:
+    """Delete files (path, bytes) in a task, and yield one row that tells what became of them all."""
+    total = Deleted()
+    for part in delete(storage, ((row["path"], row["bytes"]) for row in rows)):
+        total.add(part)
+    yield {**asdict(total), "failures": list(total.failures.items())}

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from pipelines.tasks import LONG, TEXT
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.locations import parse
 from trinitylake_core.storage import FileInfo, Storage, open_storage
@@ -29,16 +30,7 @@ ROOT: Final = "root"
 TRANSACTION: Final = "transaction"
 CANDIDATES: Final = frozenset({"node", TRANSACTION, "namespace", "table", "view", "definition", "lakehouse_def"})
 """Kinds of files that may be orphans; of roots only those below the boundary."""
-DDL: Final = "path string, bytes bigint, modified_millis bigint, kind string, version bigint"
-SCHEMA: Final = pa.schema(
-    [
-        ("path", pa.string()),
-        ("bytes", pa.int64()),
-        ("modified_millis", pa.int64()),
-        ("kind", pa.string()),
-        ("version", pa.int64()),
-    ]
-)
+SCHEMA: Final = pa.schema({"path": TEXT, "bytes": LONG, "modified_millis": LONG, "kind": TEXT, "version": LONG})
 BATCH: Final = 10_000
 _FIRST: Final = re.compile(r"[01]{4}/")
 _SECOND: Final = re.compile(r"[01]{4}/[01]{4}/")

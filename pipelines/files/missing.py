@@ -5,18 +5,17 @@ Exports copy it. A file counts as there when it has the size that it has at the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from pipelines.bounded import on_disk
 from pipelines.files.copying import copy_new, copy_new_on_spark
 from pipelines.job import Progress
-from pipelines.tasks import own_errors
+from pipelines.tasks import LONG, TEXT, Batches, collect, map_batches, on_disk, rows_of, spread
 from pipelines.trees.walk import SparkWalk, Start, Target, starts_frame, walk_local, walk_on_spark
 from trinitylake_core.catalog import decode_definition
 from trinitylake_core.definitions import decode_lakehouse
@@ -24,7 +23,7 @@ from trinitylake_core.errors import CorruptDefinition, FileMissing
 from trinitylake_core.keys import KINDS
 from trinitylake_core.locations import parse, validate_path
 from trinitylake_core.nodefile import decode
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import Storage
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession
@@ -33,8 +32,8 @@ _PREFIXES: Final = (*(f"{number:04b}/" for number in range(16)), "_lakehouse_def
 """Where all files but roots lie whose names this library chose."""
 _NAMED: Final = 10
 _LOOKED_UP: Final = 10_000
-_LISTING: Final = pa.schema([("path", pa.string()), ("size", pa.int64())])
-_LISTING_DDL: Final = "path string, size bigint"
+_PREFIX: Final = pa.schema({"prefix": TEXT})
+_LISTING: Final = pa.schema({"path": TEXT, "size": LONG})
 DEFINITION: Final = "definition"
 NODE: Final = "node"
 
@@ -113,9 +112,8 @@ class Comparison:
         """Compare on Spark, nothing of the size of the lakehouse on the driver."""
         from pyspark.sql import functions as f
 
-        with own_errors():
-            walked = Target(self._source, self._order)
-            walk = walk_on_spark(spark, walked, starts_frame(spark, self._starts), self._progress)
+        walked = Target(self._source, self._order)
+        walk = walk_on_spark(spark, walked, starts_frame(spark, self._starts), self._progress)
         frame = on_disk(self._compared(spark, walk))
         missing = f.col("there").isNull() | f.col("size").isNull() | (f.col("there") != f.col("size"))
         rows = frame.groupBy("kind").agg(
@@ -124,8 +122,7 @@ class Comparison:
             f.sum(f.col("size").isNull().cast("int")).alias("unknown"),
             f.sum(f.when(missing, f.col("size"))).alias("bytes"),
         )
-        with own_errors():
-            sums = {row["kind"]: row for row in rows.collect()}
+        sums = {row["kind"]: row for row in collect(rows)}
         known = self._unknown(frame) if any(row["unknown"] for row in sums.values()) else {}
         counts = {kind: sums[kind]["missing"] if kind in sums else 0 for kind in (DEFINITION, NODE)}
         nodes = sums[NODE]["files"] if NODE in sums else 0
@@ -155,7 +152,7 @@ class Comparison:
 
     def _unknown(self, frame: DataFrame) -> dict[str, int]:
         """Return the sizes of files that no listing showed: others chose their names. Raises where one is missing."""
-        paths = [row["path"] for row in frame.where("size is null").select("path").limit(_LOOKED_UP).collect()]
+        paths = [row["path"] for row in collect(frame.where("size is null").select("path").limit(_LOOKED_UP))]
         known = dict(looked_up(self._source, paths))
         _refuse_missing(self._source.root, [path for path in paths if path not in known])
         return known
@@ -188,23 +185,15 @@ def _listed(storage: Storage) -> Iterator[tuple[str, int]]:
 
 
 def _listing(spark: SparkSession, storage: Storage) -> DataFrame:
-    rows = spark.createDataFrame([(prefix,) for prefix in _PREFIXES], "prefix string").repartition(len(_PREFIXES))
-    return rows.mapInArrow(_listing_task(*storage.spec()), _LISTING_DDL)
+    prefixes = spread(spark, [{"prefix": prefix} for prefix in _PREFIXES], _PREFIX, len(_PREFIXES))
+    return map_batches(prefixes, _list_prefixes, _LISTING, storage)
 
 
-def _listing_task(
-    uri: str, options: Mapping[str, Any]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def list_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = open_storage(uri, options)
-        for batch in batches:
-            for prefix in batch.column("prefix").to_pylist():
-                found = [(file.path, file.size) for file in storage.list(prefix)]
-                paths, sizes = zip(*found, strict=True) if found else ((), ())
-                arrays = [pa.array(paths, pa.string()), pa.array(sizes, pa.int64())]
-                yield pa.RecordBatch.from_arrays(arrays, schema=_LISTING)
-
-    return list_partition
+def _list_prefixes(batches: Batches, storage: Storage) -> Batches:
+    for row in rows_of(batches):
+        found = [(file.path, file.size) for file in storage.list(row["prefix"])]
+        paths, sizes = zip(*found, strict=True) if found else ((), ())
+        yield pa.RecordBatch.from_arrays([pa.array(paths, TEXT), pa.array(sizes, LONG)], schema=_LISTING)
 
 
 def looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:

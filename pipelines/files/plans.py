@@ -19,6 +19,7 @@ from pyarrow import parquet
 
 from pipelines.files.listing import Listed, listed, split_uri
 from pipelines.files.retained import Kept
+from pipelines.tasks import LONG, TEXT
 from trinitylake_core.commit import Files, now_millis
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
 from trinitylake_core.storage import open_storage
@@ -26,15 +27,7 @@ from trinitylake_core.storage import open_storage
 _METADATA: Final = b"trinitylake.plan"
 _FORMAT: Final = 1
 _ROWS: Final = 50_000
-_SCHEMA: Final = pa.schema(
-    [
-        ("path", pa.string()),
-        ("kind", pa.string()),
-        ("bytes", pa.int64()),
-        ("modified_millis", pa.int64()),
-        ("reason", pa.string()),
-    ]
-)
+_SCHEMA: Final = pa.schema({"path": TEXT, "kind": TEXT, "bytes": LONG, "modified_millis": LONG, "reason": TEXT})
 
 
 @dataclass(frozen=True, slots=True)

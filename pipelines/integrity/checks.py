@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pipelines.bounded import by_weight, on_disk
 from pipelines.integrity.contents import Contents, Piece, pieces
 from pipelines.integrity.examine import EXPECTED, Row, examined, merged
 from pipelines.integrity.findings import VIOLATION, Found, found_row
 from pipelines.job import Progress
 from pipelines.session import session_parallelism, ship_packages
-from pipelines.tasks import own_errors
+from pipelines.tasks import by_weight, on_disk, own_errors
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_root, violation
 from trinitylake_core.definitions import LakehouseDef

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pipelines.bounded import by_weight, on_disk
 from pipelines.job import Progress
 from pipelines.session import session_parallelism, ship_packages
+from pipelines.tasks import by_weight, on_disk
 from trinitylake_core import Violation
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import check_definitions, check_node, violation

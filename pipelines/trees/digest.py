@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from pipelines.job import Progress, Session, silent, started
-from pipelines.session import session_parallelism, ship_packages
-from pipelines.tasks import own_errors
+from pipelines.tasks import TEXT, Row, collect, map_rows, slots, spread
 from trinitylake_core import Lakehouse
 from trinitylake_core.catalog import content_hash
 from trinitylake_core.keys import KeyRange
-from trinitylake_core.storage import open_storage
+from trinitylake_core.storage import Storage
 from trinitylake_core.tree import scan
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -22,10 +22,9 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 
 _MODULUS: Final = 2**128
 _LAST: Final = "\U0010ffff"
-_RANGES_PER_TASK_SLOT: Final = 12
-_RANGES_DDL: Final = "number int, lo string, hi string"
-_OUTPUT: Final = pa.schema([("sum", pa.string())])
-_OUTPUT_DDL: Final = "sum string"
+_RANGES_PER_CORE: Final = 12
+_RANGE: Final = pa.schema({"lo": TEXT, "hi": TEXT})
+_SUM: Final = pa.schema({"sum": TEXT})
 
 
 def digest(spark: Session, lake: Lakehouse, engine: str, progress: Progress = silent) -> str:
@@ -39,14 +38,11 @@ def digest(spark: Session, lake: Lakehouse, engine: str, progress: Progress = si
 
 
 def _on_spark(spark: SparkSession, lake: Lakehouse, progress: Progress) -> str:
-    ship_packages(spark)
-    cuts = _cuts(lake, _RANGES_PER_TASK_SLOT * session_parallelism(spark))
-    rows = [(number, lo, hi) for number, (lo, hi) in enumerate(pairwise(["", *cuts, _LAST]))]
+    cuts = _cuts(lake, slots(spark, _RANGES_PER_CORE))
+    rows = [{"lo": lo, "hi": hi} for lo, hi in pairwise(["", *cuts, _LAST])]
     progress("digest", 0, len(rows))
-    frame = spark.createDataFrame(rows, _RANGES_DDL).repartitionById(len(rows), "number")
-    work = _task(*lake.storage.spec(), lake.version)
-    with own_errors():
-        sums = frame.mapInArrow(work, _OUTPUT_DDL).collect()
+    ranges = spread(spark, rows, _RANGE, len(rows))
+    sums = collect(map_rows(ranges, partial(_sums, version=lake.version), _SUM, lake.storage))
     return format(sum(int(row["sum"], 16) for row in sums) % _MODULUS, "032x")
 
 
@@ -63,17 +59,10 @@ def _cuts(lake: Lakehouse, want: int) -> list[str]:
     return sorted(pivots)[::step]
 
 
-def _task(
-    uri: str, options: Mapping[str, Any], version: int
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def sum_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lake = Lakehouse.open(open_storage(uri, options)).at(version=version)
-        for batch in batches:
-            for row in batch.to_pylist():
-                total = _sum(lake, row["lo"], row["hi"]) % _MODULUS
-                yield pa.RecordBatch.from_pydict({"sum": [format(total, "x")]}, schema=_OUTPUT)
-
-    return sum_partition
+def _sums(rows: Iterator[Row], storage: Storage, *, version: int) -> Iterator[Row]:
+    lake = Lakehouse.open(storage).at(version=version)
+    for row in rows:
+        yield {"sum": format(_sum(lake, row["lo"], row["hi"]) % _MODULUS, "x")}
 
 
 def _sum(lake: Lakehouse, lo: str, hi: str) -> int:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pipelines.session import session_parallelism, ship_packages
-from pipelines.tasks import own_errors
+from pipelines.tasks import BINARY, BOOL, INT, LONG, TEXT, Row, collect, map_rows, slots, spread
 from trinitylake_core.node import Node
 from trinitylake_core.nodefile import decode, encode
 from trinitylake_core.nodestore import NodeStore, NodeWriter
 from trinitylake_core.rewrite import Rewriter
-from trinitylake_core.storage import open_storage
+from trinitylake_core.storage import Storage
 from trinitylake_core.subtree import Ref, dirty_children
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -22,36 +22,16 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 
 WANTED: Final = 64
 """Dirty subtrees that keep a small cluster busy; the planner opens no more nodes than it takes to find them."""
-_TASKS_PER_CORE: Final = 3
 _TASK_CACHE_BYTES: Final = 32 << 20
-_INPUT: Final = pa.schema(
-    [
-        ("task", pa.int32()),
-        ("subtree", pa.int32()),
-        ("path", pa.string()),
-        ("height", pa.int32()),
-        ("pending", pa.binary()),
-    ]
-)
+_INPUT: Final = pa.schema({"subtree": INT, "path": TEXT, "height": INT, "pending": BINARY})
+HANDED_BACK: Final = pa.schema({"path": TEXT, "inline": BINARY, "height": INT, "keys": LONG, "messages": LONG})
+"""The columns of :func:`handed_back`."""
 _OUTPUT: Final = pa.schema(
     [
-        ("subtree", pa.int32()),
-        ("path", pa.string()),
-        ("inline", pa.binary()),
-        ("height", pa.int32()),
-        ("keys", pa.int64()),
-        ("messages", pa.int64()),
-        ("nodes_read", pa.int64()),
-        ("nodes_written", pa.int64()),
-        ("bytes_read", pa.int64()),
-        ("bytes_written", pa.int64()),
-        ("proved", pa.bool_()),
+        ("subtree", INT), *HANDED_BACK, ("nodes_read", LONG), ("nodes_written", LONG), ("bytes_read", LONG),
+        ("bytes_written", LONG), ("proved", BOOL),
     ]
-)
-_OUTPUT_DDL: Final = (
-    "subtree int, path string, inline binary, height int, keys bigint, messages bigint, nodes_read bigint, "
-    "nodes_written bigint, bytes_read bigint, bytes_written bigint, proved boolean"
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,49 +77,33 @@ def flush_all(
     progress: Callable[[str, int, int | None], None],
 ) -> list[Flushed]:
     """Flush subtrees on Spark and return the results in the order of ``frontier``."""
-    ship_packages(spark)
-    count = min(len(frontier), tasks or _TASKS_PER_CORE * session_parallelism(spark))
+    tasks = min(len(frontier), tasks or slots(spark))
     progress("flush subtrees", 0, len(frontier))
-    tasks_of = assigned([ref.weight() for ref in frontier], count)
-    frame = spark.createDataFrame(_input(frontier, tasks_of, store.order))
-    root, options = store.storage.spec()
-    work = _task(root, dict(options), store.order, store.target_bytes, stamp)
-    with own_errors():
-        rows = frame.repartitionById(count, "task").mapInArrow(work, _OUTPUT_DDL).toArrow().to_pylist()
+    tasks_of = assigned([ref.weight() for ref in frontier], tasks)
+    frame = spread(
+        spark,
+        [_input(index, ref, store.order) for index, ref in enumerate(frontier)],
+        _INPUT,
+        tasks,
+        tasks_of.__getitem__,
+    )
+    work = partial(_flush, order=store.order, target_bytes=store.target_bytes, stamp=stamp)
+    rows = collect(map_rows(frame, work, _OUTPUT, store.storage))
     progress("flush subtrees", len(rows), len(frontier))
     by_subtree = {row["subtree"]: row for row in rows}
     return [_result(by_subtree[index], store.order) for index in range(len(frontier))]
 
 
-def _input(frontier: list[Ref], task_of: list[int], order: int) -> pa.Table:
-    """Return a row a subtree, its messages as a node file: as lists Spark would copy them text by text, three times."""
-    rows = [
-        {
-            "task": task_of[index],
-            "subtree": index,
-            "path": ref.path,
-            "height": ref.height,
-            "pending": bytes(encode(Node(buffer=ref.pending), order)),
-        }
-        for index, ref in enumerate(frontier)
-    ]
-    return pa.Table.from_pylist(rows, schema=_INPUT)
+def _input(index: int, ref: Ref, order: int) -> Row:
+    """Return the row of a subtree, its messages as a node file: as lists Spark would copy them text by text."""
+    pending = bytes(encode(Node(buffer=ref.pending), order))
+    return {"subtree": index, "path": ref.path, "height": ref.height, "pending": pending}
 
 
-def _task(
-    root: str, options: Mapping[str, Any], order: int, target_bytes: int, stamp: int
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def flush_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = open_storage(root, options)
-        rows = []
-        for batch in batches:
-            for row in batch.to_pylist():
-                store = NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES)
-                rows.append(flush_subtree(store, row, stamp))
-        storage.barrier()
-        yield pa.RecordBatch.from_pylist(rows, schema=_OUTPUT)
-
-    return flush_partition
+def _flush(rows: Iterator[Row], storage: Storage, *, order: int, target_bytes: int, stamp: int) -> Iterator[Row]:
+    done = [flush_subtree(NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES), row, stamp) for row in rows]
+    storage.barrier()
+    yield from done
 
 
 def flush_subtree(store: NodeStore, row: Mapping[str, Any], stamp: int) -> dict[str, Any]:

@@ -9,19 +9,19 @@ of the lakehouse is on the driver; in this process it is a dictionary.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import asdict, dataclass, field
+from functools import partial, reduce
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pipelines.bounded import by_weight, on_disk
-from pipelines.session import session_parallelism, ship_packages
+from pipelines.tasks import INT, LONG, READ_AHEAD, TEXT, Row, collect_one, map_rows, on_disk, slots, table
 from pipelines.trees.runs import in_runs
 from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.node import Node
 from trinitylake_core.nodefile import decode
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import Storage
 from trinitylake_core.tree import MAX_HEIGHT
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -29,26 +29,13 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 
 FOREVER: Final = 1 << 40
 """The version number of what is kept whatever happens: snapshots and saved transactions."""
-_NODES_DDL: Final = (
-    "path string, height int, first bigint, last bigint, keys int, messages int, bytes bigint, text_bytes bigint, "
-    "created_at_millis bigint, children array<string>, files array<string>"
-)
-_NODES: Final = pa.schema(
-    [
-        ("path", pa.string()),
-        ("height", pa.int32()),
-        ("first", pa.int64()),
-        ("last", pa.int64()),
-        ("keys", pa.int32()),
-        ("messages", pa.int32()),
-        ("bytes", pa.int64()),
-        ("text_bytes", pa.int64()),
-        ("created_at_millis", pa.int64()),
-        ("children", pa.list_(pa.string())),
-        ("files", pa.list_(pa.string())),
-    ]
-)
-_READ_AHEAD: Final = 256
+_START: Final = pa.schema({"path": TEXT, "first": LONG, "last": LONG})
+_NODE: Final = pa.schema(
+    {
+        "path": TEXT, "height": INT, "first": LONG, "last": LONG, "keys": INT, "messages": INT, "bytes": LONG,
+        "text_bytes": LONG, "created_at_millis": LONG, "children": pa.list_(TEXT), "files": pa.list_(TEXT),
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +78,26 @@ def node_row(path: str, node: Node, first: int, last: int, *, files: bool) -> di
     }
 
 
-def read_rows(target: Target, starts: Sequence[tuple[str, int, int]]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of nodes. One ``get`` each, read ahead.
+def read_rows(
+    target: Target, starts: Iterable[tuple[str, int, int]], height: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of nodes, which must have that height if one is given. One ``get`` each, read ahead.
 
     Raises:
-        CorruptNode: missing, damaged, or without a height. A walk that others act on must not guess.
+        CorruptNode: missing, damaged, or of another height. A walk that others act on must not guess.
     """
-    for start in range(0, len(starts), _READ_AHEAD):
-        part = starts[start : start + _READ_AHEAD]
-        for (path, first, last), (_, data) in zip(
-            part, target.storage.read_many([path for path, _, _ in part]), strict=True
-        ):
+    remaining = iter(starts)
+    while part := list(islice(remaining, READ_AHEAD)):
+        contents = target.storage.read_many([path for path, _, _ in part])
+        for (path, first, last), (_, data) in zip(part, contents, strict=True):
             if isinstance(data, FileMissing):
                 raise CorruptNode(f"node file {path!r} is missing, but a tree points to it", path=path, invariant="I10")
             node = decode(data, path, target.order)
             if node.height is None or node.height > MAX_HEIGHT:
                 raise CorruptNode(f"node file {path!r} does not say its height", path=path, invariant="I8")
+            if height is not None and node.height != height:
+                message = f"node file {path!r} has height {node.height} where {height} is expected"
+                raise CorruptNode(message, path=path, invariant="I8")
             yield node_row(path, node, first, last, files=target.files)
 
 
@@ -124,13 +115,7 @@ def walk_local(
         yield row
     for height in range(max(waiting, default=-1), -1, -1):
         level = [(path, *versions) for path, versions in waiting.pop(height, {}).items() if path not in known]
-        for row in read_rows(target, level):
-            if row["height"] != height:
-                raise CorruptNode(
-                    f"node file {row['path']!r} has height {row['height']} where {height} is expected",
-                    path=row["path"],
-                    invariant="I8",
-                )
+        for row in read_rows(target, level, height):
             _note_children(waiting, row)
             yield row
 
@@ -194,8 +179,7 @@ def walk_on_spark(
 
     ``known`` nodes (a column ``path``), and what only they reach, are left out.
     """
-    ship_packages(spark)
-    parallelism = 3 * session_parallelism(spark)
+    parallelism = slots(spark)
     walk = SparkWalk()
     starts = starts if known is None else starts.join(known, "path", "left_anti")
     ordered = starts.repartitionByRange(parallelism, "first").sortWithinPartitions("first")
@@ -219,48 +203,31 @@ def walk_on_spark(
 
 def starts_frame(spark: SparkSession, starts: Sequence[Start]) -> DataFrame:
     """Return roots as the DataFrame that :func:`walk_on_spark` begins with."""
-    rows = [(start.path, start.first, start.last) for start in starts]
-    return spark.createDataFrame(rows, "path string, first bigint, last bigint")
+    return table(spark, [asdict(start) for start in starts], _START)
 
 
 def _count(level: DataFrame) -> tuple[int, int]:
     from pyspark.sql import functions as f
 
-    row = level.agg(f.count("path"), f.max("height")).first()
-    return (0, 0) if row is None else (row[0], row[1] or 0)
+    row = collect_one(level.agg(f.count("path").alias("nodes"), f.max("height").alias("height")))
+    return row["nodes"], row["height"] or 0
 
 
 def _read_level(target: Target, frame: DataFrame, height: int | None = None) -> DataFrame:
-    root, options = target.storage.spec()
-    work = _task(root, dict(options), target.order, height, files=target.files)
-    return frame.select("path", "first", "last").mapInArrow(work, _NODES_DDL)
+    work = partial(_level_rows, order=target.order, height=height, files=target.files)
+    return map_rows(frame.select(_START.names), work, _NODE, target.storage, weight=_weight)
 
 
-def _task(
-    root: str, options: Mapping[str, Any], order: int, height: int | None, *, files: bool
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        target = Target(open_storage(root, options), order, files)
-        for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in ("path", "first", "last"))
-            starts = list(zip(*columns, strict=True))
-            rows = read_rows(target, starts)
-            for some in by_weight(in_runs(rows) if height is None else rows, _weight):
-                _refuse_height(some, height)
-                yield pa.RecordBatch.from_pylist(some, schema=_NODES)
-
-    return read_partition
+def _level_rows(
+    starts: Iterator[Row], storage: Storage, *, order: int, height: int | None, files: bool
+) -> Iterator[Row]:
+    rows = read_rows(Target(storage, order, files), map(_start, starts), height)
+    return in_runs(rows) if height is None else rows
 
 
-def _weight(row: Mapping[str, Any]) -> int:
+def _start(row: Row) -> tuple[str, int, int]:
+    return row["path"], row["first"], row["last"]
+
+
+def _weight(row: Row) -> int:
     return 1 + len(row["children"]) + len(row["files"])
-
-
-def _refuse_height(rows: Sequence[Mapping[str, Any]], height: int | None) -> None:
-    for row in rows:
-        if height is not None and row["height"] != height:
-            raise CorruptNode(
-                f"node file {row['path']!r} has height {row['height']} where {height} is expected",
-                path=row["path"],
-                invariant="I8",
-            )

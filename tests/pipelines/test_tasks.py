@@ -1,12 +1,38 @@
-"""What bounds the memory of jobs: pieces by weight, and runs of what consecutive roots share."""
+"""Spark tasks: rows in and out, errors as themselves, and what bounds the memory: pieces by weight, runs of roots."""
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
 
-from pipelines.bounded import by_weight
+from pipelines import stats, upgrade
+from pipelines.tasks import (
+    INT,
+    LONG,
+    TEXT,
+    Row,
+    by_weight,
+    checkpointed,
+    collect,
+    collect_one,
+    count,
+    ddl,
+    in_order,
+    map_rows,
+    spread,
+    stream,
+)
 from pipelines.trees.runs import in_runs
+from tests.support.lakes import filled, new_lake
+from tests.support.surgery import Surgery
+from trinitylake_core.errors import CorruptNode, StorageError
+
+_SIZE: Final = pa.schema({"size": LONG})
 
 _PATHS = st.frozensets(st.sampled_from("abcdef"))
 _ROOTS = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 1), _PATHS, _PATHS), max_size=12)
@@ -67,3 +93,56 @@ def test_pieces_are_bounded_and_complete(weights: list[int], most: int) -> None:
     assert [each for piece in pieces for each in piece] == weights
     assert all(sum(piece[:-1]) < most for piece in pieces)
     assert all(sum(piece) >= most for piece in pieces[:-1])
+
+
+def test_spark_sql_names_the_types_of_arrow() -> None:
+    nested = pa.struct({"path": TEXT, "age": INT})
+    schema = pa.schema({"key": TEXT, "size": LONG, "data": pa.binary(), "ok": pa.bool_(), "some": pa.list_(nested)})
+    expected = "key string, size bigint, data binary, ok boolean, some array<struct<path: string, age: int>>"
+    assert expected == ddl(schema)
+    assert "why map<string, string>" == ddl(pa.schema({"why": pa.map_(TEXT, TEXT)}))
+
+
+@pytest.mark.spark
+def test_rows_go_to_the_tasks_they_were_given_to_and_come_back(spark: SparkSession) -> None:
+    rows = [{"size": size} for size in range(7)]
+    schema = pa.schema({"task": pa.list_(LONG)})
+
+    def together(rows: Iterator[Row]) -> Iterator[Row]:
+        yield {"task": [row["size"] for row in rows]}
+
+    dealt = collect(map_rows(spread(spark, rows, _SIZE, 3), together, schema))
+    assert [[0, 3, 6], [1, 4], [2, 5]] == sorted(row["task"] for row in dealt)
+    in_turn = collect(map_rows(spread(spark, rows, _SIZE, 3, in_order(7, 3)), together, schema))
+    assert [[0, 1, 2], [3, 4], [5, 6]] == sorted(row["task"] for row in in_turn)
+    assert [] == collect(spread(spark, [], _SIZE, 3))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("wait", [collect, collect_one, count, checkpointed, lambda frame: list(stream(frame))])
+def test_whoever_waits_for_a_task_gets_the_error_that_it_raised(
+    spark: SparkSession, wait: Callable[[DataFrame], object]
+) -> None:
+    def fail(rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            raise CorruptNode(f"row {row['size']} is damaged", path="node")
+        yield {}
+
+    failing = map_rows(spread(spark, [{"size": 1}], _SIZE, 1), fail, _SIZE)
+    with pytest.raises(CorruptNode, match=r"^row 1 is damaged$"):
+        wait(failing)
+
+
+@pytest.mark.spark
+def test_deep_statistics_and_an_upgrade_name_what_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=40)
+    target = tmp_path / "target"
+    paths = [entry.path for entry in lake.objects()]
+    (target / paths[0]).mkdir(parents=True)  # where a file is to be written
+    with pytest.raises(StorageError):
+        upgrade.run(spark, lake, target.as_uri(), upgrade.Config(engine="spark"))
+    surgery = Surgery(lake.root, lake.definition.order)
+    leaf = surgery.leaf(lake.version)
+    surgery.remove(leaf)
+    with pytest.raises(CorruptNode, match=f"{leaf}.* is missing"):
+        stats.deep(lake, spark)
