@@ -1,1 +1,1 @@
-"""Reports of ``pipelines`` as Dagster metadata: tables, numbers, texts and pictures."""
+"""What Dagster shows of a report: tables, numbers, texts and pictures."""

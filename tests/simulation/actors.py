@@ -1,0 +1,258 @@
+"""What processes do in the simulation: each is one operation on the real ``Lakehouse`` and the real pipelines.
+
+An actor is prepared without being scheduled, so that it may hold a handle of an older version, and then acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pipelines import compaction, expiration, export, load, orphans, restore, rollback
+from tests.simulation.ground import SAVED, SNAPSHOT, SOURCE, count_up, create_tables
+from tests.simulation.scheduler import running_actor
+from tests.simulation.world import COPY, Ack, Changes, World
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import (
+    AlreadyExists,
+    CommitConflict,
+    PlanOutdated,
+    SnapshotNotFound,
+    TransactionExpired,
+    TransactionNotFound,
+    VersionExpired,
+)
+from trinitylake_core.transaction import Transaction
+
+Action = Callable[[], Any]
+STALE: Final = 3
+"""The version that stale handles stand on."""
+SAVED_ANEW: Final = "5a5e0000-0000-4000-8000-000000000002"
+_REFUSED: Final = (CommitConflict, TransactionExpired)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of actor: what prepares it and returns its action, and which refusals are right for it."""
+
+    prepare: Callable[[World], Action]
+    may_raise: tuple[type[Exception], ...] = ()
+
+
+# Transactions.
+
+
+def _commit(world: World, txn: Transaction, changes: Changes) -> int:
+    world.intents.setdefault(txn.id, []).append(changes)
+    version = txn.commit()
+    world.acks.append(Ack(running_actor(), version, txn.id))
+    return version
+
+
+def _counted(txn: Transaction, *tables: str) -> Changes:
+    return {name: (before, before + 1) for name, before in count_up(txn, *tables).items()}
+
+
+def _writer(*tables: str, version: int | None = None, isolation: str | None = None) -> Callable[[World], Action]:
+    def prepare(world: World) -> Action:
+        lake = world.handle(version)
+
+        def act() -> int:
+            txn = lake.transaction(isolation=isolation)
+            return _commit(world, txn, _counted(txn, *tables))
+
+        return act
+
+    return prepare
+
+
+def _large_writer(world: World) -> Action:
+    lake = world.handle()
+
+    def act() -> int:
+        txn = lake.transaction()
+        create_tables(txn, *(f"w{number}" for number in range(9)))
+        return _commit(world, txn, {})
+
+    return act
+
+
+def _twice(world: World) -> Action:
+    """One process that commits, and commits again on the same handle."""
+    lake = world.handle(STALE)
+
+    def act() -> int:
+        txn = lake.transaction()
+        _commit(world, txn, _counted(txn, "t11"))
+        txn = lake.transaction()
+        return _commit(world, txn, _counted(txn, "t11"))
+
+    return act
+
+
+def _save(world: World) -> Action:
+    lake = world.handle()
+
+    def act() -> str:
+        txn = Transaction(lake.files, lake.root_node, transaction_id=SAVED_ANEW)
+        changes = _counted(txn, "t20")
+        world.intents.setdefault(SAVED_ANEW, []).append(changes)
+        txn.save()
+        world.saves.append((SAVED_ANEW, changes))
+        return "saved"
+
+    return act
+
+
+def _resumed(end: Callable[[World, Transaction], object]) -> Callable[[World], Action]:
+    def prepare(world: World) -> Action:
+        lake = world.handle()
+        return lambda: end(world, lake.resume_transaction(SAVED))
+
+    return prepare
+
+
+def _publish(world: World, txn: Transaction) -> int:
+    return _commit(world, txn, world.saves[0][1])
+
+
+def _save_again(world: World, txn: Transaction) -> str:
+    changes = world.saves[0][1] | _counted(txn, "t21")
+    world.intents[SAVED].append(changes)
+    txn.save()
+    world.saves.append((SAVED, changes))
+    return "saved again"
+
+
+def _abort(world: World, txn: Transaction) -> str:
+    txn.abort()
+    world.aborts.append(SAVED)
+    return "aborted"
+
+
+# Maintenance and recovery.
+
+
+def _acked(world: World, version: int | None) -> int | None:
+    if version is not None:
+        world.acks.append(Ack(running_actor(), version))
+    return version
+
+
+def _pipeline(run: Callable[[World, Lakehouse], Any], version: int | None = None) -> Callable[[World], Action]:
+    """Return what prepares an actor that runs a pipeline whose report names the version it made."""
+
+    def prepare(world: World) -> Action:
+        lake = world.handle(version)
+        return lambda: _acked(world, run(world, lake).version_after)
+
+    return prepare
+
+
+def _compact(world: World, lake: Lakehouse) -> Any:
+    return compaction.run(None, lake, compaction.Config(engine="local"))
+
+
+def _load(world: World, lake: Lakehouse) -> Any:
+    return load.run(None, lake, f"{SOURCE}objects.jsonl", load.Config(engine="local", existing="skip"))
+
+
+def _expire(keep: int) -> Callable[[World, Lakehouse], Any]:
+    return lambda world, lake: expiration.run(None, lake, expiration.Config(engine="local", keep_last=keep))
+
+
+def _cleaner(age_seconds: float) -> Callable[[World], Action]:
+    def prepare(world: World) -> Action:
+        lake = world.handle()
+        config = orphans.Config(engine="local", older_than_seconds=age_seconds, allow_recent=True)
+        return lambda: orphans.run(None, lake, config).deleted
+
+    return prepare
+
+
+def _rollback(world: World, lake: Lakehouse) -> Any:
+    world.rollback_target = STALE
+    return rollback.run(None, lake, rollback.Config(version=STALE, reason="simulated", engine="local"))
+
+
+def _restore(world: World, lake: Lakehouse) -> Any:
+    config = restore.Config(only=["a.t1"], version=STALE, reason="simulated", engine="local")
+    return restore.run(None, lake, config)
+
+
+def _snapshotter(kind: str, version: int | None) -> Callable[[World], Action]:
+    def prepare(world: World) -> Action:
+        lake = world.handle()
+        return lambda: lake.create_snapshot("new", version=version, kind=kind).name
+
+    return prepare
+
+
+def _dropper(world: World) -> Action:
+    lake = world.handle()
+    return lambda: lake.drop_snapshot(SNAPSHOT)
+
+
+def _exporter(world: World) -> Action:
+    lake = world.handle()
+
+    def act() -> int:
+        done = export.run(None, lake, COPY, export.Config(engine="local"))
+        world.exported.append(done.plan.version)
+        return done.plan.version
+
+    return act
+
+
+# Readers.
+
+
+def _open(world: World) -> Action:
+    return lambda: world.cold().version
+
+
+def _refresher(version: int | None) -> Callable[[World], Action]:
+    def prepare(world: World) -> Action:
+        lake = world.handle(version)
+
+        def act() -> int:
+            began = world.newest.number
+            lake.refresh()
+            world.saw(began, lake)
+            return lake.version
+
+        return act
+
+    return prepare
+
+
+_OUTDATED: Final = (*_REFUSED, PlanOutdated, VersionExpired)
+_ENDED: Final = (*_REFUSED, TransactionNotFound)
+KINDS: Final[Mapping[str, Kind]] = {
+    "write": Kind(_writer("t0"), _REFUSED),
+    "write-both": Kind(_writer("t0", "t1", isolation="SERIALIZABLE"), _REFUSED),
+    "write-other": Kind(_writer("t12"), _REFUSED),
+    "write-stale": Kind(_writer("t10", version=STALE), _REFUSED),
+    "write-twice": Kind(_twice, _REFUSED),
+    "write-large": Kind(_large_writer, _REFUSED),
+    "save": Kind(_save),
+    "publish": Kind(_resumed(_publish), _ENDED),
+    "save-again": Kind(_resumed(_save_again), _ENDED),
+    "abort": Kind(_resumed(_abort), _ENDED),
+    "compact": Kind(_pipeline(_compact), _REFUSED),
+    "load": Kind(_pipeline(_load), _OUTDATED),
+    "expire": Kind(_pipeline(_expire(1)), _OUTDATED),
+    "expire-some": Kind(_pipeline(_expire(4)), _OUTDATED),
+    "clean": Kind(_cleaner(0), _OUTDATED),
+    "clean-aged": Kind(_cleaner(3 * 86_400), _OUTDATED),
+    "rollback": Kind(_pipeline(_rollback), _OUTDATED),
+    "restore": Kind(_pipeline(_restore), _OUTDATED),
+    "snapshot": Kind(_snapshotter("minimal", STALE), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
+    "snapshot-partial": Kind(_snapshotter("partial", None), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
+    "snapshot-drop": Kind(_dropper, (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
+    "export": Kind(_exporter, _OUTDATED),
+    "open": Kind(_open),
+    "refresh": Kind(_refresher(None)),
+    "refresh-stale": Kind(_refresher(STALE)),
+}

@@ -1,0 +1,86 @@
+"""What a user would do afterwards, with the product's own code: open, refresh, maintain, commit.
+
+It costs more than looking at the store, and is done once for each distinct outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipelines import expiration, orphans
+from tests.simulation.ground import count_up
+from tests.simulation.oracle import Oracle
+from tests.simulation.schedule import DURATIONS
+from tests.simulation.scheduler import Outside
+from tests.simulation.store import SimStorage
+from tests.simulation.world import World
+from trinitylake_core import Lakehouse
+from trinitylake_core.check import check_lakehouse, check_version
+from trinitylake_core.errors import TrinityLakeError
+from trinitylake_core.spec import HINT_FILE
+
+HINTS = (None, b"0", b"3", b"4000000000", b"garbage")
+"""What the hint may be, whatever was written: it is never trusted."""
+
+
+def aftermath(world: World) -> Iterator[str]:
+    """Yield what goes wrong for those who come later. Changes the world."""
+    with Outside(world.store, "afterwards").acting():
+        try:
+            yield from _found(world)
+            yield from _checked(world)
+            yield from _maintained(world)
+        except TrinityLakeError as error:
+            yield f"afterwards: {type(error).__name__}: {error}"
+
+
+def _found(world: World) -> Iterator[str]:
+    """A cold open, whatever the hint says, and a refresh of every handle, however old, find the newest version."""
+    newest = world.newest
+    hint = world.store.objects.get(HINT_FILE)
+    for number, content in enumerate((b"as it is", *HINTS)):
+        if content is None:
+            world.store.objects.pop(HINT_FILE, None)
+        elif number:
+            world.store.put("put", HINT_FILE, content)
+        yield from _same(Lakehouse.open(SimStorage()), newest.number, newest.data, f"a cold open with hint {content!r}")
+    if hint is not None:
+        world.store.objects[HINT_FILE] = hint
+    handles = [
+        *world.handles,
+        *((f"a handle of version {version}", world.handle(version)) for version in world.ground.at),
+    ]
+    for name, lake in handles:
+        yield from _same(lake.refresh(), newest.number, newest.data, f"a refresh of {name}")
+
+
+def _same(lake: Lakehouse, version: int, data: bytes, what: str) -> Iterator[str]:
+    if lake.version != version or bytes(lake.root_node.data) != data:
+        yield f"{what} finds version {lake.version}, and the newest one is {version}"
+
+
+def _checked(world: World) -> Iterator[str]:
+    """The product's own check finds nothing in any version that was made since, nor in what all versions share."""
+    lake = Lakehouse.open(SimStorage())
+    versions = lake.files.versions
+    yield from (f"check: {each.message}" for each in check_lakehouse(versions, lake.files.tip))
+    for number in range(max(world.newest.oldest, world.ground.newest + 1), world.newest.number + 1):
+        yield from (
+            f"check of version {number}: {each.message}" for each in check_version(versions, number, definitions=True)
+        )
+
+
+def _maintained(world: World) -> Iterator[str]:
+    """A month later the lakehouse can be expired, cleaned and written to, and nothing that is kept is lost."""
+    world.store.now_millis += DURATIONS["month"]
+    expiration.run(None, Lakehouse.open(SimStorage()), expiration.Config(engine="local", keep_last=1))
+    config = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    orphans.run(None, Lakehouse.open(SimStorage()), config)
+    with Lakehouse.open(SimStorage()).transaction() as txn:
+        count_up(txn, "t22")
+    oracle = Oracle(world, ())
+    for check in (oracle.changes, oracle.retained, oracle.snapshots):
+        yield from (f"after maintenance: {each}" for each in check())
+    yield from _same(
+        Lakehouse.open(SimStorage()), world.newest.number, world.newest.data, "a cold open after maintenance"
+    )

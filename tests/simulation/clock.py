@@ -1,0 +1,69 @@
+"""Time, sleep and randomness of actors come from their scheduler; all other threads keep the real ones."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.simulation import store as stores
+from tests.simulation.scheduler import current
+
+_time_ns, _time, _sleep, _uuid4, _uniform = time.time_ns, time.time, time.sleep, uuid.uuid4, random.uniform
+
+
+def _sim_time_ns() -> int:
+    here = current()
+    return _time_ns() if here is None else here.run.now_millis(here.actor) * 1_000_000
+
+
+def _sim_time() -> float:
+    here = current()
+    return _time() if here is None else here.run.now_millis(here.actor) / 1000
+
+
+def _sim_sleep(seconds: float) -> None:
+    here = current()
+    if here is None:
+        _sleep(seconds)
+    else:
+        here.run.now_millis(here.actor)  # whether it comes before or after what others do makes a difference
+        here.run.store.now_millis += int(seconds * 1000)
+
+
+def _sim_uuid4() -> uuid.UUID:
+    here = current()
+    return _uuid4() if here is None else uuid.UUID(int=here.actor.random.getrandbits(128), version=4)
+
+
+def _sim_uniform(low: float, high: float) -> float:
+    here = current()
+    return _uniform(low, high) if here is None else here.actor.random.uniform(low, high)
+
+
+def _scheduled(kind: str, path: str, action: Callable[[], Any]) -> Any:
+    here = current()
+    return action() if here is None else here.run.request(kind, path, action)
+
+
+@contextmanager
+def own_time() -> Iterator[None]:
+    """Let time, sleep and randomness of actors come from their scheduler; all other threads keep the real ones."""
+    patches: list[tuple[Any, str, Any, Any]] = [
+        (time, "time_ns", _time_ns, _sim_time_ns),
+        (time, "time", _time, _sim_time),
+        (time, "sleep", _sleep, _sim_sleep),
+        (uuid, "uuid4", _uuid4, _sim_uuid4),
+        (random, "uniform", _uniform, _sim_uniform),
+        (stores, "scheduled", stores.scheduled, _scheduled),
+    ]
+    for module, name, _, ours in patches:
+        setattr(module, name, ours)
+    try:
+        yield
+    finally:
+        for module, name, theirs, _ in patches:
+            setattr(module, name, theirs)

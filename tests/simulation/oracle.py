@@ -1,0 +1,253 @@
+"""What must hold when the actors of a run have ended. Each broken promise is a sentence.
+
+The true history is the one that was watched (``world``); what versions say is read by ``reading``. The product's
+own code is asked only what a user would ask it: to open, to refresh, and to be maintained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from tests.simulation.actors import KINDS
+from tests.simulation.ground import COUNTER, LOADED, SAVED
+from tests.simulation.reading import Content, Tree, counter, node_file, tree
+from tests.simulation.scheduler import Actor
+from tests.simulation.world import Changes, Version, World
+from trinitylake_core.definitions import LakehouseDef, TransactionDef
+from trinitylake_core.errors import StorageError
+from trinitylake_core.locations import root_path, transaction_path
+from trinitylake_core.spec import BOUNDARY_FILE, LAKEHOUSE_DEF
+
+_TREES_REPLACED: Final = ("load", "rollback")
+
+
+def _key(name: str, namespace: str = "a") -> str:
+    return f"C==={namespace:4}{name:4}"
+
+
+class Oracle:
+    """Judges one world after its run."""
+
+    def __init__(self, world: World, actors: Sequence[Actor]) -> None:
+        self.world = world
+        self.actors = actors
+        self.objects = world.store.objects
+        self._trees: dict[int, Tree] = {}
+
+    def violations(self) -> Iterator[str]:
+        """Yield every broken promise that one look at the store tells."""
+        yield from self.world.violations
+        checks: tuple[Callable[[], Iterator[str]], ...] = (
+            self.ends, self.acknowledged, self.refused, self.changes, self.retained, self.snapshots, self.saved,
+            self.readers, self.copies,
+        )  # fmt: skip
+        for check in checks:
+            yield from check()
+
+    # -- what the actors were told -----------------------------------------------------------------
+
+    def ends(self) -> Iterator[str]:
+        """Everybody ended, with success or with an error that is right for them."""
+        for actor in self.actors:
+            right = KINDS[kind_of(actor)].may_raise + ((StorageError,) if actor.disturbed else ())
+            if actor.error is not None and not isinstance(actor.error, right):
+                yield f"{actor.name} ended with {type(actor.error).__name__}: {actor.error}"
+
+    def acknowledged(self) -> Iterator[str]:
+        """Every acknowledged version is in the history, once, and is what its actor made."""
+        for ack in self.world.acks:
+            version = self.world.history[ack.version] if ack.version < len(self.world.history) else None
+            made = None if version is None else version.node.system.get("txn") if ack.txn else version.creator
+            if made != (ack.txn or ack.actor):
+                yield f"{ack.actor} was told that it made version {ack.version}, but {made} made it"
+        txns = [version.node.system.get("txn") for version in self.world.history]
+        for txn in self.world.intents:
+            if txns.count(txn) > 1:
+                yield f"transaction {txn} is in the history {txns.count(txn)} times"
+
+    def refused(self) -> Iterator[str]:
+        """Who was refused left no version."""
+        told = {ack.txn for ack in self.world.acks}
+        for actor in self.actors:
+            if actor.error is None or isinstance(actor.error, StorageError):
+                continue
+            for version in self.world.history:
+                txn = version.node.system.get("txn")
+                if version.creator == actor.name and txn in self.world.intents and txn not in told:
+                    yield f"{actor.name} was refused ({actor.error}), but version {version.number} is its own"
+
+    # -- what the versions say -----------------------------------------------------------------------
+
+    def tree(self, version: Version) -> Tree:
+        """Return what a version says, its nodes read from all files that ever were."""
+        if version.number not in self._trees:
+            self._trees[version.number] = tree(version.data, self.world.files)
+        return self._trees[version.number]
+
+    def changes(self) -> Iterator[str]:
+        """Every version says what the one before says, and what its operation adds."""
+        for before, version in zip(self.world.history[:-1], self.world.history[1:], strict=True):
+            if before.number < self.world.ground.newest:
+                continue
+            said, says = self.tree(before).content, self.tree(version).content
+            operation = version.node.system.get("operation")
+            if says != self.expected(said, version, str(operation)):
+                yield f"version {version.number} ({operation} by {version.creator}) does not say what it should"
+            yield from self.counted(said, says, version)
+
+    def expected(self, said: Content, version: Version, operation: str) -> Content:
+        """Return what a version should say; of a load, whose paths are its own, take the loaded ones as they are."""
+        if operation == "rollback" and self.world.rollback_target is not None:
+            return self.tree(self.world.history[self.world.rollback_target]).content
+        if operation == "load":
+            says = self.tree(version).content
+            return said | {key: says.get(key, "") for key in (_key(name, "b") for name in LOADED)}
+        if operation not in {"commit", "restore"}:
+            return said
+        own = version.node.own
+        kept = {key: path for key, path in said.items() if key not in own}
+        return kept | {key: path for key, path in own.items() if path is not None}
+
+    def counted(self, said: Content, says: Content, version: Version) -> Iterator[str]:
+        """What a transaction read is what the version before said, and what it wrote is there."""
+        intents = self.world.intents.get(version.node.system.get("txn", ""))
+        if intents and not any(self.matches(said, says, changes) for changes in intents):
+            yield f"version {version.number} by {version.creator} lost an update: it did not read what it replaced"
+
+    def matches(self, said: Content, says: Content, changes: Changes) -> bool:
+        """Whether the counters before and after a version are those of a transaction."""
+        return all(
+            (self.count(said, name), self.count(says, name)) == (str(read), str(wrote))
+            for name, (read, wrote) in changes.items()
+        )
+
+    def count(self, content: Content, name: str) -> str | None:
+        """Return a counter of a table of namespace ``a``."""
+        path = content.get(_key(name))
+        return None if path is None or path not in self.world.files else counter(self.world.files[path])
+
+    # -- what is there ---------------------------------------------------------------------------------
+
+    def lost(self, tree: Tree, what: str) -> Iterator[str]:
+        """Yield the files of a tree that are not what was written."""
+        for path in sorted({*tree.nodes, *tree.content.values()}):
+            if path not in self.objects:
+                yield f"{what} needs {path}, which is gone"
+            elif self.objects[path].data != self.world.files[path]:
+                yield f"{what} needs {path}, which was overwritten"
+
+    def retained(self) -> Iterator[str]:
+        """Every version from the boundary on is whole, and the boundary file tells no more than the newest root."""
+        newest = self.world.newest
+        for version in self.world.history[newest.oldest :]:
+            stored = self.objects.get(root_path(version.number))
+            if stored is None or stored.data != version.data:
+                yield f"version {version.number} of {newest.oldest} to {newest.number} is gone"
+                continue
+            yield from self.lost(self.tree(version), f"version {version.number}")
+            if version.node.system[LAKEHOUSE_DEF] not in self.objects:
+                yield f"the lakehouse definition of version {version.number} is gone"
+        stored = self.objects.get(BOUNDARY_FILE)
+        if stored is not None and int(stored.data) > newest.oldest:
+            yield f"the boundary file says {int(stored.data)}, the newest root {newest.oldest}"
+
+    def snapshots(self) -> Iterator[str]:
+        """Every snapshot is whole."""
+        path = self.world.newest.node.system[LAKEHOUSE_DEF]
+        if path not in self.objects:
+            return
+        for name, snapshot in LakehouseDef.FromString(self.objects[path].data).snapshots.items():
+            stored = self.objects.get(snapshot.root_node_file_path)
+            if stored is None:
+                yield f"the root of snapshot {name} is gone"
+            else:
+                yield from self.lost(tree(stored.data, self.world.files), f"snapshot {name}")
+
+    # -- saved transactions ----------------------------------------------------------------------------
+
+    def saved(self) -> Iterator[str]:
+        """A saved transaction can be resumed as it was last saved, or was committed like that, or aborted, once."""
+        committed = {version.node.system.get("txn"): version for version in self.world.history}
+        for txn in dict.fromkeys(txn for txn, _ in self.world.saves):
+            changes = next(changes for saved, changes in reversed(self.world.saves) if saved == txn)
+            if txn in committed:
+                keys = {_key(name) for name in changes}
+                if keys != committed[txn].node.own.keys():
+                    yield f"a save of {txn} was acknowledged, and an older one was committed"
+                if txn in self.world.aborts:
+                    yield f"{txn} was aborted, acknowledged, and committed"
+            elif txn not in self.world.aborts and not self.touched(txn):
+                yield from self.resumable(txn, changes)
+
+    def touched(self, txn: str) -> bool:
+        """Whether somebody who was to end a saved transaction did not get through, or its time is over."""
+        path = transaction_path(txn)
+        stored = self.objects.get(path) or self.world.ground.store.objects.get(path)
+        if stored is None or TransactionDef.FromString(stored.data).expire_at_millis <= self.world.store.now_millis:
+            return stored is not None
+        ends = [actor for actor in self.actors if kind_of(actor) in {"publish", "abort", "save-again", "save"}]
+        return any(actor.error is not None or actor.state == "dead" for actor in ends)
+
+    def resumable(self, txn: str, changes: Changes) -> Iterator[str]:
+        """Yield what a saved transaction lacks."""
+        stored = self.objects.get(transaction_path(txn))
+        running = None
+        if stored is not None:
+            running = self.objects.get(TransactionDef.FromString(stored.data).running_root_node_file_path)
+        if running is None:
+            yield f"saved transaction {txn} is gone"
+            return
+        own = {key: path for key, path, of in node_file(running.data).messages if of == txn}
+        if own.keys() != {_key(name) for name in changes}:
+            yield f"saved transaction {txn} is not what was saved last"
+        for path in own.values():
+            if path not in self.objects:
+                yield f"saved transaction {txn} needs {path}, which is gone"
+
+    # -- readers -----------------------------------------------------------------------------------------
+
+    def readers(self) -> Iterator[str]:
+        """A reader was given a version of the true history, and one that was not outdated when it began."""
+        for each in self.world.opened:
+            true = self.world.history[each.version] if each.version < len(self.world.history) else None
+            if true is None or true.data != each.data:
+                yield f"{each.actor} was given a root of version {each.version} that is not in the history"
+            elif each.version < each.began_at:
+                yield f"{each.actor} was given version {each.version}, and {each.began_at} was there when it began"
+
+    def copies(self) -> Iterator[str]:
+        """An export is whole and says what its version says."""
+        for version in self.world.exported:
+            files = {path: each.data for path, each in self.world.copy.objects.items()}
+            root = files.get(root_path(version))
+            try:
+                found = None if root is None else tree(root, files)
+            except KeyError as missing:
+                yield f"the export of version {version} lacks {missing}"
+                continue
+            if found is None or found.content != self.tree(self.world.history[version]).content:
+                yield f"the export of version {version} does not say what that version says"
+            elif not set(found.content.values()) <= files.keys():
+                yield f"the export of version {version} lacks definitions"
+
+
+def kind_of(actor: Actor) -> str:
+    """Return the kind of an actor: its name without the number that tells it from another one."""
+    return actor.name.partition("#")[0]
+
+
+def outcome(world: World, actors: Sequence[Actor]) -> tuple[object, ...]:
+    """Return what tells one outcome from another: what everybody was told, the history, and what is there."""
+    told = tuple((actor.name, actor.state, str(actor.result), type(actor.error).__name__) for actor in actors)
+    since = world.history[world.ground.newest + 1 :]
+    history = tuple(
+        (each.creator, each.node.system.get("operation"), each.oldest, each.node.own != {}) for each in since
+    )
+    small = tuple(
+        each.data for path, each in sorted(world.store.objects.items()) if path in {BOUNDARY_FILE, "_latest_hint.txt"}
+    )
+    return told, history, small, frozenset(world.store.objects)
+
+
+__all__ = ["COUNTER", "SAVED", "Oracle", "kind_of", "outcome"]

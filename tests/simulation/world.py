@@ -1,0 +1,139 @@
+"""One run: its store, who acts on it, what was promised to whom, and the true history.
+
+The history is kept here by watching the store: a root that is created right after the newest one is the next
+version, and every other root is none, whatever a reader may take it for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from tests.simulation import store as stores
+from tests.simulation.ground import SAVED, SOURCE, Ground, ground
+from tests.simulation.reading import NodeFile, node_file
+from tests.simulation.scheduler import running_actor
+from tests.simulation.store import ROOT, SimStorage, Store
+from trinitylake_core import Lakehouse
+from trinitylake_core.locations import parse, root_path
+from trinitylake_core.spec import BOUNDARY_FILE
+
+COPY: Final = "sim://copy/"
+"""Where an export goes."""
+Changes = dict[str, tuple[int, int]]
+"""What a transaction does: by table of namespace ``a``, what its counter said when it was read and what it says now."""
+
+
+class Version(NamedTuple):
+    """One root of the true history and who created it."""
+
+    number: int
+    data: bytes
+    creator: str
+
+    @property
+    def node(self) -> NodeFile:
+        """What the root says."""
+        return node_file(self.data)
+
+    @property
+    def oldest(self) -> int:
+        """The boundary as of this version."""
+        return self.node.number("oldest_version")
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A version that an actor was told it had made, with the transaction it became if it was one."""
+
+    actor: str
+    version: int
+    txn: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a reader was given, and which version was the newest one when it began."""
+
+    actor: str
+    began_at: int
+    version: int
+    data: bytes
+
+
+@dataclass
+class World:
+    """Everything about one run that the oracle judges."""
+
+    ground: Ground
+    store: Store
+    copy: Store = field(default_factory=Store)
+    history: list[Version] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Every file there ever was, deleted or not."""
+    violations: list[str] = field(default_factory=list)
+    acks: list[Ack] = field(default_factory=list)
+    intents: dict[str, list[Changes]] = field(default_factory=dict)
+    """What transactions were about to do, by ID; several where a saved one was saved again."""
+    saves: list[tuple[str, Changes]] = field(default_factory=list)
+    """Acknowledged saves, in order."""
+    aborts: list[str] = field(default_factory=list)
+    opened: list[Opened] = field(default_factory=list)
+    exported: list[int] = field(default_factory=list)
+    rollback_target: int | None = None
+    handles: list[tuple[str, Lakehouse]] = field(default_factory=list)
+
+    @classmethod
+    def new(cls) -> World:
+        """Return a world that holds the lakehouse of the ground."""
+        base = ground()
+        world = cls(base, base.store.copy())
+        world.store.observer = world.observe
+        world.files = {path: each.data for path, each in base.store.objects.items()}
+        world.history = [Version(v, world.files[root_path(v)], "ground") for v in range(base.newest + 1)]
+        saved = {"t2": (0, 1)}
+        world.intents[SAVED] = [saved]
+        world.saves.append((SAVED, saved))
+        stores.mount(ROOT, world.store)
+        stores.mount(SOURCE, base.source)
+        stores.mount(COPY, world.copy)
+        return world
+
+    @property
+    def newest(self) -> Version:
+        """The newest version of the true history."""
+        return self.history[-1]
+
+    def observe(self, how: str, path: str, data: bytes | None) -> None:
+        """Take note of a change of the store."""
+        if data is None:
+            return
+        if path == BOUNDARY_FILE:
+            before = int(self.files.get(path, b"0"))
+            if int(data) < before:
+                self.violations.append(f"{running_actor()} lowered the boundary from {before} to {int(data)}")
+        self.files[path] = data
+        named = parse(path)
+        if how == "create" and named is not None and named.version == self.newest.number + 1:
+            self.history.append(Version(named.version, data, running_actor()))
+
+    def handle(self, version: int | None = None) -> Lakehouse:
+        """Return a handle that was opened when a version was the newest one; by default the last of the ground."""
+        storage = SimStorage()
+        storage.store = self.ground.store if version is None else self.ground.at[version]
+        lake = Lakehouse.open(storage)
+        storage.store = self.store
+        self.handles.append((running_actor(), lake))
+        return lake
+
+    def cold(self) -> Lakehouse:
+        """Open the lakehouse as a process does that has just started, and take note of what it was given."""
+        began = self.newest.number
+        lake = Lakehouse.open(SimStorage())
+        self.saw(began, lake)
+        return lake
+
+    def saw(self, began: int, lake: Lakehouse) -> None:
+        """Take note of what a reader was given that looked for the newest version."""
+        root: Any = lake.root_node
+        self.opened.append(Opened(running_actor(), began, root.version, bytes(root.data)))
