@@ -1,4 +1,4 @@
-"""The assets of one lakehouse. Each calls one function and reports what it returns."""
+"""The assets of one lakehouse. Each calls one function of ``pipelines`` and reports the result."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ def assets_of(settings: LakehouseSettings) -> list[dg.AssetsDefinition]:
 
 
 def tags(settings: LakehouseSettings) -> dict[str, str]:
-    """Return what the assets of a lakehouse can be searched by."""
+    """Return the tags by which the assets of a lakehouse can be found."""
     return {LAKEHOUSE_TAG: settings.slug}
 
 
@@ -50,7 +50,7 @@ def writing(
     on_spark: bool = True,
     **more: Any,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Return the decorator of an asset that writes to a lakehouse: one at a time, and again where that is safe."""
+    """Return the decorator of an asset that writes to a lakehouse: one at a time, retried if the storage fails."""
     decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
         key=key(settings, name),
         deps=[key(settings, each) for each in after],
@@ -67,13 +67,13 @@ def writing(
 
 
 def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
-    """Return the asset that stands for what the writers made of a lakehouse."""
+    """Return the asset that stands for the lakehouse as its writers left it."""
     asset_key = key(settings, DEFINITION)
-    where = settings.description or "A TrinityLake lakehouse that many writers commit to."
+    where = settings.description or "A TrinityLake lakehouse with many concurrent writers."
     spec = dg.AssetSpec(
         asset_key,
-        description=f"{where}\n\nRoot: `{settings.root}`. Observed, never written: its data version is the newest "
-        "root version.",
+        description=f"{where}\n\nRoot: `{settings.root}`. Observed, never materialised; its data version is the "
+        "number of the newest version.",
         metadata={"root": settings.root},
         group_name=settings.slug,
         owners=settings.owners,
@@ -84,7 +84,7 @@ def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
     def observe() -> Iterator[dg.ObserveResult]:
         yield observation(settings, open_lakehouse(settings))
 
-    with warnings.catch_warnings():  # beta since years, and without another way to observe in a job
+    with warnings.catch_warnings():  # still in beta, but the only way to observe an asset in a job
         warnings.simplefilter("ignore", dg.BetaWarning)
         decorate = dg.multi_observable_source_asset(specs=[spec], name=asset_key.to_python_identifier())
         asset: dg.AssetsDefinition = decorate(observe)
@@ -92,7 +92,7 @@ def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
 
 
 def observation(settings: LakehouseSettings, lake: Lakehouse) -> dg.ObserveResult:
-    """Return what is seen of a lakehouse now."""
+    """Return an observation of the newest version."""
     return dg.ObserveResult(
         asset_key=key(settings, DEFINITION),
         data_version=dg.DataVersion(str(lake.version)),
@@ -106,8 +106,8 @@ def tree_health(settings: LakehouseSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=key(settings, HEALTH),
         deps=[key(settings, DEFINITION)],
-        description="How the tree is: objects, height, buffered messages (the debt that a compaction pays), nodes and "
-        "bytes level by level, reads per lookup, and what a compaction would cost now. Numbers are plotted over time.",
+        description="The state of the tree: objects, height, buffered messages (the debt that a compaction pays off), "
+        "nodes and bytes per level, reads per lookup, and the cost of a compaction now. Numbers are plotted over time.",
         group_name=settings.slug,
         owners=settings.owners,
         kinds={"trinitylake"},
@@ -131,7 +131,7 @@ def _health(lake: Lakehouse, settings: LakehouseSettings, spark: SparkResource) 
     try:
         picture = pictures.tree(sketch(lake), f"version {lake.version}")
         return {"picture": picture} | health.of_deep(stats.deep(lake, session))
-    except Corrupt as error:  # the integrity check comes next and tells everything that is broken
+    except Corrupt as error:  # the integrity check runs next and reports everything that is broken
         return health.of_stats(summary) | {"levels_not_measured": str(error)}
 
 
@@ -142,9 +142,9 @@ def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
         settings,
         COMPACTION,
         after=[HEALTH],
-        description="The newest version with all buffered messages pushed down to where their keys live. Only nodes "
-        "with waiting messages are read and rewritten; the content is proved to be the same before anything is "
-        "committed. Terminating the run stops Spark, and nothing is committed.",
+        description="Pushes all buffered messages down to the nodes where their keys live. Reads and rewrites only "
+        "nodes that have messages waiting, and proves that the content is unchanged before it commits. Terminating the "
+        "run stops Spark; nothing is committed.",
     )
     def compacted(
         context: dg.AssetExecutionContext, config: CompactionConfig, spark: SparkResource
@@ -161,7 +161,7 @@ def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
 
 
 class CompactionConfig(dg.Config):
-    """What may be chosen for one compaction in the launchpad."""
+    """The launchpad options of one compaction."""
 
     reason: str = "maintenance"
     engine: str | None = None
@@ -190,27 +190,27 @@ def _before_and_after(settings: LakehouseSettings, report: compaction.Report) ->
         lake = open_lakehouse(settings)
         versions = (("before", report.version_before), ("after", report.version_after))
         named = [(f"{when}: version {version}", sketch(lake.at(version=version))) for when, version in versions]
-    except TrinityLakeError as error:  # the compaction is committed: that there is no picture must not fail it
+    except TrinityLakeError as error:  # the compaction is committed: a missing picture must not fail it
         return {"picture_not_drawn": str(error)}
     return {"picture": pictures.trees(named)}
 
 
 class BackupConfig(dg.Config):
-    """What may be chosen in the launchpad for one backup."""
+    """The launchpad options of one backup."""
 
-    engine: str | None = Field(default=None, description="spark, local or auto, instead of what lakehouses.yaml says.")
+    engine: str | None = Field(default=None, description="spark, local or auto; overrides lakehouses.yaml.")
 
 
 def backup_asset(settings: LakehouseSettings, policy: Backup) -> dg.AssetsDefinition:
-    """Return the asset that copies what is new."""
+    """Return the asset that copies new files to the backup."""
 
     @writing(
         settings,
         BACKUP,
         after=[SNAPSHOTS],
-        description=f"A copy with every version that is kept, and the snapshots, at `{policy.target}`: a lakehouse of "
-        "its own. What is there already is not copied again; every copied file is read back and compared. Versions "
-        "expire only after they were copied.",
+        description=f"A complete copy at `{policy.target}`, with all retained versions and all snapshots; it opens as "
+        "a lakehouse of its own. Copies only new files, and reads each one back to compare it. Versions expire only "
+        "after they have been copied.",
         metadata={"target": policy.target},
     )
     def backed_up(

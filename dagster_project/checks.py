@@ -1,4 +1,9 @@
-"""The asset checks of one lakehouse."""
+"""The asset checks of one lakehouse.
+
+``integrity`` and ``backup_verified`` read nodes. The others judge the newest root alone. Dagster evaluates a check when
+its asset is materialised; an asset that is no longer materialised would keep its last verdict for ever, so the
+sensor evaluates these, too, and records every verdict that changes.
+"""
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -35,15 +40,15 @@ def checks_of(settings: LakehouseSettings) -> list[dg.AssetChecksDefinition]:
 
 
 def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
-    """Return the check that nothing of the newest version is broken. It stops whatever comes after."""
+    """Return the check that the newest version breaks no invariant. It blocks everything downstream."""
 
     @dg.asset_check(
         asset=key(settings, HEALTH),
         name=INTEGRITY,
         blocking=True,
         retry_policy=RETRY,
-        description="Reads every node of the newest version and proves each invariant of the format. Findings are "
-        "listed with what to do. After a finding nothing that rewrites or deletes runs.",
+        description="Reads every node of the newest version and checks every invariant of the format. Lists each "
+        "finding with its remedy. A finding blocks everything that rewrites or deletes.",
     )
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
         def work(lake: Lakehouse, watch: Watch) -> verify.Report:
@@ -58,10 +63,10 @@ def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
 
 
 def compaction_debt(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
-    """Return the check that less is buffered than pays a compaction."""
+    """Return the check that the number of buffered messages is below the threshold."""
     description = (
-        f"Under {settings.compaction.messages:,} messages are buffered, from which on a compaction pays. "
-        "Warns; tells what a compaction would rewrite. The sensor looks, too, and tells every change."
+        f"Warns when {settings.compaction.messages:,} or more messages are buffered, the threshold from which a "
+        "compaction pays, and shows what a compaction would rewrite. Also evaluated by the sensor."
     )
     return _judged(settings, COMPACTION, DEBT, description, judge_debt)
 
@@ -69,18 +74,18 @@ def compaction_debt(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
 def compaction_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
     """Return the check that compactions keep up."""
     description = (
-        f"No {format_duration(settings.compaction.max_age)} have passed in which there was always more to "
-        "push down than pays a compaction, whoever compacts. Judged from the history of the lakehouse; without debt "
-        "it is never stale. Warns. The sensor looks, too, and tells every change."
+        f"Warns when the backlog stayed above the threshold for {format_duration(settings.compaction.max_age)}. Judged "
+        "from the history of the lakehouse, whoever runs the compactions; a lakehouse without a backlog is never "
+        "stale. Also evaluated by the sensor."
     )
     return _judged(settings, COMPACTION, COMPACTION_FRESH, description, judge_compactions)
 
 
 def snapshots_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
-    """Return the check that the snapshots are there that policies ask for."""
+    """Return the check that every snapshot required by a policy exists."""
     description = (
-        f"The snapshots of {', '.join(settings.snapshots)} are there, at the latest when their `grace` has "
-        "passed. Judged from the lakehouse. Warns. The sensor looks, too, and tells every change."
+        f"Warns when a required snapshot ({', '.join(settings.snapshots)}) is still missing after its grace period. "
+        "Also evaluated by the sensor."
     )
     return _judged(settings, SNAPSHOTS, SNAPSHOTS_FRESH, description, judge_snapshots)
 
@@ -92,7 +97,7 @@ def _judged(
     description: str,
     judge: Callable[[LakehouseSettings, Lakehouse], dg.AssetCheckResult],
 ) -> dg.AssetChecksDefinition:
-    """Return a check that opens the lakehouse and judges what its newest root tells."""
+    """Return a check that opens the lakehouse and judges its newest root."""
 
     @dg.asset_check(asset=key(settings, asset), name=name, description=description)
     def check() -> dg.AssetCheckResult:
@@ -103,15 +108,15 @@ def _judged(
 
 
 def backup_verified(settings: LakehouseSettings, policy: Backup) -> dg.AssetChecksDefinition:
-    """Return the check that the backup could take the place of the lakehouse."""
+    """Return the check that the backup could replace the lakehouse."""
 
     @dg.asset_check(
         asset=key(settings, BACKUP),
         name=BACKUP_VERIFIED,
         retry_policy=RETRY,
-        description=f"Opens `{policy.target}` and proves that it could take the place of the lakehouse: its newest "
-        "version has the same content digest at both, every invariant holds there, and nothing has been waiting for "
-        f"a backup longer than {format_duration(policy.max_age)}.",
+        description=f"Proves that the backup at `{policy.target}` could replace the lakehouse: its newest version has "
+        "the same content digest in both places, it breaks no invariant, and no version has been waiting to be backed "
+        f"up for more than {format_duration(policy.max_age)}.",
     )
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
         found = carried_out(context, settings, spark, lambda lake, watch: proved(settings, policy, lake, watch))
@@ -123,7 +128,7 @@ def backup_verified(settings: LakehouseSettings, policy: Backup) -> dg.AssetChec
 
 
 def proved(settings: LakehouseSettings, policy: Backup, lake: Lakehouse, watch: Watch) -> backup.Report:
-    """Return what a look at the backup finds."""
+    """Return the report on the state of the backup."""
     how = backup.Config(
         max_age_seconds=policy.max_age.total_seconds(),
         definitions=policy.definitions,
@@ -137,7 +142,7 @@ def proved(settings: LakehouseSettings, policy: Backup, lake: Lakehouse, watch: 
 
 
 def judge_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
-    """Return whether less is buffered than pays a compaction; with ``cost`` what one would rewrite, if it is cheap."""
+    """Return whether the backlog is below the threshold; with ``cost``, also what a compaction would rewrite."""
     decision = pacing.pays(settings.compaction, lake.stats())
     plan = compaction.plan(lake) if cost and decision.wanted and not lake.read_only else None
     return _verdict(
@@ -154,19 +159,19 @@ def judge_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = Tru
 
 
 def judge_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
-    """Return whether compactions keep up. A lakehouse with little debt is never stale."""
+    """Return whether compactions keep up. A lakehouse with a small backlog is never stale."""
     policy = settings.compaction
     found = freshness.debt(lake, policy.messages, policy.max_age.total_seconds())
-    told = f"version {found.version}: {found.messages:,} buffered messages of at most {found.threshold:,}"
+    message = f"version {found.version}: {found.messages:,} buffered messages, threshold {found.threshold:,}"
     if found.since is not None:
-        told += f"; too many since {utc(found.since)} or longer, at all of {found.looks} looks"
+        message += f"; above it since {utc(found.since)} or earlier, in all {found.looks} versions examined"
     if found.stale:
-        told += f", and {format_duration(policy.max_age)} are allowed. {_late_compaction(settings)}"
+        message += f"; the limit is {format_duration(policy.max_age)}. {_late_compaction(settings)}"
     return _verdict(
         settings,
         COMPACTION,
         COMPACTION_FRESH,
-        told,
+        message,
         passed=not found.stale,
         buffered_messages=found.messages,
         too_many_since=None if found.since is None else dg.MetadataValue.timestamp(found.since),
@@ -175,34 +180,34 @@ def judge_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetC
 
 def _late_compaction(settings: LakehouseSettings) -> str:
     job = f"{settings.slug}_compaction"
-    return f"Look at the runs of {job} and whether its sensor is on and the daemon runs, then launch {job}"
+    return f"Check the runs of {job}, that its sensor is on and that the daemon is running; then launch {job}"
 
 
 def judge_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
-    """Return whether the snapshots are there that are asked for."""
+    """Return whether every required snapshot exists."""
     graces = {str(period): policy.grace_of(period) for period, policy in settings.snapshots.items()}
     late = snapshot.overdue(graces, lake.snapshots(), datetime.now(UTC))
-    lines = [f"{each.name} is missing, the newest {each.period} one is {each.newest or 'none at all'}" for each in late]
+    lines = [f"{each.name} is missing; newest {each.period} snapshot: {each.newest or 'none'}" for each in late]
     if late:
         job = f"{settings.slug}_maintenance"
-        lines.append(f"look at the runs of {job} and its schedule, then launch it")
-    told = "; ".join(lines) or f"every snapshot that is asked for is there: {', '.join(graces)}"
+        lines.append(f"check the runs of {job} and its schedule, then launch it")
+    message = "; ".join(lines) or f"every required snapshot exists: {', '.join(graces)}"
     newest = max((each.created_at for each in lake.snapshots()), default=None)
     shown = None if newest is None else dg.MetadataValue.timestamp(newest)
     return _verdict(
-        settings, SNAPSHOTS, SNAPSHOTS_FRESH, told, passed=not late, missing=len(late), newest_snapshot=shown
+        settings, SNAPSHOTS, SNAPSHOTS_FRESH, message, passed=not late, missing=len(late), newest_snapshot=shown
     )
 
 
 def _verdict(
-    settings: LakehouseSettings, asset: str, check: str, told: str, *, passed: bool, **metadata: Any
+    settings: LakehouseSettings, asset: str, check: str, message: str, *, passed: bool, **metadata: Any
 ) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         asset_key=key(settings, asset),
         check_name=check,
         passed=passed,
         severity=dg.AssetCheckSeverity.WARN,
-        description=told,
+        description=message,
         metadata=given(**metadata),
     )
 
@@ -210,15 +215,15 @@ def _verdict(
 def changed(
     settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, *, over_too_long: bool
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield the verdicts that are not what Dagster was told last.
+    """Yield the verdicts that differ from those that Dagster recorded last.
 
-    Costs no request but where there has been too much debt for so long that a compaction should have come.
+    Costs no request, unless the backlog has been above the threshold for so long that compactions may be stale.
     """
-    little = judge_debt(settings, lake, cost=False)
-    verdicts = [(COMPACTION, little)]
+    debt = judge_debt(settings, lake, cost=False)
+    verdicts = [(COMPACTION, debt)]
     verdicts += [(SNAPSHOTS, judge_snapshots(settings, lake))] if settings.snapshots else []
-    told_stale = last_verdict(instance, key(settings, COMPACTION), COMPACTION_FRESH) is False
-    if little.passed or (over_too_long and not told_stale):
+    known_stale = last_verdict(instance, key(settings, COMPACTION), COMPACTION_FRESH) is False
+    if debt.passed or (over_too_long and not known_stale):
         verdicts.append((COMPACTION, judge_compactions(settings, lake)))
     for asset, verdict in verdicts:
         name = str(verdict.check_name)
@@ -234,9 +239,9 @@ def changed(
 
 
 def last_verdict(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> bool | None:
-    """Return whether a check passed when it was last carried out; ``None`` if it never was.
+    """Return whether a check passed when it was last evaluated, by whichever run; ``None`` if it never was.
 
-    The newest record may be of a run that only plans to check, or that was cancelled before it did.
+    The newest record may belong to a run that has only planned the check, or was cancelled before it.
     """
     records = instance.event_log_storage.get_asset_check_execution_history(
         dg.AssetCheckKey(asset, check), limit=1, status=COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES

@@ -1,4 +1,4 @@
-"""One lakehouse's definitions: everything that Dagster shows and runs for it."""
+"""The Dagster definitions of one lakehouse, and of several together."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def merged(
     notifications: Notifications | None = None,
     spark: SparkResource | None = None,
 ) -> dg.Definitions:
-    """Return the definitions of several lakehouses, and what they share."""
+    """Return the definitions of several lakehouses, with the resources that they share."""
     shared = dg.Definitions(
         resources={"spark": spark or SparkResource()},
-        executor=dg.in_process_executor,  # one process a run: its steps share one Spark session
+        executor=dg.in_process_executor,  # one process per run: its steps share one Spark session
         sensors=failure_sensors(notifications or Notifications()),
     )
     return dg.Definitions.merge(shared, *(build(each) for each in lakehouses))

@@ -31,7 +31,7 @@ def jobs_of(settings: LakehouseSettings) -> Jobs:
 
 
 def maintenance(settings: LakehouseSettings) -> UnresolvedAssetJobDefinition:
-    """Return the job that does everything."""
+    """Return the job that does all maintenance."""
     names = [assets.DEFINITION, assets.HEALTH, assets.COMPACTION, assets.SNAPSHOTS]
     names += [assets.BACKUP] if settings.backup is not None else []
     names += [assets.EXPIRATION] if settings.retention is not None else []
@@ -39,17 +39,17 @@ def maintenance(settings: LakehouseSettings) -> UnresolvedAssetJobDefinition:
     return dg.define_asset_job(
         f"{settings.slug}_maintenance",
         selection=dg.AssetSelection.assets(*(assets.key(settings, name) for name in names)),
-        description=f"Observes lakehouse {settings.name!r}, measures its tree, checks every invariant, pushes its "
-        "write buffers down, and keeps snapshots, backup and history as lakehouses.yaml says.",
+        description=f"All maintenance of lakehouse {settings.name!r}: observes it, measures its tree, checks every "
+        "invariant, compacts it, and applies the policies of lakehouses.yaml to snapshots, backup and history.",
         tags={LAKEHOUSE_TAG: settings.slug},
     )
 
 
 def compaction(settings: LakehouseSettings) -> UnresolvedAssetJobDefinition:
-    """Return the job that the sensor asks for: compaction and its checks, without the one that reads every node."""
+    """Return the job that the sensor requests: compaction and its checks, without the one that reads every node."""
     return dg.define_asset_job(
         f"{settings.slug}_compaction",
         selection=dg.AssetSelection.assets(assets.key(settings, assets.COMPACTION)),
-        description=f"Pushes the write buffers of lakehouse {settings.name!r} down.",
+        description=f"Compacts lakehouse {settings.name!r}.",
         tags={LAKEHOUSE_TAG: settings.slug},
     )

@@ -1,7 +1,7 @@
-"""``python -m dagster_project.lost_runs``: ends the runs whose processes a crash or a power failure took with it.
+"""``python -m dagster_project.lost_runs``: ends the runs whose processes died in a crash or a power failure.
 
-For the moment before the code server starts. It is the parent of every run, so none can be alive then; but Dagster
-would count them as running, and with them the sensors and the pools of their lakehouses would wait for ever.
+To be called before the code server starts. The code server is the parent of every run, so none can be alive then; but
+Dagster would still count them as running, and the sensors and pools of their lakehouses would wait for ever.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 import dagster as dg
 
 _ALIVE: Final = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-_WHY: Final = "The process of this run is gone: it ended together with the code server, without a word."
+_WHY: Final = "The process of this run no longer exists: it died together with the code server."
 _log: Final = logging.getLogger(__name__)
 
 
 def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
-    """End every run that counts as running, and return their IDs. REQUIRES: no run is alive."""
+    """End every run that Dagster counts as running, and return their IDs. REQUIRES: no run is alive."""
     lost = instance.get_runs(dg.RunsFilter(statuses=_ALIVE))
     for run in lost:
         if run.status is dg.DagsterRunStatus.CANCELING:

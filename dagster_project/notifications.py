@@ -1,4 +1,4 @@
-"""Whom to tell about failed runs: a webhook that takes JSON, as chat services do."""
+"""Reports failed runs to a webhook that takes JSON, as chat services do."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MAX_ERROR: Final = 2000
 
 
 def failure_sensors(notifications: Notifications) -> list[dg.SensorDefinition]:
-    """Return the sensor that tells a webhook about failed runs, if there is one."""
+    """Return the sensor that reports failed runs to the webhook, if there is one."""
     if notifications.webhook is None:
         return []
 
     @dg.run_failure_sensor(
         name="run_failures",
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Tells the webhook of lakehouses.yaml about every failed run, with its error.",
+        description="Reports every failed run, with its error, to the webhook of lakehouses.yaml.",
     )
     def tell(context: dg.RunFailureSensorContext) -> None:
         post(checked_url(resolved(notifications.webhook)), message(context))
@@ -33,7 +33,7 @@ def failure_sensors(notifications: Notifications) -> list[dg.SensorDefinition]:
 
 
 def message(context: dg.RunFailureSensorContext) -> dict[str, Any]:
-    """Return what is told about a failed run. ``text`` is the whole of it, for services that show only that."""
+    """Return the message about a failed run. ``text`` is a summary, for services that show nothing else."""
     run = context.dagster_run
     errors = [_error(event) for event in context.get_step_failure_events()] or [context.failure_event.message or ""]
     lakehouse = run.tags.get(LAKEHOUSE_TAG)
@@ -47,9 +47,9 @@ def message(context: dg.RunFailureSensorContext) -> dict[str, Any]:
 
 
 def _error(event: dg.DagsterEvent) -> str:
-    told = event.step_failure_data.user_failure_data
-    if told is not None and told.description:  # ours: it says what to do
-        return f"{event.step_key}: {told.description}"[:_MAX_ERROR]
+    failure = event.step_failure_data.user_failure_data
+    if failure is not None and failure.description:  # ours: it says what to do
+        return f"{event.step_key}: {failure.description}"[:_MAX_ERROR]
     error = event.step_failure_data.error
     while error is not None and error.cause is not None:
         error = error.cause
@@ -58,7 +58,7 @@ def _error(event: dg.DagsterEvent) -> str:
 
 
 def post(url: str, payload: dict[str, Any]) -> None:
-    """Send JSON to a URL. Raises ``OSError`` when nobody takes it; the message shows no part of the URL."""
+    """Send JSON to a URL. Raises ``OSError`` if that fails; the message shows no part of the URL."""
     request = urllib.request.Request(  # noqa: S310 - the scheme was checked
         url, json.dumps(payload).encode(), {"Content-Type": "application/json"}, method="POST"
     )
@@ -68,4 +68,4 @@ def post(url: str, payload: dict[str, Any]) -> None:
     except OSError as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
-        raise OSError(f"the webhook of lakehouses.yaml did not take the message: {error}") from None
+        raise OSError(f"the webhook of lakehouses.yaml did not accept the message: {error}") from None

@@ -1,6 +1,6 @@
 """The jobs that people start by hand: rollback, restore, export, verify, upgrade. One step, one pipeline call each.
 
-Where repeating is safe a failing storage is tried again; a rollback or a restore never repeats itself.
+When the storage fails, a step is retried where repeating is safe; a rollback or a restore never is.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,11 +23,11 @@ _RECOVERY: Final = ("rollback", "restore")
 
 # -- what may be chosen in the launchpad ---------------------------------------------------------------
 
-_REASON = Field(description="Why; required, and stands in the history for ever.")
-_ENGINE = Field(default=None, description="spark, local or auto, instead of what lakehouses.yaml says.")
+_REASON = Field(description="Why; required, and recorded in the history.")
+_ENGINE = Field(default=None, description="spark, local or auto; overrides lakehouses.yaml.")
 _TARGET = Field(
-    description="Root URI to write to; its storage options are those of `export` in lakehouses.yaml, or of `backup` if "
-    "it is that one's target."
+    description="Root URI to write to. Its storage options are those of `export` in lakehouses.yaml, or those of "
+    "`backup` if it is the target of the backup."
 )
 
 
@@ -36,13 +36,15 @@ class RollbackConfig(dg.Config):
 
     reason: str = _REASON
     version: int | None = Field(default=None, description="The version to go back to.")
-    timestamp: str | None = Field(default=None, description="Or the newest version of that time, ISO 8601, UTC.")
-    snapshot: str | None = Field(default=None, description="Or the version that has this name.")
-    dry_run: bool = Field(default=True, description="Prove the target and show the plan; false carries it out.")
-    expected_version: int | None = Field(
-        default=None, description="Stop if objects changed after this version, at which the plan was made."
+    timestamp: str | None = Field(
+        default=None, description="Or the version that was the newest at that time, ISO 8601, UTC."
     )
-    force: bool = Field(default=False, description="Also undo what somebody commits while this runs.")
+    snapshot: str | None = Field(default=None, description="Or the version that this snapshot names.")
+    dry_run: bool = Field(default=True, description="Verify the target and show the plan; false carries it out.")
+    expected_version: int | None = Field(
+        default=None, description="The version at which the plan was made; stop if objects changed after it."
+    )
+    force: bool = Field(default=False, description="Also undo what is committed while this runs.")
     engine: str | None = _ENGINE
 
 
@@ -50,11 +52,11 @@ class RestoreConfig(dg.Config):
     """Which objects to bring back, and from exactly one of version, timestamp and snapshot."""
 
     reason: str = _REASON
-    only: list[str] = Field(description="Patterns: sales.orders, 'sales.*', or sales, the namespace itself.")
+    only: list[str] = Field(description="Patterns: sales.orders, 'sales.*', or sales for the namespace itself.")
     version: int | None = Field(default=None, description="As they were at this version.")
-    timestamp: str | None = Field(default=None, description="Or at a time, ISO 8601, UTC.")
-    snapshot: str | None = Field(default=None, description="Or in a snapshot.")
-    exact: bool = Field(default=False, description="Also drop objects that match and did not exist then.")
+    timestamp: str | None = Field(default=None, description="Or as they were at this time, ISO 8601, UTC.")
+    snapshot: str | None = Field(default=None, description="Or as they were in this snapshot.")
+    exact: bool = Field(default=False, description="Also drop matching objects that did not exist then.")
     dry_run: bool = Field(default=True, description="Show what would change; false carries it out.")
     engine: str | None = _ENGINE
 
@@ -63,34 +65,36 @@ class ExportConfig(dg.Config):
     """What to copy, and where to."""
 
     target: str = _TARGET
-    history: bool = Field(default=True, description="Every version that is kept, and the snapshots: a backup.")
-    version: int | None = Field(default=None, description="Without history: this version instead of the newest.")
-    dry_run: bool = Field(default=False, description="Count what would be copied, and write nothing.")
+    history: bool = Field(default=True, description="Copy all retained versions and snapshots: a backup.")
+    version: int | None = Field(default=None, description="Copy only this version; overrides history.")
+    dry_run: bool = Field(default=False, description="Count what would be copied; write nothing.")
     engine: str | None = _ENGINE
 
 
 class VerifyConfig(dg.Config):
     """What to verify."""
 
-    versions: str = Field(default="newest", description="newest, all (that are kept, and snapshots), or a number.")
+    versions: str = Field(
+        default="newest", description="newest, all (all retained versions and snapshots), or a version number."
+    )
     definitions: bool = Field(default=True, description="Also read and parse every definition.")
     engine: str | None = _ENGINE
 
 
 class UpgradeConfig(dg.Config):
-    """What to write anew, and where."""
+    """What to rewrite in the canonical format, and where."""
 
     target: str = _TARGET
-    history: bool = Field(default=True, description="Every version that is kept, not only the newest.")
+    history: bool = Field(default=True, description="Upgrade all retained versions, not only the newest.")
     definition: dict[str, Any] = Field(
-        default_factory=dict, description="What differs in the new lakehouse definition, such as order: 128."
+        default_factory=dict, description="Fields to change in the new lakehouse definition, such as order: 128."
     )
-    dry_run: bool = Field(default=True, description="Read and check everything, write nothing.")
+    dry_run: bool = Field(default=True, description="Read and check everything; write nothing.")
     engine: str | None = _ENGINE
 
 
 def defaults(settings: LakehouseSettings) -> dict[str, dict[str, Any]]:
-    """Return by job what the launchpad is filled with. What is empty there has to be filled in."""
+    """Return the configuration that the launchpad of each job starts with. Empty fields have to be filled in."""
     target = settings.export.target or ""
     backup = settings.backup.target if settings.backup is not None else ""
     return {
@@ -152,9 +156,9 @@ def _rollback(settings: LakehouseSettings) -> Any:
     @_op(
         settings,
         "rollback",
-        "Makes the newest version say what an older one says. Every file of the target is read and proved first. "
-        "History only grows: what is undone stays readable. With `dry_run: true`, the default, it shows the plan: what "
-        "would be added, removed and changed, and whose versions would be undone.",
+        "Returns the whole catalog to an older version, by committing a new version with the same content. Reads and "
+        "verifies every file of the target first. Undone versions stay readable. With `dry_run: true`, the default, it "
+        "only shows the plan: what would be added, removed and changed, and whose versions would be undone.",
     )
     def roll_back(context: dg.OpExecutionContext, config: RollbackConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> tuple[rollback.Report, rollback.Report]:
@@ -174,7 +178,7 @@ def _rollback(settings: LakehouseSettings) -> Any:
             watch.before_commit()
             if config.dry_run:
                 return planned, planned
-            if how.expected_version is None and not how.force:  # what is carried out is the plan that was shown
+            if how.expected_version is None and not how.force:  # carry out the plan that was shown, and no other
                 how = replace(how, expected_version=planned.plan.version)
             return planned, rollback.run(watch.spark, lake, how, watch.progress)
 
@@ -188,8 +192,8 @@ def _restore(settings: LakehouseSettings) -> Any:
     @_op(
         settings,
         "restore",
-        "Brings some objects back as they were at a version, as one ordinary transaction; everything else stays as it "
-        "is. With `dry_run: true`, the default, it shows what would change.",
+        "Brings selected objects back as they were at a version, in one ordinary transaction; everything else is left "
+        "alone. With `dry_run: true`, the default, it only shows what would change.",
     )
     def bring_back(context: dg.OpExecutionContext, config: RestoreConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> tuple[restore.Report, restore.Report]:
@@ -216,7 +220,7 @@ def _restore(settings: LakehouseSettings) -> Any:
 
 
 def _show(context: dg.OpExecutionContext, planned: rollback.Report | restore.Report) -> None:
-    """Log the plan before anything is done: one event."""
+    """Log the plan, as one event, before anything is done."""
     context.log.info(recovery.plan_text(planned.plan))
 
 
@@ -224,8 +228,8 @@ def _export(settings: LakehouseSettings) -> Any:
     @_op(
         settings,
         "export",
-        "Copies a lakehouse to another root: repeated, an incremental backup. What is there already is not copied "
-        "again; every copied file is read back and compared.",
+        "Copies the lakehouse to another root. Repeated, it is an incremental backup: it copies only new files, and "
+        "reads each one back to compare it.",
     )
     def copy(context: dg.OpExecutionContext, config: ExportConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> export.Report:
@@ -249,8 +253,8 @@ def _verify(settings: LakehouseSettings) -> Any:
     @_op(
         settings,
         "verify",
-        "Proves every invariant of the format over the newest version or all that are kept; fails with the findings as "
-        "a table, each with what to do. Only reads.",
+        "Checks every invariant of the format, for the newest version or for all. Fails with a table of findings, each "
+        "with its remedy. Read-only.",
         pool=False,
     )
     def prove(context: dg.OpExecutionContext, config: VerifyConfig, spark: SparkResource) -> None:
@@ -262,7 +266,7 @@ def _verify(settings: LakehouseSettings) -> Any:
         done = carried_out(context, settings, spark, work)
         metadata = recovery.of_verification(done)
         if not done.ok:
-            advice = "See `violations`, each with what to do; most often: roll back to a version that is whole."
+            advice = "See `violations` for the remedy of each; most often: roll back to an intact version."
             raise dg.Failure(f"{metadata['outcome']}. {advice}", metadata=metadata, allow_retries=False)
         _tell(context, metadata)
 
@@ -273,8 +277,8 @@ def _upgrade(settings: LakehouseSettings) -> Any:
     @_op(
         settings,
         "upgrade",
-        "Writes the lakehouse, of any generation of the format, as a canonical one at another root, with its history. "
-        "The source is only read. With `dry_run: true`, the default, everything is checked and nothing written.",
+        "Rewrites a lakehouse of any format generation in the canonical format at another root, with its history. Only "
+        "reads the source. With `dry_run: true`, the default, it checks everything and writes nothing.",
     )
     def renew(context: dg.OpExecutionContext, config: UpgradeConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> upgrade.Report:
@@ -296,7 +300,7 @@ def _upgrade(settings: LakehouseSettings) -> Any:
 
 def _target(uri: str) -> str:
     if not uri:
-        raise InvalidInput("say where to write to: `target`, a root URI such as s3://backup/lake")
+        raise InvalidInput("`target` is required: the root URI to write to, such as s3://backup/lake")
     return uri
 
 
@@ -304,7 +308,7 @@ def _definition(changed: Mapping[str, Any]) -> Mapping[str, Any]:
     unknown = sorted(changed.keys() - recovery.DEFINITION_FIELDS)
     if unknown:
         raise InvalidInput(
-            f"definition: there is no field {', '.join(unknown)}; there are "
+            f"definition: unknown field {', '.join(unknown)}; the fields are "
             f"{', '.join(sorted(recovery.DEFINITION_FIELDS))}"
         )
     return changed

@@ -1,4 +1,4 @@
-"""When a compaction pays: pure decisions, each with its reason."""
+"""Decides when a compaction pays: pure functions, each decision with its reason."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Seen:
 
     Attributes:
         version: the newest version it saw.
-        requested_at: when it last asked for a compaction, in epoch seconds.
-        over_since: since when every look found that a compaction pays, or since the last closer look at how long
-            it has been so; ``None`` if the last look did not.
+        requested_at: when it last requested a compaction, in epoch seconds.
+        over_since: when the backlog was first seen above the threshold, or when the history was last searched for how
+            long it has been so, in epoch seconds; ``None`` if the last tick saw it below.
     """
 
     version: int | None = None
@@ -28,7 +28,7 @@ class Seen:
 
     @classmethod
     def parse(cls, cursor: str | None) -> Self:
-        """Return what a cursor tells; nothing if it is empty or not ours."""
+        """Return the content of a cursor; the defaults if it is empty or not ours."""
         try:
             found = json.loads(cursor or "{}")
             since = found.get("over_since")
@@ -45,31 +45,31 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to ask for a compaction, and why."""
+    """Whether to request a compaction, and why."""
 
     wanted: bool
     reason: str
 
 
 def too_soon(policy: Compaction, last: float, now: float) -> Decision | None:
-    """Return the decision to wait, if the last compaction is younger than the minimum interval."""
+    """Return the decision to wait if the minimum interval since the last compaction has not passed, else ``None``."""
     wait = policy.min_interval.total_seconds() - (now - last)
     if last <= 0 or wait <= 0:
         return None
     return Decision(
         wanted=False,
-        reason=f"the last compaction was asked for or ended {now - last:.0f}s ago; at least "
-        f"{format_duration(policy.min_interval)} lie between two",
+        reason=f"the last compaction was requested or finished {now - last:.0f}s ago; "
+        f"the minimum interval is {format_duration(policy.min_interval)}",
     )
 
 
 def debt_of(stats: Stats) -> int:
-    """Return how many messages are buffered, as far as the root tells."""
+    """Return how many messages are buffered: in the whole tree, or in the root if it does not count the others."""
     return stats.messages if stats.messages is not None else stats.root_messages
 
 
 def pays(policy: Compaction, stats: Stats) -> Decision:
     """Return whether a compaction of a version pays."""
     debt = debt_of(stats)
-    figures = f"version {stats.version}: {debt:,} buffered messages, a compaction pays from {policy.messages:,} on"
+    figures = f"version {stats.version}: {debt:,} buffered messages, threshold {policy.messages:,}"
     return Decision(wanted=debt >= policy.messages, reason=figures)

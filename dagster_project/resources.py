@@ -1,4 +1,4 @@
-"""What assets need: Spark, started when it is first used, and lakehouses, opened when they are first read."""
+"""The resources of the assets: Spark, started on first use, and lakehouses, opened on first use."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
     """One Spark session for a run: started by the first step that needs it, stopped at the end of the run."""
 
     keep_running: bool = Field(
-        default=False, description="Leave the session running at the end of a run, for the next run in this process."
+        default=False, description="Keep the session running after a run, for the next run in this process."
     )
     _lock: threading.Lock = PrivateAttr(default_factory=threading.Lock)
     _session: SparkSession | None = PrivateAttr(default=None)
     _config: SessionConfig | None = PrivateAttr(default=None)
 
     def session(self, config: SessionConfig) -> SparkSession:
-        """Return the session of this run; from any thread. A lakehouse that wants another Spark gets it."""
+        """Return the session of this run, from any thread. A different configuration replaces the session."""
         with self._lock:
             if self._session is not None and self._config != config:
                 self._session.stop()
@@ -57,7 +57,7 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
 
 
 def open_lakehouse(settings: LakehouseSettings) -> Lakehouse:
-    """Return a handle of the newest version. Secrets are looked up here and live in the handle only."""
+    """Return a handle of the newest version. Secrets are looked up here, and only the handle holds them."""
     return Lakehouse.open(settings.root, storage_options=settings.resolved_storage_options())
 
 
@@ -69,7 +69,7 @@ def spark_session(spark: SparkResource, settings: LakehouseSettings) -> SparkSes
 def hang_up() -> None:
     """Close this thread's connection to Spark's Java process, if it has one.
 
-    For the end of a thread: py4j keeps a connection for each, and drops it then without closing it.
+    To be called when a thread ends: py4j keeps one connection per thread, and would drop it without closing it.
     """
     context = sys.modules.get("pyspark.core.context")
     gateway = getattr(getattr(context, "SparkContext", None), "_gateway", None)

@@ -1,6 +1,6 @@
-"""The assets that keep history short: snapshots as policies ask, then expiration, then removal of orphans.
+"""The assets that apply the retention policies: snapshots, expiration, and removal of orphans.
 
-What deletes makes a plan first, shows it, and carries out that very plan.
+Everything that deletes makes a plan first, shows it, and carries out exactly that plan.
 """
 
 import tempfile
@@ -26,40 +26,40 @@ T = TypeVar("T")
 
 
 def retention_of(settings: LakehouseSettings) -> list[dg.AssetsDefinition]:
-    """Return the assets of one lakehouse that keep its history short."""
+    """Return the assets that apply the retention policies of one lakehouse."""
     return [root_version_snapshots(settings), version_expiration(settings), orphan_removal(settings)]
 
 
 class SnapshotConfig(dg.Config):
-    """What may be chosen in the launchpad for one look at the snapshots."""
+    """The launchpad options of one application of the snapshot policies."""
 
-    reason: str = Field(default="snapshot policy", description="Ends in the history.")
-    dry_run: bool = Field(default=False, description="Tell what the policies ask for, and commit nothing.")
+    reason: str = Field(default="snapshot policy", description="Recorded in the history.")
+    dry_run: bool = Field(default=False, description="Show what the policies require; commit nothing.")
 
 
 class DeletionConfig(dg.Config):
-    """What may be chosen in the launchpad for one expiration or removal of orphans."""
+    """The launchpad options of one expiration or removal of orphans."""
 
-    reason: str = Field(default="retention policy", description="Ends in the history.")
-    engine: str | None = Field(default=None, description="spark, local or auto, instead of what lakehouses.yaml says.")
-    dry_run: bool = Field(default=False, description="Make the plan, show it, and delete nothing.")
+    reason: str = Field(default="retention policy", description="Recorded in the history.")
+    engine: str | None = Field(default=None, description="spark, local or auto; overrides lakehouses.yaml.")
+    dry_run: bool = Field(default=False, description="Make the plan and show it; delete nothing.")
 
 
 # -- snapshots -----------------------------------------------------------------------------------------
 
 
 def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
-    """Return the asset that keeps the snapshots that policies ask for, and tells the history."""
+    """Return the asset that makes and drops snapshots as the policies require, and shows the history."""
     policies = {str(period): policy.keep for period, policy in settings.snapshots.items()}
-    asked = ", ".join(f"{keep} {period}" for period, keep in policies.items()) or "none"
+    required = ", ".join(f"{keep} {period}" for period, keep in policies.items()) or "none"
 
     @writing(
         settings,
         SNAPSHOTS,
         after=[COMPACTION],
-        description=f"Snapshots as lakehouses.yaml asks for them ({asked}): made when a period has none yet, dropped "
-        "when newer ones took their place; those that people made are left alone. And the versions that can be read "
-        "and rolled back to, newest first: when each was made, by which operation, by whom and why.",
+        description=f"Snapshots as lakehouses.yaml requires them ({required}): created when a period has none yet, "
+        "dropped when newer ones replace them. Snapshots that people made are left alone. Also lists the versions that "
+        "can be read and rolled back to, newest first, each with its time, operation, author and reason.",
         on_spark=False,
     )
     def snapshots(
@@ -71,9 +71,9 @@ def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
                 lake, policies, dry_run=config.dry_run, reason=config.reason, before_commit=watch.before_commit
             )
             versions = list(lake.history(limit=health.HISTORY_LIMIT))
-            told = retention.of_snapshots(done, lake.snapshots()) | health.of_history(versions)
+            metadata = retention.of_snapshots(done, lake.snapshots()) | health.of_history(versions)
             return dg.MaterializeResult(
-                metadata={"timeline": pictures.timeline(versions)} | told,
+                metadata={"timeline": pictures.timeline(versions)} | metadata,
                 data_version=dg.DataVersion(str(lake.version)),
             )
 
@@ -88,15 +88,16 @@ def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
 def version_expiration(settings: LakehouseSettings) -> dg.AssetsDefinition:
     """Return the asset that expires versions."""
     policy = settings.retention or Retention()
-    last = SNAPSHOTS if settings.backup is None else BACKUP  # what is not in the backup yet must not go
+    last = SNAPSHOTS if settings.backup is None else BACKUP  # a version that is not in the backup yet must not expire
 
     @writing(
         settings,
         EXPIRATION,
         after=[HEALTH, last],
-        description=f"The history without what no rule keeps: the newest {policy.keep_last} versions and those younger "
-        f"than {_days(policy.older_than)} stay, snapshots stay. Plans first and shows what it would free, then carries "
-        "that plan out. Never after a failed integrity check." + _on_request(given=settings.retention is not None),
+        description=f"Expires old versions. Keeps the newest {policy.keep_last} versions, those younger than "
+        f"{_days(policy.older_than)}, and all snapshots. Makes a plan, shows what it would free, and carries out "
+        "exactly that plan. Never runs after a failed integrity check."
+        + _on_request(given=settings.retention is not None),
     )
     def expired(
         context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
@@ -115,22 +116,23 @@ def version_expiration(settings: LakehouseSettings) -> dg.AssetsDefinition:
             return _planned(wanted, step, watch, dry_run=config.dry_run)
 
         done = carried_out(context, settings, spark, work)
-        return _told(context, done, retention.of_expiration(done), done.report.boundary_after)
+        return _shown(context, done, retention.of_expiration(done), done.report.boundary_after)
 
     return expired
 
 
 def orphan_removal(settings: LakehouseSettings) -> dg.AssetsDefinition:
-    """Return the asset that removes files that nothing needs."""
+    """Return the asset that removes orphans: files that nothing reaches."""
     policy = settings.orphans or Orphans()
 
     @writing(
         settings,
         ORPHANS,
         after=[HEALTH, EXPIRATION],
-        description="The storage without files that no version, snapshot or living transaction reaches, once they are "
-        f"older than {_days(policy.older_than)}. Plans first and shows every file, then carries that plan out. What it "
-        "cannot read stops it. Never after a failed integrity check." + _on_request(given=settings.orphans is not None),
+        description="Removes files that no version, snapshot or live saved transaction reaches and that are older than "
+        f"{_days(policy.older_than)}. Makes a plan, shows every file, and carries out exactly that plan. Deletes "
+        "nothing if a file that it needs cannot be read. Never runs after a failed integrity check."
+        + _on_request(given=settings.orphans is not None),
     )
     def removed(
         context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
@@ -147,13 +149,13 @@ def orphan_removal(settings: LakehouseSettings) -> dg.AssetsDefinition:
             return _planned(wanted, step, watch, dry_run=config.dry_run)
 
         done = carried_out(context, settings, spark, work)
-        return _told(context, done, retention.of_orphans(done), done.report.version)
+        return _shown(context, done, retention.of_orphans(done), done.report.version)
 
     return removed
 
 
 def _planned(plan: Callable[..., T], act: Callable[..., T], watch: Watch, *, dry_run: bool) -> retention.Deletion[T]:
-    """Make a plan, read it back for the people who look at it, and carry out that very plan."""
+    """Make a plan, read it back to show it, and carry out exactly that plan."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "plan.parquet"
         planned = plan(plan_to=file.as_uri())
@@ -163,35 +165,35 @@ def _planned(plan: Callable[..., T], act: Callable[..., T], watch: Watch, *, dry
     return retention.Deletion(planned, done, rows, total)
 
 
-def _told(
+def _shown(
     context: Context, done: retention.Deletion[Any], metadata: health.Metadata, version: int
 ) -> dg.MaterializeResult[Any]:
     context.log.info(metadata["outcome"])
     if done.report.failed:
         raise dg.Failure(
-            f"{done.report.failed} files could not be deleted; the next run tries again. See `failures`: most often "
-            "the credentials of lakehouses.yaml may not delete",
+            f"{done.report.failed} files could not be deleted; the next run tries again. See `failures`; usually the "
+            "credentials in lakehouses.yaml lack the permission to delete",
             metadata=metadata,
         )
     return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(version)))
 
 
 def refuse_unsound(context: dg.AssetExecutionContext, settings: LakehouseSettings, *, dry_run: bool) -> None:
-    """Stop if the last integrity check, of whichever run, found something. A dry run may go on.
+    """Stop if the last integrity check, of whichever run, had findings. A dry run may go on.
 
-    In a run that also checks, the check itself blocks; this is for a run that deletes and nothing else.
+    In a run that includes the check, the check itself blocks; this is for a run that only deletes.
     """
     sound = last_verdict(context.instance, key(settings, HEALTH), INTEGRITY)
     if sound is False and not dry_run:
         raise dg.Failure(
-            "nothing was deleted: the last integrity check of this lakehouse failed. Look at its findings, repair "
-            f"(rollback, or restore from an export), and materialise {HEALTH} again with its check",
+            "nothing was deleted: the last integrity check of this lakehouse failed. Look at its findings, repair them "
+            f"(rollback, or restore from an export), and materialise {HEALTH} with its check again",
             allow_retries=False,
         )
 
 
 def _on_request(*, given: bool) -> str:
-    return "" if given else "\n\nlakehouses.yaml does not ask for it: it runs only when it is materialised by hand."
+    return "" if given else "\n\nNot configured in lakehouses.yaml: runs only when it is materialised by hand."
 
 
 def _days(age: timedelta) -> str:

@@ -1,4 +1,4 @@
-"""The schedules of one lakehouse, as ``lakehouses.yaml`` tells them."""
+"""The schedules of one lakehouse, as ``lakehouses.yaml`` defines them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dagster_project.sensors import AT_WORK
 
 
 def schedules_of(settings: LakehouseSettings, jobs: Jobs) -> list[dg.ScheduleDefinition]:
-    """Return a schedule for each cron expression."""
+    """Return one schedule per cron expression."""
     return [] if settings.schedules.maintenance is None else [maintenance_schedule(settings, jobs)]
 
 
 def maintenance_schedule(settings: LakehouseSettings, jobs: Jobs) -> dg.ScheduleDefinition:
-    """Return the schedule of the maintenance. It skips while the last one waits or works: the queue must not grow."""
+    """Return the maintenance schedule. It skips while the last run is queued or running: the queue must not grow."""
 
     @dg.schedule(
         name=f"{settings.slug}_maintenance_schedule",
@@ -23,12 +23,12 @@ def maintenance_schedule(settings: LakehouseSettings, jobs: Jobs) -> dg.Schedule
         cron_schedule=settings.schedules.maintenance or "",
         execution_timezone=settings.schedules.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"Maintenance of lakehouse {settings.name!r}, as lakehouses.yaml says.",
+        description=f"Runs the maintenance of lakehouse {settings.name!r}.",
     )
     def due(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         same = dg.RunsFilter(job_name=jobs.maintenance.name, statuses=AT_WORK)
         for run in context.instance.get_runs(same, limit=1):
-            return dg.SkipReason(f"run {run.run_id} of this job is not over yet")
+            return dg.SkipReason(f"run {run.run_id} of this job has not finished yet")
         return dg.RunRequest()
 
     return due

@@ -1,4 +1,4 @@
-"""The sensors of one lakehouse: one looks at its root and asks for a compaction when it pays."""
+"""The sensor of one lakehouse: it reads the newest root and requests a compaction when one pays."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def sensors_of(settings: LakehouseSettings, jobs: Jobs) -> list[dg.SensorDefinit
 
 
 def compaction_sensor(settings: LakehouseSettings, jobs: Jobs) -> dg.SensorDefinition:
-    """Return the sensor that asks for compactions."""
+    """Return the sensor that requests compactions."""
 
     @dg.sensor(
         name=f"{settings.slug}_compaction_sensor",
         job=jobs.compaction,
         minimum_interval_seconds=max(1, int(settings.compaction.poll.total_seconds())),
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Reads the newest root of lakehouse {settings.name!r}, tells what is new, and "
-        + _asks(settings.compaction),
+        description=f"Reads the newest root of lakehouse {settings.name!r}, records new versions and changed checks, "
+        "and " + _policy(settings.compaction),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         return evaluate(settings, context)
@@ -46,14 +46,14 @@ def compaction_sensor(settings: LakehouseSettings, jobs: Jobs) -> dg.SensorDefin
     return sense
 
 
-def _asks(policy: Compaction) -> str:
+def _policy(policy: Compaction) -> str:
     if not policy.enabled:
-        return "never asks for a compaction: lakehouses.yaml says so."
-    return f"asks for a compaction from {policy.messages:,} buffered messages on: one at a time, with its reason."
+        return "never requests a compaction: compaction.enabled is false in lakehouses.yaml."
+    return f"requests a compaction, one at a time, once {policy.messages:,} messages are buffered."
 
 
 def evaluate(settings: LakehouseSettings, context: dg.SensorEvaluationContext) -> dg.SensorResult:
-    """Return what one look at a lakehouse comes to."""
+    """Return the result of one tick."""
     seen, now = Seen.parse(context.cursor), time.time()
     try:
         lake = open_lakehouse(settings)
@@ -63,7 +63,9 @@ def evaluate(settings: LakehouseSettings, context: dg.SensorEvaluationContext) -
     over_since = (seen.over_since or now) if pays.wanted else None
     too_long = _too_long(settings, over_since, now)
     events = _events(settings, context.instance, lake, seen, too_long=too_long)
-    over_since = now if too_long else over_since  # a closer look costs more than one root: once in that time
+    over_since = (
+        now if too_long else over_since
+    )  # searching the history costs more than one root: at most once per max_age
     decision = _decided(settings, context.instance, pays, seen, now)
     if not decision.wanted:
         cursor = Seen(lake.version, seen.requested_at, over_since).text()
@@ -80,7 +82,7 @@ def _too_long(settings: LakehouseSettings, over_since: float | None, now: float)
 def _events(
     settings: LakehouseSettings, instance: dg.DagsterInstance, lake: Lakehouse, seen: Seen, *, too_long: bool
 ) -> list[dg.AssetObservation | dg.AssetCheckEvaluation]:
-    """Return what is new: a version, and the verdicts that changed."""
+    """Return what is new: a version, and the checks whose verdict changed."""
     events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
     events += [] if lake.version == seen.version else [_observed(settings, lake)]
     events += checks.changed(settings, lake, instance, over_too_long=too_long)
@@ -90,12 +92,12 @@ def _events(
 def _decided(
     settings: LakehouseSettings, instance: dg.DagsterInstance, pays: pacing.Decision, seen: Seen, now: float
 ) -> pacing.Decision:
-    """Return whether to ask for a compaction now: one that pays, if none is at work and the last one is long ago."""
+    """Return whether to request a compaction now: if it pays, none is running, and the last one is long enough ago."""
     if not settings.compaction.enabled:
         return pacing.Decision(wanted=False, reason=f"{pays.reason}; compaction.enabled is false in lakehouses.yaml")
     run = run_at_work(settings, instance)
     if run is not None:
-        return pacing.Decision(wanted=False, reason=f"run {run} of this lakehouse is not over yet")
+        return pacing.Decision(wanted=False, reason=f"run {run} of this lakehouse has not finished yet")
     if not pays.wanted:
         return pays
     last = max(seen.requested_at, _last_compaction(settings, instance))
@@ -121,7 +123,7 @@ def _observed(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetObservati
 
 
 def run_at_work(settings: LakehouseSettings, instance: dg.DagsterInstance) -> str | None:
-    """Return the ID of a run that works or waits to work on a lakehouse, started by whomever."""
+    """Return the ID of a queued or running run on a lakehouse, whoever started it; ``None`` without one."""
     prefix = settings.key_prefix
     for run in instance.get_runs(dg.RunsFilter(statuses=AT_WORK)):
         selected = run.asset_selection or ()

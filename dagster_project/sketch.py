@@ -1,4 +1,4 @@
-"""What a picture of a tree needs: of each level at most so many nodes, in key order. Reads no more than it shows."""
+"""The data for a picture of a tree: a sample of the nodes of each level, in key order. Reads no more than it shows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Strip:
     """One level of a tree, its nodes in key order.
 
     Attributes:
-        height: 0 are the leaves.
-        fill: of each node, keys held of keys that would fit.
-        debt: of each node, the write buffer's share of the target size of a node file.
-        messages: buffered messages of the nodes shown.
+        height: height of the level; leaves have 0.
+        fill: for each node, its keys as a share of those that fit.
+        debt: for each node, the size of its write buffer as a share of the target size of a node file.
+        messages: buffered messages in the nodes shown.
         complete: whether all nodes of the level are shown.
     """
 
@@ -33,7 +33,7 @@ class Strip:
 
 
 def sketch(lake: Lakehouse, width: int = WIDTH) -> tuple[Strip, ...]:
-    """Return the levels of a version from the root down. Reads at most ``width`` nodes of each."""
+    """Return the levels of a version from the root down. Reads at most ``width`` nodes per level."""
     nodes: list[Node] = [lake.root_node.node]
     strips: list[Strip] = []
     complete = True

@@ -1,7 +1,7 @@
-"""Long work in a thread, watched from the main one: progress in the event log, and a Terminate that stops Spark.
+"""Runs long work in a thread and watches it from the main one; turns its errors into failures with advice.
 
-A run that was cancelled or took too long never commits afterwards: the work asks, right before its
-commit, whether it still may.
+Progress goes to the event log, and Terminate stops Spark. A run that was cancelled or timed out never commits
+afterwards: right before its commit the work asks whether it still may.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RETRY: Final = dg.RetryPolicy(max_retries=2, delay=30, backoff=dg.Backoff.EXPONENTIAL)
-"""For work that may be done twice: it goes on where it stopped, or finds nothing left to do."""
+"""For work that is safe to repeat: it continues where it stopped, or finds nothing left to do."""
 _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.NotALakehouse, "Check `root` in lakehouses.yaml."),
-    (errors.VersionExpired, "The history (asset root_version_snapshots) lists what can still be read."),
-    (errors.NotFound, "The history (asset root_version_snapshots) lists the versions and snapshots that there are."),
+    (errors.VersionExpired, "The history (asset root_version_snapshots) lists the versions that can still be read."),
+    (errors.NotFound, "The history (asset root_version_snapshots) lists the versions and snapshots that exist."),
     (errors.InvalidInput, "Correct the run configuration or lakehouses.yaml, and launch again."),
-    (errors.AlreadyExists, "Choose another name or target, or remove what is there."),
+    (errors.AlreadyExists, "Choose another name or target, or remove the existing one."),
     (
         errors.PlanOutdated,
-        "Somebody committed meanwhile: make a new plan with `dry_run: true`, look at it, launch again.",
+        "Somebody committed meanwhile: make a new plan with `dry_run: true`, review it, and launch again.",
     ),
     (errors.CommitConflict, "Somebody else committed first: launch again."),
-    (errors.ReadOnly, "Upgrade the lakehouse to another root with the job `upgrade` first."),
+    (errors.ReadOnly, "First upgrade the lakehouse to another root with the job `upgrade`."),
     (errors.Refused, "The message says what would allow it."),
-    (errors.Corrupt, "Run the job `verify`, then `rollback` to a version that is whole, or restore from an export."),
-    (errors.StorageDenied, "Check the credentials in storage_options of lakehouses.yaml, and their permissions."),
-    (errors.UnsafeStorage, "This storage ignores exclusive creation and must not be written to: use another one."),
-    (errors.StorageError, "The storage failed: launch again when it is back."),
+    (errors.Corrupt, "Run the job `verify`, then `rollback` to an intact version, or restore from an export."),
+    (errors.StorageDenied, "Check the credentials in `storage_options` of lakehouses.yaml, and their permissions."),
+    (errors.UnsafeStorage, "This storage ignores exclusive creation, so writing to it is unsafe: use another one."),
+    (errors.StorageError, "The storage failed: launch again when it is available."),
 )
-_FOR_EVER: Final = (errors.StorageDenied, errors.UnsafeStorage)
+_PERMANENT: Final = (errors.StorageDenied, errors.UnsafeStorage)
 _POLL_SECONDS: Final = 0.5
 _LOG_EVERY_SECONDS: Final = 3.0
 _STOPS_WITHIN_SECONDS: Final = 30.0
@@ -54,11 +54,11 @@ Context: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext | dg.Asset
 
 
 class Stopped(Exception):
-    """The work was told to stop, and did before it committed."""
+    """The work was stopped before it committed."""
 
 
 class Watch:
-    """What the work is handed: Spark, a place to tell progress, and the question whether it may commit."""
+    """The handle that the work gets: Spark, progress reports, and the question whether it may still commit."""
 
     def __init__(self, context: Context, session: Callable[[], SparkSession]) -> None:
         self._instance = context.instance
@@ -76,9 +76,9 @@ class Watch:
         return self._session
 
     def progress(self, phase: str, done: int, total: int | None = None, /) -> None:
-        """Tell how far the work is. Cheap: the main thread logs it now and then.
+        """Report progress. Cheap: the main thread logs it now and then.
 
-        Before a new phase, which may be the one that commits or deletes, a cancelled run stops.
+        A cancelled run stops before a new phase, because that phase may commit or delete.
         """
         if self.latest is None or self.latest[0] != phase:
             self.before_commit()
@@ -86,17 +86,17 @@ class Watch:
         self.latest = (phase, done, total)
 
     def before_commit(self) -> None:
-        """Raise ``Stopped`` if the run was cancelled meanwhile, whether or not the signal came through."""
+        """Raise ``Stopped`` if the run was cancelled meanwhile, even if the signal has not arrived."""
         self._refuse_stopped()
         run = self._instance.get_run_by_id(self._run_id)
         if run is not None and run.status in _CANCELLED:
             raise Stopped
 
     def stop(self) -> None:
-        """Make the work stop: interrupt its Spark jobs, and refuse its commit.
+        """Stop the work: interrupt its Spark jobs, and refuse its commit.
 
-        The session is this run's own, so everything on it is interrupted. Tags would not do: Spark classic
-        finds the jobs of a tag only from the thread that set it.
+        The session belongs to this run, so everything on it is interrupted. Tags would not work: Spark classic finds
+        the jobs of a tag only from the thread that set it.
         """
         self._stop.set()
         if self._session is not None:
@@ -116,7 +116,7 @@ def watched(
     """Carry out ``work`` in a thread and return its result.
 
     Raises:
-        dagster.Failure: the run was cancelled or took too long; not to be retried.
+        dagster.Failure: the run was cancelled or timed out; it is not retried.
     """
     watch = Watch(context, session)
     future: Future[T] = Future()
@@ -131,13 +131,13 @@ def watched(
         raise _failure("the run was cancelled", future) from None
     except _TooLate:
         _end(watch, thread)
-        raise _failure(f"the work took longer than its timeout of {timeout}", future) from None
+        raise _failure(f"the work exceeded its timeout of {timeout}", future) from None
 
 
 def carried_out(
     context: Context, settings: LakehouseSettings, spark: SparkResource, work: Callable[[Lakehouse, Watch], T]
 ) -> T:
-    """Open a lakehouse and carry out work on it, watched; errors become failures that say what to do."""
+    """Open a lakehouse and carry out work on it, watched; errors become failures with advice."""
     with advised():
         return watched(
             context,
@@ -148,7 +148,7 @@ def carried_out(
 
 
 def _end(watch: Watch, thread: threading.Thread) -> None:
-    """Stop the work and wait for its end. A Spark job may just be starting: interrupt more than once."""
+    """Stop the work and wait until it ends. A Spark job may just be starting, so interrupt more than once."""
     deadline = time.monotonic() + _STOPS_WITHIN_SECONDS
     while thread.is_alive() and time.monotonic() < deadline:
         watch.stop()
@@ -193,9 +193,9 @@ def _sentence(progress: tuple[str, int, int | None] | None) -> str:
 
 def _failure(why: str, future: Future[T]) -> dg.Failure:
     if not future.done():
-        outcome = "the work has not stopped yet, but will not commit"
+        outcome = "the work has not stopped yet, but it will not commit"
     elif future.exception() is None:
-        outcome = "too late: the work was committed before"
+        outcome = "too late: the work had already been committed"
     else:
         outcome = "Spark was stopped and nothing was committed"
     return dg.Failure(f"{why}; {outcome}", allow_retries=False)
@@ -210,15 +210,15 @@ def advice(error: errors.TrinityLakeError) -> str:
 
 
 def failure(error: errors.TrinityLakeError) -> dg.Failure:
-    """Return a failure that tells the error and what to do. Only a failing storage or a lost race is worth a retry."""
-    passes = isinstance(error, errors.StorageError) and not isinstance(error, _FOR_EVER)
+    """Return a failure with the error and what to do. Only a storage failure or a lost race is worth a retry."""
+    passes = isinstance(error, errors.StorageError) and not isinstance(error, _PERMANENT)
     again = passes or isinstance(error, errors.CommitConflict | errors.PlanOutdated)
     return dg.Failure(f"{error}\n{advice(error)}".strip(), allow_retries=again)
 
 
 @contextmanager
 def advised() -> Iterator[None]:
-    """Turn errors of the block into failures that say what to do. A cancelled step is never retried."""
+    """Turn errors of the block into failures with advice. A cancelled step is never retried."""
     try:
         yield
     except dg.DagsterExecutionInterruptedError:

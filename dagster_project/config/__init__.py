@@ -1,4 +1,4 @@
-"""``lakehouses.yaml``: reading it, and what its fields mean."""
+"""``lakehouses.yaml``: how it is read, and what its fields mean."""
 
 from dagster_project.config.file import ENV_FILE, ConfigError, config_path, load, parse
 

@@ -1,6 +1,6 @@
 """``lakehouses.yaml``: which lakehouses there are (``docs/dagster.md``).
 
-Reading it touches no storage and starts nothing. A mistake is told with file, stanza and field.
+Reading it touches no storage and starts nothing. An error names the file, the stanza and the field.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COPIES: Final = ("backup", "export")
 
 
 class ConfigError(InvalidInput):
-    """``lakehouses.yaml`` is missing or says something that cannot be."""
+    """``lakehouses.yaml`` is missing or invalid."""
 
 
 class ProjectSettings(Model):
@@ -35,7 +35,7 @@ class ProjectSettings(Model):
 
 
 def config_path() -> Path:
-    """Return the file that the environment names, else the one in this directory, else the one of the checkout."""
+    """Return the file named by the environment, or else the one in this directory, or else that of the checkout."""
     named = os.environ.get(ENV_FILE)
     if named:
         return Path(named).expanduser().absolute()
@@ -50,8 +50,7 @@ def load(path: Path | None = None) -> ProjectSettings:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be read ({error.strerror}); write it as docs/dagster.md shows, or name another file in "
-            f"{ENV_FILE}"
+            f"cannot read {path} ({error.strerror}); see docs/dagster.md, or set {ENV_FILE} to another file"
         ) from None
     return parse(text, path)
 
@@ -67,7 +66,7 @@ def parse(text: str, path: Path) -> ProjectSettings:
     except ValidationError as error:
         raise ConfigError("\n".join(_mistakes(error, stanzas, path))) from None
     if not settings.lakehouses:
-        raise ConfigError(f"{path}: lakehouses: names no lakehouse")
+        raise ConfigError(f"{path}: lakehouses: must list at least one lakehouse")
     collisions = list(_collisions(settings.lakehouses, path))
     if collisions:
         raise ConfigError("\n".join(collisions))
@@ -88,7 +87,7 @@ def _mapping(text: str, path: Path) -> dict[str, Any]:
 
 
 def _fill_in_here(stanzas: Sequence[Any], path: Path) -> None:
-    """Put the directory of the file in the place of ``{here}`` in root URIs."""
+    """Replace ``{here}`` in root URIs by the directory of the file."""
     here = path.absolute().parent.as_posix()
     for stanza in stanzas:
         places = [(stanza, "root")]
@@ -110,9 +109,9 @@ def _mistakes(error: ValidationError, stanzas: Sequence[Any], path: Path) -> Ite
 
 def _said(kind: str, message: str) -> str:
     if kind == "extra_forbidden":
-        return "there is no such field"
+        return "unknown field"
     if kind == "missing":
-        return "is missing"
+        return "required, but missing"
     message = message.removeprefix("Value error, ")
     return message[0].lower() + message[1:] if message.startswith(("Input ", "Tuple ", "List ")) else message
 
@@ -129,16 +128,16 @@ def _collisions(lakehouses: Sequence[LakehouseSettings], path: Path) -> Iterator
     for each in lakehouses:
         if each.slug in names:
             yield (
-                f"{path}: lakehouse {each.name!r}: name: collides with {names[each.slug]!r}; both are "
-                f"{each.slug!r} in names of jobs and pools"
+                f"{path}: lakehouse {each.name!r}: name: collides with {names[each.slug]!r}; both become "
+                f"{each.slug!r} in the names of jobs and pools"
             )
         elif each.root in roots:
-            yield f"{path}: lakehouse {each.name!r}: root: is the root of {roots[each.root]!r} already"
+            yield f"{path}: lakehouse {each.name!r}: root: already the root of {roots[each.root]!r}"
         names.setdefault(each.slug, each.name)
         roots.setdefault(each.root, each.name)
     for each in lakehouses:
         target = None if each.backup is None else each.backup.target
         if target is not None and target in roots:
-            yield f"{path}: lakehouse {each.name!r}: backup.target: is the root or the backup of {roots[target]!r}"
+            yield f"{path}: lakehouse {each.name!r}: backup.target: already the root or the backup of {roots[target]!r}"
         elif target is not None:
             roots[target] = each.name

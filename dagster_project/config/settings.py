@@ -1,4 +1,4 @@
-"""What ``lakehouses.yaml`` may say about one lakehouse: the models, field by field."""
+"""The models behind ``lakehouses.yaml``, field by field."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Period = Literal["hourly", "daily", "weekly", "monthly", "yearly"]
 
 
 class Model(BaseModel):
-    """Base of all stanzas: nothing unknown, nothing changed later, no input in error messages."""
+    """Base of all stanzas: no unknown fields, immutable, and no input shown in error messages."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -36,7 +36,7 @@ def _cron(text: object) -> object:
     try:
         dg.ScheduleDefinition(name="schedule", job_name="job", cron_schedule=str(text))
     except dg.DagsterInvalidDefinitionError:
-        raise ValueError(f"{text!r} is no cron schedule; five fields, such as '0 3 * * *'") from None
+        raise ValueError(f"{text!r} is not a valid cron schedule; write five fields, such as '0 3 * * *'") from None
     return text
 
 
@@ -44,13 +44,13 @@ def _time_zone(text: str) -> str:
     try:
         dg.ScheduleDefinition(name="schedule", job_name="job", cron_schedule="0 0 * * *", execution_timezone=text)
     except dg.DagsterInvalidDefinitionError:
-        raise ValueError(f"{text!r} is no time zone; such as UTC or Europe/Berlin") from None
+        raise ValueError(f"{text!r} is not a valid time zone; write UTC or Europe/Berlin, for example") from None
     return text
 
 
 def _owner(text: str) -> str:
     if not _OWNER.fullmatch(text):
-        raise ValueError(f"{text!r} is neither an e-mail address nor 'team:' and a name")
+        raise ValueError(f"{text!r} is not a valid owner; write an e-mail address or team:NAME")
     return text
 
 
@@ -60,7 +60,7 @@ Owner = Annotated[str, AfterValidator(_owner)]
 
 
 class Spark(Model):
-    """Which Spark does the work."""
+    """Which Spark runs the jobs: this machine, a cluster, or a Spark Connect server."""
 
     mode: Literal["local", "master", "connect"] = "local"
     master: str = "local[*]"
@@ -74,7 +74,7 @@ class Spark(Model):
         return self
 
     def session_config(self, app_name: str) -> SessionConfig:
-        """Return the settings of a session, the environment filled in."""
+        """Return the settings of a session, with the environment filled in."""
         conf = {name: _spark_value(value) for name, value in resolved(self.conf).items()}
         return SessionConfig(
             mode=self.mode, master=self.master, remote=resolved(self.remote), app_name=app_name, conf=conf
@@ -86,18 +86,18 @@ def _spark_value(value: object) -> str:
 
 
 class Schedules(Model):
-    """When what runs, as cron schedules; what is left out runs on request only."""
+    """Cron schedules. A job without one runs on request only."""
 
     maintenance: Cron | None = None
     timezone: TimeZone = "UTC"
 
 
 class Compaction(Model):
-    """When a compaction pays, and how it is done.
+    """When a compaction pays, and how it runs.
 
-    The sensor looks every ``poll``. It asks for a compaction from ``messages`` buffered messages on, and
-    not more often than every ``min_interval``. A compaction that takes longer than ``timeout`` is stopped.
-    When there have been that many for ``max_age``, compactions are stale.
+    The sensor reads the root every ``poll``. It requests a compaction once ``messages`` messages are buffered, but at
+    most one per ``min_interval``. A compaction that takes longer than ``timeout`` is stopped. If the backlog stays
+    above the threshold for ``max_age``, compactions count as stale.
     """
 
     enabled: bool = True
@@ -110,43 +110,43 @@ class Compaction(Model):
 
 
 class Health(Model):
-    """How health is measured: by a walk over all ``levels`` of the tree, or by the root alone.
+    """How health is measured: by walking all ``levels`` of the tree, or from the root alone.
 
-    From ``spark_from_objects`` objects on Spark walks, for the integrity check, too.
+    From ``spark_from_objects`` objects, the walk and the integrity check run on Spark.
     """
 
     levels: bool = True
     spark_from_objects: int = Field(default=1_000_000, ge=0)
 
     def engine_for(self, objects: int | None) -> Engine:
-        """Return what walks over a tree of so many objects; unknown counts as few."""
+        """Return the engine for a tree with that many objects; unknown counts as few."""
         return "spark" if (objects or 0) >= self.spark_from_objects else "local"
 
 
 class SnapshotPolicy(Model):
-    """How many snapshots of a period are kept, and how long after its beginning one must be there.
+    """How many snapshots of a period are kept, and the grace period after the period starts.
 
-    Without ``grace`` it is an hour for hourly ones, and a day for the others.
+    The default of ``grace`` is 1d (hourly: 1h).
     """
 
     keep: int = Field(ge=1)
     grace: Duration | None = None
 
     def grace_of(self, period: Period) -> timedelta:
-        """Return the time that may pass until the snapshot of a period is there."""
+        """Return how long after the start of a period its snapshot may be missing."""
         default = timedelta(hours=1) if period == "hourly" else _DAY
         return default if self.grace is None else self.grace
 
 
 class Retention(Model):
-    """Which versions are kept: the last so many, and all that are younger. Given, maintenance expires the others."""
+    """Which versions maintenance keeps: the newest ``keep_last``, and all younger than ``older_than``."""
 
     keep_last: int = Field(default=100, ge=1)
     older_than: Duration = timedelta(days=7)
 
 
 class Orphans(Model):
-    """How old a file that nothing points to must be before it is removed. Given, maintenance removes them."""
+    """How old an orphan must be before maintenance removes it."""
 
     older_than: Duration = timedelta(days=3)
 
@@ -154,14 +154,14 @@ class Orphans(Model):
     @classmethod
     def _safe(cls, age: timedelta) -> timedelta:
         if age < _DAY:
-            raise ValueError("under 1d a writer that is still at work could lose files")
+            raise ValueError("must be at least 1d: a writer that has not committed yet could lose files")
         return age
 
 
 class Export(Model):
     """Where the jobs ``export`` and ``upgrade`` write to, and how that storage is opened.
 
-    Without storage options those of the lakehouse are used.
+    The default of ``storage_options`` is those of the lakehouse.
     """
 
     target: str | None = None
@@ -174,9 +174,9 @@ class Export(Model):
 
 
 class Backup(Model):
-    """Where maintenance keeps a copy with the whole history, and how old it may become.
+    """Where maintenance keeps a copy with the whole history, and how far it may lag behind.
 
-    Without storage options those of the lakehouse are used. ``definitions``: the check reads every one of them, too.
+    The default of ``storage_options`` is those of the lakehouse. With ``definitions`` the check reads them all, too.
     """
 
     target: str
@@ -191,7 +191,7 @@ class Backup(Model):
 
 
 class LakehouseSettings(Model):
-    """One lakehouse: where it is, and how it is kept."""
+    """One lakehouse: where it is, and how it is maintained."""
 
     name: str
     root: str
@@ -213,7 +213,7 @@ class LakehouseSettings(Model):
     @classmethod
     def _slug_rules(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} must be 1 to 63 letters, digits, '-' and '_', the first a letter or a digit")
+            raise ValueError(f"{name!r} must be 1 to 63 letters, digits, '-' or '_', starting with a letter or a digit")
         return name
 
     @field_validator("root")
@@ -224,12 +224,12 @@ class LakehouseSettings(Model):
     @model_validator(mode="after")
     def _backup_is_elsewhere(self) -> Self:
         if self.backup is not None and _overlap(self.root, self.backup.target):
-            raise ValueError(f"backup.target: {self.backup.target} and the root must not lie within each other")
+            raise ValueError(f"backup.target: {self.backup.target} and the root must not contain each other")
         return self
 
     @property
     def slug(self) -> str:
-        """The name as Dagster allows it in names of jobs, pools and groups."""
+        """The name in the form that Dagster allows for jobs, pools and groups."""
         return self.name.replace("-", "_").lower()
 
     @property
@@ -239,16 +239,16 @@ class LakehouseSettings(Model):
 
     @property
     def pool(self) -> str:
-        """The pool that holds those who write to this lakehouse, one at a time."""
+        """The pool that lets one run at a time write to this lakehouse."""
         return f"lakehouse_{self.slug}"
 
     def resolved_storage_options(self) -> dict[str, Any]:
-        """Return the storage options, the environment filled in. For opening only: it may hold secrets."""
+        """Return the storage options with the environment filled in. They may hold secrets: use them only to open."""
         options: dict[str, Any] = resolved(self.storage_options)
         return options
 
     def resolved_target_options(self, target: str) -> dict[str, Any]:
-        """Return the storage options of a place to copy to, likewise: those of the backup, or those of exports."""
+        """Return the storage options for a copy at ``target``, likewise: those of the backup, or those of exports."""
         backs_up = self.backup is not None and normalise_root(target) == self.backup.target
         given = self.backup.storage_options if self.backup is not None and backs_up else self.export.storage_options
         if given is None:
@@ -262,7 +262,7 @@ def _overlap(one: str, two: str) -> bool:
 
 
 class Notifications(Model):
-    """Where failures are told. ``webhook`` is a URL, or better the name of a variable that holds it."""
+    """Who hears of failures. ``webhook`` is a URL, or better the name of a variable that holds one."""
 
     webhook: MaybeEnv = None
 
@@ -273,7 +273,7 @@ class Notifications(Model):
 
 
 def checked_url(url: object) -> str:
-    """Return a URL that a webhook may have. Raises ``ValueError``."""
+    """Return the URL if a webhook may have it. Raises ``ValueError``."""
     if not isinstance(url, str) or not url.startswith(("https://", "http://")):
-        raise ValueError("must be a URL that begins with https:// or http://, or {env: NAME}")
+        raise ValueError("must be a URL that starts with https:// or http://, or {env: NAME}")
     return url

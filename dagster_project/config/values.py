@@ -1,7 +1,6 @@
-"""Options that may hold secrets: a value is given in the file, or named by an environment variable.
+"""Values of ``lakehouses.yaml``: durations, and options that may come from the environment.
 
-What ``{env: NAME}`` stands for is looked up when a lakehouse is opened, never when definitions are loaded,
-and is kept nowhere.
+An ``{env: NAME}`` is looked up when a lakehouse is opened, never when definitions are loaded, and is stored nowhere.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class EnvRef:
 
 
 def parse_value(value: object, name: str = "") -> Any:
-    """Return an option as it is kept: a plain value, an ``EnvRef``, or a mapping of such. Raises ``ValueError``."""
+    """Return an option as a plain value, an ``EnvRef``, or a mapping of these. Raises ``ValueError``."""
     where = f"{name}: " if name else ""
     if isinstance(value, EnvRef):
         return value
@@ -53,7 +52,7 @@ def parse_value(value: object, name: str = "") -> Any:
     if not isinstance(value, str | int | float | bool):
         raise ValueError(f"{where}must be text, a number, true, false or {{env: NAME}}")  # noqa: TRY004 - pydantic wants ValueError
     if isinstance(value, str) and _SECRET_NAME.search(name.rpartition(".")[2]):
-        raise ValueError(f"{where}looks like a secret, which does not belong in this file: write {{env: NAME}}")
+        raise ValueError(f"{where}looks like a secret, which does not belong in this file; write {{env: NAME}}")
     return value
 
 

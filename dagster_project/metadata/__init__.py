@@ -1,1 +1,1 @@
-"""What Dagster shows of a report: tables, numbers, texts and pictures."""
+"""Reports of ``pipelines`` as Dagster metadata: tables, numbers, texts and pictures."""

@@ -1,4 +1,4 @@
-"""What pipelines return, as Dagster metadata: numbers become plots, lists become tables."""
+"""Health, history and compactions as Dagster metadata: numbers become plots, lists become tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TYPES: Final = {int: "int", float: "float", bool: "bool"}
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.TableMetadataValue:
-    """Return rows as a table; a column is a number column if its first value is a number."""
+    """Return rows as a table; the first value of a column decides its type."""
     kinds = [
         next((_TYPES.get(type(row[name]), "string") for row in rows if row[name] is not None), "string")
         for name in columns
@@ -36,7 +36,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.Table
 
 
 def cell(value: Any) -> str | int | float | bool | None:
-    """Return a value as a table cell can hold it."""
+    """Return a value in a form that a table cell can hold."""
     if isinstance(value, datetime):
         return utc(value)
     return value if value is None or isinstance(value, str | int | float | bool) else str(value)
@@ -48,7 +48,7 @@ def given(**values: Any) -> Metadata:
 
 
 def of_stats(stats: Stats) -> Metadata:
-    """Return what one read of the root tells; the numbers are plotted over time."""
+    """Return the figures that one read of the root gives; Dagster plots the numbers over time."""
     return given(
         version=stats.version,
         oldest_version=stats.oldest_version,
@@ -65,7 +65,7 @@ def of_stats(stats: Stats) -> Metadata:
 
 
 def of_deep(health: Deep) -> Metadata:
-    """Return what a walk over the tree found: the sums are plotted, the levels are a table."""
+    """Return what a walk over the tree found: sums, which Dagster plots, and a table of the levels."""
     rows = [{name: getattr(level, name) for name in _LEVELS} for level in health.levels]
     plan = health.compaction
     return of_stats(health.summary) | given(
@@ -93,7 +93,7 @@ def of_history(versions: Iterable[VersionInfo]) -> Metadata:
 
 
 def of_compaction(report: compaction.Report) -> Metadata:
-    """Return what a compaction predicted and did, before and after side by side."""
+    """Return what a compaction predicted and what it did, before and after side by side."""
     pairs = [
         ("version", report.version_before, report.version_after),
         ("buffered messages", report.messages_before, report.messages_after),
@@ -132,7 +132,7 @@ def _outcome(report: compaction.Report) -> str:
 
 
 def of_definition(definition: LakehouseDef) -> Metadata:
-    """Return what a lakehouse definition says, without the properties, which are the owner's."""
+    """Return the fields of a lakehouse definition, except the properties, which may be private."""
     return given(
         id=definition.id,
         major_version=definition.major_version,

@@ -1,4 +1,4 @@
-"""Pictures for people who would rather look than read: PNG in markdown, readable in light and dark mode."""
+"""Pictures of trees and histories: PNG in Markdown, readable in light and dark mode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# In the middle between black and white, so that they stand out on either.
+# Mid-tones, so that they stand out on black and on white.
 INK: Final = "#6f7887"
 KEYS: Final = "#4c8bf5"
 DEBT: Final = "#f0912e"
@@ -30,7 +30,7 @@ _MARKS: Final = {
     "restore": ("v", DEBT, "restore"),
 }
 _DPI: Final = 110
-_WIDEST: Final = 8.7  # inches: what Dagster shows of a picture in a window of 1280 pixels
+_WIDEST: Final = 8.7  # inches; wider pictures are cut off by Dagster in a window of 1280 pixels
 
 
 def tree(strips: Sequence[Strip], title: str) -> dg.MarkdownMetadataValue:
@@ -39,7 +39,7 @@ def tree(strips: Sequence[Strip], title: str) -> dg.MarkdownMetadataValue:
 
 
 def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadataValue:
-    """Return a picture of trees side by side, such as before and after: bars for each node, in key order."""
+    """Return a picture of trees side by side, such as before and after: a pair of bars per node, in key order."""
     rows = max(len(strips) for _, strips in pictured)
     figure = _figure(min(5.2 * len(pictured) + 1.6, _WIDEST), 0.75 * rows + 1.3)
     figure.set_layout_engine("constrained", wspace=0.05)
@@ -64,21 +64,23 @@ def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
     width = slot * (0.86 if count < 80 else 1.0) / (2 if pair else 1)
     aside = width / 2 if pair else 0.0
     centres = [(index + 0.5) * slot for index in range(count)]
-    axes.bar([x - aside for x in centres], strip.fill, width, color=KEYS, label="keys, of those that fit into a node")
-    axes.bar([x + aside for x in centres], strip.debt, width, color=DEBT, label="write buffer, of a node's target size")
+    axes.bar([x - aside for x in centres], strip.fill, width, color=KEYS, label="keys, as a share of those that fit")
+    axes.bar(
+        [x + aside for x in centres], strip.debt, width, color=DEBT, label="write buffer, as a share of the target size"
+    )
     axes.set_xlim(0, 1)
     axes.set_ylim(0, scale)
     axes.set_xticks([])
     axes.set_yticks([0, 1], ["0", "100 %"])
     nodes = f"{count} node{'s' if count != 1 else ''}" if strip.complete else f"{count} nodes shown"
     name = "leaves" if strip.height == 0 else f"height {strip.height}"
-    text = f"{name}\n{nodes}\n{strip.messages:,} waiting"
+    text = f"{name}\n{nodes}\n{strip.messages:,} buffered"
     axes.set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8, color=INK)
     _plain(axes)
 
 
 def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
-    """Return a picture of the history: objects and buffered messages version by version, and what happened."""
+    """Return a picture of the history: objects, buffered messages and operations by version."""
     shown = sorted(versions, key=lambda each: each.version)
     figure = _figure(_WIDEST, 4.2)
     top, bottom = figure.subplots(2, 1, sharex=True)
@@ -105,7 +107,7 @@ def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
 
 
 def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure  # noqa: PLC0415 - half a second, which loading definitions must not take
+    from matplotlib.figure import Figure  # noqa: PLC0415 - takes half a second; loading definitions must be fast
 
     return Figure(figsize=(width, height), layout="constrained")
 

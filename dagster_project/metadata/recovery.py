@@ -1,4 +1,4 @@
-"""What rollback, restore, export, verify, upgrade and a look at a backup came to, as Dagster metadata."""
+"""Results of rollback, restore, export, verify, upgrade and the backup check, as Dagster metadata."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOGGED: Final = 20
 
 
 def plan_text(plan: RecoveryPlan) -> str:
-    """Return a plan in words, for the log: the first changes, and whose versions would be undone."""
+    """Return a plan as text, for the log: the first changes, and whose versions would be undone."""
     lines = [_summary(plan)]
     changes = plan.changes[:_LOGGED]
     lines += [f"  {each.change} {each.kind} {'.'.join(filter(None, (each.namespace, each.name)))}" for each in changes]
@@ -66,7 +66,7 @@ def _of_plan(plan: RecoveryPlan) -> Metadata:
 
 
 def of_rollback(planned: rollback.Report, done: rollback.Report) -> Metadata:
-    """Return the plan of a rollback, and what became of it."""
+    """Return the plan of a rollback, and its result."""
     return _of_plan(planned.plan) | given(
         outcome=_recovered(planned.plan, done.version_after, dry_run=done.dry_run),
         dry_run=done.dry_run,
@@ -82,16 +82,16 @@ def of_rollback(planned: rollback.Report, done: rollback.Report) -> Metadata:
 
 def _next(planned: rollback.Report) -> str:
     return (
-        f"launch again with dry_run: false and expected_version: {planned.plan.version}; it stops if objects "
-        "change until then"
+        f"launch again with dry_run: false and expected_version: {planned.plan.version}; the run stops if objects "
+        "have changed by then"
     )
 
 
 def of_restore(planned: restore.Report, done: restore.Report) -> Metadata:
-    """Return the plan of a restore, and what became of it."""
+    """Return the plan of a restore, and its result."""
     outcome = _recovered(planned.plan, done.version_after, dry_run=done.dry_run)
     if done.version_after is None and not planned.plan.changes:
-        outcome = f"nothing to do: what matches is as it was in version {planned.plan.target_version}"
+        outcome = f"nothing to do: the matching objects are as they were in version {planned.plan.target_version}"
     return _of_plan(planned.plan) | given(
         outcome=outcome,
         dry_run=done.dry_run,
@@ -105,7 +105,7 @@ def of_restore(planned: restore.Report, done: restore.Report) -> Metadata:
 
 def _recovered(plan: RecoveryPlan, version: int | None, *, dry_run: bool) -> str:
     if dry_run or version is None:
-        return f"dry run, nothing changed; {_summary(plan)}"
+        return f"dry run, nothing was changed; {_summary(plan)}"
     return f"version {version} committed: {plan.operation} to version {plan.target_version}"
 
 
@@ -116,7 +116,7 @@ def of_export(done: export.Report) -> Metadata:
     files = plan.definitions + plan.nodes + plan.roots
     return given(
         outcome=f"{done.target}: versions {plan.first} to {plan.version}, {files} files of {human_bytes(plan.bytes)} "
-        f"{does}, {plan.files_there} were there",
+        f"{does}, {plan.files_there} were there already",
         target=done.target,
         dry_run=done.dry_run,
         version=plan.version,
@@ -170,14 +170,14 @@ def of_verification(done: verify.Report) -> Metadata:
 
 
 def said_of_backup(found: backup.Report) -> str:
-    """Return what is wrong with a backup and what to do, or that nothing is."""
+    """Return what is wrong with a backup and what to do, or that it is good."""
     if found.problems:
         return "\n".join(found.problems)
-    return f"version {found.version} at {found.target} is whole, and what the lakehouse says: digest {found.digest}"
+    return f"version {found.version} at {found.target} is intact and matches the lakehouse: digest {found.digest}"
 
 
 def of_backup(found: backup.Report) -> Metadata:
-    """Return what a look at a backup found."""
+    """Return what the backup check found."""
     shown: list[dict[str, Any]] = [
         {name: getattr(each, name) for name in _VIOLATIONS} for each in found.findings[:FINDINGS_LIMIT]
     ]

@@ -1,4 +1,4 @@
-"""What snapshots, expiration and removal of orphans did, as Dagster metadata; the plan of a deletion as a table."""
+"""Results of snapshots, expiration and orphan removal as Dagster metadata, with the plan of a deletion as a table."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Deletion(Generic[T]):
-    """A plan and what became of it.
+    """A plan of a deletion, and its result.
 
     Attributes:
         planned: the report of planning.
         done: the report of carrying the plan out; ``None`` on a dry run.
-        rows: the plan, the first so many files.
-        files: how many there are.
+        rows: the first files of the plan, at most ``PLAN_LIMIT``.
+        files: how many files the plan has.
     """
 
     planned: T
@@ -39,7 +39,7 @@ class Deletion(Generic[T]):
 
     @property
     def report(self) -> T:
-        """What was carried out, or else what was planned."""
+        """The report of what was carried out, or else of what was planned."""
         return self.planned if self.done is None else self.done
 
 
@@ -77,10 +77,10 @@ def of_expiration(deletion: Deletion[expiration.Report]) -> Metadata:
     each = () if freed is None else freed.each
     rows = [{"version": one.version, "files": one.files, "bytes": one.bytes} for one in each]
     verb = "would expire" if dry else "expired"
-    size = "" if freed is None else f"; {freed.files} files, {human_bytes(freed.bytes)}, that only they reach"
+    size = "" if freed is None else f"; only they reach {freed.files} files, {human_bytes(freed.bytes)}"
     return (
         given(
-            outcome=f"{report.versions_expired} versions {verb}: the oldest is {report.boundary_after}{size}",
+            outcome=f"{report.versions_expired} versions {verb}; oldest version: {report.boundary_after}{size}",
             versions_expired=report.versions_expired,
             oldest_version_before=report.boundary_before,
             oldest_version=report.boundary_after,
@@ -131,7 +131,7 @@ def _seconds(deletion: Deletion[Any]) -> float:
 
 
 def of_snapshots(report: snapshot.Report, snapshots: Iterable[SnapshotInfo]) -> Metadata:
-    """Return which snapshots there are, and what the policies made of them."""
+    """Return the snapshots, and what the policies created and dropped."""
     rows = [{name: getattr(each, name) for name in _SNAPSHOTS} for each in snapshots]
     return given(
         snapshots=len(rows),

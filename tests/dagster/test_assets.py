@@ -166,7 +166,7 @@ def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
     result = run(merged((hurried,), spark=SparkResource(keep_running=True)), "compaction", instance)
     assert (False, ["end"]) == (result.success, reached)
     (failure,) = result.get_step_failure_events()
-    assert "longer than its timeout of 0:00:04; Spark was stopped" in str(failure.event_specific_data)
+    assert "exceeded its timeout of 0:00:04; Spark was stopped" in str(failure.event_specific_data)
     assert 3 == spark.range(3).count()
 
 

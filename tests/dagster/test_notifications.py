@@ -89,7 +89,7 @@ def test_a_failed_run_is_told_with_its_error(
 
 def test_a_webhook_that_refuses_is_an_error_without_its_address(webhook: Received) -> None:
     webhook.status = 500
-    with pytest.raises(OSError, match="did not take the message") as caught:
+    with pytest.raises(OSError, match="did not accept the message") as caught:
         notifications.post(webhook.url, {})
     assert "secret-path" not in str(caught.value)
 
@@ -100,5 +100,5 @@ def test_without_a_webhook_there_is_no_sensor() -> None:
 
 @pytest.mark.parametrize("url", ["ftp://x", "file:///etc/passwd", 5])
 def test_a_webhook_is_a_url(url: object) -> None:
-    with pytest.raises(ValueError, match="must be a URL that begins with https"):
+    with pytest.raises(ValueError, match="must be a URL that starts with https"):
         Notifications.model_validate({"webhook": url})

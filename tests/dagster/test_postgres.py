@@ -236,7 +236,10 @@ def test_the_schedule_skips_while_its_last_run_is_not_over(settings: LakehouseSe
         assert 1 == len(schedule.evaluate_tick(context).run_requests or [])
         run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
         skipped = schedule.evaluate_tick(context)
-        assert ([], f"run {run.run_id} of this job is not over yet") == (skipped.run_requests, skipped.skip_message)
+        assert ([], f"run {run.run_id} of this job has not finished yet") == (
+            skipped.run_requests,
+            skipped.skip_message,
+        )
         instance.report_run_failed(run)
         assert schedule.evaluate_tick(context).run_requests
 

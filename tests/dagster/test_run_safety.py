@@ -139,7 +139,7 @@ def test_a_rollback_and_a_restore_are_never_tried_again(
     result, again = launched(local, job, instance, config)
     assert (False, 0, lake.refresh().version) == (result.success, again, lake.version)
     (failure,) = result.get_step_failure_events()
-    assert "launch again when it is back" in str(failure.event_specific_data)
+    assert "launch again when it is available" in str(failure.event_specific_data)
 
 
 def cancelling(run: Callable[..., Any], instance: dg.DagsterInstance, asked: list[str]) -> Callable[..., Any]:

@@ -41,7 +41,7 @@ def told(result: dg.SensorResult, instance: dg.DagsterInstance) -> list[tuple[st
 def test_it_asks_with_its_reason(settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance) -> None:
     result, cursor = look(settings, instance)
     (request,) = result.run_requests or []
-    figures = f"version {lake.version}: {lake.stats().messages} buffered messages, a compaction pays from 5 on"
+    figures = f"version {lake.version}: {lake.stats().messages} buffered messages, threshold 5"
     assert figures == request.tags[REASON_TAG]
     assert {"ops": {"lakehouse__sales_eu__tree_compaction": {"config": {"reason": figures}}}} == request.run_config
     assert Seen.parse(cursor).requested_at > 0
@@ -66,7 +66,7 @@ def test_it_paces_itself(settings: LakehouseSettings, instance: dg.DagsterInstan
     result, again = look(settings, instance, cursor)
     assert not result.run_requests
     assert not result.asset_events
-    assert "at least 1h lie between two" in str(result.skip_reason)
+    assert "the minimum interval is 1h" in str(result.skip_reason)
     assert cursor == again
     waited = json.dumps({"version": 1, "requested_at": 1.0})
     assert look(settings, instance, waited)[0].run_requests
@@ -106,7 +106,7 @@ def test_it_looks_closer_once_there_was_too_much_for_too_long(
     result, cursor = look(settings, instance, long_ago)
     assert [("compaction_fresh", False)] == told(result, instance)
     (stale,) = [each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
-    assert "and 1d are allowed. Look at the runs of sales_eu_compaction" in str(stale.description)
+    assert "the limit is 1d. Check the runs of sales_eu_compaction" in str(stale.description)
     assert ([], 1) == (told(look(settings, instance, cursor)[0], instance), len(looks))
     assert (Seen.parse(cursor).over_since or 0.0) > (Seen.parse(long_ago).over_since or 0.0) + 24 * 3600
 
@@ -114,7 +114,7 @@ def test_it_looks_closer_once_there_was_too_much_for_too_long(
 def test_it_counts_compactions_that_others_started(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:
     key = assets.key(settings, assets.COMPACTION)
     instance.report_runless_asset_event(dg.AssetMaterialization(key))
-    assert "at least 1h lie between two" in str(look(settings, instance)[0].skip_reason)
+    assert "the minimum interval is 1h" in str(look(settings, instance)[0].skip_reason)
 
 
 def test_it_skips_while_the_debt_is_small(
@@ -123,7 +123,7 @@ def test_it_skips_while_the_debt_is_small(
     compaction.run(None, lake, compaction.Config(engine="local"))
     result, _ = look(settings, instance)
     version = lake.refresh().version
-    assert f"version {version}: 0 buffered messages, a compaction pays from 5 on" == result.skip_reason.skip_message
+    assert f"version {version}: 0 buffered messages, threshold 5" == result.skip_reason.skip_message
 
 
 @pytest.mark.parametrize("how", ["tag", "selection"])
@@ -137,7 +137,7 @@ def test_it_never_asks_while_a_run_is_at_work(
     assert (how == "tag") == (LAKEHOUSE_TAG in run.tags)
     result, _ = look(settings, instance)
     assert not result.run_requests
-    assert f"run {run.run_id} of this lakehouse is not over yet" == result.skip_reason.skip_message
+    assert f"run {run.run_id} of this lakehouse has not finished yet" == result.skip_reason.skip_message
 
 
 def test_a_root_without_lakehouse_is_skipped(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:
