@@ -11,9 +11,9 @@ from pydantic import Field
 from dagster_project.config.settings import LAKEHOUSE_TAG, Backup, LakehouseSettings
 from dagster_project.metadata import health, pictures, recovery
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
-from dagster_project.sketch import sketch
 from dagster_project.watched import RETRY, Watch, advised, carried_out, watched
 from pipelines import compaction, export, stats
+from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
 
 DEFINITION: Final = "lakehouse_definition"

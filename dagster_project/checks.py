@@ -20,7 +20,7 @@ from dagster_project.metadata import recovery
 from dagster_project.metadata.health import given
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.watched import RETRY, Watch, advised, carried_out
-from pipelines import backup, compaction, freshness, snapshot, verify
+from pipelines import backup, compaction, snapshot, stats, verify
 from pipelines.cli.report import utc
 from trinitylake_core import Lakehouse
 
@@ -161,7 +161,7 @@ def judge_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = Tru
 def judge_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
     """Return whether compactions keep up. A lakehouse with a small backlog is never stale."""
     policy = settings.compaction
-    found = freshness.debt(lake, policy.messages, policy.max_age.total_seconds())
+    found = stats.debt(lake, policy.messages, policy.max_age.total_seconds())
     message = f"version {found.version}: {found.messages:,} buffered messages, threshold {found.threshold:,}"
     if found.since is not None:
         message += f"; above it since {utc(found.since)} or earlier, in all {found.looks} versions examined"

@@ -18,8 +18,7 @@ from typing import Any
 
 from pipelines import verify
 from pipelines.integrity.findings import Finding
-from pipelines.job import Progress, Session, refuse_unknown, silent
-from pipelines.orphans import engine_for
+from pipelines.job import Progress, Session, engine_for_all, refuse_unknown, silent
 from pipelines.trees.digest import digest
 from trinitylake_core import Lakehouse
 from trinitylake_core.commit import now_millis
@@ -110,7 +109,7 @@ class _Proof:
         self.target = target
         self.config = config
         self.progress = progress
-        self.report = Report(lake.root, target.root, engine_for(config.engine, lake.root_node), lake.version)
+        self.report = Report(lake.root, target.root, engine_for_all(config.engine, lake.root_node), lake.version)
 
     def run(self) -> Iterator[str]:
         """Yield what is wrong, the gravest first."""

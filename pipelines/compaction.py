@@ -9,11 +9,10 @@ Nothing is visible before that root exists; a task that ran twice leaves harmles
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from pipelines.job import Progress, Session, refuse_unknown, silent, started
+from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unknown, silent, started
 from pipelines.trees import subtrees
 from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
@@ -150,15 +149,9 @@ class _Work:
         self.writer = NodeWriter(self.files.store)
         stamp = max(now_millis(), self.base.created_at_millis)
         self.rewriter = Rewriter(self.writer, stamp, prove=True)
-        self.seconds: dict[str, float] = {}
+        self.watch = Stopwatch()
         self.nodes_read = self.files.store.counts.nodes_read
         self.bytes_read = self.files.store.counts.bytes_read
-        self._clock = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.seconds[phase] = round(now - self._clock, 4)
-        self._clock = now
 
     def open(self, want: int) -> tuple[Ref, list[Ref]]:
         refuse_foreign(self.files, self.base)
@@ -168,14 +161,11 @@ class _Work:
     def planned(self, opened: tuple[Ref, list[Ref]]) -> Plan:
         node, frontier = self.base.node, opened[1]
         nodes = sum(subtrees.expected_nodes(ref, self.writer.order) for ref in frontier)
-        engine = self.config.engine
-        if engine == "auto":
-            engine = "spark" if nodes >= self.config.spark_from_nodes else "local"
         rows = max(1, len(node.keys) + len(node.buffer))
         size = node.nbytes * self.writer.order * 2 // (3 * rows)
         return Plan(
             version=self.base.version,
-            engine=engine,
+            engine=engine_for(self.config.engine, nodes, self.config.spark_from_nodes),
             objects=node.subtree_keys,
             messages=node.subtree_messages,
             subtrees=len(frontier),
@@ -195,7 +185,7 @@ class _Work:
         want = self.config.tasks * 4 if self.config.tasks else subtrees.WANTED
         opened = self.open(want)
         planned = self.planned(opened)
-        self.lap("plan")
+        self.watch.lap("plan")
         if self.config.dry_run:
             return self.report(planned, None)
         self.files.refuse_unsafe(self.base)
@@ -206,14 +196,14 @@ class _Work:
             opened[0], {id(ref): self.adopted(each) for ref, each in zip(opened[1], flushed, strict=False)}
         )
         node = self.root_of(tree)
-        self.lap("flush")
+        self.watch.lap("flush")
         root = self.commit(node, planned)
-        self.lap("commit")
+        self.watch.lap("commit")
         return self.report(planned, root, node, flushed)
 
     def flush_on_spark(self, spark: Session, frontier: list[Ref]) -> list[Flushed]:
         session = started(spark)
-        self.lap("session")
+        self.watch.lap("session")
         for ref in frontier:
             self.rewriter.count_pending(ref.pending, -1)
         results = subtrees.flush_all(
@@ -221,7 +211,7 @@ class _Work:
         )
         if not all(result.proved for result in results):
             raise Corrupt("the proof of a subtree failed: nothing was committed; please report this as a bug")
-        self.lap("tasks")
+        self.watch.lap("tasks")
         return results
 
     def adopted(self, flushed: Flushed) -> Ref:
@@ -285,5 +275,5 @@ class _Work:
             + (0 if root is None else root.node.nbytes),
             rebased_over=self.rebased_over,
             proved=root is not None,
-            seconds=self.seconds,
+            seconds=self.watch.seconds,
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.job import Progress, Session, refuse_unknown, silent, started
+from pipelines.job import Progress, Session, engine_for, refuse_unknown, silent, started
 from pipelines.tasks import TEXT, count, map_rows, on_disk, slots, spread, stream
 from pipelines.tasks import Row as TaskRow
 from trinitylake_core import Change, Lakehouse
@@ -111,7 +111,7 @@ class _Work:
         found = self.tops(_LOOKED_AT)
         per_node = max(1.0, self.new.definition.order * 2 / 3)
         nodes = len(found.keys) + (round(sum(found.keys.values()) / per_node) if found.finer else 0)
-        return Plan("spark" if nodes >= self.config.spark_from_nodes else "local", len(found.keys), nodes)
+        return Plan(engine_for("auto", nodes, self.config.spark_from_nodes), len(found.keys), nodes)
 
     def on_spark(self, spark: SparkSession, progress: Progress) -> Iterator[Row]:
         want = slots(spark, _SPANS_PER_CORE)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -23,7 +22,7 @@ from pipelines.files import plans
 from pipelines.files.deletion import Deleted, delete
 from pipelines.files.listing import ROOT, Listed, listed
 from pipelines.files.retained import Kept, kept, refuse_guarded
-from pipelines.job import Progress, Session, go_on, refuse_unknown, silent
+from pipelines.job import Meter, Progress, Session, Stopwatch, proceed, refuse_unknown, silent
 from pipelines.sweep.released import Report, freed_by
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.changes import Expired, facts
@@ -117,10 +116,10 @@ class _Expiration:
         self.spark = spark
         self.files = lake.files
         self.config = config
-        self.still_wanted = config.before_commit or go_on
+        self.still_wanted = config.before_commit or proceed
         self.progress = progress
         self.now = now_millis() if config.now_millis is None else config.now_millis
-        self.before = lake.storage.counts.snapshot()
+        self.meter = Meter(lake.storage)
         self.kept: Kept = kept(lake.files)
         self.deletes = not config.dry_run and config.plan_to is None
         if self.deletes:
@@ -129,31 +128,26 @@ class _Expiration:
         self.options = config.plan_options if config.plan_options is not None else dict(lake.storage.spec()[1])
         newest = self.kept.newest.version
         self.report = Report(lake.root, not self.deletes, newest, None, self.oldest, self.oldest)
-        self._clock = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.report.seconds[phase] = round(now - self._clock, 4)
-        self._clock = now
+        self.watch = Stopwatch(self.report.seconds)
 
     def run(self) -> Report:
         boundary = self.planned_boundary() if self.config.plan is not None else self.wanted_boundary()
         report = self.report
         report.boundary_after, report.versions_expired = boundary, boundary - self.oldest
         report.snapshots_expired = tuple(self.expired_snapshots(self.kept.definition))
-        self.lap("plan")
+        self.watch.lap("plan")
         if not self.deletes:
             self.tell(boundary)
             return self.done()
         if boundary > self.oldest or report.snapshots_expired:
             self.commit(boundary)
-            self.lap("commit")
+            self.watch.lap("commit")
         self.still_wanted()
         self.advance_boundary(max(boundary, self.oldest))
-        self.lap("boundary")
+        self.watch.lap("boundary")
         self.still_wanted()
         self.delete_roots()
-        self.lap("delete")
+        self.watch.lap("delete")
         return self.done()
 
     # -- which versions ------------------------------------------------------------------------------
@@ -219,7 +213,7 @@ class _Expiration:
 
     def tell(self, boundary: int) -> None:
         self.report.freed = freed_by(self.spark, self.files, self.kept, boundary, self.config.engine, self.progress)
-        self.lap("walk")
+        self.watch.lap("walk")
         if self.config.plan_to is not None:
             self.write_plan(self.config.plan_to, boundary)
 
@@ -234,7 +228,7 @@ class _Expiration:
             uri, self.options, plans.header("expire", self.files, self.kept, total, oldest_version=boundary), rows
         )
         self.report.plan = uri
-        self.lap("write")
+        self.watch.lap("write")
 
     # -- what it does --------------------------------------------------------------------------------
 
@@ -292,6 +286,5 @@ class _Expiration:
         report.failed, report.bytes, report.failures = done.failed, done.bytes, done.failures
 
     def done(self) -> Report:
-        counts = (self.files.storage.counts - self.before).as_dict()
-        self.report.requests = {name: count for name, count in counts.items() if not name.startswith("bytes")}
+        self.report.requests = self.meter.by_kind()
         return self.report

@@ -13,14 +13,13 @@ target holds every root from the boundary up, byte for byte, and the snapshots w
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pipelines.files.missing import DEFINITION, NODE, Comparison, Missing, looked_up
-from pipelines.job import Progress, Session, go_on, refuse_unknown, silent, started
+from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for, proceed, refuse_unknown, silent, started
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.changes import definition_rows
@@ -164,23 +163,17 @@ class _Export:
         self.source = source
         self.target = target
         self.config = config
-        self.still_wanted = config.before_commit or go_on
+        self.still_wanted = config.before_commit or proceed
         self.progress = progress
         self.order = source.definition.order
         self.version = source.version
         self.first = self.boundary() if config.history else self.version
-        self.seconds: dict[str, float] = {}
-        self._clock = time.perf_counter()
+        self.watch = Stopwatch()
         self.root, self.definition = self.newest_root()
         self.requests = 0
 
     def boundary(self) -> int:
         return max(self.source.files.versions.boundary(), self.source.root_node.oldest_version)
-
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.seconds[phase] = round(now - self._clock, 4)
-        self._clock = now
 
     # -- the newest root at the target -------------------------------------------------------------------
 
@@ -253,35 +246,29 @@ class _Export:
     # -- running -----------------------------------------------------------------------------------------
 
     def run(self) -> Report:
-        before = self.source.storage.counts.snapshot(), self.target.counts.snapshot()
+        meter = Meter(self.source.storage, self.target)
         found = self.found()
-        self.lap("look")
-        engine = self.engine()
+        self.watch.lap("look")
+        objects = self.source.root_node.node.subtree_keys or 0
+        engine = engine_for(self.config.engine, objects, self.config.spark_from_files)
         compared = Comparison(
             self.source.storage, self.target, self.order, self.starts(), self.left_out(), self.progress
         )
         todo = compared.on_spark(started(self.spark)) if engine == "spark" else compared.here()
         self.requests += todo.requests
         plan = self.planned(engine, found, todo)
-        self.lap("plan")
+        self.watch.lap("plan")
         copied = self.act(found, todo) if not self.config.dry_run else {}
         todo.release()
-        spent = self.source.storage.counts - before[0], self.target.counts - before[1]
         return Report(
             source=self.source.root,
             target=self.target.root,
             dry_run=self.config.dry_run,
             plan=plan,
-            requests=self.requests + sum(each.requests() for each in spent),
-            seconds=self.seconds,
+            requests=self.requests + meter.requests(),
+            seconds=self.watch.seconds,
             **copied,
         )
-
-    def engine(self) -> str:
-        if self.config.engine != "auto":
-            return self.config.engine
-        files = self.source.root_node.node.subtree_keys or 0
-        return "spark" if files >= self.config.spark_from_files else "local"
 
     def planned(self, engine: str, found: _Found, todo: Missing) -> Plan:
         missing = self.missing_roots(found)
@@ -328,15 +315,15 @@ class _Export:
         if self.definition is not None and self.definition_missing():
             self.target.write_many([self.definition])
             definitions, size = definitions + 1, size + len(self.definition[1])
-        self.lap("definitions")
+        self.watch.lap("definitions")
         nodes, more, again = todo.copy(NODE)
         self.requests += requests + again
-        self.lap("nodes")
+        self.watch.lap("nodes")
         self.still_wanted()
         created, rest = self.create_roots(found)
         self.still_wanted()
         removed = self.finish(found)
-        self.lap("roots")
+        self.watch.lap("roots")
         return {
             "definitions_copied": definitions,
             "nodes_copied": nodes,

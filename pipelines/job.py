@@ -1,11 +1,19 @@
-"""What every job takes: where it may run, and whom it tells how far it is."""
+"""What every job has: where it may run, whom it tells how far it is, and how long and how much it took.
+
+A job is a module with a ``Config``, ``run`` and a frozen or growing ``Report``. Where there is more to say than that,
+``plan`` returns what ``run`` would do, and changes nothing.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.storage import RequestCounts, Storage
+from trinitylake_core.versions import Root
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
@@ -16,9 +24,11 @@ else:
 """A Spark session, or a function that returns one and is called only when Spark is needed, or nothing."""
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""Told the phase, what is done of it, and of how much (``None`` = unknown)."""
+"""Called with the phase, what is done of it, and of how much (``None`` = unknown); often, and from any thread."""
 
 ENGINES: Final = ("spark", "local", "auto")
+SPARK_FROM_OBJECTS: Final = 200_000
+"""From how many objects on ``auto`` walks a whole lakehouse on Spark."""
 
 
 def silent(phase: str, done: int, total: int | None) -> None:
@@ -26,8 +36,8 @@ def silent(phase: str, done: int, total: int | None) -> None:
     del phase, done, total
 
 
-def go_on() -> None:
-    """Stop nothing: what is called before a commit where nobody wants to be asked."""
+def proceed() -> None:
+    """Let the work go on: the ``before_commit`` of a job that nobody wants to stop."""
 
 
 def refuse_unknown(engine: str) -> None:
@@ -36,9 +46,57 @@ def refuse_unknown(engine: str) -> None:
         raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
 
 
+def engine_for(engine: str, files: int, spark_from: int = SPARK_FROM_OBJECTS) -> str:
+    """Return ``spark`` or ``local``; ``auto`` is Spark for a job that reads or writes at least so many files."""
+    return engine if engine != "auto" else "spark" if files >= spark_from else "local"
+
+
+def engine_for_all(engine: str, root: Root) -> str:
+    """Return the engine of a job that walks a whole lakehouse, whose newest root says how many objects it has."""
+    return engine_for(engine, root.node.subtree_keys or 0)
+
+
 def started(spark: Session) -> SparkSession:
     """Return the session, started if need be. Raises ``InvalidInput`` when there is none."""
     session = spark() if callable(spark) else spark
     if session is None:
         raise InvalidInput("engine 'spark' needs a Spark session; pass one, or choose engine 'local'")
     return session
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """How many seconds each phase of a job took."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _began: float = field(default_factory=time.perf_counter)
+
+    def lap(self, phase: str) -> None:
+        """Record what was done since the lap before as a phase."""
+        now = time.perf_counter()
+        self.seconds[phase] = round(now - self._began, 4)
+        self._began = now
+
+
+class Meter:
+    """What a job asked of storages since the meter was made; what tasks ask is counted by themselves."""
+
+    def __init__(self, *storages: Storage) -> None:
+        self._began = [(storage, storage.counts.snapshot()) for storage in storages]
+
+    def spent(self) -> list[RequestCounts]:
+        """Return requests and bytes by kind, of each storage."""
+        return [storage.counts - before for storage, before in self._began]
+
+    def requests(self) -> int:
+        """Return the number of requests."""
+        return sum(counts.requests() for counts in self.spent())
+
+    def by_kind(self) -> dict[str, int]:
+        """Return the requests by kind, those that were made."""
+        found: dict[str, int] = {}
+        for counts in self.spent():
+            for name, count in counts.as_dict().items():
+                if not name.startswith("bytes"):
+                    found[name] = found.get(name, 0) + count
+        return found

@@ -13,16 +13,14 @@ Writers go on meanwhile; what they commit stays, unless it touches what is loade
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
 
-from pipelines.job import Progress, Session, refuse_unknown, silent, started
-from pipelines.loading.local import LocalLoad
+from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unknown, silent
+from pipelines.loading import open_load
 from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target
-from pipelines.loading.spark import SparkLoad
 from pipelines.source.lines import text_files
 from pipelines.trees.subtrees import root_of
 from trinitylake_core import Lakehouse
@@ -136,32 +134,25 @@ class _Load:
         refuse_foreign(lake.files, self.base)
         self.source, self.files = text_files(uri, options, SUFFIXES)
         self.bytes = sum(size for _, size in self.files)
-        self.engine = config.engine
-        if self.engine == "auto":
-            self.engine = "spark" if self.bytes >= config.spark_from_bytes else "local"
+        self.engine = engine_for(config.engine, self.bytes, config.spark_from_bytes)  # nothing else is known yet
         store = lake.files.store
         stamp = max(now_millis(), self.base.created_at_millis)
         self.target = Target(store.storage, lake.codec, store.order, store.target_bytes, stamp)
-        self.work: LocalLoad | SparkLoad = (
-            SparkLoad(started(spark), self.source, self.target, self.base, progress)
-            if self.engine == "spark"
-            else LocalLoad(self.source, self.target, self.base.node, progress)
-        )
-        self.seconds: dict[str, float] = {}
-        self._clock = time.perf_counter()
+        self.work = open_load(self.engine, spark, self.source, self.target, self.base, progress)
+        self.watch = Stopwatch()
 
     def run(self) -> Report:
         try:
             if not self.work.read(self.files):
                 raise InvalidInput(f"there is nothing to load at {self.source.root}: {len(self.files)} files, no lines")
-            self.lap("read")
+            self.watch.lap("read")
             counts = self.work.compare(self.config.existing)
-            self.lap("compare")
+            self.watch.lap("compare")
             if self.config.dry_run or not counts.added + counts.replaced:
                 return self.report(counts)
             self.lake.files.refuse_unsafe(self.base)
             built = self.work.build()
-            self.lap("build")
+            self.watch.lap("build")
         finally:
             self.work.release()
         return self.committed(counts, built)
@@ -180,7 +171,7 @@ class _Load:
         change = Loaded(self.lake.files, self.base, node, told)
         root = commit(self.lake.files, self.base, change, before_commit=self.config.before_commit)
         self.lake.catch_up()
-        self.lap("commit")
+        self.watch.lap("commit")
         return self.report(counts, built, root, writer, change.rebased_over)
 
     def joined(self, writer: NodeWriter, built: Sequence[Built]) -> Node:
@@ -193,11 +184,6 @@ class _Load:
         node = rewriter.node_of(tree)
         writer.flush()
         return node
-
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.seconds[phase] = round(now - self._clock, 4)
-        self._clock = now
 
     def report(
         self,
@@ -225,5 +211,5 @@ class _Load:
             nodes_written=joined[0] + sum(each["nodes_written"] for each in built) + (root is not None),
             bytes_written=joined[1] + sum(each["bytes_written"] for each in built),
             rebased_over=rebased_over,
-            seconds=self.seconds,
+            seconds=self.watch.seconds,
         )

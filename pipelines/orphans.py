@@ -12,34 +12,29 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from pipelines.durations import DAY, millis, shown
 from pipelines.files import plans
 from pipelines.files.deletion import Deleted
 from pipelines.files.listing import Listed
 from pipelines.files.retained import Kept, Saved, kept, live_transactions, paths_of, refuse_guarded, slack
-from pipelines.job import Progress, Session, go_on, refuse_unknown, silent, started
-from pipelines.sweep.local import LocalSweep
+from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for_all, proceed, refuse_unknown, silent
+from pipelines.sweep import open_sweep
 from pipelines.sweep.model import Report, Totals
-from pipelines.sweep.spark import SparkSweep
 from trinitylake_core import Lakehouse
 from trinitylake_core.commit import now_millis, refuse_foreign
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated
-from trinitylake_core.versions import Root
 
 _LEDGER: Final = logging.getLogger("pipelines.ledger")
 SAFETY_AGE_SECONDS: Final = 3 * DAY
 SAFE_FROM_SECONDS: Final = DAY
-SPARK_FROM_OBJECTS: Final = 200_000
 _RESTARTS: Final = 5
 _TEMPORARY_AGE_SECONDS: Final = 3600.0
-Sweep: TypeAlias = LocalSweep | SparkSweep
 
-__all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "engine_for", "plan", "run"]
+__all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "plan", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,7 @@ class _Clean:
     def __init__(self, spark: Session, lake: Lakehouse, config: Config, progress: Progress) -> None:
         self.files = lake.files
         self.config = config
-        self.still_wanted = config.before_commit or go_on
+        self.still_wanted = config.before_commit or proceed
         self.now = now_millis() if config.now_millis is None else config.now_millis
         newest = self.files.newest()
         self.files.saw(newest)
@@ -126,22 +121,13 @@ class _Clean:
         self.deletes = not config.dry_run and config.plan_to is None
         if self.deletes:
             refuse_guarded(self.definition)
-        self.engine = engine_for(config.engine, newest)
-        self.before = lake.storage.counts.snapshot()
+        self.engine = engine_for_all(config.engine, newest)
+        self.meter = Meter(lake.storage)
         order = self.definition.order
-        self.sweep: Sweep
-        if self.engine == "spark":
-            self.sweep = SparkSweep(started(spark), self.files.storage, order, progress)
-        else:
-            self.sweep = LocalSweep(self.files.storage, order, progress)
+        self.sweep = open_sweep(self.engine, spark, self.files.storage, order, progress)
         self.options = config.plan_options if config.plan_options is not None else dict(self.files.storage.spec()[1])
         self.report = Report(lake.root, newest.version, 0, self.engine, not self.deletes, self.safety_age())
-        self._clock = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.report.seconds[phase] = round(now - self._clock, 4)
-        self._clock = now
+        self.watch = Stopwatch(self.report.seconds)
 
     def safety_age(self) -> float:
         """Return how old an orphan must be, in seconds.
@@ -157,14 +143,14 @@ class _Clean:
 
     def run(self) -> Report:
         self.report.listed = self.sweep.list_files(self.config.inventory, self.options)
-        self.lap("list")
+        self.watch.lap("list")
         marked, saved = self.mark()
-        self.lap("mark")
+        self.watch.lap("mark")
         cutoff = self.now - millis(self.report.safety_age_seconds)
         totals = self.sweep.subtract(marked.boundary, cutoff)
         self.report.young, self.report.unknown_age = totals.young, totals.unknown_age
-        self.told(totals)
-        self.lap("minus")
+        self.count(totals)
+        self.watch.lap("minus")
         if self.deletes:
             self.act(marked, saved)
         elif self.config.plan_to is not None:
@@ -205,14 +191,14 @@ class _Clean:
         starts = again.starts(since=marked) + [each for each in saved_again.starts if each.path not in known]
         if starts:
             self.sweep.mark(starts, saved_again.paths)
-            self.told(self.sweep.subtract_again())
-        self.lap("mark again")
+            self.count(self.sweep.subtract_again())
+        self.watch.lap("mark again")
         self.still_wanted()
         self.record(self.sweep.act())
         self.still_wanted()
         age = max(self.config.older_than_seconds, _TEMPORARY_AGE_SECONDS)
         self.report.temporary_removed = self.files.storage.sweep_temporary(age)
-        self.lap("delete")
+        self.watch.lap("delete")
 
     # -- plans ---------------------------------------------------------------------------------------
 
@@ -227,7 +213,7 @@ class _Clean:
         rows = (plans.PlanRow(file, reason) for file in self.sweep.orphans())
         plans.write(uri, self.options, head, rows)
         self.report.plan = uri
-        self.lap("plan")
+        self.watch.lap("plan")
 
     def carry_out(self) -> Report:
         """Act on a plan: prove that what is kept by now reaches none of its files, then delete them.
@@ -239,9 +225,9 @@ class _Clean:
         self.report.plan, self.report.safety_age_seconds = uri, plan.header.safety_age_seconds
         plans.refuse_other(plan.header, "clean", self.files, kept(self.files))
         self.report.listed = self.sweep.list_files(None, {})
-        self.lap("list")
+        self.watch.lap("list")
         marked, saved = self.mark_since(plan.header)
-        self.lap("mark")
+        self.watch.lap("mark")
         self.sweep.load(_checked(plan.files(), marked.boundary))
         reached = self.sweep.reached()
         if reached:
@@ -249,8 +235,8 @@ class _Clean:
                 f"{len(reached)} or more files of the plan are in use by now, {reached[0]} for one; nothing was "
                 "deleted, make a new plan"
             )
-        self.told(self.sweep.subtract_again())
-        self.lap("minus")
+        self.count(self.sweep.subtract_again())
+        self.watch.lap("minus")
         self.act(marked, saved)
         return self.done()
 
@@ -266,7 +252,7 @@ class _Clean:
 
     # -- the report ----------------------------------------------------------------------------------
 
-    def told(self, totals: Totals) -> None:
+    def count(self, totals: Totals) -> None:
         self.report.orphans = totals.kinds
         self.report.orphan_files, self.report.orphan_bytes = totals.files, totals.bytes
 
@@ -278,18 +264,10 @@ class _Clean:
             report.requests["delete in tasks"] = done.requests
 
     def done(self) -> Report:
-        counts = (self.files.storage.counts - self.before).as_dict()
-        self.report.requests |= {name: count for name, count in counts.items() if not name.startswith("bytes")}
+        self.report.requests |= self.meter.by_kind()
         self.report.nodes_read = self.sweep.nodes_read
         self.report.foreign = self.sweep.foreign
         return self.report
-
-
-def engine_for(engine: str, newest: Root) -> str:
-    """Return ``spark`` or ``local``; ``auto`` is Spark from 200,000 objects on."""
-    if engine != "auto":
-        return engine
-    return "spark" if (newest.node.subtree_keys or 0) >= SPARK_FROM_OBJECTS else "local"
 
 
 def _checked(files: Iterator[Listed], boundary: int) -> Iterator[Listed]:

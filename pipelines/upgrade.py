@@ -8,14 +8,13 @@ on where it stopped when it is run again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 from pipelines.files.copying import Copied, copy_all
-from pipelines.job import Progress, Session, go_on, refuse_unknown, silent, started
+from pipelines.job import Progress, Session, Stopwatch, proceed, refuse_unknown, silent, started
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.changes import facts
@@ -114,7 +113,7 @@ class _Upgrade:
         self.source = source
         self.target = target
         self.config = config
-        self.still_wanted = config.before_commit or go_on
+        self.still_wanted = config.before_commit or proceed
         self.progress = progress
         self.definition = new_definition(source.definition, config.definition)
         self.codec = codec_of(self.definition)
@@ -123,16 +122,17 @@ class _Upgrade:
         self.versions: Sequence[int] = range(oldest, last + 1) if config.history else range(last, last + 1)
 
     def run(self) -> Report:
-        started = time.perf_counter()
+        watch = Stopwatch()
         existing = self.existing()
         objects = self.check_names()
-        checked = time.perf_counter()
+        watch.lap("check")
         copied = Copied() if self.config.dry_run else self.copy_definitions()
-        copied_at = time.perf_counter()
+        watch.lap("copy")
         version = None if self.config.dry_run else self.write_versions(existing)
         digest = self.source.digest()
         if version is not None and Lakehouse.open(self.target).digest() != digest:
             raise Corrupt("the content of the new lakehouse differs from the source's; please report this as a bug")
+        watch.lap("write")
         return Report(
             source=self.source.root,
             target=self.target.root,
@@ -146,11 +146,7 @@ class _Upgrade:
             definitions_skipped=copied.skipped,
             bytes_copied=copied.bytes,
             digest=digest,
-            seconds={
-                "check": round(checked - started, 4),
-                "copy": round(copied_at - checked, 4),
-                "write": round(time.perf_counter() - copied_at, 4),
-            },
+            seconds=watch.seconds,
         )
 
     def existing(self) -> Lakehouse | None:

@@ -11,7 +11,6 @@ A damaged file is a finding, what hangs below it is skipped, and everything else
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,8 +19,7 @@ from typing import Final
 from pipelines.integrity.checks import LocalChecks, Shape, SparkChecks
 from pipelines.integrity.examine import start
 from pipelines.integrity.findings import Finding, Found
-from pipelines.job import Progress, Session, refuse_unknown, silent, started
-from pipelines.orphans import engine_for
+from pipelines.job import Progress, Session, Stopwatch, engine_for_all, refuse_unknown, silent, started
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
@@ -92,10 +90,10 @@ class _Verification:
         self.versions = Versions(storage)
         self.found = Found()
         self.newest = self.find_newest()
-        engine = config.engine if self.newest is None else engine_for(config.engine, self.newest)
+        engine = config.engine if self.newest is None else engine_for_all(config.engine, self.newest)
         self.engine = "local" if engine == "auto" else engine
         self.report = Report(storage.root, self.engine, self.chosen())
-        self._clock = time.perf_counter()
+        self.watch = Stopwatch(self.report.seconds)
 
     def find_newest(self) -> Root | None:
         """Return the newest root; a damaged one is a finding like any other."""
@@ -163,13 +161,13 @@ class _Verification:
         else:
             checks = LocalChecks(storage, shape, self.found, self.progress)
         others = set(checks.roots(chosen))
-        self.lap("roots")
+        self.watch.lap("roots")
         alike = [version for version in chosen if version not in others]
         starts = [start(self.versions.path(version), version, version) for version in alike]
         self.report.nodes_read = checks.nodes(starts + self.snapshot_starts())
-        self.lap("nodes")
+        self.watch.lap("nodes")
         checks.contents(alike, definitions=self.config.definitions)
-        self.lap("contents")
+        self.watch.lap("contents")
         return sorted(others)
 
     def snapshot_starts(self) -> list[dict[str, object]]:
@@ -194,7 +192,7 @@ class _Verification:
             for each in check_version(self.versions, version, definitions=self.config.definitions):
                 self.found.add(each, version)
         if chosen:
-            self.lap("one by one")
+            self.watch.lap("one by one")
 
     def lakehouse(self) -> None:
         """Check boundary and snapshots."""
@@ -213,11 +211,6 @@ class _Verification:
         if isinstance(self.config.versions, str):
             self.found.forget_below(boundary)
             self.report.versions = [version for version in self.report.versions if version >= boundary]
-
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.report.seconds[phase] = round(now - self._clock, 4)
-        self._clock = now
 
 
 def _shape(versions: Versions, root: Root) -> Shape | None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from dagster_project.sketch import Strip
 from pipelines.cli.report import utc
+from pipelines.trees.sketch import Strip
 from trinitylake_core import VersionInfo
 
 if TYPE_CHECKING:

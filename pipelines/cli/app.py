@@ -26,8 +26,9 @@ from pipelines.cli import report
 from pipelines.cli.arguments import Arguments, UsageError, overview, parse
 from pipelines.cli.commands import Result
 from pipelines.cli.commands.command import Call
-from pipelines.cli.progress import PrintedProgress, no_progress
+from pipelines.cli.progress import PrintedProgress
 from pipelines.cli.storage_options import storage_options
+from pipelines.job import silent
 from trinitylake_core.errors import (
     AlreadyExists,
     Corrupt,
@@ -101,7 +102,7 @@ def _run(arguments: Arguments, options: Mapping[str, Any], *, debug: bool) -> in
         raise UsageError("no command")
     progress = PrintedProgress(sys.stderr) if sys.stderr is not None and not parsed.quiet else None
     with ExitStack() as stack:
-        call = Call(parsed, arguments.root, options, progress or no_progress, stack, "WARN" if debug else "OFF")
+        call = Call(parsed, arguments.root, options, progress or silent, stack, "WARN" if debug else "OFF")
         if progress is not None:
             stack.callback(progress.close)
         if parsed.json:

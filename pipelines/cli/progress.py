@@ -1,24 +1,13 @@
-"""How jobs tell how far they are."""
+"""The progress of jobs, printed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol, TextIO
+from typing import Final, TextIO
 
 _EVERY_SECONDS: Final = 2.0
 _EVERY_SECONDS_ON_A_TERMINAL: Final = 0.1
-
-
-class Progress(Protocol):
-    """Takes how far a phase is. Called often and from any thread: must be cheap."""
-
-    def __call__(self, phase: str, done: int, total: int | None, /) -> None:
-        """Tell that ``done`` of ``total`` units of a phase are done; ``None`` = nobody knows how many there are."""
-
-
-def no_progress(phase: str, done: int, total: int | None = None, /) -> None:
-    """Tell nobody."""
 
 
 class PrintedProgress:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from pipelines.source.entries import entry_of
 from pipelines.source.lines import Block, Place, in_words, lines
@@ -182,3 +182,23 @@ def _named(codec: KeyCodec, key: str) -> str:
 
 Built = Mapping[str, Any]
 """A tree over a range of keys: ``first`` key, its root, and what was written for it."""
+
+
+class Load(Protocol):
+    """The state of one load, wherever it is kept."""
+
+    def read(self, files: Sequence[tuple[str, int]]) -> int:
+        """Read all objects in files, given by name and size; return how many there are. Raises ``InvalidInput``."""
+
+    def compare(self, existing: str) -> Counts:
+        """Compare with what is there, and decide what to load. One ``get`` per node.
+
+        Raises:
+            AlreadyExists, ObjectNotFound: nothing was written.
+        """
+
+    def build(self) -> Sequence[Built]:
+        """Write the definitions and trees over ascending ranges of keys. One ``put`` per file."""
+
+    def release(self) -> None:
+        """Let go of what was read."""

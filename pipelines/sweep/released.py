@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pipelines.files.retained import Kept, kept, live_transactions
-from pipelines.job import Progress, Session, started
-from pipelines.orphans import engine_for
-from pipelines.sweep.local import LocalSweep
-from pipelines.sweep.spark import SparkSweep
+from pipelines.job import Progress, Session, engine_for_all
+from pipelines.sweep import open_sweep
 from trinitylake_core.commit import Files, now_millis
 from trinitylake_core.errors import PlanOutdated
 
@@ -88,9 +86,9 @@ def freed_by(spark: Session, files: Files, before: Kept, boundary: int, engine: 
     count = boundary - max(before.boundary, before.newest.oldest_version)
     if count == 0:
         return Freed(0, 0, 0, 0, ())
-    order, storage = before.definition.order, files.storage
-    on_spark = engine_for(engine, before.newest) == "spark"
-    sweep = SparkSweep(started(spark), storage, order, progress) if on_spark else LocalSweep(storage, order, progress)
+    storage = files.storage
+    engine = engine_for_all(engine, before.newest)
+    sweep = open_sweep(engine, spark, storage, before.definition.order, progress)
     try:
         sweep.list_files(None, {})
         saved = live_transactions(storage, sweep.transactions(), before.definition.txn_ttl_millis, now_millis())

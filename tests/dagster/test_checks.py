@@ -13,7 +13,7 @@ from dagster_project.assets import BACKUP
 from dagster_project.config.settings import Health, LakehouseSettings, Retention
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
-from pipelines import compaction, freshness, snapshot
+from pipelines import compaction, snapshot, stats
 from tests.dagster.test_assets import STEP, node_file, run
 from trinitylake_core import Lakehouse
 from trinitylake_core.commit import now_millis
@@ -100,7 +100,7 @@ def test_a_compaction_is_stale_only_with_debt(
 ) -> None:
     fresh = checked(local, assets.COMPACTION, "compaction_fresh", instance)
     assert fresh.passed  # the debt is young
-    monkeypatch.setattr(freshness, "now_millis", lambda: now_millis() + 25 * HOURS)
+    monkeypatch.setattr(stats, "now_millis", lambda: now_millis() + 25 * HOURS)
     stale = checked(local, assets.COMPACTION, "compaction_fresh", instance)
     assert (False, dg.AssetCheckSeverity.WARN) == (stale.passed, stale.severity)
     assert "then launch sales_eu_compaction" in str(stale.description)

@@ -7,7 +7,7 @@ import base64
 import dagster as dg
 
 from dagster_project.metadata import pictures
-from dagster_project.sketch import sketch, spread
+from pipelines.trees.sketch import sketch, spread
 from trinitylake_core import Lakehouse
 
 PNG = b"\x89PNG\r\n\x1a\n"

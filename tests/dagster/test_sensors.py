@@ -12,7 +12,7 @@ from dagster_project import assets, pacing
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, SnapshotPolicy
 from dagster_project.factory import merged
 from dagster_project.pacing import Seen
-from pipelines import compaction, freshness, snapshot
+from pipelines import compaction, snapshot, stats
 from trinitylake_core import Lakehouse
 from trinitylake_core.commit import now_millis
 
@@ -94,12 +94,12 @@ def test_it_looks_closer_once_there_was_too_much_for_too_long(
     """Not before, and not again after it has told: a closer look costs more than one root."""
     looks = []
 
-    def counted(*args: Any) -> freshness.Debt:
+    def counted(*args: Any) -> stats.Debt:
         looks.append(args)
         return debt(*args, now_millis() + 25 * 3_600_000)
 
-    debt = freshness.debt
-    monkeypatch.setattr(freshness, "debt", counted)
+    debt = stats.debt
+    monkeypatch.setattr(stats, "debt", counted)
     result, cursor = look(settings, instance)
     assert ([("compaction_debt", False)], []) == (told(result, instance), looks)
     long_ago = Seen(lake.version, 0.0, Seen.parse(cursor).over_since - 25 * 3600).text()

@@ -15,6 +15,7 @@ import pytest
 
 from pipelines import expiration, orphans
 from pipelines.files.retained import slack
+from pipelines.sweep.local import LocalSweep
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
@@ -234,15 +235,15 @@ def test_what_is_committed_while_it_runs_stays(tmp_path: Path) -> None:
         lake, definition_path("table", "ns0", "late"), lake.storage.read(content(lake)["C===ns0     t000    "])
     )
     gone = plant(lake, node_path())
-    sweep, writer = orphans.LocalSweep.subtract, reopened(lake)
+    sweep, writer = LocalSweep.subtract, reopened(lake)
 
-    def commit_meanwhile(self: orphans.LocalSweep, boundary: int, cutoff: int) -> Any:
+    def commit_meanwhile(self: LocalSweep, boundary: int, cutoff: int) -> Any:
         with writer.transaction() as txn:
             txn.put("C===ns0     late    ", late)
         return sweep(self, boundary, cutoff)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(orphans.LocalSweep, "subtract", commit_meanwhile)
+        patch.setattr(LocalSweep, "subtract", commit_meanwhile)
         report = clean(lake, later())
     assert (1, False, True) == (
         report.deleted,
@@ -257,16 +258,16 @@ def test_failures_are_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
     lake = filled(new_lake(tmp_path), tables=4)
     paths = [plant(lake, node_path()) for _ in range(3)]
     stuck = directory_of(lake) / paths[0]
-    act = orphans.LocalSweep.act
+    act = LocalSweep.act
 
-    def meddle(self: orphans.LocalSweep) -> Any:
+    def meddle(self: LocalSweep) -> Any:
         stuck.unlink()
         stuck.mkdir()  # cannot be unlinked
         (directory_of(lake) / paths[1]).unlink()
         return act(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(orphans.LocalSweep, "act", meddle)
+        patch.setattr(LocalSweep, "act", meddle)
         report = clean(lake, later())
     assert (3, 1, 1, 1) == (report.attempted, report.deleted, report.already_gone, report.failed)
     assert [paths[0]] == list(report.failures)

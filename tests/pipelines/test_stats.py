@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.freshness import debt, messages_of
+from pipelines.stats import debt, messages_of
 from tests.support.lakes import compacted, filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.commit import now_millis

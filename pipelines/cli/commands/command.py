@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines.cli.progress import Progress
+from pipelines.job import Progress
 from pipelines.session import SessionConfig, lazy_session
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput

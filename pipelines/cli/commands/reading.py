@@ -10,8 +10,7 @@ from pipelines import stats as health
 from pipelines.cli import report
 from pipelines.cli.commands.command import AT, SPARK, Call, Result, command, in_order, option
 from pipelines.cli.commands.objects import find_object, qualified
-from pipelines.cli.progress import Progress
-from pipelines.orphans import engine_for
+from pipelines.job import Progress, engine_for_all
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import to_dict
 from trinitylake_core.errors import ObjectNotFound
@@ -118,7 +117,7 @@ def stats(call: Call) -> Result:
     lake = call.at()
     found = {"root": lake.root, **asdict(lake.stats()), "read_only": lake.read_only}
     if call.options.deep or call.options.storage:
-        engine = engine_for(call.options.engine, lake.root_node)
+        engine = engine_for_all(call.options.engine, lake.root_node)
         session = call.spark if engine == "spark" else None
         deep = health.deep(lake, session, call.progress, storage=call.options.storage)
         found |= {name: value for name, value in asdict(deep).items() if name != "summary"}
