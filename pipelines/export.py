@@ -18,26 +18,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pipelines.files.destination import Destination, inspect
 from pipelines.files.missing import DEFINITION, NODE, Comparison, Missing, looked_up
 from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for, proceed, refuse_unknown, silent, started
 from pipelines.trees.walk import FOREVER, Start
-from trinitylake_core import Lakehouse, spec
+from trinitylake_core import Lakehouse
 from trinitylake_core.changes import definition_rows
-from trinitylake_core.commit import refuse_foreign, write_hint
+from trinitylake_core.commit import refuse_foreign
 from trinitylake_core.definitions import LakehouseDef, encode
-from trinitylake_core.errors import (
-    AlreadyExists,
-    Corrupt,
-    FileMissing,
-    InvalidInput,
-    NotALakehouse,
-    Refused,
-)
-from trinitylake_core.locations import parse, root_path, validate_path
+from trinitylake_core.errors import FileMissing, InvalidInput, Refused
+from trinitylake_core.locations import root_path, validate_path
 from trinitylake_core.node import Messages
 from trinitylake_core.nodefile import encode as encode_node
 from trinitylake_core.storage import Storage, open_storage
-from trinitylake_core.versions import Root, Versions
 
 _WITHOUT_SNAPSHOTS: Final = uuid.UUID("5b0f6c1e-7d0a-4f0e-9a6b-3d1f2c4e8a90")
 
@@ -148,15 +141,6 @@ def run(
     return _Export(spark, source, target, config, progress or silent).run()
 
 
-@dataclass(slots=True)
-class _Found:
-    """What the target holds. ``roots`` are the versions whose roots are there, whether they count or not."""
-
-    newest: Root | None
-    boundary: int
-    roots: list[int]
-
-
 class _Export:
     def __init__(self, spark: Session, source: Lakehouse, target: Storage, config: Config, progress: Progress) -> None:
         self.spark = spark
@@ -193,61 +177,11 @@ class _Export:
         node.system = {name: value for name, value in rows.items() if value is not None}
         return bytes(encode_node(node, self.order)), (path, content)
 
-    # -- the target --------------------------------------------------------------------------------------
-
-    def found(self) -> _Found:
-        """Look at the target, and refuse what must not be written to. Nothing is changed."""
-        roots = sorted(
-            parsed.version
-            for prefix in ("_0", "_1")
-            for file in self.target.list(prefix)
-            if (parsed := parse(file.path)) is not None and parsed.version is not None
-        )
-        versions = Versions(self.target)
-        try:
-            newest = versions.latest() if roots else None
-        except NotALakehouse:
-            newest = None
-        if newest is None:
-            return _Found(None, versions.boundary(), [])
-        self.refuse_other(versions, newest)
-        if roots[-1] > self.version:
-            raise Refused(
-                f"{self.target.root} holds version {roots[-1]}, newer than version {self.version}; nothing was "
-                "changed. Export to another root URI"
-            )
-        boundary = versions.boundary()
-        older = [version for version in range(boundary, self.version) if version in set(roots)]
-        if not self.config.history and len(older) > 1 and versions.hint() != boundary:
-            raise Refused(
-                f"{self.target.root} holds {len(older)} older versions, which an export of one version would remove; "
-                "nothing was changed. Export with history, or to another root URI"
-            )
-        if self.config.history and self.first < boundary:
-            raise Refused(
-                f"{self.target.root} begins at version {boundary}, so the versions from {self.first} on cannot be put "
-                "before it; nothing was changed. Export the history to another root URI"
-            )
-        return _Found(newest, boundary, roots)
-
-    def refuse_other(self, versions: Versions, newest: Root) -> None:
-        """Raise ``AlreadyExists`` if the target is no export of this lakehouse, or was written to."""
-        if versions.sdk or versions.definition(newest).id != self.source.definition.id:
-            raise AlreadyExists(
-                f"{self.target.root} holds another lakehouse; nothing was changed. Export to another root URI"
-            )
-        ours = self.source.files.versions.try_root(newest.version)
-        if ours is not None and (ours.txn, ours.created_at_millis) != (newest.txn, newest.created_at_millis):
-            raise AlreadyExists(
-                f"{self.target.root} was written to since it was exported: its version {newest.version} is not that of "
-                f"{self.source.root}; nothing was changed. Export to another root URI"
-            )
-
     # -- running -----------------------------------------------------------------------------------------
 
     def run(self) -> Report:
         meter = Meter(self.source.storage, self.target)
-        found = self.found()
+        to = inspect(self.target, self.source, self.first, history=self.config.history)
         self.watch.lap("look")
         objects = self.source.root_node.node.subtree_keys or 0
         engine = engine_for(self.config.engine, objects, self.config.spark_from_files)
@@ -256,9 +190,9 @@ class _Export:
         )
         todo = compared.on_spark(started(self.spark)) if engine == "spark" else compared.here()
         self.requests += todo.requests
-        plan = self.planned(engine, found, todo)
+        plan = self.planned(engine, to, todo)
         self.watch.lap("plan")
-        copied = self.act(found, todo) if not self.config.dry_run else {}
+        copied = self.act(to, todo) if not self.config.dry_run else {}
         todo.release()
         return Report(
             source=self.source.root,
@@ -270,9 +204,8 @@ class _Export:
             **copied,
         )
 
-    def planned(self, engine: str, found: _Found, todo: Missing) -> Plan:
-        missing = self.missing_roots(found)
-        sizes = sum(len(data) for _, data in self.roots(missing)) if missing else 0
+    def planned(self, engine: str, to: Destination, todo: Missing) -> Plan:
+        sizes = sum(len(data) for _, data in self.roots(to.missing)) if to.missing else 0
         own = self.definition_missing()
         return Plan(
             version=self.version,
@@ -280,12 +213,12 @@ class _Export:
             engine=engine,
             definitions=todo.definitions + (own > 0),
             nodes=todo.nodes,
-            roots=len(missing),
+            roots=len(to.missing),
             bytes=todo.bytes + sizes + own,
-            files_there=todo.there + (self.version - self.first + 1 - len(missing)),
-            roots_removed=sum(version < self.first for version in found.roots),
+            files_there=todo.there + (self.version - self.first + 1 - len(to.missing)),
+            roots_removed=len(to.older),
             snapshots_left_out=0 if self.config.history else len(self.source.definition.snapshots),
-            target_version=None if found.newest is None else found.newest.version,
+            target_version=None if to.newest is None else to.newest.version,
         )
 
     def definition_missing(self) -> int:
@@ -295,10 +228,6 @@ class _Export:
         path, data = self.definition
         there = dict(looked_up(self.target, [path]))
         return 0 if there.get(path) == len(data) else len(data)
-
-    def missing_roots(self, found: _Found) -> list[int]:
-        there = set(found.roots)
-        return [version for version in range(self.first, self.version + 1) if version not in there]
 
     def roots(self, versions: list[int]) -> Iterator[tuple[str, bytes]]:
         """Yield path and bytes of roots as they are at the target, oldest first."""
@@ -310,7 +239,7 @@ class _Export:
         if self.version in versions:
             yield root_path(self.version), self.root
 
-    def act(self, found: _Found, todo: Missing) -> dict[str, Any]:
+    def act(self, to: Destination, todo: Missing) -> dict[str, Any]:
         definitions, size, requests = todo.copy(DEFINITION)
         if self.definition is not None and self.definition_missing():
             self.target.write_many([self.definition])
@@ -320,55 +249,27 @@ class _Export:
         self.requests += requests + again
         self.watch.lap("nodes")
         self.still_wanted()
-        created, rest = self.create_roots(found)
+        rest = self.create_roots(to)
         self.still_wanted()
-        removed = self.finish(found)
+        removed = to.finish()
         self.watch.lap("roots")
         return {
             "definitions_copied": definitions,
             "nodes_copied": nodes,
-            "roots_created": created,
+            "roots_created": len(to.missing),
             "roots_removed": removed,
             "bytes_copied": size + more + rest,
         }
 
-    def create_roots(self, found: _Found) -> tuple[int, int]:
-        """Create the roots that are missing, oldest first: until the first one is there, there is no lakehouse."""
-        if found.newest is None and found.boundary != self.first:
-            self.target.replace(spec.BOUNDARY_FILE, str(self.first).encode())
-        self.target.barrier()
-        definition = self.source.root_node.definition_path if self.definition is None else self.definition[0]
-        self.target.prove_exclusive_create(definition, self.target.read(definition))
-        missing, size = self.missing_roots(found), 0
-        for done, (path, data) in enumerate(self.roots(missing)):
-            self.progress("roots", done, len(missing))
-            self.create_root(path, data)
+    def create_roots(self, to: Destination) -> int:
+        """Create the roots that are missing, oldest first; return their bytes."""
+        to.prepare(self.source.root_node.definition_path if self.definition is None else self.definition[0])
+        size, count = 0, len(to.missing)
+        for done, (path, data) in enumerate(self.roots(to.missing)):
+            self.progress("roots", done, count)
+            to.create(path, data)
             size += len(data)
-        return len(missing), size
-
-    def create_root(self, path: str, data: bytes) -> None:
-        try:
-            self.target.create(path, data)
-        except AlreadyExists:
-            if self.target.read(path) != data:
-                raise AlreadyExists(
-                    f"{self.target.root}{path} was created by somebody else meanwhile; export to another root URI"
-                ) from None
-
-    def finish(self, found: _Found) -> int:
-        """Advance the boundary and the hint, then remove the older roots: the order in which versions expire.
-
-        Until the hint is written, a copy of one version opens at the older one, which is still all there.
-        """
-        if Versions(self.target).boundary() != self.first:
-            self.target.replace(spec.BOUNDARY_FILE, str(self.first).encode())
-        if Versions(self.target).hint() != self.version:
-            write_hint(self.target, self.version)
-        older = [root_path(version) for version in found.roots if version < self.first]
-        removed = len(self.target.delete_many(older).deleted) if older else 0
-        if Versions(self.target).latest().version != self.version:
-            raise Corrupt(f"{self.target.root} does not open at version {self.version}; please report this as a bug")
-        return removed
+        return size
 
     # -- what is to be copied ----------------------------------------------------------------------------
 

@@ -1,0 +1,139 @@
+"""The root URI that an export writes to: what it holds, whether it may be written to, and its roots in order.
+
+A lakehouse is what its roots say. So they are created last, oldest first, and older ones are removed only when the
+hint leads to the new ones: killed anywhere in between, the destination is no lakehouse yet, or the one it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.commit import write_hint
+from trinitylake_core.errors import AlreadyExists, Corrupt, NotALakehouse, Refused
+from trinitylake_core.locations import parse, root_path
+from trinitylake_core.storage import Storage
+from trinitylake_core.versions import Root, Versions
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What a root URI holds before an export of the versions ``first`` to ``last``.
+
+    Attributes:
+        newest: the newest root there; ``None`` if there is no lakehouse.
+        boundary: what its boundary file says.
+        roots: the versions whose roots are there and count.
+    """
+
+    storage: Storage
+    first: int
+    last: int
+    newest: Root | None
+    boundary: int
+    roots: tuple[int, ...] = ()
+
+    @property
+    def missing(self) -> list[int]:
+        """The versions to create, oldest first."""
+        there = set(self.roots)
+        return [version for version in range(self.first, self.last + 1) if version not in there]
+
+    @property
+    def older(self) -> list[int]:
+        """The versions to remove."""
+        return [version for version in self.roots if version < self.first]
+
+    def prepare(self, definition_path: str) -> None:
+        """Make durable what was copied, and prove with the lakehouse definition that nobody's root is overwritten.
+
+        Raises:
+            UnsafeStorage: the storage ignores exclusive creation.
+        """
+        if self.newest is None and self.boundary != self.first:
+            self.storage.replace(spec.BOUNDARY_FILE, str(self.first).encode())
+        self.storage.barrier()
+        self.storage.prove_exclusive_create(definition_path, self.storage.read(definition_path))
+
+    def create(self, path: str, data: bytes) -> None:
+        """Create a root; one that is there with the same bytes is as good. One ``create``."""
+        try:
+            self.storage.create(path, data)
+        except AlreadyExists:
+            if self.storage.read(path) != data:
+                raise AlreadyExists(
+                    f"{self.storage.root}{path} was created by somebody else meanwhile; export to another root URI"
+                ) from None
+
+    def finish(self) -> int:
+        """Advance the boundary and the hint, then remove the older roots: the order in which versions expire.
+
+        Until the hint is written, a copy of one version opens at the older one, which is still all there.
+        Returns how many roots were removed.
+        """
+        versions = Versions(self.storage)
+        if versions.boundary() != self.first:
+            self.storage.replace(spec.BOUNDARY_FILE, str(self.first).encode())
+        if versions.hint() != self.last:
+            write_hint(self.storage, self.last)
+        paths = [root_path(version) for version in self.older]
+        removed = len(self.storage.delete_many(paths).deleted) if paths else 0
+        if Versions(self.storage).latest().version != self.last:
+            raise Corrupt(f"{self.storage.root} does not open at version {self.last}; please report this as a bug")
+        return removed
+
+
+def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -> Destination:
+    """Look at a root URI, and refuse what an export of ``source`` must not write to. Changes nothing.
+
+    Costs two ``list``, and a few ``get`` where there is a lakehouse.
+
+    Raises:
+        AlreadyExists: another lakehouse is there, or an export that was written to since.
+        Refused: it is newer, or holds a history that the export would remove or could not continue.
+    """
+    roots = sorted(
+        parsed.version
+        for prefix in ("_0", "_1")
+        for file in storage.list(prefix)
+        if (parsed := parse(file.path)) is not None and parsed.version is not None
+    )
+    versions, last = Versions(storage), source.version
+    try:
+        newest = versions.latest() if roots else None
+    except NotALakehouse:
+        newest = None
+    if newest is None:
+        return Destination(storage, first, last, None, versions.boundary())
+    _refuse_other(versions, newest, source)
+    if roots[-1] > last:
+        raise Refused(
+            f"{storage.root} holds version {roots[-1]}, newer than version {last}; nothing was changed. "
+            "Export to another root URI"
+        )
+    boundary = versions.boundary()
+    older = sum(boundary <= version < last for version in set(roots))
+    if not history and older > 1 and versions.hint() != boundary:
+        raise Refused(
+            f"{storage.root} holds {older} older versions, which an export of one version would remove; "
+            "nothing was changed. Export with history, or to another root URI"
+        )
+    if history and first < boundary:
+        raise Refused(
+            f"{storage.root} begins at version {boundary}, so the versions from {first} on cannot be put before it; "
+            "nothing was changed. Export the history to another root URI"
+        )
+    return Destination(storage, first, last, newest, boundary, tuple(roots))
+
+
+def _refuse_other(versions: Versions, newest: Root, source: Lakehouse) -> None:
+    """Raise ``AlreadyExists`` if a lakehouse is no export of ``source``, or was written to."""
+    root = versions.storage.root
+    if versions.sdk or versions.definition(newest).id != source.definition.id:
+        raise AlreadyExists(f"{root} holds another lakehouse; nothing was changed. Export to another root URI")
+    ours = source.files.versions.try_root(newest.version)
+    if ours is not None and (ours.txn, ours.created_at_millis) != (newest.txn, newest.created_at_millis):
+        raise AlreadyExists(
+            f"{root} was written to since it was exported: its version {newest.version} is not that of "
+            f"{source.root}; nothing was changed. Export to another root URI"
+        )
