@@ -103,11 +103,11 @@ def _apply(keys: list[str], values: list[str], messages: Messages) -> Batch:
 
 def applied(keys: Sequence[str], values: Sequence[str], messages: Messages) -> Batch:
     """Return key table rows with sorted messages carried out."""
-    table = dict(zip(keys, values, strict=True))
-    for key, value in zip(messages.keys, messages.values, strict=True):
-        if value is None:
-            table.pop(key, None)
-        else:
-            table[key] = value
+    if not len(messages):
+        return list(keys), list(values)
+    table: dict[str, str | None] = dict(zip(keys, values, strict=True))
+    table.update(messages.meanings())
+    if None in messages.values:
+        table = {key: value for key, value in table.items() if value is not None}
     ordered = sorted(table)
-    return ordered, [table[key] for key in ordered]
+    return ordered, list(map(table.__getitem__, ordered))  # type: ignore[arg-type]

@@ -1,0 +1,167 @@
+"""Two streams against each other: of two subtrees the one that comes first is opened, entries are merged.
+
+Every entry of a run is looked at once, and every subtree that both sides share is passed over, so a comparison costs
+in proportion to what the two versions do not share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from trinitylake_core.diff.changes import Change, Row, changes
+from trinitylake_core.diff.stream import EVERYWHERE, Run, Span, Stream, Subtree
+from trinitylake_core.keys import KeyCodec, ObjectName
+from trinitylake_core.node import Node
+from trinitylake_core.tree import Batch, NodeReader, scan
+
+
+def diff_nodes(
+    old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, span: Span = EVERYWHERE
+) -> Iterator[Row]:
+    """Yield the keys that differ between two trees of equal key encoding, in key order.
+
+    Reads only nodes that are not shared, or for which messages wait that the other side does not have.
+
+    REQUIRES: equal key encoding on both sides.
+    ENSURES: keys strictly ascend and lie in ``span``; a key is yielded if and only if it means something else on the
+        two sides. Of neighbouring spans that cover everything, the rows one after another are the rows of the whole.
+    """
+    before, after = Stream(old_reader, span), Stream(new_reader, span)
+    before.begin_with(old, after, new)
+    return _compare(before, after)
+
+
+def diff_foreign(
+    old_reader: NodeReader, old: Node, old_codec: KeyCodec, new_reader: NodeReader, new: Node, new_codec: KeyCodec
+) -> Iterator[Change]:
+    """Yield the changes between trees whose keys are encoded differently. Reads both whole.
+
+    A key is that of the new side, or of the old one for what was removed.
+    """
+    before = _Entries(_named(scan(old_reader, old), old_codec))
+    after = _Entries(_named(scan(new_reader, new), new_codec))
+    for text, old_path, new_path in _compare(before, after):
+        codec = new_codec if new_path is not None else old_codec
+        kind, namespace, name = text.split("\0")
+        key = codec.encode(ObjectName(kind, namespace, name or None))
+        yield from changes([(key, old_path, new_path)], codec)
+
+
+def _named(batches: Iterable[Batch], codec: KeyCodec) -> Iterator[Batch]:
+    """Yield batches under kind, namespace and name: the same order as that of the keys."""
+    for keys, values in batches:
+        yield ["\0".join((kind, namespace, name or "")) for kind, namespace, name in map(codec.split, keys)], values
+
+
+class _Entries:
+    """A stream of entries that are scanned: nothing to skip or open."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+        self._run = Run([], [])
+
+    def head(self) -> Run | None:
+        """Return the next batch that is not used up."""
+        while self._run.used_up():
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            self._run = Run(*batch)
+        return self._run
+
+    def skip(self) -> None:
+        """Never called: entries are no subtree."""
+        raise AssertionError("entries cannot be skipped")
+
+    open = skip
+
+
+_Side = Stream | _Entries
+
+
+def _compare(old: _Side, new: _Side) -> Iterator[Row]:
+    """Yield what differs. INVARIANT: whatever either side has passed lies before whatever either side has left."""
+    while True:
+        a, b = old.head(), new.head()
+        if a is None and b is None:
+            return
+        if isinstance(a, Subtree) or isinstance(b, Subtree):
+            yield from _approach(old, a, new, b)
+        else:
+            yield from merge(a, b)
+
+
+def _approach(old: _Side, a: Run | Subtree | None, new: _Side, b: Run | Subtree | None) -> Iterator[Row]:
+    """Skip, open, or pass what comes before a subtree. REQUIRES: one of the two is a subtree.
+
+    ENSURES: one side at least went on: a subtree was skipped or opened, or entries before it were passed.
+    """
+    if a is None or b is None:
+        (new if a is None else old).open()
+    elif isinstance(a, Subtree) and isinstance(b, Subtree):
+        _descend(old, a, new, b)
+    elif isinstance(a, Run) and isinstance(b, Subtree):
+        yield from ((key, value, None) for key, value in a.entries(a.pass_until(b.low)))
+        if not a.used_up():
+            new.open()
+    elif isinstance(a, Subtree) and isinstance(b, Run):
+        yield from ((key, None, value) for key, value in b.entries(b.pass_until(a.low)))
+        if not b.used_up():
+            old.open()
+
+
+def _descend(old: _Side, a: Subtree, new: _Side, b: Subtree) -> None:
+    """Skip two subtrees that mean the same, or open the one that must be opened first, or both."""
+    if a.same_as(b):
+        old.skip()
+        new.skip()
+    elif a.comes_before(b):
+        old.open()
+    elif b.comes_before(a):
+        new.open()
+    elif isinstance(old, Stream) and isinstance(new, Stream):
+        old.open_with(new)
+
+
+def merge(a: Run | None, b: Run | None) -> Iterator[Row]:
+    """Yield what differs between two runs, as far as both are known: up to where the first of them ends.
+
+    REQUIRES: one of them at least; neither is used up. ``None`` = its side is at its end.
+    ENSURES: at least one is used up. Each row passed is looked at once, none that is left is touched.
+    """
+    if a is None or b is None:
+        if a is not None:
+            yield from ((key, value, None) for key, value in a.entries(a.pass_until(a.keys[-1])))
+        if b is not None:
+            yield from ((key, None, value) for key, value in b.entries(b.pass_until(b.keys[-1])))
+        return
+    last = min(a.keys[-1], b.keys[-1])
+    left, right = a.pass_until(last), b.pass_until(last)
+    if not _alike(a, left, b, right):
+        yield from _two_pointers(a, left, b, right)
+
+
+def _alike(a: Run, left: range, b: Run, right: range) -> bool:
+    """Whether the rows of two runs are the same: what is usual between a tree and its compaction."""
+    if len(left) != len(right):
+        return False
+    mine, theirs = slice(left.start, left.stop), slice(right.start, right.stop)
+    return a.keys[mine] == b.keys[theirs] and a.values[mine] == b.values[theirs]
+
+
+def _two_pointers(a: Run, left: range, b: Run, right: range) -> Iterator[Row]:
+    at, to = left.start, right.start
+    while at < left.stop and to < right.stop:
+        mine, theirs = a.keys[at], b.keys[to]
+        if mine < theirs:
+            yield mine, a.values[at], None
+            at += 1
+        elif theirs < mine:
+            yield theirs, None, b.values[to]
+            to += 1
+        else:
+            if a.values[at] != b.values[to]:
+                yield mine, a.values[at], b.values[to]
+            at, to = at + 1, to + 1
+    yield from ((key, value, None) for key, value in a.entries(range(at, left.stop)))
+    yield from ((key, None, value) for key, value in b.entries(range(to, right.stop)))

@@ -1,0 +1,64 @@
+"""Where two trees differ, as far as their tops tell. What shares a comparison out to tasks begins here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trinitylake_core.diff.stream import Stream, Subtree
+from trinitylake_core.node import Node
+from trinitylake_core.tree import NodeReader
+
+
+@dataclass(frozen=True, slots=True)
+class Unshared:
+    """Where two trees differ, as far as their tops tell: pivots before subtrees that they do not share.
+
+    ``keys`` counts the keys below each pivot, on both sides; ``finer`` = reading more nodes would tell more.
+    """
+
+    keys: dict[str | None, int]
+    finer: bool
+
+
+def unshared(old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, want: int) -> Unshared:
+    """Return ``want`` subtrees or more that two trees do not share, or all of them. Opens no more than that takes.
+
+    REQUIRES: equal key encoding on both sides.
+    ENSURES: a key that differs is a pivot that was opened, or lies below one of the subtrees.
+    """
+    sides = ((old_reader, _subtrees(old_reader, old)), (new_reader, _subtrees(new_reader, new)))
+    while True:
+        _drop_shared(*(parts for _, parts in sides))
+        height = max((part.height for _, parts in sides for part in parts), default=0)
+        if height == 0 or sum(len(parts) for _, parts in sides) >= want:
+            break
+        for reader, parts in sides:
+            _open_all(reader, parts, height)
+    found: dict[str | None, int] = {}
+    for _, parts in sides:
+        for part in parts:
+            found[part.low] = found.get(part.low, 0) + part.inside
+    return Unshared(found, finer=height > 0)
+
+
+def _subtrees(reader: NodeReader, root: Node) -> list[Subtree]:
+    stream = Stream(reader)
+    stream.begin(root)
+    return stream.subtrees()
+
+
+def _drop_shared(old: list[Subtree], new: list[Subtree]) -> None:
+    others = {part.path: part for part in new}
+    shared = {part.path for part in old if part.path in others and part.same_as(others[part.path])}
+    for parts in (old, new):
+        parts[:] = [part for part in parts if part.path not in shared]
+
+
+def _open_all(reader: NodeReader, parts: list[Subtree], height: int) -> None:
+    """Open the subtrees of a height, in place."""
+    high = [part for part in parts if part.height == height]
+    parts[:] = [part for part in parts if part.height != height]
+    for part in high:
+        stream = Stream.below(reader, part)
+        stream.open()
+        parts += stream.subtrees()
