@@ -101,7 +101,7 @@ def travelled(folder: Path) -> Figures:
     root, order, began = lake.root_node.node, lake.definition.order, lake.info().created_at_millis
     for version in range(1, _VERSIONS):
         root.system |= {spec.VERSION: str(version), spec.CREATED_AT_MILLIS: str(began + 10 * version)}
-        (folder / root_path(version)).write_bytes(encode_node(root, order))
+        (folder / root_path(version)).write_bytes(encode_node(root, order, root_path(version)))
     lake.storage.replace(spec.HINT_FILE, str(_VERSIONS - 1).encode())
     lake = Lakehouse.open(folder.as_uri())
     most = 0

@@ -175,7 +175,7 @@ class _Export:
         node = root.node.with_messages(Messages())
         rows = {**root.node.system, **definition_rows(path, content)}
         node.system = {name: value for name, value in rows.items() if value is not None}
-        return bytes(encode_node(node, self.order)), (path, content)
+        return bytes(encode_node(node, self.order, root_path(self.version))), (path, content)
 
     # -- running -----------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ _HINTS: Final = {
     "I14": "the history was tampered with; the content of this version is still readable",
     "I15": "drop or re-create the object, or restore its definition from an export",
     "I16": "run `trinitylake expire` again: it rewrites the boundary",
+    "I18": "another file lies in its place: restore it from an export, or roll back to a version that does not use it",
     "I17": "drop the snapshot, or restore its files from an export",
 }
 _REWRITE: Final = "run `trinitylake compact`: it rewrites the nodes; if the finding stays, restore from an export"

@@ -249,9 +249,9 @@ def _attempt(
     writer = NodeWriter(files.store)
     draft = change.build(base, stamp, writer)
     node = finished(base, draft, stamp)
-    data = encode(node, writer.order)
-    node.nbytes = len(data)
     path = files.versions.path(base.version + 1)
+    data = encode(node, writer.order, path)
+    node.nbytes = len(data)
     writer.flush()
     if lifetime.fenced(base) and _has_expired(files, base):  # looked at again after the creation, which decides
         remove_quietly(files.storage, writer.written)

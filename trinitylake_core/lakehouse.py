@@ -479,7 +479,7 @@ def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Roo
         storage.prove_exclusive_create(path, data)
         draft.system = definition_rows(path, data) | draft.system
         node = finished(None, draft, now_millis())
-        content = encode_node(node, message.order)
+        content = encode_node(node, message.order, versions.path(0))
         storage.create(versions.path(0), content)
     except (UnsafeStorage, AlreadyExists):
         remove_quietly(storage, [path])

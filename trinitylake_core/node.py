@@ -131,6 +131,8 @@ class Node:
     table_rows: int | None = None
     canonical: bool = True
     checksummed: bool = True
+    named: bool = False
+    """Whether the file it was read from knows its own path."""
     nbytes: int = 0
     """The size of the node's file in bytes, as read or written."""
     _pending: Messages | None = None

@@ -37,13 +37,14 @@ class OrderNeeded(CorruptNode):
         self.system = system
 
 
-def encode(node: Node, order: int) -> memoryview:
-    """Return the bytes of a node file in the canonical layout.
+def encode(node: Node, order: int, path: str | None = None) -> memoryview:
+    """Return the bytes of a node file in the canonical layout, which knows that it lies at ``path``.
 
-    ``node.system`` holds the rows that only this node has; the counted rows are derived here.
+    ``node.system`` holds the rows that only this node has; the counted rows and the name are derived here.
+    Without a ``path`` the node is no file: it travels to a task, or back.
     REQUIRES: at most ``order - 1`` keys; children none or one more than keys; counts set.
     """
-    arrays = [_array(column) for column in _columns(node, order)]
+    arrays = [_array(column) for column in _columns(node, order, path)]
     schema = pa.schema(_FIELDS, metadata={spec.CHECKSUM_METADATA: _checksum(arrays)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=_WRITE) as writer:
@@ -56,8 +57,10 @@ def _array(column: _Column) -> pa.StringArray:
     return pa.nulls(len(column), _STRING) if not any(column) and None in column else pa.array(column, _STRING)
 
 
-def _columns(node: Node, order: int) -> tuple[_Column, _Column, _Column, _Column]:
+def _columns(node: Node, order: int, path: str | None) -> tuple[_Column, _Column, _Column, _Column]:
     system = _system_rows(node)
+    if path is not None:
+        system[spec.SELF] = path
     unused: _Column = [None] * (order - 1 - len(node.keys))
     no_system: _Column = [None] * len(system)
     buffer = node.buffer
@@ -163,6 +166,7 @@ def _canonical(batch: pa.RecordBatch, path: str, order: int | None) -> Node:
     values = _column(batch, spec.PVALUE, "value")
     first = keys.index(None)
     node = Node(system=_system(keys[:first], values[:first], path), canonical=batch.schema.names == list(spec.COLUMNS))
+    _take_name(node, path)
     count = _take_numbers(node, path)
     if count is None:
         if order is None:
@@ -229,6 +233,14 @@ def _system(keys: _Column, values: _Column, path: str) -> dict[str, str]:
     if len(rows) != len(keys):
         raise CorruptNode(f"node file {path!r} has a system row that is empty or stands twice", path=path)
     return rows
+
+
+def _take_name(node: Node, path: str) -> None:
+    """Prove that a node which knows its name was read by it: else another file lies in its place."""
+    name = node.system.pop(spec.SELF, None)
+    node.named = name is not None
+    if name not in {None, path}:
+        raise CorruptNode(f"node file {path!r} says it is {name!r}: it was swapped", path=path, invariant="I18")
 
 
 def _take_numbers(node: Node, path: str) -> int | None:

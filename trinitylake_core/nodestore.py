@@ -145,7 +145,7 @@ class NodeWriter:
     def add(self, node: Node) -> str:
         """Take a new node for writing and return its path. The write happens by :meth:`flush` at the latest."""
         path = node_path()
-        data = nodefile.encode(node, self.order)
+        data = nodefile.encode(node, self.order, path)
         node.nbytes = len(data)
         self._pending[path] = (data, node)
         self._pending_bytes += len(data)

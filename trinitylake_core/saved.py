@@ -42,7 +42,7 @@ def save(
         spec.OPERATION: spec.OP_COMMIT,
     }
     path = node_path()
-    files.storage.write_many([(path, nodefile.encode(node, files.store.order))])
+    files.storage.write_many([(path, nodefile.encode(node, files.store.order, path))])
     files.storage.barrier()
     transaction.beginning_root_node_file_path = base.path
     transaction.running_root_node_file_path = path

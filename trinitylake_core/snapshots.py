@@ -227,15 +227,12 @@ def refuse_bad_name(name: str) -> None:
 
 
 def _kept_root(files: Files, root: Root, writer: NodeWriter, *, deep: bool) -> str:
-    """Copy a root under a node name of its own; ``deep`` copies every node below it too."""
-    path = node_path()
-    data: bytes | memoryview = root.data or files.storage.read(root.path)
+    """Copy a root under a node name of its own, which the copy knows; ``deep`` copies every node below it too."""
+    path, node = node_path(), root.node
     if deep:
-        copied = _copied(files, root.node, writer)
-        copied.system = dict(root.node.system)
-        data = encode(copied, files.store.order)
+        node = _copied(files, node, writer)
         writer.flush()
-    files.storage.write_many([(path, data)])
+    files.storage.write_many([(path, encode(node, files.store.order, path))])
     return path
 
 

@@ -33,6 +33,7 @@ SUBTREE_KEYS: Final = "subtree_keys"
 SUBTREE_MESSAGES: Final = "subtree_messages"
 CHILD_KEYS: Final = "child_keys"
 CHILD_MESSAGES: Final = "child_messages"
+SELF: Final = "self"
 
 # Object definition schema IDs (format, section 3).
 SCHEMA_LAKEHOUSE: Final = 0

@@ -320,7 +320,7 @@ def circle_without_heights(surgery: Surgery, version: int) -> None:
 
 
 def leaf_for_inner(surgery: Surgery, version: int) -> None:
-    surgery.write(surgery.inner(version), surgery.read(surgery.leaf(version)))
+    surgery.copy_node(surgery.leaf(version), surgery.inner(version))
 
 
 def missing_node(surgery: Surgery, version: int) -> None:

@@ -41,7 +41,7 @@ class MemorySink:
         assert len(node.children) in {0, len(node.keys) + 1}
         self.added += 1
         path = f"node-{self.added}"
-        self.files[path] = bytes(nodefile.encode(node, self.order))
+        self.files[path] = bytes(nodefile.encode(node, self.order, path))
         return path
 
     def take_back(self, path: str) -> Node | None:

@@ -70,7 +70,13 @@ class Surgery:
         """Yield the node in a file to be changed; it is written back in place, with a checksum that matches."""
         node = self.decode(path)
         yield node
-        self.write(path, bytes(nodefile.encode(node, max(self.order, len(node.keys) + 1))))
+        name = path if node.named else None
+        self.write(path, bytes(nodefile.encode(node, max(self.order, len(node.keys) + 1), name)))
+
+    def copy_node(self, source: str, target: str) -> None:
+        """Write the node in one file as another file, which knows itself by its new name."""
+        node = self.decode(source)
+        self.write(target, bytes(nodefile.encode(node, self.order, target)))
 
     def columns(self, path: str) -> Columns:
         """Return the raw columns of a node file."""

@@ -9,6 +9,7 @@ from trinitylake_core.definitions.codec import (
     decode_transaction,
     decode_view,
     encode,
+    has_checksum,
     to_dict,
 )
 from trinitylake_core.definitions.difference import describe_difference
@@ -70,6 +71,7 @@ __all__ = [
     "describe_difference",
     "effective",
     "encode",
+    "has_checksum",
     "key_table_max_bytes",
     "namespace_def",
     "new_lakehouse_def",

@@ -9,6 +9,9 @@ published Java SDK). Both are byte strings on the wire. A payload is SQL when it
 ``SQLRepresentation`` without unknown fields and has what a relation never has: a query beside a type
 or a dialect, or a query without control characters. A relation sets one field only (``Rel`` is a
 oneof), or fields that ``SQLRepresentation`` does not know (``ReadRel``).
+
+The checksum exists in files only: ``encode`` appends it, the decoders prove it and take it away. So two
+definitions that say the same are equal, whether their files carry one or not.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
+import mmh3
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -37,14 +41,31 @@ Definition: TypeAlias = LakehouseDef | NamespaceDef | TableDef | ViewDef | Trans
 """Any message that is a file of its own."""
 
 _M = TypeVar("_M", LakehouseDef, NamespaceDef, TableDef, ViewDef, TransactionDef)
+_CHECKSUM_HEAD: Final = b"\xc2\x07\x10"
+"""Field 120, length-delimited, 16 bytes: what stands before a checksum."""
+_CHECKSUM_BYTES: Final = len(_CHECKSUM_HEAD) + 16
 
 
 def encode(message: Definition) -> bytes:
     """Return the bytes of a definition file; the same message always gives the same bytes.
 
+    All but a saved transaction, which is replaced in place, end with their checksum.
+
     Raises:
         InvalidDefinition: a view holds both SQL and a Substrait relation; the format has room for one.
     """
+    data = _body(message)
+    if isinstance(message, TransactionDef):
+        return data
+    return data + _CHECKSUM_HEAD + mmh3.mmh3_x64_128_digest(data)
+
+
+def has_checksum(data: bytes) -> bool:
+    """Return whether the bytes of a definition file end with a checksum."""
+    return data[-_CHECKSUM_BYTES : -_CHECKSUM_BYTES + len(_CHECKSUM_HEAD)] == _CHECKSUM_HEAD
+
+
+def _body(message: Definition) -> bytes:
     if not isinstance(message, ViewDef) or not message.HasField("substrait_read_rel"):
         return message.SerializeToString(deterministic=True)
     if message.sql_representations:
@@ -62,10 +83,10 @@ def decode_lakehouse(data: bytes, path: str) -> LakehouseDef:
     Numbers that the writer left out are 0; ``effective`` puts the defaults in.
 
     Raises:
-        CorruptDefinition: it does not parse, has no ID, or its order makes no tree.
+        CorruptDefinition: it does not parse, does not match its checksum, has no ID, or its order makes no tree.
         InvalidDefinition: it is of a major version that this library does not know.
     """
-    lakehouse = _identified(_parsed(LakehouseDef, data, path), path)
+    lakehouse = _identified(_proved(_parsed(LakehouseDef, data, path), data, path), path)
     if lakehouse.major_version != spec.MAJOR_VERSION:
         raise InvalidDefinition(
             f"{path}: the lakehouse has format version {lakehouse.major_version}, and this release supports "
@@ -80,18 +101,18 @@ def decode_namespace(data: bytes, path: str) -> NamespaceDef:
     """Return the namespace definition in ``data``, which was read from ``path``.
 
     Raises:
-        CorruptDefinition: it does not parse, or has no ID.
+        CorruptDefinition: it does not parse, does not match its checksum, or has no ID.
     """
-    return _identified(_parsed(NamespaceDef, data, path), path)
+    return _identified(_proved(_parsed(NamespaceDef, data, path), data, path), path)
 
 
 def decode_table(data: bytes, path: str) -> TableDef:
     """Return the table definition in ``data``, which was read from ``path``.
 
     Raises:
-        CorruptDefinition: it does not parse, or has no ID.
+        CorruptDefinition: it does not parse, does not match its checksum, or has no ID.
     """
-    return _identified(_parsed(TableDef, data, path), path)
+    return _identified(_proved(_parsed(TableDef, data, path), data, path), path)
 
 
 def decode_view(data: bytes, path: str) -> ViewDef:
@@ -100,16 +121,16 @@ def decode_view(data: bytes, path: str) -> ViewDef:
     What the published Java SDK stored instead of SQL is in ``substrait_read_rel``.
 
     Raises:
-        CorruptDefinition: it does not parse, has no ID, or mixes SQL with something else.
+        CorruptDefinition: it does not parse, does not match its checksum, has no ID, or mixes SQL with something else.
     """
     raw = _parsed(RawViewDef, data, path)
     payloads = list(raw.representations)
     if all(_is_sql(payload) for payload in payloads):
-        return _identified(_parsed(ViewDef, data, path), path)
+        return _identified(_proved(_parsed(ViewDef, data, path), data, path), path)
     if len(payloads) > 1:
         raise CorruptDefinition(f"{path}: not a ViewDef: one of several representations is not SQL", path=path)
     raw.ClearField("representations")
-    view = _parsed(ViewDef, raw.SerializeToString(), path)
+    view = _proved(_parsed(ViewDef, raw.SerializeToString(), path), data, path)
     view.substrait_read_rel = payloads[0]
     return _identified(view, path)
 
@@ -157,6 +178,18 @@ def _parsed(kind: type[_P], data: bytes, path: str) -> _P:
         raise CorruptDefinition(
             f"{path}: not a {_name(kind)}: garbage or cut short ({len(data)} bytes): {error}", path=path
         ) from error
+
+
+_C = TypeVar("_C", LakehouseDef, NamespaceDef, TableDef, ViewDef)
+
+
+def _proved(message: _C, data: bytes, path: str) -> _C:
+    """Return a message without its checksum, which is proved if there is one (format, section 6)."""
+    if message.HasField("checksum"):
+        if not has_checksum(data) or mmh3.mmh3_x64_128_digest(data[:-_CHECKSUM_BYTES]) != message.checksum:
+            raise CorruptDefinition(f"{path}: the {_name(type(message))} does not match its checksum", path=path)
+        message.ClearField("checksum")
+    return message
 
 
 def _identified(message: _M, path: str) -> _M:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.trinitylake_core/definitions/trinitylake.proto\x12\x0btrinitylake\"\xea\x02\n\x06\x43olumn\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12#\n\x04type\x18\x03 \x01(\x0e\x32\x15.trinitylake.DataType\x12\x10\n\x08nullable\x18\x04 \x01(\x08\x12\x37\n\nproperties\x18\x05 \x03(\x0b\x32#.trinitylake.Column.PropertiesEntry\x12*\n\rstruct_fields\x18\x06 \x03(\x0b\x32\x13.trinitylake.Column\x12$\n\x07map_key\x18\x07 \x01(\x0b\x32\x13.trinitylake.Column\x12&\n\tmap_value\x18\x08 \x01(\x0b\x32\x13.trinitylake.Column\x12)\n\x0clist_element\x18\t \x01(\x0b\x32\x13.trinitylake.Column\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\".\n\x06Schema\x12$\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x13.trinitylake.Column\"\xdd\x01\n\x0bSnapshotDef\x12\x1b\n\x13root_node_file_path\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12+\n\x04kind\x18\x03 \x01(\x0e\x32\x1d.trinitylake.SnapshotDef.Kind\x12\x12\n\ntarget_uri\x18\x04 \x01(\t\x12\x19\n\x11\x63reated_at_millis\x18\x05 \x01(\x04\x12\x18\n\x10\x65xpire_at_millis\x18\x06 \x01(\x04\"*\n\x04Kind\x12\x0b\n\x07MINIMAL\x10\x00\x12\x08\n\x04\x46ULL\x10\x01\x12\x0b\n\x07PARTIAL\x10\x02\"\x9b\x04\n\x0cLakehouseDef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rmajor_version\x18\x02 \x01(\r\x12\r\n\x05order\x18\x03 \x01(\r\x12%\n\x1dnamespace_name_max_size_bytes\x18\x04 \x01(\r\x12!\n\x19table_name_max_size_bytes\x18\x05 \x01(\r\x12 \n\x18view_name_max_size_bytes\x18\x06 \x01(\r\x12 \n\x18node_file_max_size_bytes\x18\x07 \x01(\x04\x12=\n\nproperties\x18\x08 \x03(\x0b\x32).trinitylake.LakehouseDef.PropertiesEntry\x12\x16\n\x0etxn_ttl_millis\x18\t \x01(\x04\x12\x38\n\x13txn_isolation_level\x18\n \x01(\x0e\x32\x1b.trinitylake.IsolationLevel\x12;\n\tsnapshots\x18\x64 \x03(\x0b\x32(.trinitylake.LakehouseDef.SnapshotsEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1aJ\n\x0eSnapshotsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.trinitylake.SnapshotDef:\x02\x38\x01\"\x8c\x01\n\x0cNamespaceDef\x12\n\n\x02id\x18\x01 \x01(\t\x12=\n\nproperties\x18\x02 \x03(\x0b\x32).trinitylake.NamespaceDef.PropertiesEntry\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb0\x03\n\x08TableDef\x12\n\n\x02id\x18\x01 \x01(\t\x12#\n\x06schema\x18\x02 \x01(\x0b\x32\x13.trinitylake.Schema\x12\x19\n\x11\x64istribution_keys\x18\x03 \x03(\r\x12\x14\n\x0cprimary_keys\x18\x04 \x03(\r\x12\x11\n\tsort_keys\x18\x05 \x03(\r\x12\x16\n\x0eunique_columns\x18\x06 \x03(\r\x12\x12\n\ntable_type\x18\x07 \x01(\t\x12\x14\n\x0ctable_format\x18\x08 \x01(\t\x12\x46\n\x11\x66ormat_properties\x18\t \x03(\x0b\x32+.trinitylake.TableDef.FormatPropertiesEntry\x12\x39\n\nproperties\x18\n \x03(\x0b\x32%.trinitylake.TableDef.PropertiesEntry\x1a\x37\n\x15\x46ormatPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"0\n\x08\x46ullName\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"?\n\x11SQLRepresentation\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0b\n\x03sql\x18\x02 \x01(\t\x12\x0f\n\x07\x64ialect\x18\x03 \x01(\t\"\xf1\x02\n\x07ViewDef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0eschema_binding\x18\x02 \x01(\x08\x12#\n\x06schema\x18\x03 \x01(\x0b\x32\x13.trinitylake.Schema\x12;\n\x13sql_representations\x18\x04 \x03(\x0b\x32\x1e.trinitylake.SQLRepresentation\x12;\n\x1creferenced_object_full_names\x18\x05 \x03(\x0b\x32\x15.trinitylake.FullName\x12\x38\n\nproperties\x18\x06 \x03(\x0b\x32$.trinitylake.ViewDef.PropertiesEntry\x12\x1f\n\x12substrait_read_rel\x18\x65 \x01(\x0cH\x00\x88\x01\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x15\n\x13_substrait_read_rel\"%\n\nRawViewDef\x12\x17\n\x0frepresentations\x18\x04 \x03(\x0c\"\xd1\x01\n\x0eTransactionDef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x34\n\x0fisolation_level\x18\x02 \x01(\x0e\x32\x1b.trinitylake.IsolationLevel\x12%\n\x1d\x62\x65ginning_root_node_file_path\x18\x03 \x01(\t\x12#\n\x1brunning_root_node_file_path\x18\x04 \x01(\t\x12\x17\n\x0f\x62\x65gan_at_millis\x18\x05 \x01(\x04\x12\x18\n\x10\x65xpire_at_millis\x18\x06 \x01(\x04*0\n\x0eIsolationLevel\x12\x0c\n\x08SNAPSHOT\x10\x00\x12\x10\n\x0cSERIALIZABLE\x10\x01*\xdf\x02\n\x08\x44\x61taType\x12\x0b\n\x07\x42OOLEAN\x10\x00\x12\x08\n\x04INT2\x10\x01\x12\x08\n\x04INT4\x10\x02\x12\x08\n\x04INT8\x10\x03\x12\x0b\n\x07\x44\x45\x43IMAL\x10\x04\x12\n\n\x06\x46LOAT4\x10\x05\x12\n\n\x06\x46LOAT8\x10\x06\x12\x08\n\x04\x43HAR\x10\x07\x12\x0b\n\x07VARCHAR\x10\x08\x12\x08\n\x04\x44\x41TE\x10\t\x12\t\n\x05TIME3\x10\n\x12\t\n\x05TIME6\x10\x0b\x12\t\n\x05TIME9\x10\x0c\x12\x0b\n\x07TIMETZ3\x10\r\x12\x0b\n\x07TIMETZ6\x10\x0e\x12\x0b\n\x07TIMETZ9\x10\x0f\x12\x0e\n\nTIMESTAMP3\x10\x10\x12\x0e\n\nTIMESTAMP6\x10\x11\x12\x0e\n\nTIMESTAMP9\x10\x12\x12\x10\n\x0cTIMESTAMPTZ3\x10\x13\x12\x10\n\x0cTIMESTAMPTZ6\x10\x14\x12\x10\n\x0cTIMESTAMPTZ9\x10\x15\x12\t\n\x05\x46IXED\x10\x16\x12\n\n\x06\x42INARY\x10\x17\x12\n\n\x06STRUCT\x10\x18\x12\x07\n\x03MAP\x10\x19\x12\x08\n\x04LIST\x10\x1a\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.trinitylake_core/definitions/trinitylake.proto\x12\x0btrinitylake\"\xea\x02\n\x06\x43olumn\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12#\n\x04type\x18\x03 \x01(\x0e\x32\x15.trinitylake.DataType\x12\x10\n\x08nullable\x18\x04 \x01(\x08\x12\x37\n\nproperties\x18\x05 \x03(\x0b\x32#.trinitylake.Column.PropertiesEntry\x12*\n\rstruct_fields\x18\x06 \x03(\x0b\x32\x13.trinitylake.Column\x12$\n\x07map_key\x18\x07 \x01(\x0b\x32\x13.trinitylake.Column\x12&\n\tmap_value\x18\x08 \x01(\x0b\x32\x13.trinitylake.Column\x12)\n\x0clist_element\x18\t \x01(\x0b\x32\x13.trinitylake.Column\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\".\n\x06Schema\x12$\n\x07\x63olumns\x18\x01 \x03(\x0b\x32\x13.trinitylake.Column\"\xdd\x01\n\x0bSnapshotDef\x12\x1b\n\x13root_node_file_path\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\x12+\n\x04kind\x18\x03 \x01(\x0e\x32\x1d.trinitylake.SnapshotDef.Kind\x12\x12\n\ntarget_uri\x18\x04 \x01(\t\x12\x19\n\x11\x63reated_at_millis\x18\x05 \x01(\x04\x12\x18\n\x10\x65xpire_at_millis\x18\x06 \x01(\x04\"*\n\x04Kind\x12\x0b\n\x07MINIMAL\x10\x00\x12\x08\n\x04\x46ULL\x10\x01\x12\x0b\n\x07PARTIAL\x10\x02\"\xbf\x04\n\x0cLakehouseDef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x15\n\rmajor_version\x18\x02 \x01(\r\x12\r\n\x05order\x18\x03 \x01(\r\x12%\n\x1dnamespace_name_max_size_bytes\x18\x04 \x01(\r\x12!\n\x19table_name_max_size_bytes\x18\x05 \x01(\r\x12 \n\x18view_name_max_size_bytes\x18\x06 \x01(\r\x12 \n\x18node_file_max_size_bytes\x18\x07 \x01(\x04\x12=\n\nproperties\x18\x08 \x03(\x0b\x32).trinitylake.LakehouseDef.PropertiesEntry\x12\x16\n\x0etxn_ttl_millis\x18\t \x01(\x04\x12\x38\n\x13txn_isolation_level\x18\n \x01(\x0e\x32\x1b.trinitylake.IsolationLevel\x12;\n\tsnapshots\x18\x64 \x03(\x0b\x32(.trinitylake.LakehouseDef.SnapshotsEntry\x12\x15\n\x08\x63hecksum\x18x \x01(\x0cH\x00\x88\x01\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1aJ\n\x0eSnapshotsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\'\n\x05value\x18\x02 \x01(\x0b\x32\x18.trinitylake.SnapshotDef:\x02\x38\x01\x42\x0b\n\t_checksum\"\xb0\x01\n\x0cNamespaceDef\x12\n\n\x02id\x18\x01 \x01(\t\x12=\n\nproperties\x18\x02 \x03(\x0b\x32).trinitylake.NamespaceDef.PropertiesEntry\x12\x15\n\x08\x63hecksum\x18x \x01(\x0cH\x00\x88\x01\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\t_checksum\"\xd4\x03\n\x08TableDef\x12\n\n\x02id\x18\x01 \x01(\t\x12#\n\x06schema\x18\x02 \x01(\x0b\x32\x13.trinitylake.Schema\x12\x19\n\x11\x64istribution_keys\x18\x03 \x03(\r\x12\x14\n\x0cprimary_keys\x18\x04 \x03(\r\x12\x11\n\tsort_keys\x18\x05 \x03(\r\x12\x16\n\x0eunique_columns\x18\x06 \x03(\r\x12\x12\n\ntable_type\x18\x07 \x01(\t\x12\x14\n\x0ctable_format\x18\x08 \x01(\t\x12\x46\n\x11\x66ormat_properties\x18\t \x03(\x0b\x32+.trinitylake.TableDef.FormatPropertiesEntry\x12\x39\n\nproperties\x18\n \x03(\x0b\x32%.trinitylake.TableDef.PropertiesEntry\x12\x15\n\x08\x63hecksum\x18x \x01(\x0cH\x00\x88\x01\x01\x1a\x37\n\x15\x46ormatPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\t_checksum\"0\n\x08\x46ullName\x12\x16\n\x0enamespace_name\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"?\n\x11SQLRepresentation\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0b\n\x03sql\x18\x02 \x01(\t\x12\x0f\n\x07\x64ialect\x18\x03 \x01(\t\"\x95\x03\n\x07ViewDef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0eschema_binding\x18\x02 \x01(\x08\x12#\n\x06schema\x18\x03 \x01(\x0b\x32\x13.trinitylake.Schema\x12;\n\x13sql_representations\x18\x04 \x03(\x0b\x32\x1e.trinitylake.SQLRepresentation\x12;\n\x1creferenced_object_full_names\x18\x05 \x03(\x0b\x32\x15.trinitylake.FullName\x12\x38\n\nproperties\x18\x06 \x03(\x0b\x32$.trinitylake.ViewDef.PropertiesEntry\x12\x1f\n\x12substrait_read_rel\x18\x65 \x01(\x0cH\x00\x88\x01\x01\x12\x15\n\x08\x63hecksum\x18x \x01(\x0cH\x01\x88\x01\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x15\n\x13_substrait_read_relB\x0b\n\t_checksum\"%\n\nRawViewDef\x12\x17\n\x0frepresentations\x18\x04 \x03(\x0c\"\xd1\x01\n\x0eTransactionDef\x12\n\n\x02id\x18\x01 \x01(\t\x12\x34\n\x0fisolation_level\x18\x02 \x01(\x0e\x32\x1b.trinitylake.IsolationLevel\x12%\n\x1d\x62\x65ginning_root_node_file_path\x18\x03 \x01(\t\x12#\n\x1brunning_root_node_file_path\x18\x04 \x01(\t\x12\x17\n\x0f\x62\x65gan_at_millis\x18\x05 \x01(\x04\x12\x18\n\x10\x65xpire_at_millis\x18\x06 \x01(\x04*0\n\x0eIsolationLevel\x12\x0c\n\x08SNAPSHOT\x10\x00\x12\x10\n\x0cSERIALIZABLE\x10\x01*\xdf\x02\n\x08\x44\x61taType\x12\x0b\n\x07\x42OOLEAN\x10\x00\x12\x08\n\x04INT2\x10\x01\x12\x08\n\x04INT4\x10\x02\x12\x08\n\x04INT8\x10\x03\x12\x0b\n\x07\x44\x45\x43IMAL\x10\x04\x12\n\n\x06\x46LOAT4\x10\x05\x12\n\n\x06\x46LOAT8\x10\x06\x12\x08\n\x04\x43HAR\x10\x07\x12\x0b\n\x07VARCHAR\x10\x08\x12\x08\n\x04\x44\x41TE\x10\t\x12\t\n\x05TIME3\x10\n\x12\t\n\x05TIME6\x10\x0b\x12\t\n\x05TIME9\x10\x0c\x12\x0b\n\x07TIMETZ3\x10\r\x12\x0b\n\x07TIMETZ6\x10\x0e\x12\x0b\n\x07TIMETZ9\x10\x0f\x12\x0e\n\nTIMESTAMP3\x10\x10\x12\x0e\n\nTIMESTAMP6\x10\x11\x12\x0e\n\nTIMESTAMP9\x10\x12\x12\x10\n\x0cTIMESTAMPTZ3\x10\x13\x12\x10\n\x0cTIMESTAMPTZ6\x10\x14\x12\x10\n\x0cTIMESTAMPTZ9\x10\x15\x12\t\n\x05\x46IXED\x10\x16\x12\n\n\x06\x42INARY\x10\x17\x12\n\n\x06STRUCT\x10\x18\x12\x07\n\x03MAP\x10\x19\x12\x08\n\x04LIST\x10\x1a\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,10 +45,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TABLEDEF_PROPERTIESENTRY']._serialized_options = b'8\001'
   _globals['_VIEWDEF_PROPERTIESENTRY']._loaded_options = None
   _globals['_VIEWDEF_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_ISOLATIONLEVEL']._serialized_start=2558
-  _globals['_ISOLATIONLEVEL']._serialized_end=2606
-  _globals['_DATATYPE']._serialized_start=2609
-  _globals['_DATATYPE']._serialized_end=2960
+  _globals['_ISOLATIONLEVEL']._serialized_start=2702
+  _globals['_ISOLATIONLEVEL']._serialized_end=2750
+  _globals['_DATATYPE']._serialized_start=2753
+  _globals['_DATATYPE']._serialized_end=3104
   _globals['_COLUMN']._serialized_start=64
   _globals['_COLUMN']._serialized_end=426
   _globals['_COLUMN_PROPERTIESENTRY']._serialized_start=377
@@ -60,31 +60,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SNAPSHOTDEF_KIND']._serialized_start=656
   _globals['_SNAPSHOTDEF_KIND']._serialized_end=698
   _globals['_LAKEHOUSEDEF']._serialized_start=701
-  _globals['_LAKEHOUSEDEF']._serialized_end=1240
+  _globals['_LAKEHOUSEDEF']._serialized_end=1276
   _globals['_LAKEHOUSEDEF_PROPERTIESENTRY']._serialized_start=377
   _globals['_LAKEHOUSEDEF_PROPERTIESENTRY']._serialized_end=426
-  _globals['_LAKEHOUSEDEF_SNAPSHOTSENTRY']._serialized_start=1166
-  _globals['_LAKEHOUSEDEF_SNAPSHOTSENTRY']._serialized_end=1240
-  _globals['_NAMESPACEDEF']._serialized_start=1243
-  _globals['_NAMESPACEDEF']._serialized_end=1383
+  _globals['_LAKEHOUSEDEF_SNAPSHOTSENTRY']._serialized_start=1189
+  _globals['_LAKEHOUSEDEF_SNAPSHOTSENTRY']._serialized_end=1263
+  _globals['_NAMESPACEDEF']._serialized_start=1279
+  _globals['_NAMESPACEDEF']._serialized_end=1455
   _globals['_NAMESPACEDEF_PROPERTIESENTRY']._serialized_start=377
   _globals['_NAMESPACEDEF_PROPERTIESENTRY']._serialized_end=426
-  _globals['_TABLEDEF']._serialized_start=1386
-  _globals['_TABLEDEF']._serialized_end=1818
-  _globals['_TABLEDEF_FORMATPROPERTIESENTRY']._serialized_start=1712
-  _globals['_TABLEDEF_FORMATPROPERTIESENTRY']._serialized_end=1767
+  _globals['_TABLEDEF']._serialized_start=1458
+  _globals['_TABLEDEF']._serialized_end=1926
+  _globals['_TABLEDEF_FORMATPROPERTIESENTRY']._serialized_start=1807
+  _globals['_TABLEDEF_FORMATPROPERTIESENTRY']._serialized_end=1862
   _globals['_TABLEDEF_PROPERTIESENTRY']._serialized_start=377
   _globals['_TABLEDEF_PROPERTIESENTRY']._serialized_end=426
-  _globals['_FULLNAME']._serialized_start=1820
-  _globals['_FULLNAME']._serialized_end=1868
-  _globals['_SQLREPRESENTATION']._serialized_start=1870
-  _globals['_SQLREPRESENTATION']._serialized_end=1933
-  _globals['_VIEWDEF']._serialized_start=1936
-  _globals['_VIEWDEF']._serialized_end=2305
+  _globals['_FULLNAME']._serialized_start=1928
+  _globals['_FULLNAME']._serialized_end=1976
+  _globals['_SQLREPRESENTATION']._serialized_start=1978
+  _globals['_SQLREPRESENTATION']._serialized_end=2041
+  _globals['_VIEWDEF']._serialized_start=2044
+  _globals['_VIEWDEF']._serialized_end=2449
   _globals['_VIEWDEF_PROPERTIESENTRY']._serialized_start=377
   _globals['_VIEWDEF_PROPERTIESENTRY']._serialized_end=426
-  _globals['_RAWVIEWDEF']._serialized_start=2307
-  _globals['_RAWVIEWDEF']._serialized_end=2344
-  _globals['_TRANSACTIONDEF']._serialized_start=2347
-  _globals['_TRANSACTIONDEF']._serialized_end=2556
+  _globals['_RAWVIEWDEF']._serialized_start=2451
+  _globals['_RAWVIEWDEF']._serialized_end=2488
+  _globals['_TRANSACTIONDEF']._serialized_start=2491
+  _globals['_TRANSACTIONDEF']._serialized_end=2700
 # @@protoc_insertion_point(module_scope)

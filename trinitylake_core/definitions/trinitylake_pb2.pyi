@@ -131,7 +131,7 @@ class SnapshotDef(_message.Message):
     def __init__(self, root_node_file_path: _Optional[str] = ..., version: _Optional[int] = ..., kind: _Optional[_Union[SnapshotDef.Kind, str]] = ..., target_uri: _Optional[str] = ..., created_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ...) -> None: ...
 
 class LakehouseDef(_message.Message):
-    __slots__ = ("id", "major_version", "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes", "node_file_max_size_bytes", "properties", "txn_ttl_millis", "txn_isolation_level", "snapshots")
+    __slots__ = ("id", "major_version", "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes", "node_file_max_size_bytes", "properties", "txn_ttl_millis", "txn_isolation_level", "snapshots", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +157,7 @@ class LakehouseDef(_message.Message):
     TXN_TTL_MILLIS_FIELD_NUMBER: _ClassVar[int]
     TXN_ISOLATION_LEVEL_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     major_version: int
     order: int
@@ -168,10 +169,11 @@ class LakehouseDef(_message.Message):
     txn_ttl_millis: int
     txn_isolation_level: IsolationLevel
     snapshots: _containers.MessageMap[str, SnapshotDef]
-    def __init__(self, id: _Optional[str] = ..., major_version: _Optional[int] = ..., order: _Optional[int] = ..., namespace_name_max_size_bytes: _Optional[int] = ..., table_name_max_size_bytes: _Optional[int] = ..., view_name_max_size_bytes: _Optional[int] = ..., node_file_max_size_bytes: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., txn_ttl_millis: _Optional[int] = ..., txn_isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., snapshots: _Optional[_Mapping[str, SnapshotDef]] = ...) -> None: ...
+    checksum: bytes
+    def __init__(self, id: _Optional[str] = ..., major_version: _Optional[int] = ..., order: _Optional[int] = ..., namespace_name_max_size_bytes: _Optional[int] = ..., table_name_max_size_bytes: _Optional[int] = ..., view_name_max_size_bytes: _Optional[int] = ..., node_file_max_size_bytes: _Optional[int] = ..., properties: _Optional[_Mapping[str, str]] = ..., txn_ttl_millis: _Optional[int] = ..., txn_isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., snapshots: _Optional[_Mapping[str, SnapshotDef]] = ..., checksum: _Optional[bytes] = ...) -> None: ...
 
 class NamespaceDef(_message.Message):
-    __slots__ = ("id", "properties")
+    __slots__ = ("id", "properties", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -181,12 +183,14 @@ class NamespaceDef(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ID_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     properties: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    checksum: bytes
+    def __init__(self, id: _Optional[str] = ..., properties: _Optional[_Mapping[str, str]] = ..., checksum: _Optional[bytes] = ...) -> None: ...
 
 class TableDef(_message.Message):
-    __slots__ = ("id", "schema", "distribution_keys", "primary_keys", "sort_keys", "unique_columns", "table_type", "table_format", "format_properties", "properties")
+    __slots__ = ("id", "schema", "distribution_keys", "primary_keys", "sort_keys", "unique_columns", "table_type", "table_format", "format_properties", "properties", "checksum")
     class FormatPropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -211,6 +215,7 @@ class TableDef(_message.Message):
     TABLE_FORMAT_FIELD_NUMBER: _ClassVar[int]
     FORMAT_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     schema: Schema
     distribution_keys: _containers.RepeatedScalarFieldContainer[int]
@@ -221,7 +226,8 @@ class TableDef(_message.Message):
     table_format: str
     format_properties: _containers.ScalarMap[str, str]
     properties: _containers.ScalarMap[str, str]
-    def __init__(self, id: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., distribution_keys: _Optional[_Iterable[int]] = ..., primary_keys: _Optional[_Iterable[int]] = ..., sort_keys: _Optional[_Iterable[int]] = ..., unique_columns: _Optional[_Iterable[int]] = ..., table_type: _Optional[str] = ..., table_format: _Optional[str] = ..., format_properties: _Optional[_Mapping[str, str]] = ..., properties: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    checksum: bytes
+    def __init__(self, id: _Optional[str] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., distribution_keys: _Optional[_Iterable[int]] = ..., primary_keys: _Optional[_Iterable[int]] = ..., sort_keys: _Optional[_Iterable[int]] = ..., unique_columns: _Optional[_Iterable[int]] = ..., table_type: _Optional[str] = ..., table_format: _Optional[str] = ..., format_properties: _Optional[_Mapping[str, str]] = ..., properties: _Optional[_Mapping[str, str]] = ..., checksum: _Optional[bytes] = ...) -> None: ...
 
 class FullName(_message.Message):
     __slots__ = ("namespace_name", "name")
@@ -242,7 +248,7 @@ class SQLRepresentation(_message.Message):
     def __init__(self, type: _Optional[str] = ..., sql: _Optional[str] = ..., dialect: _Optional[str] = ...) -> None: ...
 
 class ViewDef(_message.Message):
-    __slots__ = ("id", "schema_binding", "schema", "sql_representations", "referenced_object_full_names", "properties", "substrait_read_rel")
+    __slots__ = ("id", "schema_binding", "schema", "sql_representations", "referenced_object_full_names", "properties", "substrait_read_rel", "checksum")
     class PropertiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +263,7 @@ class ViewDef(_message.Message):
     REFERENCED_OBJECT_FULL_NAMES_FIELD_NUMBER: _ClassVar[int]
     PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     SUBSTRAIT_READ_REL_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     id: str
     schema_binding: bool
     schema: Schema
@@ -264,7 +271,8 @@ class ViewDef(_message.Message):
     referenced_object_full_names: _containers.RepeatedCompositeFieldContainer[FullName]
     properties: _containers.ScalarMap[str, str]
     substrait_read_rel: bytes
-    def __init__(self, id: _Optional[str] = ..., schema_binding: _Optional[bool] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., sql_representations: _Optional[_Iterable[_Union[SQLRepresentation, _Mapping]]] = ..., referenced_object_full_names: _Optional[_Iterable[_Union[FullName, _Mapping]]] = ..., properties: _Optional[_Mapping[str, str]] = ..., substrait_read_rel: _Optional[bytes] = ...) -> None: ...
+    checksum: bytes
+    def __init__(self, id: _Optional[str] = ..., schema_binding: _Optional[bool] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., sql_representations: _Optional[_Iterable[_Union[SQLRepresentation, _Mapping]]] = ..., referenced_object_full_names: _Optional[_Iterable[_Union[FullName, _Mapping]]] = ..., properties: _Optional[_Mapping[str, str]] = ..., substrait_read_rel: _Optional[bytes] = ..., checksum: _Optional[bytes] = ...) -> None: ...
 
 class RawViewDef(_message.Message):
     __slots__ = ("representations",)
