@@ -155,7 +155,7 @@ class _Work:
 
     def open(self, want: int) -> tuple[Ref, list[Ref]]:
         refuse_foreign(self.files, self.base)
-        tree = self.rewriter.ref_of(self.base.node, self.base.path)
+        tree = self.rewriter.ref_of(self.base.node)
         return tree, self.rewriter.frontier(tree, want)
 
     def planned(self, opened: tuple[Ref, list[Ref]]) -> Plan:
@@ -180,7 +180,7 @@ class _Work:
 
     def run(self, spark: Session) -> Report:
         if self.clean():
-            tree = self.rewriter.ref_of(self.base.node, self.base.path)
+            tree = self.rewriter.ref_of(self.base.node)
             return self.report(self.planned((tree, [])), None)
         want = self.config.tasks * 4 if self.config.tasks else subtrees.WANTED
         opened = self.open(want)
@@ -205,7 +205,7 @@ class _Work:
         session = started(spark)
         self.watch.lap("session")
         for ref in frontier:
-            self.rewriter.count_pending(ref.pending, -1)
+            self.rewriter.leave(ref)
         results = subtrees.flush_all(
             session, self.files.store, frontier, self.rewriter.stamp, self.config.tasks, self.progress
         )
@@ -215,7 +215,7 @@ class _Work:
         return results
 
     def adopted(self, flushed: Flushed) -> Ref:
-        return self.rewriter.ref_of(flushed.root) if isinstance(flushed.root, Node) else flushed.root
+        return subtrees.taken_over(self.rewriter, flushed.root, flushed.within)
 
     def join(self, tree: Ref, results: dict[int, Ref]) -> Ref:
         if not results:

@@ -368,7 +368,7 @@ def flushed_for(writer: NodeWriter, base: Root, own: Messages, stamp: int) -> No
     if node.estimated_bytes() + size <= target or not node.buffer.keys:
         return node
     rewriter = Rewriter(writer, stamp)
-    tree = rewriter.flush(rewriter.ref_of(node, base.path), heaviest_children(max(target - size, target // 2)))
+    tree = rewriter.flush(rewriter.ref_of(node), heaviest_children(max(target - size, target // 2)))
     rewriter.open(tree)
     return rewriter.node_of(tree)
 

@@ -2,127 +2,27 @@
 
 Everything that changes a tree is one of three functions over *subtrees* (``subtree``). A child that
 needs nothing stays the file it is, unread. A full flush joins the neighbours of dead pivots without them.
+
+What holds of every subtree that goes in or comes out (``proof`` proves it of every node that is written):
+
+* its keys ascend strictly from left to right, pivots among them;
+* all its leaves have the same depth, which is ``Ref.height``;
+* every node in it but its root has ``min_keys`` to ``max_keys`` keys; the root may have fewer (``few``) or, while
+  it is in memory, more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
-from operator import add
-from typing import Final
 
-import mmh3
-
-from trinitylake_core import spec
-from trinitylake_core.errors import CorruptNode
-from trinitylake_core.node import Messages, Node, merged
-from trinitylake_core.subtree import Dead, NodeSink, Policy, Ref, Work, count_subtrees, hand_down, normal
-from trinitylake_core.tree import Batch, applied
-
-_HASH_MASK: Final = 2**128 - 1
+from trinitylake_core.subtree import Dead, Policy, Ref, Work, normal
+from trinitylake_core.subtree_store import SubtreeStore
+from trinitylake_core.tree import Batch
 
 
-class Rewriter:
-    """Builds, joins and flushes subtrees over one node store.
-
-    With ``prove`` it sums an order-independent hash over the entries that opened nodes and their
-    messages mean (``before``) and over the entries of all nodes written (``after``). After a full
-    flush the two agree, or entries were lost; clean subtrees are in neither.
-    """
-
-    def __init__(self, store: NodeSink, created_at_millis: int, *, prove: bool = False) -> None:
-        self.store = store
-        self.before = 0
-        self.after = 0
-        self.stamp = created_at_millis
-        self._prove = prove
-
-    # -- opening and sealing -------------------------------------------------------------------
-
-    def ref_of(self, node: Node, path: str | None = None) -> Ref:
-        """Return a root node that was read as a subtree in memory."""
-        if node.height is None:
-            node.height = self._measured_height(node)
-        ref = Ref(node.height, path=path, few=True)
-        ref.work = self._work(node, ref)
-        ref.path = None
-        return ref
-
-    def _measured_height(self, node: Node) -> int:
-        height = 0
-        while node.children:
-            node = self.store.read(node.children[0])
-            height += 1
-            if height > spec.VERSION_BITS:
-                raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
-        return height
-
-    def open(self, ref: Ref) -> Work:
-        """Return the root of a subtree in memory, its messages handed to pivots and children. At most one read."""
-        if ref.work is not None:
-            return ref.work
-        if ref.path is None:
-            raise AssertionError("a subtree is a file or a node in memory")
-        node = self.store.take_back(ref.path)
-        ours = node is not None
-        if node is None:
-            node = self.store.read(ref.path)
-        elif self._prove:
-            self.after -= self._entries_hash(node.keys, node.values)
-        if (node.height is not None and node.height != ref.height) or node.is_leaf != (ref.height == 0):
-            raise CorruptNode(
-                f"node file {ref.path!r} has height {node.height} where {ref.height} is expected: "
-                "the pointer to it leads astray or in a circle",
-                path=ref.path,
-                invariant="I8",
-            )
-        ref.work = self._work(node, ref, count=not ours)
-        ref.path = None
-        return ref.work
-
-    def _work(self, node: Node, ref: Ref, *, count: bool = True) -> Work:
-        messages = merged(node.pending, ref.pending)
-        if self._prove and count:
-            self._count_before(node, ref.pending, messages)
-        ref.pending = Messages()
-        if node.is_leaf:
-            return (
-                Work(*applied(node.keys, node.values, messages))
-                if len(messages)
-                else Work([*node.keys], [*node.values])
-            )
-        unknown = [None] * len(node.children)
-        counts = zip(node.children, node.child_keys or unknown, node.child_messages or unknown, strict=True)
-        refs = [Ref(ref.height - 1, path, None, keys, inside) for path, keys, inside in counts]
-        work = Work([*node.keys], [*node.values], refs)
-        hand_down(work, messages)
-        return work
-
-    def seal(self, ref: Ref) -> Ref:
-        """Give a subtree in memory to the store, bottom up, and return it as a file."""
-        if ref.work is not None:
-            node = self.node_of(ref)
-            ref.path = self.store.add(node)
-            ref.keys, ref.messages = node.subtree_keys, node.subtree_messages
-            ref.few = len(node.keys) < self.store.min_keys
-            ref.work = None
-        return ref
-
-    def node_of(self, ref: Ref) -> Node:
-        """Return the node for the root of a subtree in memory; everything below it is sealed."""
-        work = self.open(ref)
-        node = Node(work.keys, work.values, height=ref.height, system={spec.CREATED_AT_MILLIS: str(self.stamp)})
-        for child in work.refs:
-            self.seal(child)
-            node.children.append(child.path or "")
-            node.buffer.extend(child.pending)
-        for key, value in zip(work.keys, work.values, strict=True) if work.refs else ():
-            if isinstance(value, Dead):
-                node.buffer.append(key, None, value.txn)
-        count_subtrees(node, work.refs)
-        if self._prove:
-            self.after += self._entries_hash(node.keys, node.values)
-        return node
+class Rewriter(SubtreeStore):
+    """Builds, joins and flushes subtrees over one node store."""
 
     # -- join ----------------------------------------------------------------------------------
 
@@ -130,6 +30,9 @@ class Rewriter:
         """Return one tree of all in ``left`` < ``key`` < all in ``right``.
 
         The lower tree is attached to the spine of the higher; cost: nodes opened = difference in height.
+
+        REQUIRES: every key of ``left`` is less than ``key``, every key of ``right`` greater; no root is too wide.
+        ENSURES: the tree is as high as the higher one, or higher by one; both arguments are used up.
         """
         left, right = normal(left), normal(right)
         if left.height == right.height:
@@ -162,7 +65,10 @@ class Rewriter:
         return self.fit(Work(keys, values, one.refs + two.refs), left.height)
 
     def join_without_key(self, left: Ref, right: Ref) -> Ref:
-        """Return one tree of all in ``left`` < all in ``right``: the last key of ``left`` becomes the pivot."""
+        """Return one tree of all in ``left`` < all in ``right``: the last key of ``left`` becomes the pivot.
+
+        REQUIRES: every key of ``left`` is less than every key of ``right``; either may be empty.
+        """
         popped = self._split_last(normal(left))
         if popped is None:
             return normal(right)
@@ -170,6 +76,10 @@ class Rewriter:
         return self.join(rest, key, value, right)
 
     def _split_last(self, ref: Ref) -> tuple[Ref, str, str] | None:
+        """Return a tree without its last live key, and that key with its value; ``None`` if there is no live key.
+
+        Dead pivots behind the last live key are dropped: nothing is right of them. One node opened per level.
+        """
         work = self.open(ref)
         if ref.height == 0:
             if not work.keys:
@@ -192,7 +102,10 @@ class Rewriter:
         return not ref.few if ref.work is None else len(ref.work.keys) >= self.store.min_keys
 
     def fit(self, work: Work, height: int) -> Ref:
-        """Return a tree of a node of any width: as it is if it fits, else cut evenly, level by level."""
+        """Return a tree of a node of any width: as it is if it fits, else cut evenly, level by level.
+
+        ENSURES: pieces hold ``min_keys`` at least. There are ⌈(n + 1) / order⌉ of them, so each is more than half full.
+        """
         while len(work.keys) > self.store.max_keys:
             pieces = -(-(len(work.keys) + 1) // self.store.order)
             each, longer = divmod(len(work.keys) - pieces + 1, pieces)
@@ -213,7 +126,10 @@ class Rewriter:
     def flush(self, ref: Ref, choose: Policy, descend: Callable[[Ref], Ref] | None = None) -> Ref:
         """Return the subtree with its messages pushed down as ``choose`` says.
 
-        ``descend`` flushes a chosen child; by default this very function, one node a level in memory.
+        ``descend`` flushes a chosen child; by default this very function, one node per level in memory.
+
+        ENSURES: what is left of the right edge of the result is sealed. Only a policy that never answers ``None``
+        drops all dead pivots.
         """
         work = self.open(ref)
         if ref.height == 0:
@@ -237,7 +153,7 @@ class Rewriter:
     def frontier(self, ref: Ref, want: int) -> list[Ref]:
         """Return the dirty subtrees below a subtree in memory, the heaviest opened until there are ``want``.
 
-        Messages above them hang on them when this returns. One read a subtree opened.
+        Messages above them hang on them when this returns. One read per subtree opened.
         """
         heap: list[tuple[int, int, Ref]] = []
         done: list[Ref] = []
@@ -283,11 +199,17 @@ class Rewriter:
     def build(self, batches: Iterable[Batch], fill: float = 0.9) -> Ref:
         """Return a tree of sorted keys, packed bottom up; nodes hold ``fill`` of what they may.
 
-        REQUIRES: keys strictly ascending over all batches. Memory: one node a level and one batch.
+        REQUIRES: keys strictly ascending over all batches. Memory: one node per level and one batch.
+
+        A node is closed only when more than ``2 * width + 1`` keys wait on its level: ``width`` go into it, one becomes
+        the pivot behind it, and ``width + 1`` or more remain. So whenever the input ends, the last node of a level has
+        ``min_keys`` at least, and nothing that was closed needs to be opened again.
         """
         width = min(self.store.max_keys, max(self.store.min_keys, round(self.store.max_keys * fill)))
         levels = [Work()]
         for keys, values in batches:
+            if self.proof is not None:
+                self.proof.fed(keys, values)
             leaf = levels[0]
             leaf.keys += keys
             leaf.values += values
@@ -306,6 +228,11 @@ class Rewriter:
         return tree
 
     def _climb(self, levels: list[Work], height: int, ref: Ref, key: str, value: str, width: int) -> None:
+        """Append a closed subtree and the pivot behind it to a level; close a node there if it is wide enough.
+
+        REQUIRES: ``ref`` has height ``height - 1``; its keys lie between those of the level and ``key``.
+        ENSURES: every level holds as many keys as subtrees: the pivot behind its last subtree waits for what comes.
+        """
         if height == len(levels):
             levels.append(Work())
         work = levels[height]
@@ -317,30 +244,3 @@ class Rewriter:
             key, value = work.keys[width], work.values[width]
             del work.keys[: width + 1], work.values[: width + 1], work.refs[: width + 1]
             self._climb(levels, height + 1, self.seal(part), key, value, width)
-
-    # -- proof ---------------------------------------------------------------------------------
-
-    def _count_before(self, node: Node, newer: Messages, messages: Messages) -> None:
-        """Add what a node means: its rows that no message touches, and the sets of its own buffer that hold."""
-        self.before += self._entries_hash(node.keys, node.values)
-        shadowed = messages.keys if len(messages) < len(node.keys) else set(messages.keys).intersection(node.keys)
-        for key in shadowed:
-            row = node.position(key)
-            if row is not None:
-                self.before -= mmh3.hash128(key + node.values[row])
-        newest = set(newer.keys)
-        own = zip(node.pending.keys, node.pending.values, strict=True)
-        self.before += sum(mmh3.hash128(k + v) for k, v in own if v is not None and k not in newest)
-
-    def count_pending(self, messages: Messages, sign: int = 1) -> None:
-        """Add (or with ``sign`` −1 hand over to somebody else) what sorted messages set."""
-        rows = zip(messages.keys, messages.values, strict=True)
-        self.before += sign * sum(mmh3.hash128(k + v) for k, v in rows if v is not None)
-
-    def _entries_hash(self, keys: list[str], values: list[str]) -> int:
-        # Not `hash` of a tuple: two rows that swap their values often leave the sum of those as it is.
-        return sum(map(mmh3.hash128, map(add, keys, values)))
-
-    def proved(self) -> bool:
-        """Return whether what was written means what was there before."""
-        return not (self.before - self.after) & _HASH_MASK

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trinitylake_core.node import Messages, Node
+from trinitylake_core.proof import EVERYWHERE, Range
 from trinitylake_core.tree import NodeReader
 
 
@@ -40,6 +41,7 @@ class Ref:
     """A subtree: ``path`` of its root, or ``work`` in memory. Counts are those of the files, without ``pending``.
 
     ``few`` tells that the root of a subtree on disk may hold fewer keys than a node below others must.
+    ``within`` is the range of a subtree on disk, kept by a rewriter that proves.
     """
 
     height: int
@@ -49,6 +51,7 @@ class Ref:
     messages: int | None = None
     pending: Messages = field(default_factory=Messages)
     few: bool = False
+    within: Range = EVERYWHERE
 
     def weight(self) -> int:
         """Return how many messages wait for this subtree and inside it; unknown counts as many."""
@@ -102,7 +105,11 @@ def heaviest_children(target_bytes: int) -> Policy:
 
 
 def hand_down(work: Work, messages: Messages) -> None:
-    """Hang sorted messages on the pivots and the children they belong to."""
+    """Hang sorted messages on the pivots and the children they belong to.
+
+    REQUIRES: nothing is pending for the children; they were made from the node a moment ago.
+    ENSURES: each message is in the value of its pivot, or pending for the one child whose range holds its key.
+    """
     row, count = 0, len(messages)
     while row < count:
         key = messages.keys[row]

@@ -13,6 +13,7 @@ from pipelines.tasks import BINARY, BOOL, INT, LONG, TEXT, Row, collect, map_row
 from trinitylake_core.node import Node
 from trinitylake_core.nodefile import decode, encode
 from trinitylake_core.nodestore import NodeStore, NodeWriter
+from trinitylake_core.proof import Range
 from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.storage import Storage
 from trinitylake_core.subtree import Ref, dirty_children
@@ -23,8 +24,12 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 WANTED: Final = 64
 """Dirty subtrees that keep a small cluster busy; the planner opens no more nodes than it takes to find them."""
 _TASK_CACHE_BYTES: Final = 32 << 20
-_INPUT: Final = pa.schema({"subtree": INT, "path": TEXT, "height": INT, "pending": BINARY})
-HANDED_BACK: Final = pa.schema({"path": TEXT, "inline": BINARY, "height": INT, "keys": LONG, "messages": LONG})
+_INPUT: Final = pa.schema({"subtree": INT, "path": TEXT, "height": INT, "low": TEXT, "high": TEXT, "pending": BINARY})
+HANDED_BACK: Final = pa.schema(
+    {
+        "path": TEXT, "inline": BINARY, "height": INT, "low": TEXT, "high": TEXT, "keys": LONG, "messages": LONG,
+    }
+)  # fmt: skip
 """The columns of :func:`handed_back`."""
 _OUTPUT: Final = pa.schema(
     [
@@ -39,6 +44,7 @@ class Flushed:
     """What a task made of one subtree: a file, or its root node where that is underfull and will be merged."""
 
     root: Ref | Node
+    within: Range
     nodes_read: int
     nodes_written: int
     bytes_read: int
@@ -97,7 +103,8 @@ def flush_all(
 def _input(index: int, ref: Ref, order: int) -> Row:
     """Return the row of a subtree, its messages as a node file: as lists Spark would copy them text by text."""
     pending = bytes(encode(Node(buffer=ref.pending), order))
-    return {"subtree": index, "path": ref.path, "height": ref.height, "pending": pending}
+    low, high = ref.within
+    return {"subtree": index, "path": ref.path, "height": ref.height, "low": low, "high": high, "pending": pending}
 
 
 def _flush(rows: Iterator[Row], storage: Storage, *, order: int, target_bytes: int, stamp: int) -> Iterator[Row]:
@@ -111,8 +118,8 @@ def flush_subtree(store: NodeStore, row: Mapping[str, Any], stamp: int) -> dict[
     writer = NodeWriter(store)
     rewriter = Rewriter(writer, stamp, prove=True)
     pending = decode(row["pending"], "the messages for a task", store.order).buffer
-    ref = Ref(row["height"], path=row["path"], pending=pending)
-    rewriter.count_pending(ref.pending)
+    ref = Ref(row["height"], path=row["path"], pending=pending, within=(row["low"], row["high"]))
+    rewriter.enter(ref)
     root = handed_back(rewriter, writer, rewriter.flush(ref, dirty_children))
     return {
         "subtree": row["subtree"],
@@ -126,7 +133,10 @@ def flush_subtree(store: NodeStore, row: Mapping[str, Any], stamp: int) -> dict[
 
 
 def handed_back(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[str, Any]:
-    """Write a subtree, not yet durably, and return what a driver needs to join it; an underfull root as its bytes."""
+    """Write a subtree, not yet durably, and return what a driver needs to join it; an underfull root as its bytes.
+
+    What is handed over is out of the proof of ``rewriter``; the driver takes it into its own.
+    """
     rewriter.open(tree)
     inline = None
     if tree.work is not None and len(tree.work.keys) < writer.min_keys:
@@ -134,19 +144,30 @@ def handed_back(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[str, 
         inline = bytes(encode(node, writer.order))
         keys, messages = node.subtree_keys, node.subtree_messages
     else:
-        rewriter.seal(tree)
+        rewriter.leave(rewriter.seal(tree))
         keys, messages = tree.keys, tree.messages
     writer.flush()
-    return {"path": tree.path, "inline": inline, "height": tree.height, "keys": keys, "messages": messages}
+    low, high = tree.within
+    where = {"path": tree.path, "inline": inline, "height": tree.height, "low": low, "high": high}
+    return where | {"keys": keys, "messages": messages}
 
 
 def root_of(row: Mapping[str, Any], order: int) -> Ref | Node:
     """Return the subtree that :func:`handed_back` wrote: a file, or its underfull root."""
     if row["inline"] is None:
-        return Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"])
+        within = row["low"], row["high"]
+        return Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"], within=within)
     return decode(row["inline"], "a node returned by a task", order)
+
+
+def taken_over(rewriter: Rewriter, root: Ref | Node, within: Range) -> Ref:
+    """Return what a task handed back as a subtree of a rewriter, and of its proof."""
+    if isinstance(root, Node):
+        return rewriter.ref_of(root, within)
+    rewriter.enter(root)
+    return root
 
 
 def _result(row: Mapping[str, Any], order: int) -> Flushed:
     counts = {name: row[name] for name in ("nodes_read", "nodes_written", "bytes_read", "bytes_written")}
-    return Flushed(root_of(row, order), **counts, proved=row["proved"])
+    return Flushed(root_of(row, order), (row["low"], row["high"]), **counts, proved=row["proved"])

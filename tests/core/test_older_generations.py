@@ -25,6 +25,7 @@ EXTENSIONS = (
     spec.CHILD_KEYS,
     spec.CHILD_MESSAGES,
     spec.OLDEST_VERSION,
+    spec.SELF,
     spec.OPERATION,
     spec.SUMMARY,
     spec.LAKEHOUSE_DEF_COPY,
@@ -60,6 +61,7 @@ def base64_path() -> str:
 
 def aged(columns: Columns, variants: set[str], renamed: dict[str, str]) -> Columns:
     """Return the columns of a node as an older writer would have written them."""
+    set_system_row(columns, spec.SELF, None)
     if "no extensions" in variants:
         for row in EXTENSIONS:
             set_system_row(columns, row, None)

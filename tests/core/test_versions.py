@@ -30,6 +30,7 @@ def long_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lake = new_lake(tmp_path_factory.mktemp("long"), order=8, target=8000, txn_ttl_millis=10**13)
     surgery = Surgery(lake.root, 8)
     surgery.system_row(root_path(0), spec.CREATED_AT_MILLIS, str(FIRST_MILLIS))
+    surgery.strip(root_path(0), spec.SELF)
     columns = surgery.columns(root_path(0))
     for version in range(1, NEWEST + 1):
         surgery.write_columns(root_path(version), columns)

@@ -54,7 +54,7 @@ def compacted(lake: Lakehouse, base: Root | None = None) -> Root:
     root = files.tip if base is None else base
     writer = NodeWriter(files.store)
     rewriter = Rewriter(writer, now_millis(), prove=True)
-    tree = rewriter.flush(rewriter.ref_of(root.node, root.path), dirty_children)
+    tree = rewriter.flush(rewriter.ref_of(root.node), dirty_children)
     rewriter.open(tree)
     node = rewriter.node_of(tree)
     writer.flush()
