@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unknown, silent
 from pipelines.loading import open_load
-from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target
+from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target, prove_complete
 from pipelines.source.lines import text_files
-from pipelines.trees.subtrees import root_of
+from pipelines.trees.subtrees import root_of, taken_over
 from trinitylake_core import Lakehouse
 from trinitylake_core.changes import Loaded, facts
 from trinitylake_core.commit import commit, now_millis, refuse_foreign
@@ -159,6 +159,7 @@ class _Load:
 
     def committed(self, counts: Counts, built: Sequence[Built]) -> Report:
         writer = NodeWriter(self.lake.files.store)
+        prove_complete(counts, self.work.kept, built)
         node = self.joined(writer, built)
         before = objects_of(self.base.node) if self.base.node.subtree_messages == 0 else None
         if before is not None and node.subtree_keys != before + counts.added:
@@ -175,14 +176,14 @@ class _Load:
         return self.report(counts, built, root, writer, change.rebased_over)
 
     def joined(self, writer: NodeWriter, built: Sequence[Built]) -> Node:
-        """Return the root of one tree of all ranges. A few ``get`` a range, along its edges."""
-        rewriter = Rewriter(writer, self.target.stamp)
-        roots = (root_of(each, self.target.order) for each in built)
-        trees = [rewriter.ref_of(root) if isinstance(root, Node) else root for root in roots]
-        tree = reduce(rewriter.join_without_key, trees)
-        rewriter.open(tree)
-        node = rewriter.node_of(tree)
+        """Return the root of one tree of all ranges, proved. A few ``get`` per range, along its edges."""
+        rewriter = Rewriter(writer, self.target.stamp, prove=True)
+        order = self.target.order
+        trees = [taken_over(rewriter, root_of(each, order), (each["low"], each["high"])) for each in built]
+        node = rewriter.node_of(reduce(rewriter.join_without_key, trees))
         writer.flush()
+        if not rewriter.proved():
+            raise Corrupt("the proof of a load failed: nothing was committed, please report this as a bug")
         return node
 
     def report(

@@ -128,10 +128,20 @@ class Witness:
         self._expected: dict[str, tuple[Messages, Range]] = {}
         self.proof = Proof()
 
-    def expect(self, path: str, within: Range, pending: Messages) -> None:
-        """Say that a subtree is to be read, with messages that wait for it."""
-        self.proof.enter(path, within, pending)
-        self._expected[path] = pending, within
+    def begin(self, root: Node, children: Iterable[int] | None = None) -> None:
+        """Expect some children of a root, by default all, each with the messages for it and the pivot behind it."""
+        rows, below = _carried_out(root, dict(zip(root.buffer.keys, root.buffer.values, strict=True)))
+        if root.is_leaf:
+            self.proof.before += entries_hash([*rows], [*rows.values()])
+            return
+        parts, within = _parted(root, below), ranges(root, EVERYWHERE)
+        for index in range(len(root.children)) if children is None else children:
+            path, pending = root.children[index], parts.get(index, Messages())
+            self.proof.enter(path, within[index], pending)
+            self._expected[path] = pending, within[index]
+            pivot = root.keys[index : index + 1]
+            if pivot and pivot[0] in rows:
+                self.proof.before += entries_hash(pivot, [rows[pivot[0]]])
 
     def read(self, path: str) -> Node:
         """Read one node."""
@@ -143,13 +153,12 @@ class Witness:
             yield self._seen(path, node)
 
     def _seen(self, path: str, node: Node) -> Node:
+        if path not in self._expected:
+            raise Corrupt(f"node file {path!r} was read where nothing points to it; {_BUG}", path=path)
         pending, within = self._expected.pop(path)
-        below = self.proof.read(node, path, within, pending)
-        parts: dict[int, list[tuple[str, str | None, str]]] = {}
-        for key in sorted(below):
-            parts.setdefault(bisect_right(node.keys, key), []).append((key, below[key], ""))
+        parts = _parted(node, self.proof.read(node, path, within, pending))
         for index, each in enumerate(ranges(node, within) if node.children else ()):
-            self._expected[node.children[index]] = Messages.of(parts.get(index, [])), each
+            self._expected[node.children[index]] = parts.get(index, Messages()), each
         return node
 
     def watched(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -162,7 +171,7 @@ class Witness:
             self.proof.after += entries_hash(keys, values)
             yield keys, values
         if not self.proof.holds():
-            raise Corrupt("a scan lost or changed entries; please report this as a bug")
+            raise Corrupt(f"a scan lost or changed entries; {_BUG}")
 
 
 def _carried_out(node: Node, newest: Mapping[str, str | None]) -> tuple[dict[str, str], dict[str, str | None]]:
@@ -177,6 +186,14 @@ def _carried_out(node: Node, newest: Mapping[str, str | None]) -> tuple[dict[str
         else:
             rows[key] = value
     return rows, below
+
+
+def _parted(node: Node, messages: Mapping[str, str | None]) -> dict[int, Messages]:
+    """Return messages by the child whose range holds them."""
+    parts: dict[int, Messages] = {}
+    for key in sorted(messages):
+        parts.setdefault(bisect_right(node.keys, key), Messages()).append(key, messages[key], "")
+    return parts
 
 
 def _rows(node: Node) -> int:

@@ -199,7 +199,8 @@ class Rewriter(SubtreeStore):
     def build(self, batches: Iterable[Batch], fill: float = 0.9) -> Ref:
         """Return a tree of sorted keys, packed bottom up; nodes hold ``fill`` of what they may.
 
-        REQUIRES: keys strictly ascending over all batches. Memory: one node per level and one batch.
+        REQUIRES: keys strictly ascending over all batches; who proves tells the proof what it feeds in, where it comes
+        from. Memory: one node per level and one batch.
 
         A node is closed only when more than ``2 * width + 1`` keys wait on its level: ``width`` go into it, one becomes
         the pivot behind it, and ``width + 1`` or more remain. So whenever the input ends, the last node of a level has
@@ -208,8 +209,6 @@ class Rewriter(SubtreeStore):
         width = min(self.store.max_keys, max(self.store.min_keys, round(self.store.max_keys * fill)))
         levels = [Work()]
         for keys, values in batches:
-            if self.proof is not None:
-                self.proof.fed(keys, values)
             leaf = levels[0]
             leaf.keys += keys
             leaf.values += values

@@ -13,18 +13,21 @@ from pipelines.loading.model import (
     Counts,
     New,
     Row,
+    Tally,
     Target,
     objects_in,
     packed,
     refuse_homeless,
     refuse_there,
     refuse_twice,
+    tally_of,
 )
 from pipelines.source.lines import Place, blocks
 from trinitylake_core.node import Node
 from trinitylake_core.nodestore import NodeStore
+from trinitylake_core.proof import Witness
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree import scan
+from trinitylake_core.tree import Batch, scan
 
 
 class LocalLoad:
@@ -36,6 +39,8 @@ class LocalLoad:
         self._base = base
         self._progress = progress
         self._new: dict[str, New] = {}
+        self.kept = Tally()
+        """What the new tree must keep of the old one, once they were compared."""
 
     def read(self, files: Sequence[tuple[str, int]]) -> int:
         """Read all objects in files, given by name and size; return how many there are."""
@@ -48,13 +53,16 @@ class LocalLoad:
         return len(self._new)
 
     def compare(self, existing: str) -> Counts:
-        """Compare with what is there, and decide what to load. One ``get`` a node."""
+        """Compare with what is there, proved, and decide what to load. One ``get`` per node."""
         homes = {each.home for each in self._new.values() if each.home is not None} - self._new.keys()
         there: list[tuple[str, Place]] = []
-        for key, _ in self._old():
-            homes.discard(key)
-            if key in self._new:
-                there.append((key, self._new[key].place))
+        old = replaced = Tally()
+        for keys, values in self._proved():
+            old += tally_of(keys, values)
+            homes.difference_update(keys)
+            known = [(key, path) for key, path in zip(keys, values, strict=True) if key in self._new]
+            there += [(key, self._new[key].place) for key, _ in known]
+            replaced += tally_of(*zip(*known, strict=True)) if known else Tally()
         if homes:
             refuse_homeless(self._target.codec, sorted(homes))
         if there and existing == REFUSE:
@@ -62,7 +70,9 @@ class LocalLoad:
         if existing == SKIP:
             for key, _ in there:
                 del self._new[key]
+            self.kept = old
             return Counts(len(self._new), 0, len(there))
+        self.kept = old - replaced
         return Counts(len(self._new) - len(there), len(there), 0)
 
     def build(self) -> Sequence[Built]:
@@ -77,6 +87,12 @@ class LocalLoad:
         store = NodeStore(self._target.storage, self._target.order, self._target.target_bytes)
         for keys, values in scan(store, self._base):
             yield from zip(keys, values, strict=True)
+
+    def _proved(self) -> Iterator[Batch]:
+        """Yield what the base holds, and prove that its nodes mean it."""
+        witness = Witness(NodeStore(self._target.storage, self._target.order, self._target.target_bytes))
+        witness.begin(self._base)
+        return witness.watched(scan(witness, self._base))
 
     def release(self) -> None:
         """Forget what was read."""

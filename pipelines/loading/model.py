@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, Protocol
 
+import mmh3
+
 from pipelines.source.entries import entry_of
 from pipelines.source.lines import Block, Place, in_words, lines
 from pipelines.trees.subtrees import handed_back
@@ -24,6 +26,7 @@ from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, Object
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
 from trinitylake_core.locations import definition_path
 from trinitylake_core.nodestore import NodeStore, NodeWriter
+from trinitylake_core.proof import Proof
 from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import Batch
@@ -40,6 +43,7 @@ _MAKERS: Final[Mapping[str, Callable[..., NamespaceDef | TableDef | ViewDef]]] =
     VIEW: view_def,
 }
 _TOGETHER: Final = 512
+_BUG: Final = "nothing was committed, please report this as a bug"
 SHOWN: Final = 5
 _CACHE_BYTES: Final = 1 << 20
 """Little: what is packed is not read again."""
@@ -82,6 +86,34 @@ class Counts:
     skipped: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a set of entries adds up to, whatever their order: how many they are, and the sum of their hashes.
+
+    What a load must keep is one when the old tree is read, less what is replaced, and one when the new one is built.
+    """
+
+    count: int = 0
+    hash: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.count + other.count, self.hash + other.hash)
+
+    def __sub__(self, other: Tally) -> Tally:
+        return Tally(self.count - other.count, self.hash - other.hash)
+
+
+def hash_of(key: str, path: str) -> int:
+    """Return what one entry adds to a tally: 63 bits, so that Spark can sum them."""
+    return int(mmh3.hash64(key + path, signed=False)[0]) >> 1
+
+
+def tally_of(keys: Iterable[str], paths: Iterable[str]) -> Tally:
+    """Return the tally of some entries."""
+    hashes = list(map(hash_of, keys, paths))
+    return Tally(len(hashes), sum(hashes))
+
+
 def objects_in(source: Storage, block: Block, codec: KeyCodec) -> Iterator[New]:
     """Yield the objects in the lines that begin in a block.
 
@@ -110,30 +142,47 @@ def _object(line: bytes, place: Place, codec: KeyCodec) -> New:
     return New(codec.encode(name), codec.namespace(namespace) if rest else None, data, place)
 
 
-def written(target: Target, rows: Iterable[Row]) -> Iterator[Batch]:
-    """Write the definitions of sorted rows and yield their keys and paths. One ``put`` a definition.
+class Writing:
+    """Writes the definitions of sorted rows, and counts what goes into the new tree: what is new, and what is kept."""
 
-    Raises:
-        Corrupt: the rows are not sorted.
-    """
-    last, remaining = "", iter(rows)
-    while some := list(islice(remaining, _TOGETHER)):
-        keys, values, files = [], [], []
-        for key, path, data in some:
-            if key <= last:
-                raise Corrupt("a load lost the order of its keys: nothing was committed; please report this as a bug")
-            last = key
-            if data is not None:
-                path = definition_path(*target.codec.split(key))  # noqa: PLW2901 - the row has none yet
-                files.append((path, data))
-            keys.append(key)
-            values.append(path or "")
-        target.storage.write_many(files)
-        yield keys, values
+    def __init__(self, target: Target, proof: Proof) -> None:
+        self._target = target
+        self._proof = proof
+        self.new = 0
+        self.kept = Tally()
+
+    def batches(self, rows: Iterable[Row]) -> Iterator[Batch]:
+        """Yield keys and paths of sorted rows, their definitions written. One ``put`` per new definition.
+
+        Raises:
+            Corrupt: the rows are not sorted.
+        """
+        last, remaining = "", iter(rows)
+        while some := list(islice(remaining, _TOGETHER)):
+            keys, values, files = [], [], []
+            for key, path, data in some:
+                if key <= last:
+                    raise Corrupt(f"a load lost the order of its keys: {_BUG}")
+                last = key
+                if data is not None:
+                    path = definition_path(*self._target.codec.split(key))  # noqa: PLW2901 - the row has none yet
+                    files.append((key, path, data))
+                keys.append(key)
+                values.append(path or "")
+            self._target.storage.write_many([(path, data) for _, path, data in files])
+            self.new += len(files)
+            fresh = tally_of((key for key, _, _ in files), (path for _, path, _ in files))
+            self.kept += tally_of(keys, values) - fresh
+            self._proof.fed(keys, values)
+            yield keys, values
 
 
 def packed(target: Target, rows: Iterable[Row]) -> dict[str, Any] | None:
-    """Write sorted rows as a tree, not yet durably; return its root and what was written, or ``None`` without rows."""
+    """Write sorted rows as a tree, not yet durably; return its root and what was written, or ``None`` without rows.
+
+    Raises:
+        Corrupt: the tree does not hold what was put into it.
+    """
     remaining = iter(rows)
     first = next(remaining, None)
     if first is None:
@@ -141,11 +190,31 @@ def packed(target: Target, rows: Iterable[Row]) -> dict[str, Any] | None:
     store = NodeStore(target.storage, target.order, target.target_bytes, _CACHE_BYTES)
     writer = NodeWriter(store)
     before = target.storage.counts.snapshot()
-    rewriter = Rewriter(writer, target.stamp)
-    tree = rewriter.build(written(target, chain((first,), remaining)))
+    rewriter = Rewriter(writer, target.stamp, prove=True)
+    writing = Writing(target, rewriter.proof or Proof())
+    tree = rewriter.build(writing.batches(chain((first,), remaining)))
     built = {"first": first.key, **handed_back(rewriter, writer, tree)}
+    if not rewriter.proved():
+        raise Corrupt(f"the proof of a load failed: {_BUG}")
     moved = target.storage.counts - before
-    return built | {"nodes_written": len(writer.written), "bytes_written": moved.bytes_written}
+    counted = {"new": writing.new, "kept": writing.kept.count, "kept_hash": str(writing.kept.hash)}
+    return built | counted | {"nodes_written": len(writer.written), "bytes_written": moved.bytes_written}
+
+
+def prove_complete(counts: Counts, kept: Tally, built: Sequence[Built]) -> None:
+    """Prove that what was built is what was to be loaded and what was to be kept, no more and no less.
+
+    Raises:
+        Corrupt: it is not; nothing was committed.
+    """
+    new = sum(each["new"] for each in built)
+    found = Tally(sum(each["kept"] for each in built), sum(int(each["kept_hash"]) for each in built))
+    if new != counts.added + counts.replaced or found != kept:
+        wanted = counts.added + counts.replaced
+        raise Corrupt(
+            f"a load lost objects: {new} of {wanted} new ones and {found.count} of {kept.count} old ones are in the "
+            f"new tree, or they are not the same; {_BUG}"
+        )
 
 
 # -- what is refused -------------------------------------------------------------------------------------

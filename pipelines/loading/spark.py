@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -19,7 +18,9 @@ from pipelines.loading.model import (
     Counts,
     New,
     Row,
+    Tally,
     Target,
+    hash_of,
     objects_in,
     packed,
     refuse_homeless,
@@ -29,12 +30,14 @@ from pipelines.loading.model import (
 from pipelines.source.lines import BLOCK_BYTES, Block, Place, blocks
 from pipelines.tasks import (
     BINARY,
+    INT,
     LONG,
     TEXT,
     Batches,
     by_weight,
     checkpointed,
     collect,
+    collect_one,
     count,
     map_batches,
     rows_of,
@@ -42,10 +45,12 @@ from pipelines.tasks import (
     spread,
 )
 from pipelines.trees.subtrees import HANDED_BACK
-from trinitylake_core.keys import EVERYTHING, KeyCodec, KeyRange
+from trinitylake_core.keys import KeyCodec
+from trinitylake_core.node import Node
 from trinitylake_core.nodestore import NodeStore
+from trinitylake_core.proof import Witness
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree import scan
+from trinitylake_core.tree import Batch, applied, child_height, scan
 from trinitylake_core.versions import Root, Versions
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -56,9 +61,14 @@ _KEYS_PER_TASK: Final = 100_000
 _KEYS_PER_TASK_MIN: Final = 5_000
 _BLOCK: Final = pa.schema({"file": TEXT, "begin": LONG, "end": LONG, "size": LONG})
 _NEW: Final = pa.schema({"key": TEXT, "home": TEXT, "data": BINARY, "file": TEXT, "offset": LONG})
-_RANGE: Final = pa.schema({"lo": TEXT, "hi": TEXT})
-_OLD: Final = pa.schema({"key": TEXT, "path": TEXT})
-_BUILT: Final = pa.schema([("first", TEXT), *HANDED_BACK, ("nodes_written", LONG), ("bytes_written", LONG)])
+_PART: Final = pa.schema({"child": INT})
+_OLD: Final = pa.schema({"key": TEXT, "path": TEXT, "hash": LONG})
+_BUILT: Final = pa.schema(
+    [
+        ("first", TEXT), *HANDED_BACK, ("new", LONG), ("kept", LONG), ("kept_hash", TEXT), ("nodes_written", LONG),
+        ("bytes_written", LONG),
+    ]
+)  # fmt: skip
 
 
 class SparkLoad:
@@ -74,6 +84,8 @@ class SparkLoad:
         self._new: DataFrame | None = None
         self._old: DataFrame | None = None
         self._count = 0
+        self.kept = Tally()
+        """What the new tree must keep of the old one, once they were compared."""
 
     def read(self, files: Sequence[tuple[str, int]]) -> int:
         """Read all objects in files, given by name and size; return how many there are."""
@@ -97,19 +109,22 @@ class SparkLoad:
             refuse_twice(self._source, self._target.codec, rows[0]["key"], [_place(row) for row in rows])
 
     def compare(self, existing: str) -> Counts:
-        """Compare with what is there, and decide what to load. One ``get`` a node."""
+        """Compare with what is there, proved, and decide what to load. One ``get`` per node."""
         self._progress("compare", 0, None)
         new = self._loaded()
         self._old = old = checkpointed(self._existing())
         self._refuse_homeless(new, old)
-        there = new.join(old.select("key"), "key", "left_semi")
-        known = count(there)
+        there = _tally(old.join(new.select("key"), "key", "left_semi"))
+        known = there.count
         if known and existing == REFUSE:
-            rows = collect(there.select("key", "file", "offset").orderBy("key").limit(SHOWN))
+            found = new.join(old.select("key"), "key", "left_semi").select("key", "file", "offset")
+            rows = collect(found.orderBy("key").limit(SHOWN))
             refuse_there(self._source, self._target.codec, [(row["key"], _place(row)) for row in rows], known)
+        self.kept = _tally(old)
         if existing == SKIP:
             self._new = new.join(old.select("key"), "key", "left_anti")
             return Counts(self._count - known, 0, known)
+        self.kept -= there
         self._old = old.join(new.select("key"), "key", "left_anti")
         return Counts(self._count - known, known, 0)
 
@@ -120,12 +135,11 @@ class SparkLoad:
             refuse_homeless(self._target.codec, [row["key"] for row in rows])
 
     def _existing(self) -> DataFrame:
-        """Return what the base holds: key and path, read in ranges between the pivots of its root."""
-        cuts = ["", *self._base.node.keys, EVERYTHING.hi] if self._base.node.children else ["", EVERYTHING.hi]
-        rows = [{"lo": lo, "hi": hi} for lo, hi in pairwise(cuts)]
+        """Return what the base holds: key, path and hash, read child by child of its root."""
+        rows = [{"child": index} for index in range(len(self._base.node.children) or 1)]
         target = self._target
         work = partial(_existing, version=self._base.version, order=target.order, target_bytes=target.target_bytes)
-        return map_batches(spread(self._spark, rows, _RANGE, self._tasks), work, _OLD, target.storage)
+        return map_batches(spread(self._spark, rows, _PART, self._tasks), work, _OLD, target.storage)
 
     def _loaded(self) -> DataFrame:
         if self._new is None:
@@ -141,7 +155,7 @@ class SparkLoad:
         self._progress("build", 0, None)
         nothing = (f.lit(None).cast("string").alias("path"), f.lit(None).cast("binary").alias("data"))
         rows = self._loaded().select("key", nothing[0], "data").unionByName(self._old.select("key", "path", nothing[1]))
-        keys = self._count + count(self._old)
+        keys = self._count + self.kept.count
         tasks = max(keys // _KEYS_PER_TASK, min(self._tasks, keys // _KEYS_PER_TASK_MIN), 1)
         ranges = rows.repartitionByRange(tasks, "key").sortWithinPartitions("key")
         to = self._target
@@ -152,6 +166,15 @@ class SparkLoad:
     def release(self) -> None:
         """Let go of what waits on disk."""
         self._new = self._old = None
+
+
+def _tally(frame: DataFrame) -> Tally:
+    """Return the tally of entries with their hashes."""
+    from pyspark.sql import functions as f
+
+    total = f.sum(f.col("hash").cast("decimal(38,0)"))
+    row = collect_one(frame.agg(f.count("*").alias("count"), f.coalesce(total, f.lit(0)).cast("string").alias("hash")))
+    return Tally(row["count"], int(row["hash"]))
 
 
 def _place(row: Any) -> Place:
@@ -177,9 +200,28 @@ def _bytes_of(each: New) -> int:
 def _existing(batches: Batches, storage: Storage, *, version: int, order: int, target_bytes: int) -> Batches:
     root, store = Versions(storage).root(version).node, NodeStore(storage, order, target_bytes)
     for row in rows_of(batches):
-        for keys, values in scan(store, root, KeyRange(row["lo"], row["hi"])):
-            inside = sum(key < row["hi"] for key in keys)  # the pivot above belongs to the next range
-            yield pa.RecordBatch.from_arrays([pa.array(keys[:inside]), pa.array(values[:inside])], schema=_OLD)
+        for keys, values in _part(store, root, row["child"]):
+            hashes = list(map(hash_of, keys, values))
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(keys, TEXT), pa.array(values, TEXT), pa.array(hashes, LONG)], schema=_OLD
+            )
+
+
+def _part(store: NodeStore, root: Node, index: int) -> Iterator[Batch]:
+    """Yield what a child of a root, and the pivot behind it, mean, and prove it. A leaf is a part of its own."""
+    witness = Witness(store)
+    witness.begin(root, [index])
+    return witness.watched(scan(witness, root) if root.is_leaf else _child_and_pivot(witness, root, index))
+
+
+def _child_and_pivot(witness: Witness, root: Node, index: int) -> Iterator[Batch]:
+    path = root.children[index]
+    child = witness.read(path)
+    child_height(root, path, child)
+    yield from scan(witness, child, newer=root.pending.between(*root.bounds(index)))
+    pivot = slice(index, index + 1)
+    for key in root.keys[pivot]:
+        yield applied(root.keys[pivot], root.values[pivot], root.pending.on(key))
 
 
 def _build(

@@ -209,7 +209,7 @@ def test_a_compaction_whose_files_may_be_gone_starts_over(lake: Lakehouse, when:
 def compaction_of(lake: Lakehouse, base: Root) -> Any:
     writer = NodeWriter(lake.files.store)
     rewriter = Rewriter(writer, base.created_at_millis, prove=True)
-    tree = rewriter.flush(rewriter.ref_of(base.node, base.path), dirty_children)
+    tree = rewriter.flush(rewriter.ref_of(base.node), dirty_children)
     rewriter.open(tree)
     node = rewriter.node_of(tree)
     writer.flush()

@@ -123,6 +123,7 @@ def test_a_stalled_reader_is_not_led_by_a_hint_into_a_half_deleted_prefix(tmp_pa
     lake = new_lake(tmp_path, txn_ttl_millis=1)
     surgery = Surgery(lake.root, 4)
     surgery.system_row(root_path(0), spec.CREATED_AT_MILLIS, "1000")
+    surgery.strip(root_path(0), spec.SELF)
     columns = surgery.columns(root_path(0))
     for version in range(1, 20):
         surgery.write_columns(root_path(version), columns)

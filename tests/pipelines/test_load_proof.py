@@ -1,0 +1,174 @@
+"""What a load proves: all that was to be loaded and all that was to be kept is written, whatever messages wait."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import load
+from pipelines.loading import local, model
+from pipelines.loading.model import Row, Writing
+from pipelines.loading.spark import _part
+from tests.support.lakes import content, filled, new_lake
+from trinitylake_core import Lakehouse, tree
+from trinitylake_core.errors import Corrupt
+from trinitylake_core.node import Messages
+from trinitylake_core.proof import Witness
+from trinitylake_core.rewrite import Rewriter
+
+Batches = Iterator[tree.Batch]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """A tree of several levels with messages that wait in it: sets, replacements and deletes."""
+    lake = filled(new_lake(tmp_path), tables=90, changes=30)
+    with lake.transaction() as txn:
+        for number in range(0, 60, 6):
+            txn.drop_table(f"ns{number % 3}", f"t{number:03}")
+            txn.alter_table(f"ns{(number + 1) % 3}", f"t{number + 1:03}", properties={"a": "b"})
+    assert lake.refresh().stats().messages
+    return lake
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """Twenty objects that are there, and twenty that are not."""
+    lines = [{"create_table": {"namespace": "ns1", "name": f"t{number:03}"}} for number in range(1, 60, 3)]
+    lines += [{"create_table": {"namespace": "ns2", "name": f"new{number:02}"}} for number in range(20)]
+    path = tmp_path / "source.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path.as_uri()
+
+
+def _every_tenth_lost(rows: Iterator[Any]) -> Iterator[Any]:
+    return (row for number, row in enumerate(rows, 1) if number % 10)
+
+
+def _lost_while_read(patch: pytest.MonkeyPatch) -> None:
+    honest = local.LocalLoad._old
+    patch.setattr(local.LocalLoad, "_old", lambda self: _every_tenth_lost(honest(self)))
+
+
+def _lost_by_the_scan(patch: pytest.MonkeyPatch) -> None:
+    """Both times that the old tree is read."""
+    honest = tree._scan
+
+    def scan(*args: Any) -> Batches:
+        for number, (keys, values) in enumerate(honest(*args), 1):
+            if number % 10:
+                yield keys, values
+
+    patch.setattr(tree, "_scan", scan)
+
+
+def _messages_lost(patch: pytest.MonkeyPatch) -> None:
+    honest = Messages.between
+    patch.setattr(Messages, "between", lambda self, lo, hi: honest(self, lo, hi).slice(1))
+
+
+def _lost_before_written(patch: pytest.MonkeyPatch) -> None:
+    honest = Writing.batches
+    patch.setattr(Writing, "batches", lambda self, rows: honest(self, _every_tenth_lost(rows)))
+
+
+def _lost_while_built(patch: pytest.MonkeyPatch) -> None:
+    honest = Rewriter.build
+
+    def thinned(batches: Batches) -> Batches:
+        for keys, values in batches:
+            rows = list(_every_tenth_lost(iter(zip(keys, values, strict=True))))
+            yield [key for key, _ in rows], [value for _, value in rows]
+
+    patch.setattr(Rewriter, "build", lambda self, batches, *args: honest(self, thinned(batches), *args))
+
+
+def _new_ones_lost(patch: pytest.MonkeyPatch) -> None:
+    honest = model.packed
+
+    def packed(target: Any, rows: Iterator[Row]) -> Any:
+        numbers = count()
+        return honest(target, (row for row in rows if row.data is None or next(numbers) % 10))
+
+    patch.setattr(local, "packed", packed)
+
+
+def _paths_exchanged(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost then, but two objects have each other's definition."""
+    honest = local.LocalLoad._old
+
+    def exchanged(self: Any) -> Iterator[tuple[str, str]]:
+        rows = list(honest(self))
+        rows[-1], rows[-4] = (rows[-1][0], rows[-4][1]), (rows[-4][0], rows[-1][1])
+        return iter(rows)
+
+    patch.setattr(local.LocalLoad, "_old", exchanged)
+
+
+def _a_range_left_out(patch: pytest.MonkeyPatch) -> None:
+    """When the trees of several ranges are joined, as after a build on Spark."""
+
+    def two_halves(self: Any) -> Any:
+        rows = [Row(key, path, None) for key, path in self._old() if key not in self._new]
+        rows = sorted(rows + [Row(key, None, each.data) for key, each in self._new.items()])
+        halves = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+        return [model.packed(self._target, iter(half)) for half in halves]
+
+    patch.setattr(local.LocalLoad, "build", two_halves)
+    patch.setattr(Rewriter, "join_without_key", lambda _, __, right: right)
+
+
+SABOTAGE = [
+    _lost_while_read, _lost_by_the_scan, _messages_lost, _lost_before_written, _lost_while_built, _new_ones_lost,
+    _paths_exchanged, _a_range_left_out,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("existing", ["replace", "skip"])
+@pytest.mark.parametrize("sabotage", SABOTAGE, ids=lambda each: each.__name__.strip("_"))
+def test_a_load_that_loses_rows_is_not_committed(
+    lake: Lakehouse, source: str, sabotage: Callable[[pytest.MonkeyPatch], None], existing: str
+) -> None:
+    """Wherever they get lost, although messages wait and the root cannot tell how many objects there are."""
+    version = lake.version
+    with pytest.MonkeyPatch.context() as patch:
+        sabotage(patch)
+        with pytest.raises(Corrupt, match="report this as a bug"):
+            load.run(None, lake, source, load.Config(engine="local", existing=existing))
+    assert version == lake.refresh().version
+
+
+@pytest.mark.parametrize("existing", ["replace", "skip"])
+def test_a_load_onto_waiting_messages_is_proved(lake: Lakehouse, source: str, existing: str) -> None:
+    """Without sabotage it is committed, and everything is there."""
+    before = content(lake)
+    report = load.run(None, lake, source, load.Config(engine="local", existing=existing))
+    after = content(lake.refresh())
+    changed = {key for key, path in before.items() if after.get(key) != path}
+    assert before.keys() <= after.keys()
+    assert (report.added, report.replaced) == (len(after) - len(before), len(changed))
+    assert [] == list(lake.check(definitions=True))
+
+
+def test_a_part_of_a_tree_is_witnessed_child_by_child(lake: Lakehouse) -> None:
+    """As tasks on Spark read it: all parts together are the whole."""
+    root = lake.root_node.node
+    parts = [_part(lake.store, root, index) for index in range(len(root.children))]
+    rows = [row for part in parts for keys, values in part for row in zip(keys, values, strict=True)]
+    assert content(lake) == dict(rows)
+    assert sorted(rows) == rows
+
+
+def test_a_witness_finds_a_scan_that_reads_what_it_must_not(lake: Lakehouse) -> None:
+    """A node twice, or one that nothing points to."""
+    root = lake.root_node.node
+    witness = Witness(lake.store)
+    witness.begin(root)
+    witness.read(root.children[0])
+    with pytest.raises(Corrupt, match="nothing points to it"):
+        witness.read(root.children[0])
