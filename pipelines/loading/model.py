@@ -256,6 +256,9 @@ Built = Mapping[str, Any]
 class Load(Protocol):
     """The state of one load, wherever it is kept."""
 
+    kept: Tally
+    """What the new tree must hold of the old one; known once they were compared."""
+
     def read(self, files: Sequence[tuple[str, int]]) -> int:
         """Read all objects in files, given by name and size; return how many there are. Raises ``InvalidInput``."""
 
