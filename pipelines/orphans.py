@@ -3,7 +3,11 @@
 1. **list** everything below the root, before anything is marked;
 2. **mark** what the kept versions, snapshots and live saved transactions reach, each shared node read once;
 3. **minus**: what was listed, is old enough, has a name of the format, and is not marked, is an orphan;
-4. **act**: mark what was committed since, take that off too, then delete, each failure counted.
+4. **act**: commit a fence, a root that makes files of that age void for whoever commits later; mark what came
+   in between, saved transactions listed anew, and take that off too; then delete, each failure counted.
+
+So a commit after the fence knows of it, one before it is marked, and there is nothing in between: safety does not
+rest on ages, which only spare jobs under way from starting over. Without orphans nothing is committed.
 
 Doubt aborts: a root or node that cannot be read stops everything before anything is deleted.
 """
@@ -14,24 +18,29 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from pipelines.durations import DAY, millis, shown
 from pipelines.files import plans
 from pipelines.files.deletion import Deleted
-from pipelines.files.listing import Listed
-from pipelines.files.retained import Kept, Saved, kept, live_transactions, paths_of, refuse_guarded, slack
+from pipelines.files.listing import Listed, inventory_millis
+from pipelines.files.retained import Kept, Saved, kept, kept_at, live_transactions, paths_of, refuse_guarded, slack
 from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for_all, proceed, refuse_unknown, silent
-from pipelines.sweep import open_sweep
+from pipelines.sweep import Sweep, open_sweep
 from pipelines.sweep.model import Report, Totals
 from trinitylake_core import Lakehouse
-from trinitylake_core.commit import now_millis, refuse_foreign
+from trinitylake_core.changes import Fence, facts
+from trinitylake_core.commit import commit, now_millis, refuse_foreign, storage_time
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated
+from trinitylake_core.versions import Root
 
+_LOG: Final = logging.getLogger(__name__)
 _LEDGER: Final = logging.getLogger("pipelines.ledger")
 SAFETY_AGE_SECONDS: Final = 3 * DAY
 SAFE_FROM_SECONDS: Final = DAY
 _RESTARTS: Final = 5
+"""How often what is kept may change under the marking before a cleaning gives up."""
 _TEMPORARY_AGE_SECONDS: Final = 3600.0
 
 __all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "plan", "run"]
@@ -44,15 +53,16 @@ class Config:
     Attributes:
         engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark for large lakehouses.
         older_than_seconds: the safety age; only files older than that, strictly, are removed.
-        allow_recent: allow a safety age below 24 hours. Files of commits that are under way may be that young.
+        allow_recent: allow a safety age below 24 hours. That is safe, but jobs under way may have to start over.
         dry_run: plan, print, delete nothing.
-        inventory: URI of a listing (Parquet or CSV) to use instead of listing. Nothing younger than
-            ``txn_ttl_millis`` is removed then: it may belong to a saved transaction that is not listed.
+        inventory: URI of a listing (Parquet or CSV) to use instead of listing. Nothing is removed then that was not
+            ``txn_ttl_millis`` old when the inventory was made: it may belong to a saved transaction that is not listed.
         plan_to: URI to write the plan to; deletes nothing.
         plan: URI of a plan to carry out, if it still holds.
         plan_options: storage options for these three; by default those of the lakehouse.
-        now_millis: the time, for tests.
-        before_commit: called right before anything is deleted; raising there deletes nothing.
+        now_millis: the time instead of the storage's, for tests.
+        before_commit: called right before the fence is committed and before anything is deleted; raising there deletes
+            nothing.
     """
 
     engine: str = "spark"
@@ -72,8 +82,8 @@ class Config:
             raise InvalidInput("the safety age must not be negative")
         if self.older_than_seconds < SAFE_FROM_SECONDS and not self.allow_recent:
             raise InvalidInput(
-                f"a safety age of {shown(self.older_than_seconds)} may remove files of commits that are under way; "
-                "24h or more, or --allow-recent if nobody writes"
+                f"with a safety age of {shown(self.older_than_seconds)} jobs under way may have to start over; "
+                "24h or more, or --allow-recent if that does not matter"
             )
         if self.plan is not None and (self.plan_to is not None or self.inventory is not None or self.dry_run):
             raise InvalidInput("a plan is carried out as it is: no --dry-run, --plan-to or --inventory with --plan")
@@ -82,7 +92,8 @@ class Config:
 def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
     """Remove what nothing reaches, or say what that would be.
 
-    Costs a listing, one ``get`` a node of all kept versions together, and one ``delete`` for a thousand orphans.
+    Costs a listing, one ``get`` a node of all kept versions together, and one ``put`` and ``head`` for the storage's
+    time. With orphans another listing, a commit, and one ``delete`` for a thousand of them.
 
     Raises:
         Refused: the lakehouse forbids deleting (``maintenance.delete.enabled``).
@@ -93,7 +104,7 @@ def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress:
     config = config or Config()
     work = _Clean(spark, lake, config, progress or silent)
     try:
-        report = work.carry_out() if config.plan is not None else work.run()
+        report = work.run()
     finally:
         work.sweep.release()
     if report.attempted:
@@ -106,14 +117,20 @@ def plan(spark: Session, lake: Lakehouse, config: Config | None = None, progress
     return run(spark, lake, replace(config or Config(), dry_run=True), progress)
 
 
+class _Vanished(Exception):
+    """Something that was kept when the fence was committed is kept no longer."""
+
+
 class _Clean:
     """One cleaning."""
+
+    saved: Saved
+    marked: Kept | None = None
 
     def __init__(self, spark: Session, lake: Lakehouse, config: Config, progress: Progress) -> None:
         self.files = lake.files
         self.config = config
         self.still_wanted = config.before_commit or proceed
-        self.now = now_millis() if config.now_millis is None else config.now_millis
         newest = self.files.newest()
         self.files.saw(newest)
         refuse_foreign(self.files, newest)
@@ -124,10 +141,14 @@ class _Clean:
         self.engine = engine_for_all(config.engine, newest)
         self.meter = Meter(lake.storage)
         order = self.definition.order
-        self.sweep = open_sweep(self.engine, spark, self.files.storage, order, progress)
+        self.new_sweep = partial(open_sweep, self.engine, spark, self.files.storage, order, progress)
+        self.sweep: Sweep = self.new_sweep()
         self.options = config.plan_options if config.plan_options is not None else dict(self.files.storage.spec()[1])
         self.report = Report(lake.root, newest.version, 0, self.engine, not self.deletes, self.safety_age())
+        self.plan = self.read_plan(config.plan) if config.plan is not None else None
         self.watch = Stopwatch(self.report.seconds)
+
+    # -- ages ----------------------------------------------------------------------------------------
 
     def safety_age(self) -> float:
         """Return how old an orphan must be, in seconds.
@@ -136,71 +157,164 @@ class _Clean:
         """
         if self.config.inventory is None:
             return self.config.older_than_seconds
-        ttl = self.definition.txn_ttl_millis
-        return max(self.config.older_than_seconds, (ttl + slack(ttl)) / 1000)
+        return max(self.config.older_than_seconds, self.lifetime_millis() / 1000)
 
-    # -- the four steps ------------------------------------------------------------------------------
+    def lifetime_millis(self) -> int:
+        """Return how long a saved transaction can be alive."""
+        ttl = self.definition.txn_ttl_millis
+        return ttl + slack(ttl)
+
+    def time(self) -> int:
+        """Return the time that ages count from: that of the storage, for it is what stamped the files.
+
+        A dry run writes nothing, and is content with this machine's.
+        """
+        if self.config.now_millis is not None:
+            return self.config.now_millis
+        return storage_time(self.files) if self.deletes else now_millis()
+
+    def cutoff(self, now: int) -> int:
+        """Return the time before which a file must have been written, by the storage's clock."""
+        cutoff = now - millis(self.report.safety_age_seconds)
+        if self.config.inventory is None:
+            return cutoff
+        return min(cutoff, inventory_millis(self.config.inventory, self.options) - self.lifetime_millis())
+
+    # -- the steps -----------------------------------------------------------------------------------
 
     def run(self) -> Report:
+        """Clean, from the start again whenever what is kept changed under the marking."""
+        for _ in range(_RESTARTS):
+            try:
+                return self.attempt()
+            except _Vanished as vanished:
+                _LOG.info("starting over: %s", vanished)
+            except Corrupt as error:
+                if not self.moved_on():
+                    raise
+                _LOG.info("starting over: %s", error)
+            self.sweep.release()
+            self.sweep = self.new_sweep()
+        raise Corrupt("what is kept changed again and again while it was marked; nothing was deleted, try again later")
+
+    def attempt(self) -> Report:
+        """Look, and if there is anything to delete, fence it off, look at what came in between, and delete."""
+        self.marked = None
+        now = self.time()
+        cutoff = self.cutoff(now)
         self.report.listed = self.sweep.list_files(self.config.inventory, self.options)
         self.watch.lap("list")
-        marked, saved = self.mark()
+        marked = self.mark(now)
         self.watch.lap("mark")
-        cutoff = self.now - millis(self.report.safety_age_seconds)
         totals = self.sweep.subtract(marked.boundary, cutoff)
         self.report.young, self.report.unknown_age = totals.young, totals.unknown_age
+        gone = 0
+        if self.plan is not None:
+            totals, gone = self.agreed(self.plan, marked, cutoff)
         self.count(totals)
         self.watch.lap("minus")
         if self.deletes:
-            self.act(marked, saved)
+            self.act(marked, cutoff, now, gone)
         elif self.config.plan_to is not None:
             self.write_plan(self.config.plan_to, marked, totals)
         return self.done()
 
-    def mark(self) -> tuple[Kept, Saved]:
-        """Mark everything that is kept. When something vanished because less is kept by now, mark again."""
-        for _ in range(_RESTARTS):
-            now_kept, saved = self.roots()
-            try:
-                self.sweep.mark(now_kept.starts() + saved.starts, saved.paths, afresh=True)
-            except Corrupt:
-                again, saved_again = self.roots()
-                same = (again.boundary, again.snapshots) == (now_kept.boundary, now_kept.snapshots)
-                if same and saved_again.starts == saved.starts:
-                    raise
-                continue
-            self.report.version, self.report.boundary = now_kept.newest.version, now_kept.boundary
-            self.report.snapshots, self.report.transactions = len(now_kept.snapshots), len(saved.paths)
-            self.report.dead_transactions = saved.dead
-            return now_kept, saved
-        raise Corrupt("what is kept changed again and again while it was marked; nothing was deleted, try again later")
+    def mark(self, now: int) -> Kept:
+        """Mark everything that is kept. Transactions first: one that was committed meanwhile is a version by then."""
+        self.saved = self.live(now)
+        marked = self.marked = kept(self.files)
+        if self.plan is not None:
+            plans.refuse_other(self.plan.header, "clean", self.files, marked)
+        self.sweep.mark(marked.starts() + self.saved.starts, self.saved.paths, afresh=True)
+        self.report.version, self.report.boundary = marked.newest.version, marked.boundary
+        self.report.snapshots, self.report.transactions = len(marked.snapshots), len(self.saved.paths)
+        self.report.dead_transactions = self.saved.dead
+        return marked
 
-    def roots(self) -> tuple[Kept, Saved]:
-        """Return what is kept now. Transactions first: one that was committed meanwhile is a version by then."""
-        ttl = self.definition.txn_ttl_millis
-        saved = live_transactions(self.files.storage, self.sweep.transactions(), ttl, self.now)
-        return kept(self.files), saved
+    def live(self, now: int) -> Saved:
+        return live_transactions(self.files.storage, self.sweep.transactions(), self.definition.txn_ttl_millis, now)
 
-    def act(self, marked: Kept, saved: Saved) -> None:
-        """Take off what was committed since the marking, then delete."""
-        again, saved_again = self.roots()
-        refuse_guarded(again.definition)
-        if again.boundary < marked.boundary:
-            raise PlanOutdated(f"the boundary fell from {marked.boundary} to {again.boundary}; nothing was deleted")
-        known = paths_of(saved.starts)
-        starts = again.starts(since=marked) + [each for each in saved_again.starts if each.path not in known]
-        if starts:
-            self.sweep.mark(starts, saved_again.paths)
+    def moved_on(self) -> bool:
+        """Whether what could not be read may be something that is no longer kept."""
+        if self.marked is None:
+            return False
+        again = kept(self.files)
+        same = (again.boundary, again.snapshots) == (self.marked.boundary, self.marked.snapshots)
+        same = same and again.newest.oldest_version == self.marked.newest.oldest_version
+        return not same or self.live(self.time()).starts != self.saved.starts
+
+    # -- acting --------------------------------------------------------------------------------------
+
+    def act(self, marked: Kept, cutoff: int, now: int, gone: int) -> None:
+        """Fence the orphans off, mark what is kept since the first look, and delete what is left of them."""
+        if self.report.orphan_files:
+            fence = self.fence(marked, cutoff)
+            self.mark_since(marked, fence, now)
             self.count(self.sweep.subtract_again())
-        self.watch.lap("mark again")
-        self.still_wanted()
-        self.record(self.sweep.act())
+            self.watch.lap("mark again")
+            self.still_wanted()
+            self.record(self.sweep.act())
+        self.report.attempted += gone
+        self.report.already_gone += gone
         self.still_wanted()
         age = max(self.config.older_than_seconds, _TEMPORARY_AGE_SECONDS)
         self.report.temporary_removed = self.files.storage.sweep_temporary(age)
         self.watch.lap("delete")
 
+    def fence(self, marked: Kept, cutoff: int) -> Root:
+        """Commit the fence: who commits after it knows that files before ``cutoff`` are void."""
+        told = facts(safety_age_seconds=self.report.safety_age_seconds, orphan_files=self.report.orphan_files)
+        root = commit(self.files, marked.newest, Fence(cutoff, told), before_commit=self.still_wanted)
+        self.report.version_after = root.version
+        self.watch.lap("fence")
+        return root
+
+    def mark_since(self, marked: Kept, fence: Root, now: int) -> None:
+        """Mark what is kept as of the fence and was not marked before it, and what was committed since.
+
+        The fence itself reaches what the version below it does. What was committed since cannot reach an orphan, unless
+        a program made it that knows no fences. Saved transactions are listed anew: one that was saved since the first
+        listing may have looked for fences before this one was there. (With an inventory no orphan is that old.)
+
+        Raises:
+            _Vanished: what is kept as of the fence began to expire, so it need not be what was marked under its name.
+                What a job took over from it before would be lost.
+        """
+        if self.config.inventory is None:
+            self.sweep.list_transactions()
+        saved = self.live(now)
+        again = kept(self.files)
+        refuse_guarded(again.definition)
+        if again.boundary < marked.boundary:
+            raise PlanOutdated(f"the boundary fell from {marked.boundary} to {again.boundary}; nothing was deleted")
+        known = paths_of(self.saved.starts) | {fence.path}
+        starts = again.starts(since=marked) + kept_at(self.files, fence.version, fence).starts(since=marked)
+        starts += saved.starts
+        self.sweep.mark(list(dict.fromkeys(each for each in starts if each.path not in known)), saved.paths)
+        if self.files.newest().oldest_version > fence.oldest_version:
+            raise _Vanished(f"versions below {self.files.tip.version} expired meanwhile")
+
+    def agreed(self, plan: plans.Plan, marked: Kept, cutoff: int) -> tuple[Totals, int]:
+        """Take the files of a plan that are orphans still; return them, and how many are gone already.
+
+        Raises:
+            PlanOutdated: something that is kept by now reaches one of them.
+        """
+        self.sweep.load(_checked(plan.files(), marked.boundary))
+        reached = self.sweep.reached()
+        if reached:
+            raise PlanOutdated(
+                f"{len(reached)} or more files of the plan are in use by now, {reached[0]} for one; nothing was "
+                "deleted, make a new plan"
+            )
+        return self.sweep.agree(cutoff)
+
     # -- plans ---------------------------------------------------------------------------------------
+
+    def read_plan(self, uri: str) -> plans.Plan:
+        plan = plans.Plan(uri, self.options)
+        self.report.plan, self.report.safety_age_seconds = uri, plan.header.safety_age_seconds
+        return plan
 
     def write_plan(self, uri: str, marked: Kept, totals: Totals) -> None:
         reason = (
@@ -214,41 +328,6 @@ class _Clean:
         plans.write(uri, self.options, head, rows)
         self.report.plan = uri
         self.watch.lap("plan")
-
-    def carry_out(self) -> Report:
-        """Act on a plan: prove that what is kept by now reaches none of its files, then delete them.
-
-        Saved transactions are found by a listing; of the versions only those since the plan are walked.
-        """
-        uri = str(self.config.plan)
-        plan = plans.Plan(uri, self.options)
-        self.report.plan, self.report.safety_age_seconds = uri, plan.header.safety_age_seconds
-        plans.refuse_other(plan.header, "clean", self.files, kept(self.files))
-        self.report.listed = self.sweep.list_files(None, {})
-        self.watch.lap("list")
-        marked, saved = self.mark_since(plan.header)
-        self.watch.lap("mark")
-        self.sweep.load(_checked(plan.files(), marked.boundary))
-        reached = self.sweep.reached()
-        if reached:
-            raise PlanOutdated(
-                f"{len(reached)} or more files of the plan are in use by now, {reached[0]} for one; nothing was "
-                "deleted, make a new plan"
-            )
-        self.count(self.sweep.subtract_again())
-        self.watch.lap("minus")
-        self.act(marked, saved)
-        return self.done()
-
-    def mark_since(self, head: plans.Header) -> tuple[Kept, Saved]:
-        now_kept, saved = self.roots()
-        plans.refuse_other(head, "clean", self.files, now_kept)
-        starts = [each for each in now_kept.starts() if each.last > head.version]
-        self.sweep.mark(starts + saved.starts, saved.paths)
-        self.report.version, self.report.boundary = now_kept.newest.version, now_kept.boundary
-        self.report.snapshots, self.report.transactions = len(now_kept.snapshots), len(saved.paths)
-        self.report.dead_transactions = saved.dead
-        return now_kept, saved
 
     # -- the report ----------------------------------------------------------------------------------
 

@@ -351,6 +351,19 @@ def write_hint(storage: Storage, version: int) -> None:
         _LOG.warning("the latest hint was not written, readers will search a little longer: %s", error)
 
 
+def storage_time(files: Files) -> int:
+    """Return the time by the storage's own clock, in epoch milliseconds; never later than it is.
+
+    It is what the storage says of the hint, which is written for that: one ``put`` and one ``head``. Whoever else
+    writes it meanwhile does no harm. Raises ``StorageError``.
+    """
+    write_hint(files.storage, files.tip.version)
+    try:
+        return files.storage.info(spec.HINT_FILE).modified_millis
+    except FileMissing:
+        raise StorageError(f"the clock of {files.storage.root} cannot be read: no hint can be written") from None
+
+
 def remove_quietly(storage: Storage, paths: Sequence[str]) -> None:
     """Remove files that nothing refers to; what cannot be removed is an orphan for `clean`."""
     if not paths:

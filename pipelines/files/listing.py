@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from pipelines.tasks import LONG, TEXT
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import FileMissing, InvalidInput
 from trinitylake_core.locations import parse
 from trinitylake_core.storage import FileInfo, Storage, open_storage
 from trinitylake_core.versions import to_millis
@@ -136,7 +136,26 @@ def inventory_files(uri: str, options: Mapping[str, Any]) -> list[str]:
     if uri.endswith(_SUFFIXES):
         return [uri]
     storage = open_storage(uri, options)
-    found = sorted(storage.root + info.path for info in storage.list() if info.path.endswith(_SUFFIXES))
+    return [storage.root + info.path for info in _in_directory(storage, uri)]
+
+
+def inventory_millis(uri: str, options: Mapping[str, Any]) -> int:
+    """Return when an inventory was made, by its storage: the time of its oldest file. One ``head``, or a ``list``.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    if not uri.endswith(_SUFFIXES):
+        return min(info.modified_millis for info in _in_directory(open_storage(uri, options), uri))
+    above, name = split_uri(uri)
+    try:
+        return open_storage(above, options).info(name).modified_millis
+    except FileMissing:
+        raise InvalidInput(f"there is no inventory at {uri}") from None
+
+
+def _in_directory(storage: Storage, uri: str) -> list[FileInfo]:
+    found = sorted((info for info in storage.list() if info.path.endswith(_SUFFIXES)), key=lambda info: info.path)
     if not found:
         raise InvalidInput(f"there is no inventory at {uri}: no {', '.join(_SUFFIXES)}")
     return found

@@ -52,6 +52,11 @@ def kept(files: Files) -> Kept:
     boundary = files.versions.boundary()
     newest = files.newest()
     files.saw(newest)
+    return kept_at(files, boundary, newest)
+
+
+def kept_at(files: Files, boundary: int, newest: Root) -> Kept:
+    """Return what is kept as of a root. At most one ``get``. Raises as :func:`kept`."""
     refuse_foreign(files, newest)
     if max(boundary, newest.oldest_version) > newest.version:
         raise Corrupt(

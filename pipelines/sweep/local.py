@@ -57,6 +57,11 @@ class LocalSweep:
         for each in inventory_files(uri, options):
             yield from read_inventory(each, options, self._storage.root)
 
+    def list_transactions(self) -> None:
+        """List everything again, and take from it the saved transactions there are now."""
+        self._files = {path: file for path, file in self._files.items() if file.kind != TRANSACTION}
+        self._files.update((file.path, file) for file in self._listing() if file.kind == TRANSACTION)
+
     def transactions(self) -> list[tuple[str, int]]:
         """Return the saved transactions that were listed, with their age."""
         return [(each.path, each.modified_millis or 0) for each in self._files.values() if each.kind == TRANSACTION]
@@ -111,6 +116,13 @@ class LocalSweep:
     def reached(self) -> list[str]:
         """Return some orphans that are live."""
         return [path for path in self._orphans if path in self._live][:SHOWN]
+
+    def agree(self, cutoff_millis: int) -> tuple[Totals, int]:
+        """Keep of the plan what is still listed and old enough; return its totals, and how many files are gone."""
+        listed = [(path, self._files.get(path)) for path in self._orphans if path not in self._live]
+        old = {path: file for path, file in listed if file is not None and (file.modified_millis or 0) < cutoff_millis}
+        self._orphans = old
+        return Totals(self._by_kind()), sum(file is None for _, file in listed)
 
     def act(self) -> Deleted:
         """Delete the orphans."""

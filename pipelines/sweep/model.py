@@ -83,8 +83,11 @@ class Sweep(Protocol):
     def list_files(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
         """List everything, or read an inventory, before anything is marked; return how much there is."""
 
+    def list_transactions(self) -> None:
+        """List everything again, and take from it the saved transactions there are now."""
+
     def transactions(self) -> list[tuple[str, int]]:
-        """Return the saved transactions that were listed, with their age."""
+        """Return the saved transactions that were listed last, with their age."""
 
     def mark(self, starts: Sequence[Start], paths: AbstractSet[str], *, afresh: bool = False) -> None:
         """Mark what roots reach, and ``paths``; what is marked already is not read again, unless ``afresh``.
@@ -108,6 +111,9 @@ class Sweep(Protocol):
     def reached(self) -> list[str]:
         """Return some orphans that are live."""
 
+    def agree(self, cutoff_millis: int) -> tuple[Totals, int]:
+        """Keep of a plan what is still listed and old enough; return its totals, and how many files are gone."""
+
     def act(self) -> Deleted:
         """Delete the orphans."""
 
@@ -127,6 +133,7 @@ class Report:
 
     Attributes:
         boundary: the oldest version that was marked; ``version`` the newest.
+        version_after: the version that fences the orphans off; ``None`` without orphans, and on a dry run.
         snapshots: snapshots whose trees were marked.
         transactions: saved transactions that are alive, and whose trees were marked.
         dead_transactions: those that are not; their files are orphans.
@@ -149,6 +156,7 @@ class Report:
     engine: str
     dry_run: bool
     safety_age_seconds: float
+    version_after: int | None = None
     snapshots: int = 0
     transactions: int = 0
     dead_transactions: int = 0

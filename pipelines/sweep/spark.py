@@ -74,6 +74,7 @@ class SparkSweep:
         self._walks: list[SparkWalk] = []
         self._paths: set[str] = set()
         self._orphans: DataFrame | None = None
+        self._transactions: list[tuple[str, int]] | None = None
         self.foreign = Foreign()
         self.nodes_read = 0
 
@@ -84,9 +85,7 @@ class SparkSweep:
         from pyspark.sql import functions as f
 
         if inventory is None:
-            top = shards(self._storage)
-            self.foreign.directories = tuple(sorted(top.unknown)[:SHOWN])
-            frame = self._listed(top.prefixes, list_shard).unionByName(self._rows(top.files))
+            frame = self._everything()
         else:
             read = partial(_read_inventory, options=dict(options))
             frame = self._listed(inventory_files(inventory, options), read)
@@ -97,6 +96,11 @@ class SparkSweep:
             frame = frame.select(SCHEMA.names)
         self._files = checkpointed(frame)
         return self._count_listed(self._files)
+
+    def _everything(self) -> DataFrame:
+        top = shards(self._storage)
+        self.foreign.directories = tuple(sorted(top.unknown)[:SHOWN])
+        return self._listed(top.prefixes, list_shard).unionByName(self._rows(top.files))
 
     def _count_listed(self, files: DataFrame) -> Size:
         kinds = _by_kind(files)
@@ -116,10 +120,15 @@ class SparkSweep:
     def _rows(self, files: Iterable[Listed]) -> DataFrame:
         return table(self._spark, [file._asdict() for file in files], SCHEMA)
 
+    def list_transactions(self) -> None:
+        """List everything again, and take from it the saved transactions there are now."""
+        self._transactions = _transactions_in(self._everything())
+
     def transactions(self) -> list[tuple[str, int]]:
-        """Return the saved transactions that were listed, with their age."""
-        rows = collect(self._listing().where(f"kind = '{TRANSACTION}'").select("path", "modified_millis"))
-        return [(row["path"], row["modified_millis"] or 0) for row in rows]
+        """Return the saved transactions that were listed last, with their age."""
+        if self._transactions is None:
+            self._transactions = _transactions_in(self._listing())
+        return self._transactions
 
     def _listing(self) -> DataFrame:
         if self._files is None:
@@ -186,6 +195,16 @@ class SparkSweep:
         live = self._doomed().join(self._live(), "path", "left_semi")
         return [row["path"] for row in collect(live.select("path").limit(SHOWN))]
 
+    def agree(self, cutoff_millis: int) -> tuple[Totals, int]:
+        """Keep of the plan what is still listed and old enough; return its totals, and how many files are gone."""
+        from pyspark.sql import functions as f
+
+        planned, listing = self._doomed().select("path"), self._listing()
+        gone = _sized(planned.join(listing, "path", "left_anti").withColumn("bytes", f.lit(0))).files
+        old = listing.where(f"modified_millis < {cutoff_millis}").join(planned, "path", "left_semi")
+        self._orphans = checkpointed(old.join(self._live(), "path", "left_anti"))
+        return Totals(_by_kind(self._orphans)), gone
+
     # -- act -----------------------------------------------------------------------------------------
 
     def act(self) -> Deleted:
@@ -237,6 +256,11 @@ class SparkSweep:
         for walk in self._walks:
             walk.release()
         self._walks, self._paths = [], set()
+
+
+def _transactions_in(listing: DataFrame) -> list[tuple[str, int]]:
+    rows = collect(listing.where(f"kind = '{TRANSACTION}'").select("path", "modified_millis"))
+    return [(row["path"], row["modified_millis"] or 0) for row in rows]
 
 
 def _may_go(boundary: int) -> Column:

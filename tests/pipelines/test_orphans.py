@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,6 +166,25 @@ def test_a_low_safety_age_needs_a_flag(tmp_path: Path) -> None:
     assert 0 == clean(lake, older_than_seconds=86_400).failed
     plant(lake, node_path())
     assert 1 == clean(lake, now_millis() + 5, older_than_seconds=0, allow_recent=True).deleted
+
+
+def test_what_is_deleted_is_fenced_off_by_a_version(tmp_path: Path) -> None:
+    """By the storage's clock, whatever this machine's says. Without orphans nothing is committed."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    path, version = plant(lake, node_path()), lake.version
+    time.sleep(0.02)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trinitylake_core.commit.now_millis", lambda: now_millis() - 30 * DAY)
+        patch.setattr("pipelines.orphans.now_millis", lambda: now_millis() - 30 * DAY)
+        report = clean(lake, older_than_seconds=0, allow_recent=True)
+    assert (1, version + 1) == (report.deleted, report.version_after)
+    fence, info = lake.refresh().root_node, lake.info()
+    assert ("clean", 1) == (info.operation, info.summary["orphan_files"])
+    now = now_millis()
+    assert now - 60_000 < fence.void_before_millis <= now
+    again = clean(lake, older_than_seconds=0, allow_recent=True)
+    assert (0, None, version + 1) == (again.deleted, again.version_after, reopened(lake).version)
+    assert not (directory_of(lake) / path).exists()
 
 
 def test_a_dry_run_deletes_nothing_and_tells_all(tmp_path: Path) -> None:
@@ -451,6 +471,8 @@ def test_a_transaction_that_an_old_inventory_does_not_list_keeps_its_files(tmp_p
     resumed = reopened(lake).resume_transaction(saved)
     assert ["saved"] == [name for name in resumed.tables("ns0") if name == "saved"]
     after = now_millis() + _time_to_live(lake) + 1000
+    assert 0 == clean(lake, after, inventory=(tmp_path / "i.parquet").as_uri()).deleted  # it grows no younger
+    os.utime(tmp_path / "i.parquet", (after / 1000, after / 1000))
     report = clean(lake, after, inventory=(tmp_path / "i.parquet").as_uri())
     assert len(set(paths) - before) == report.deleted
 
