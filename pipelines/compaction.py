@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unknown, silent, started
-from pipelines.trees import subtrees
+from pipelines.trees import subtrees, workers
 from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
 from trinitylake_core.changes import Compacted, TreeReplaced, facts
@@ -26,6 +27,8 @@ from trinitylake_core.subtree import Ref, dirty_children
 from trinitylake_core.versions import Root
 
 _LOG = logging.getLogger(__name__)
+_SHARED_FROM_NODES: Final = 2000
+"""Fewer nodes are rewritten before a second process has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,8 @@ class _Work:
         flushed: list[Flushed] = []
         if planned.engine == "spark" and opened[1]:
             flushed = self.flush_on_spark(spark, opened[1])
+        elif planned.nodes >= _SHARED_FROM_NODES and len(opened[1]) > 1:
+            flushed = self.flush_here(opened[1])
         tree = self.join(
             opened[0], {id(ref): self.adopted(each) for ref, each in zip(opened[1], flushed, strict=False)}
         )
@@ -204,11 +209,21 @@ class _Work:
     def flush_on_spark(self, spark: Session, frontier: list[Ref]) -> list[Flushed]:
         session = started(spark)
         self.watch.lap("session")
+        handed = self.handed_over(frontier)
+        return self.proved(
+            subtrees.flush_all(session, self.files.store, handed, self.rewriter.stamp, self.config.tasks, self.progress)
+        )
+
+    def flush_here(self, frontier: list[Ref]) -> list[Flushed]:
+        rows = workers.flush_here(self.files.store, self.handed_over(frontier), self.rewriter.stamp, self.progress)
+        return self.proved([subtrees.flushed(row, self.writer.order) for row in rows])
+
+    def handed_over(self, frontier: list[Ref]) -> list[Ref]:
         for ref in frontier:
             self.rewriter.leave(ref)
-        results = subtrees.flush_all(
-            session, self.files.store, frontier, self.rewriter.stamp, self.config.tasks, self.progress
-        )
+        return frontier
+
+    def proved(self, results: list[Flushed]) -> list[Flushed]:
         if not all(result.proved for result in results):
             raise Corrupt("the proof of a subtree failed: nothing was committed; please report this as a bug")
         self.watch.lap("tasks")

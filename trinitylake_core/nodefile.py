@@ -27,6 +27,8 @@ _FIELDS: Final = [pa.field(name, _STRING) for name in spec.COLUMNS]
 _SYSTEM_NUMBERS: Final = (spec.N_KEYS, spec.HEIGHT, spec.SUBTREE_KEYS, spec.SUBTREE_MESSAGES)
 _COUNTS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
 _Column = list[str | None]
+UNREADABLE: Final = (pa.ArrowException, ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError)
+"""What Arrow and Python raise for bytes that are no node file."""
 
 
 class OrderNeeded(CorruptNode):
@@ -44,7 +46,11 @@ def encode(node: Node, order: int, path: str | None = None) -> memoryview:
     Without a ``path`` the node is no file: it travels to a task, or back.
     REQUIRES: at most ``order - 1`` keys; children none or one more than keys; counts set.
     """
-    arrays = [_array(column) for column in _columns(node, order, path)]
+    return file_of([_array(column) for column in _columns(node, order, path)])
+
+
+def file_of(arrays: list[pa.StringArray]) -> memoryview:
+    """Return the bytes of the file of four columns, each an array of its own without an offset."""
     schema = pa.schema(_FIELDS, metadata={spec.CHECKSUM_METADATA: _checksum(arrays)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=_WRITE) as writer:
@@ -58,9 +64,7 @@ def _array(column: _Column) -> pa.StringArray:
 
 
 def _columns(node: Node, order: int, path: str | None) -> tuple[_Column, _Column, _Column, _Column]:
-    system = _system_rows(node)
-    if path is not None:
-        system[spec.SELF] = path
+    system = system_rows(node, count=len(node.keys), path=path)
     unused: _Column = [None] * (order - 1 - len(node.keys))
     no_system: _Column = [None] * len(system)
     buffer = node.buffer
@@ -74,9 +78,10 @@ def _columns(node: Node, order: int, path: str | None) -> tuple[_Column, _Column
     )
 
 
-def _system_rows(node: Node) -> dict[str, str]:
+def system_rows(node: Node, *, count: int, path: str | None = None) -> dict[str, str]:
+    """Return the system rows of a node of ``count`` keys, in the order of its file."""
     rows = dict(node.system)
-    rows[spec.N_KEYS] = str(len(node.keys))
+    rows[spec.N_KEYS] = str(count)
     if node.height is not None:
         rows[spec.HEIGHT] = str(node.height)
     if node.subtree_keys is not None:
@@ -87,27 +92,29 @@ def _system_rows(node: Node) -> dict[str, str]:
         rows[spec.CHILD_KEYS] = ",".join(map(str, node.child_keys))
     if node.child_messages is not None:
         rows[spec.CHILD_MESSAGES] = ",".join(map(str, node.child_messages))
+    if path is not None:
+        rows[spec.SELF] = path
     return rows
 
 
 def _checksum(columns: list[pa.StringArray]) -> bytes:
     rows = len(columns[0])
-    parts: list[bytes | memoryview] = []
+    hasher = mmh3.mmh3_x64_128()
     for column in columns:
         validity, offsets, text = column.buffers()
-        parts.append(rows.to_bytes(8, "little"))
+        hasher.update(rows.to_bytes(8, "little"))
         if column.null_count:
             bits = bytearray(memoryview(validity)[: (rows + 7) // 8])
             if rows % 8:
                 bits[-1] &= (1 << rows % 8) - 1
-            parts.append(bytes(bits))
+            hasher.update(bytes(bits))
         if rows:
             view = memoryview(offsets)[: 4 * (rows + 1)]
             end = int.from_bytes(view[-4:], "little", signed=True)
-            parts.append(view)
+            hasher.update(view)
             if text is not None and end > 0:
-                parts.append(memoryview(text)[:end])
-    return mmh3.mmh3_x64_128_digest(b"".join(parts)).hex().encode()
+                hasher.update(memoryview(text)[:end])
+    return hasher.digest().hex().encode()
 
 
 def decode(data: bytes | memoryview, path: str, order: int | None = None) -> Node:
@@ -119,16 +126,17 @@ def decode(data: bytes | memoryview, path: str, order: int | None = None) -> Nod
         CorruptNode: cut short, garbage, checksum mismatch, or not laid out as the format demands.
     """
     try:
-        batch, checksummed = _read_batch(data, path)
+        batch, checksummed = read_batch(data, path)
         node = _canonical(batch, path, order) if _has_null_key(batch) else _flat(batch, path)
-    except (pa.ArrowException, ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError) as error:
+    except UNREADABLE as error:
         raise CorruptNode(f"node file {path!r} cannot be read: {error}", path=path) from error
     node.checksummed = checksummed
     node.nbytes = len(data)
     return node
 
 
-def _read_batch(data: bytes | memoryview, path: str) -> tuple[pa.RecordBatch, bool]:
+def read_batch(data: bytes | memoryview, path: str) -> tuple[pa.RecordBatch, bool]:
+    """Return the rows of a node file, proved against its checksum, and whether it has one."""
     with pa.ipc.open_file(pa.py_buffer(data), options=_READ) as reader:
         metadata = reader.schema.metadata or {}
         if reader.num_record_batches == 1:

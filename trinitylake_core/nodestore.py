@@ -11,8 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+
 from trinitylake_core import nodefile
 from trinitylake_core.errors import CorruptNode, FileMissing
+from trinitylake_core.leaffile import decode_columns, encode_columns
+from trinitylake_core.leafrun import Columns
 from trinitylake_core.locations import node_path
 from trinitylake_core.node import Node
 from trinitylake_core.storage import Storage
@@ -77,6 +81,28 @@ class NodeStore:
                 node = self._decode(path, data)
             yield node
 
+    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+        """Return leaves as columns, ``None`` if one of them is not plain. One ``get`` each, none if cached.
+
+        What was read in vain is cached, so that reading it as nodes next costs nothing. Raises ``CorruptNode``.
+        """
+        nodes = {path: node for path in paths if (node := self.cached(path)) is not None}
+        data = dict(self.storage.read_many([path for path in paths if path not in nodes]))
+        found: list[Columns | None] = []
+        for path in paths:
+            content = data.get(path)
+            if isinstance(content, FileMissing):
+                raise _missing(path)
+            found.append(_columns_of(nodes[path]) if content is None else decode_columns(content, path, self.order))
+        plain = [each for each in found if each is not None]
+        if len(plain) < len(found):
+            for path, content in data.items():
+                if not isinstance(content, FileMissing):
+                    self.keep(path, self._decode(path, content))
+            return None
+        self._count(len(data), sum(len(content) for content in data.values() if not isinstance(content, FileMissing)))
+        return plain
+
     def prefetch(self, paths: Sequence[str]) -> None:
         """Read several nodes in parallel, so that reading them next costs nothing."""
         missing = [path for path in paths if self.cached(path) is None]
@@ -104,10 +130,13 @@ class NodeStore:
         return node
 
     def _decode(self, path: str, data: bytes) -> Node:
-        with self._lock:
-            self.counts.nodes_read += 1
-            self.counts.bytes_read += len(data)
+        self._count(1, len(data))
         return nodefile.decode(data, path, self.order)
+
+    def _count(self, nodes: int, size: int) -> None:
+        with self._lock:
+            self.counts.nodes_read += nodes
+            self.counts.bytes_read += size
 
 
 class NodeWriter:
@@ -124,13 +153,16 @@ class NodeWriter:
         self.max_keys = store.max_keys
         self.written: list[str] = []
         self.bytes_written = 0
-        self._pending: dict[str, tuple[memoryview, Node]] = {}
+        self._pending: dict[str, tuple[memoryview, Node | None]] = {}
         self._pending_bytes = 0
 
     def read(self, path: str) -> Node:
         """Return a node that was added before, or read it."""
         pending = self._pending.get(path)
-        return self.store.read(path) if pending is None else pending[1]
+        return self.store.read(path) if pending is None else self._node(path, *pending)
+
+    def _node(self, path: str, data: memoryview, node: Node | None) -> Node:
+        return nodefile.decode(data, path, self.order) if node is None else node
 
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in the order of ``paths``."""
@@ -147,6 +179,18 @@ class NodeWriter:
         path = node_path()
         data = nodefile.encode(node, self.order, path)
         node.nbytes = len(data)
+        return self._add(path, data, node)
+
+    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+        """Return leaves as columns, ``None`` if one of them is not plain, or not written yet."""
+        return None if any(path in self._pending for path in paths) else self.store.read_columns(paths)
+
+    def add_columns(self, rows: Columns, system: dict[str, str]) -> str:
+        """Take a leaf for writing, given as columns, and return its path."""
+        path = node_path()
+        return self._add(path, encode_columns(rows, self.order, path, system), None)
+
+    def _add(self, path: str, data: memoryview, node: Node | None) -> str:
         self._pending[path] = (data, node)
         self._pending_bytes += len(data)
         if self._pending_bytes >= _WRITE_BATCH_BYTES:
@@ -159,7 +203,7 @@ class NodeWriter:
         if pending is None:
             return None
         self._pending_bytes -= len(pending[0])
-        return pending[1]
+        return self._node(path, *pending)
 
     def flush(self) -> None:
         """Write all nodes added so far. One ``put`` each. Durable after the storage's barrier only."""
@@ -169,9 +213,16 @@ class NodeWriter:
         self.store.storage.write_many([(path, data) for path, (data, _) in self._pending.items()])
         self.bytes_written += self._pending_bytes
         for path, (_, node) in self._pending.items():
-            self.store.keep(path, node)
+            if node is not None:
+                self.store.keep(path, node)
         self._pending.clear()
         self._pending_bytes = 0
+
+
+def _columns_of(node: Node) -> Columns | None:
+    if node.children or len(node.buffer) or not node.keys:
+        return None
+    return Columns(pa.array(node.keys, pa.string()), pa.array(node.values, pa.string()))
 
 
 def _missing(path: str) -> CorruptNode:

@@ -92,6 +92,22 @@ class Proof:
         """Add entries that a new tree is built of."""
         self.before += entries_hash(keys, values)
 
+    def replaced(
+        self,
+        old: Iterable[tuple[str, Range, Messages]],
+        old_pivots: Batch,
+        new: Iterable[tuple[str, Range]],
+        new_pivots: Batch,
+    ) -> None:
+        """Exchange neighbouring subtrees and the pivots between them for others that mean the same.
+
+        REQUIRES: it is proved already that both, with what was pending for the old ones, hold the same entries.
+        """
+        for path, within, pending in old:
+            self.leave(path, within, pending)
+        self.before += entries_hash(*new_pivots) - entries_hash(*old_pivots)
+        self.after -= sum(_subtree(path, within) for path, within in new)
+
     def written(self, node: Node, path: str | None, children: Sequence[Range]) -> Range:
         """Add what a new node holds, prove its order, and return its range, which is as tight as it can be.
 

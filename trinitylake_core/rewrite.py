@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 
+from trinitylake_core.leafflush import ColumnSink, flush_runs
 from trinitylake_core.subtree import Dead, Policy, Ref, Work, normal
 from trinitylake_core.subtree_store import SubtreeStore
 from trinitylake_core.tree import Batch
@@ -137,6 +138,8 @@ class Rewriter(SubtreeStore):
         chosen = choose(work)
         if chosen is None:
             return ref
+        if ref.height == 1 and descend is None and self.proof is not None and isinstance(self.store, ColumnSink):
+            chosen = flush_runs(self.store, work, chosen, self.stamp, self.proof)
         if descend is None:
             self.store.prefetch([path for index in chosen if (path := work.refs[index].path) is not None])
         flushed = set(chosen)

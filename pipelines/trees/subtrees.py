@@ -88,7 +88,7 @@ def flush_all(
     tasks_of = assigned([ref.weight() for ref in frontier], tasks)
     frame = spread(
         spark,
-        [_input(index, ref, store.order) for index, ref in enumerate(frontier)],
+        [subtree_row(index, ref, store.order) for index, ref in enumerate(frontier)],
         _INPUT,
         tasks,
         tasks_of.__getitem__,
@@ -97,36 +97,43 @@ def flush_all(
     rows = collect(map_rows(frame, work, _OUTPUT, store.storage))
     progress("flush subtrees", len(rows), len(frontier))
     by_subtree = {row["subtree"]: row for row in rows}
-    return [_result(by_subtree[index], store.order) for index in range(len(frontier))]
+    return [flushed(by_subtree[index], store.order) for index in range(len(frontier))]
 
 
-def _input(index: int, ref: Ref, order: int) -> Row:
+def subtree_row(index: int, ref: Ref, order: int) -> Row:
     """Return the row of a subtree, its messages as a node file: as lists Spark would copy them text by text."""
     pending = bytes(encode(Node(buffer=ref.pending), order))
     low, high = ref.within
     return {"subtree": index, "path": ref.path, "height": ref.height, "low": low, "high": high, "pending": pending}
 
 
+def received(row: Mapping[str, Any], order: int) -> Ref:
+    """Return the subtree in a row of :func:`subtree_row`."""
+    pending = decode(row["pending"], "the messages for a task", order).buffer
+    return Ref(row["height"], path=row["path"], pending=pending, within=(row["low"], row["high"]))
+
+
 def _flush(rows: Iterator[Row], storage: Storage, *, order: int, target_bytes: int, stamp: int) -> Iterator[Row]:
-    done = [flush_subtree(NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES), row, stamp) for row in rows]
+    done = []
+    for row in rows:
+        store = NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES)
+        done.append({"subtree": row["subtree"], **flush_subtree(store, received(row, order), stamp)})
     storage.barrier()
     yield from done
 
 
-def flush_subtree(store: NodeStore, row: Mapping[str, Any], stamp: int) -> dict[str, Any]:
+def flush_subtree(store: NodeStore, ref: Ref, stamp: int) -> dict[str, Any]:
     """Flush one subtree, prove it, and write its nodes, not yet durably; an underfull root comes back inline."""
     writer = NodeWriter(store)
     rewriter = Rewriter(writer, stamp, prove=True)
-    pending = decode(row["pending"], "the messages for a task", store.order).buffer
-    ref = Ref(row["height"], path=row["path"], pending=pending, within=(row["low"], row["high"]))
+    nodes_read, bytes_read = store.counts.nodes_read, store.counts.bytes_read
     rewriter.enter(ref)
     root = handed_back(rewriter, writer, rewriter.flush(ref, dirty_children))
     return {
-        "subtree": row["subtree"],
         **root,
-        "nodes_read": store.counts.nodes_read,
+        "nodes_read": store.counts.nodes_read - nodes_read,
         "nodes_written": len(writer.written),
-        "bytes_read": store.counts.bytes_read,
+        "bytes_read": store.counts.bytes_read - bytes_read,
         "bytes_written": writer.bytes_written,
         "proved": rewriter.proved(),
     }
@@ -168,6 +175,7 @@ def taken_over(rewriter: Rewriter, root: Ref | Node, within: Range) -> Ref:
     return root
 
 
-def _result(row: Mapping[str, Any], order: int) -> Flushed:
+def flushed(row: Mapping[str, Any], order: int) -> Flushed:
+    """Return what a task made of a subtree from the row it sent back."""
     counts = {name: row[name] for name in ("nodes_read", "nodes_written", "bytes_read", "bytes_written")}
     return Flushed(root_of(row, order), (row["low"], row["high"]), **counts, proved=row["proved"])

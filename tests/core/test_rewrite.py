@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.memory import MemorySink, prove_tree
+from tests.support.memory import ColumnMemorySink, MemorySink, prove_tree
 from trinitylake_core import tree
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.keys import EVERYTHING, KeyRange
@@ -18,6 +18,17 @@ from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.subtree import Ref, dirty_children, heaviest_children
 
 ORDERS = st.integers(3, 9)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_runs() -> Iterator[None]:
+    """Two neighbours are columns already: the trees here are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trinitylake_core.leafflush.SHORTEST", 2)
+        patch.setattr("trinitylake_core.leafflush.LARGEST_ROWS", 30)
+        yield
+
+
 TARGETS = st.sampled_from([1, 2100, 2400, 3000, 4000, 8000])
 Changes = list[tuple[str, str | None]]
 KEYS = st.integers(0, 299).map("C{:04}".format)
@@ -64,7 +75,7 @@ def flushed(sink: MemorySink, root: Node, policy: object, *, prove: bool = False
 @given(ORDERS, ENTRIES, FILLS, st.integers(1, 60))
 def test_a_built_tree_is_whole(order: int, entries: dict[str, str], fill: float, batch: int) -> None:
     """Packed at any fill, from batches of any size, it is a B-tree of exactly these entries."""
-    sink = MemorySink(order)
+    sink = ColumnMemorySink(order)
     rewriter = Rewriter(sink, 1, prove=True)
     root = rooted(rewriter, build(rewriter, entries, fill, batch))
     prove_tree(sink, root)
@@ -74,7 +85,7 @@ def test_a_built_tree_is_whole(order: int, entries: dict[str, str], fill: float,
 @given(ORDERS, ENTRIES, KEYS, FILLS, st.booleans())
 def test_two_trees_joined_are_one(order: int, entries: dict[str, str], cut: str, fill: float, with_key: bool) -> None:
     """Whatever their heights, with a key between them or without."""
-    sink = MemorySink(order)
+    sink = ColumnMemorySink(order)
     rewriter = Rewriter(sink, 1)
     left = build(rewriter, {key: value for key, value in entries.items() if key < cut}, fill)
     right = build(rewriter, {key: value for key, value in entries.items() if key > cut}, 0.5)
@@ -96,7 +107,7 @@ def test_messages_mean_the_same_wherever_they_are(
     fill: float,
 ) -> None:
     """Commits and flushes of both kinds in any order; after each the tree is whole and says what the model says."""
-    sink, model = MemorySink(order), dict(entries)
+    sink, model = ColumnMemorySink(order), dict(entries)
     rewriter = Rewriter(sink, 1)
     root = rooted(rewriter, build(rewriter, entries, fill))
     for number, (changes, flush) in enumerate(rounds):
@@ -123,7 +134,7 @@ def test_nodes_taken_back_before_they_were_written_change_nothing(
     order: int, entries: dict[str, str], changes: Changes, batch: int
 ) -> None:
     """A node added and opened again in one rewrite is one node, and counts once in the proof."""
-    sink = MemorySink(order, batch)
+    sink = ColumnMemorySink(order, batch)
     build_rewriter = Rewriter(sink, 1)
     root = rooted(build_rewriter, build(build_rewriter, entries, 0.5)).with_messages(messages_of(changes))
     model = dict(entries)
@@ -141,7 +152,7 @@ def test_nodes_taken_back_before_they_were_written_change_nothing(
 
 @given(ORDERS, ENTRIES)
 def test_deleting_everything_leaves_an_empty_leaf(order: int, entries: dict[str, str]) -> None:
-    sink = MemorySink(order)
+    sink = ColumnMemorySink(order)
     rewriter = Rewriter(sink, 1)
     root = rooted(rewriter, build(rewriter, entries))
     root = root.with_messages(messages_of([(key, None) for key in entries]))
@@ -153,7 +164,7 @@ def test_deleting_everything_leaves_an_empty_leaf(order: int, entries: dict[str,
 @given(ORDERS, ENTRIES.filter(lambda entries: len(entries) > 60), KEYS)
 def test_a_clean_subtree_is_not_read(order: int, entries: dict[str, str], key: str) -> None:
     """One change costs one path: a full flush reads no more than the nodes around it."""
-    sink = MemorySink(order)
+    sink = ColumnMemorySink(order)
     rewriter = Rewriter(sink, 1)
     root = rooted(rewriter, build(rewriter, entries)).with_messages(messages_of([(key, "new")]))
     sink.read_paths.clear()
@@ -185,7 +196,7 @@ def swap(node: Node) -> None:
 @given(order=ORDERS, number=st.integers(0, 20))
 def test_a_rewrite_that_breaks_an_entry_is_not_proved(sabotage: Sabotage, order: int, number: int) -> None:
     """An entry lost, doubled or changed between reading and writing, in any one node, shows in the sums."""
-    sink = MemorySink(order)
+    sink = ColumnMemorySink(order)
     rewriter = Rewriter(sink, 1)
     entries = {f"C{key:04}": f"v{key}" for key in range(120)}
     changes = [(f"C{key:04}", None if key % 3 else f"w{key}") for key in range(0, 140, 2)]
@@ -216,7 +227,7 @@ def test_swapped_values_are_never_a_proof() -> None:
 
 def test_a_message_lost_on_the_way_down_is_not_proved() -> None:
     """Sums are over what messages mean too, not only over rows."""
-    sink = MemorySink(4)
+    sink = ColumnMemorySink(4)
     rewriter = Rewriter(sink, 1)
     entries = {f"C{key:04}": f"v{key}" for key in range(60)}
     for lost in ([("C0030", "new")], [("C0031", None)], [("C9999", "more")]):
@@ -235,7 +246,7 @@ def test_a_message_lost_on_the_way_down_is_not_proved() -> None:
 @pytest.mark.parametrize("height", [0, 2])
 def test_a_subtree_of_another_height_is_refused(height: int) -> None:
     """What a pointer leads to is proved before it is used."""
-    sink = MemorySink(4)
+    sink = ColumnMemorySink(4)
     rewriter = Rewriter(sink, 1)
     path = sink.add(Node(["C1"], ["v"], ["node-8", "node-9"], height=1, subtree_keys=1, subtree_messages=0))
     with pytest.raises(CorruptNode):

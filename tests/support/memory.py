@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trinitylake_core import nodefile
+from trinitylake_core.leaffile import decode_columns, encode_columns
+from trinitylake_core.leafrun import Columns
 from trinitylake_core.node import Node
 
 
@@ -49,6 +51,25 @@ class MemorySink:
         if path not in self.files or int(path.removeprefix("node-")) <= self.added - self._batch:
             return None
         return nodefile.decode(self.files.pop(path), path)
+
+
+class ColumnMemorySink(MemorySink):
+    """The same, whose leaves come and go as columns, too."""
+
+    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+        """Return leaves as columns."""
+        self.read_paths += paths
+        found = [decode_columns(self.files[path], path, self.order) for path in paths]
+        plain = [each for each in found if each is not None]
+        return plain if len(plain) == len(found) else None
+
+    def add_columns(self, rows: Columns, system: dict[str, str]) -> str:
+        """Take a leaf."""
+        assert self.min_keys <= len(rows) <= self.max_keys
+        self.added += 1
+        path = f"node-{self.added}"
+        self.files[path] = bytes(encode_columns(rows, self.order, path, system))
+        return path
 
 
 def prove_tree(sink: MemorySink, root: Node) -> None:

@@ -1,0 +1,147 @@
+"""Flushing subtrees in several processes: the same tree as one makes, whatever happens to the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipelines import compaction
+from pipelines.trees import workers
+from tests.support.lakes import content, filled, new_lake, reopened
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import CorruptNode
+from trinitylake_core.storage.local import LocalStorage
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Help is called after the first subtree, however small the work is."""
+    monkeypatch.setattr(workers, "START_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "_MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "cores", lambda: 3)
+    monkeypatch.setattr(compaction, "_SHARED_FROM_NODES", 1)
+
+
+@pytest.fixture
+def dirty(tmp_path: Path) -> Lakehouse:
+    return filled(new_lake(tmp_path, order=4), tables=160, changes=20)
+
+
+class Watched(workers._Worker):
+    """A worker whose steps a test sees, and may disturb."""
+
+    started: list[Watched]
+    pids: list[int]
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        Watched.started.append(self)
+        Watched.pids.append(self._process.pid)
+        self.rows = 0
+
+    def flush(self, row: workers.Row) -> workers.Row:
+        """Count the row, disturb, and go on."""
+        self.rows += 1
+        self.disturb(row)
+        return super().flush(row)
+
+    def disturb(self, row: workers.Row) -> None:
+        """Leave it in peace."""
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
+    Watched.started, Watched.pids = [], []
+    monkeypatch.setattr(workers, "_Worker", Watched)
+    # This process is slow from its second subtree on, so that the workers have started before nothing is left.
+    slow, done = workers._Work.flush, []
+
+    def flush(work: workers._Work, index: int) -> workers.Row:
+        if done:
+            for thread in workers.threading.enumerate():
+                if thread is not workers.threading.main_thread() and thread.name.startswith("flush"):
+                    thread.join(0.3)
+        done.append(index)
+        return slow(work, index)
+
+    monkeypatch.setattr(workers._Work, "flush", flush)
+    yield Watched.started
+    assert not [pid for pid in Watched.pids if psutil.pid_exists(pid)]
+
+
+def test_several_processes_make_what_one_makes(dirty: Lakehouse, watched: list[Watched]) -> None:
+    before = content(dirty)
+    report = compaction.run(None, dirty, compaction.Config(engine="local"))
+    assert report.proved
+    assert sum(worker.rows for worker in watched) > 0
+    assert before == content(reopened(dirty))
+    assert [] == list(reopened(dirty).check(definitions=True))
+
+
+def test_a_worker_that_is_killed_loses_nothing(
+    dirty: Lakehouse, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its subtrees are flushed again by whoever is left: its files were not durable yet."""
+
+    def die(worker: Watched, row: workers.Row) -> None:
+        if worker.rows == 2:
+            os.kill(worker._process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(Watched, "disturb", die)
+    before = content(dirty)
+    assert compaction.run(None, dirty, compaction.Config(engine="local")).proved
+    assert watched
+    assert before == content(reopened(dirty))
+    assert [] == list(reopened(dirty).check())
+
+
+def test_what_fails_in_a_worker_is_raised_as_itself(
+    dirty: Lakehouse, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damage(worker: Watched, row: workers.Row) -> None:
+        (tmp := Path(dirty.root.removeprefix("file://")) / row["path"]).write_bytes(b"garbage")
+        assert tmp.exists()
+
+    monkeypatch.setattr(Watched, "disturb", damage)
+    with pytest.raises(CorruptNode, match="cannot be read"):
+        compaction.run(None, dirty, compaction.Config(engine="local"))
+    assert dirty.version == reopened(dirty).version
+
+
+def test_without_processes_to_be_had_this_one_does_it_alone(dirty: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert compaction.run(None, dirty, compaction.Config(engine="local")).proved
+
+
+def test_an_interrupt_ends_the_workers(
+    dirty: Lakehouse, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(phase: str, done: int, total: int | None) -> None:
+        if phase == "flush subtrees" and watched:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compaction.run(None, dirty, compaction.Config(engine="local"), interrupted)
+    assert dirty.version == reopened(dirty).version
+
+
+def test_secrets_travel_through_the_pipe_alone(
+    dirty: Lakehouse, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def look(worker: Watched, row: workers.Row) -> None:
+        process = psutil.Process(worker._process.pid)
+        seen.append(" ".join([*process.cmdline(), *process.environ().values()]))
+
+    monkeypatch.setattr(Watched, "disturb", look)
+    monkeypatch.setattr(LocalStorage, "spec", lambda self: (self.root, {**self._given, "retries": "7"}))
+    assert compaction.run(None, dirty, compaction.Config(engine="local")).proved
+    assert seen
+    assert not [text for text in seen if "retries" in text]
