@@ -54,8 +54,9 @@ class _AlreadyCommitted(Exception):
 class Transaction(CatalogEdits):
     """Changes that become one version, or none. Not thread-safe.
 
-    All reading methods see the transaction's own changes. As a context manager it commits on a normal
-    exit and aborts on an exception. Nothing is written to the storage before :meth:`commit`.
+    All reading methods see the transaction's own changes. As a context manager it commits on a normal exit and
+    aborts on an exception; but a storage that fails does not abort what was saved before. Nothing is written to the
+    storage before :meth:`commit`.
 
     Attributes:
         id: the transaction ID.
@@ -272,6 +273,10 @@ class Transaction(CatalogEdits):
             return
         if kind is None:
             self.commit()
+            return
+        if self._file is not None and isinstance(error, StorageError):
+            self._remove_written()  # a storage that fails is no reason to take back what was saved before
+            self._done = True
             return
         try:
             self.abort()
