@@ -16,7 +16,7 @@ from trinitylake_core.locations import lakehouse_def_path, root_path
 from trinitylake_core.node import Messages, Node
 from trinitylake_core.nodestore import NodeWriter
 from trinitylake_core.tree import scan, search
-from trinitylake_core.versions import Root, copy_of_definition
+from trinitylake_core.versions import Delta, Root, RootRows, copy_of_definition
 
 _NO_MESSAGES = Messages()
 
@@ -63,7 +63,7 @@ class SameContent:
             base.node.with_messages(_NO_MESSAGES), self._operation, self._txn, self._summary, dict(self._system)
         )
 
-    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Accept whatever was committed meanwhile."""
 
     def renew(self, base: Root) -> None:
@@ -84,27 +84,6 @@ class Fence(SameContent):
         """Return the base's node under the later of its own fence and this one. Writes nothing."""
         self._system = {spec.VOID_BEFORE_MILLIS: str(max(base.void_before_millis, self._void_before))}
         return super().build(base, created_at_millis, writer)
-
-
-class Aborted(SameContent):
-    """A version that says of a saved transaction that it was aborted. Conflicts with nothing but that transaction.
-
-    Whoever took the transaction before, and comes late, meets this root when it rebases; or it came first, and this
-    change meets its root.
-    """
-
-    def __init__(self, transaction_id: str, summary: dict[str, Any]) -> None:
-        super().__init__(spec.OP_ABORT, summary)
-        self._txn = transaction_id
-
-    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
-        """Look for the transaction among what was committed meanwhile. Raises ``CommitConflict`` if it is there."""
-        for root in newer:
-            if root.txn == self._txn and root.operation != spec.OP_ABORT:
-                raise CommitConflict(
-                    f"transaction {self._txn} was committed by another process, as version {root.version}",
-                    version=root.version,
-                )
 
 
 class NewDefinition(SameContent):
@@ -181,7 +160,7 @@ class Compacted:
         summary = {**self._summary, "rebased_over": self.rebased_over} if self.rebased_over else self._summary
         return Draft(self._node.with_messages(self._replayed), self.operation, self._txn, summary, disposable=False)
 
-    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Take over the messages of newer versions, oldest first. Raises ``TreeReplaced``."""
         self._compacted = base.version if self._compacted is None else self._compacted
         if newer[-1].oldest_version > self._compacted:
@@ -224,7 +203,7 @@ class Loaded(Compacted):
         self._files = files
         self._before = base.node
 
-    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Take over the messages of newer versions. About one ``get`` a level and changed key, twice.
 
         Raises:
@@ -290,7 +269,7 @@ class RolledBack:
             definition.snapshots[name].CopyFrom(snapshot)
         return written(self._files, definition)
 
-    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Stop: the plan was made for another version. With ``force`` go on, if the target is still kept.
 
         What changes no object (compaction, snapshot, expiration) stops nothing.
@@ -306,7 +285,7 @@ class RolledBack:
         """Do nothing: the target is kept, so no fence touches its files, and the definition is written by `build`."""
 
 
-def refuse_changed(planned_at: int, newer: Sequence[Root]) -> None:
+def refuse_changed(planned_at: int, newer: Sequence[RootRows]) -> None:
     """Raise ``PlanOutdated`` if one of the versions after a plan changed objects."""
     loud = [root for root in newer if root.operation not in spec.QUIET_OPERATIONS]
     if loud:
@@ -316,7 +295,7 @@ def refuse_changed(planned_at: int, newer: Sequence[Root]) -> None:
         )
 
 
-def _named(roots: Sequence[Root]) -> str:
+def _named(roots: Sequence[RootRows]) -> str:
     shown = []
     for root in roots[-3:][::-1]:
         author, reason = root.summary.get("author", "somebody"), root.summary.get("reason")
@@ -324,7 +303,7 @@ def _named(roots: Sequence[Root]) -> str:
     return ", ".join(shown) + (f" and {len(roots) - 3} more" if len(roots) > 3 else "")
 
 
-def refuse_lost(files: Files, newest: Root, wanted: Root) -> None:
+def refuse_lost(files: Files, newest: RootRows, wanted: Root) -> None:
     """Refuse a version that ``newest`` no longer keeps: its files may be removed at any moment. No request.
 
     Raises:

@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from trinitylake_core import spec
+from trinitylake_core.acknowledge import acknowledge, expired, remove_quietly, write_hint
 from trinitylake_core.check import check_tree
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import (
@@ -37,7 +38,7 @@ from trinitylake_core.nodestore import NodeStore, NodeWriter
 from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.storage import Storage
 from trinitylake_core.subtree import heaviest_children
-from trinitylake_core.versions import Root, Versions
+from trinitylake_core.versions import Delta, Root, RootRows, Versions
 
 _LOG = logging.getLogger(__name__)
 MAX_ATTEMPTS = 100
@@ -65,7 +66,7 @@ class Change(Protocol):
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base``. Non-root nodes go to ``writer``."""
 
-    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Prepare for being built on top of the last of ``newer``. Raises ``CommitConflict``."""
 
     def renew(self, base: Root) -> None:
@@ -90,7 +91,7 @@ class Files:
         definition = versions.definition(tip)
         self.store = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
 
-    def definition(self, root: Root) -> LakehouseDef:
+    def definition(self, root: RootRows) -> LakehouseDef:
         """Return the lakehouse definition of a version."""
         return self.versions.definition(root)
 
@@ -100,7 +101,7 @@ class Files:
             self.tip = root
 
     def newest(self) -> Root:
-        """Return the newest root, from the tip on. Two ``get`` if there is none newer; the tip stays as it is."""
+        """Return the newest root, from the tip on. Three ``get`` if there is none newer; the tip stays as it is."""
         return self.versions.latest(self.tip)
 
     def refuse_unsafe(self, base: Root) -> None:
@@ -141,8 +142,9 @@ def commit(
 ) -> Root:
     """Make a change the next version, rebasing over whoever comes first, and return its root.
 
-    Costs what the change writes, 1 ``create`` and 1 ``put`` (the hint); for each lost race one
-    ``get`` a version lost to. Everything the root refers to is durable before the root is visible.
+    Costs what the change writes, 1 ``create``, and beside each other 1 ``put`` (the hint), 1 ``get`` (the boundary)
+    and 1 ``head`` (the next version). For each lost race one ``get`` a version lost to, and two more. Everything the
+    root refers to is durable before the root is visible.
     ``before_commit`` is called right before the root is created, each time it is tried; raising there gives the
     change up, and leaves what was written for it as orphans.
 
@@ -152,8 +154,10 @@ def commit(
 
     Raises:
         CommitConflict: the change does not go with what was committed meanwhile.
-        TransactionExpired: more than ``txn_ttl_millis`` passed since ``began_at_millis``.
-        ReadOnly, UnsafeStorage, StorageError.
+        TransactionExpired: more than ``txn_ttl_millis`` passed since ``began_at_millis``, or ``base`` has expired.
+        Corrupt: a root is missing between others; nothing was committed.
+        StorageError: the storage failed; the message says so if nobody knows whether the change was committed.
+        ReadOnly, UnsafeStorage.
     """
     refuse_foreign(files, base)
     files.refuse_unsafe(base)
@@ -166,13 +170,12 @@ def commit(
         root = _attempt(files, base, change, lifetime, before_commit)
         if root is not None:
             files.saw(root)
-            write_hint(files.storage, root.version)
             return root
         # Wait first: what is read after that is as new as can be when the next root is created.
         time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
-        newer = newer_roots(files.versions, base)
+        newer, newest = files.versions.since(base)
         change.rebase(base, newer)
-        base = newer[-1]
+        base = newest
         refuse_foreign(files, base)
         files.saw(base)
         if fences.void(newer):
@@ -196,10 +199,9 @@ class _Lifetime:
             raise TransactionExpired("the transaction is past its time to live (txn_ttl_millis); begin a new one")
 
     def fenced(self, base: Root) -> bool:
-        """Whether the version after ``base`` may have expired, so that its name could be taken again.
+        """Whether the version after ``base`` may well have expired, so that a look before the creation saves one.
 
-        Expiration deletes no root younger than the time to live; half of it is left for clocks that differ. What
-        counts is the age of ``base``, for a young transaction may begin at an old version that a handle stood on.
+        A courtesy by the age of ``base``: safety rests on the look afterwards (``acknowledge``), which is always made.
         """
         return now_millis() >= min(self.began_at_millis, base.created_at_millis) + self.ttl_millis // 2
 
@@ -221,7 +223,7 @@ class _Fences:
         self._began = began
         self._seen = False
 
-    def void(self, newer: Sequence[Root]) -> bool:
+    def void(self, newer: Sequence[Delta]) -> bool:
         """Whether files written since ``began`` may be gone, now that ``newer`` came in between.
 
         No request without a fence among them; else one ``head``.
@@ -253,9 +255,9 @@ def _attempt(
     data = encode(node, writer.order, path)
     node.nbytes = len(data)
     writer.flush()
-    if lifetime.fenced(base) and _has_expired(files, base):  # looked at again after the creation, which decides
+    if lifetime.fenced(base) and files.versions.boundary() > base.version + 1:
         remove_quietly(files.storage, writer.written)
-        raise _expired(base)
+        raise expired(base.version + 1)
     files.refuse_broken(path, base.version + 1, data)
     if before_commit is not None:
         before_commit()
@@ -265,28 +267,9 @@ def _attempt(
         if draft.disposable:
             remove_quietly(files.storage, writer.written)
         return None
-    if lifetime.fenced(base) and _has_expired(files, base, created=path):
-        remove_quietly(files.storage, [path, *writer.written])
-        raise _expired(base)
-    return Root(base.version + 1, path, node, data)
-
-
-def _has_expired(files: Files, base: Root, *, created: str | None = None) -> bool:
-    """Return whether the version after ``base`` lies below the boundary. One ``get``."""
-    try:
-        return files.versions.boundary() > base.version + 1
-    except StorageError as error:
-        if created is None:
-            raise
-        raise StorageError(
-            f"{created} was created, but whether it counts is unknown, because the boundary cannot be read: {error}"
-        ) from error
-
-
-def _expired(base: Root) -> TransactionExpired:
-    return TransactionExpired(
-        f"version {base.version + 1} had expired before this commit reached it; begin a new transaction"
-    )
+    root = Root(base.version + 1, path, node, data)
+    acknowledge(files.versions, root, writer.written)
+    return root
 
 
 def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
@@ -297,6 +280,7 @@ def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
         spec.LAKEHOUSE_DEF: carried.get(spec.LAKEHOUSE_DEF),
         spec.LAKEHOUSE_DEF_COPY: carried.get(spec.LAKEHOUSE_DEF_COPY),
         spec.PREVIOUS_ROOT: None if base is None else base.path,
+        spec.PREVIOUS_TXN: None if base is None else base.txn,
         spec.VERSION: str(version),
         spec.CREATED_AT_MILLIS: str(stamp),
         spec.OLDEST_VERSION: carried.get(spec.OLDEST_VERSION, "0"),
@@ -308,25 +292,6 @@ def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
     rows |= draft.system
     draft.node.system = {name: value for name, value in rows.items() if value is not None}
     return draft.node
-
-
-def newer_roots(versions: Versions, base: Root) -> list[Root]:
-    """Return every root committed after ``base``, oldest first. One ``get`` each and one that finds nothing.
-
-    Raises:
-        TransactionExpired: the versions after ``base`` have expired already.
-    """
-    found: list[Root] = []
-    step = 1
-    while True:
-        first = base.version + len(found) + 1
-        for root in versions.roots(range(first, first + step)):
-            if root is None:
-                if not found:
-                    raise TransactionExpired(f"the versions after {base.version} have expired; begin a new transaction")
-                return found
-            found.append(root)
-        step = min(len(found), 64)
 
 
 def is_foreign(files: Files, base: Root) -> bool:
@@ -343,14 +308,6 @@ def refuse_foreign(files: Files, base: Root) -> None:
         )
 
 
-def write_hint(storage: Storage, version: int) -> None:
-    """Write the latest hint, best effort: nothing ever trusts it. One ``put``."""
-    try:
-        storage.replace(spec.HINT_FILE, str(version).encode(), durable=False)
-    except StorageError as error:
-        _LOG.warning("the latest hint was not written, readers will search a little longer: %s", error)
-
-
 def storage_time(files: Files) -> int:
     """Return the time by the storage's own clock, in epoch milliseconds; never later than it is.
 
@@ -362,16 +319,6 @@ def storage_time(files: Files) -> int:
         return files.storage.info(spec.HINT_FILE).modified_millis
     except FileMissing:
         raise StorageError(f"the clock of {files.storage.root} cannot be read: no hint can be written") from None
-
-
-def remove_quietly(storage: Storage, paths: Sequence[str]) -> None:
-    """Remove files that nothing refers to; what cannot be removed is an orphan for `clean`."""
-    if not paths:
-        return
-    try:
-        storage.delete_many(paths)
-    except StorageError as error:
-        _LOG.warning("%d files of a commit that failed are left as orphans: %s", len(paths), error)
 
 
 def flushed_for(writer: NodeWriter, base: Root, own: Messages, stamp: int) -> Node:

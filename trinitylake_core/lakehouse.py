@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from trinitylake_core import spec
+from trinitylake_core.acknowledge import remove_quietly, write_hint
 from trinitylake_core.catalog import CatalogView, codec_of
 from trinitylake_core.changes import definition_rows, facts
 from trinitylake_core.check import Violation, check_lakehouse, check_version
@@ -19,8 +20,6 @@ from trinitylake_core.commit import (
     new_id,
     now_millis,
     refuse_foreign,
-    remove_quietly,
-    write_hint,
 )
 from trinitylake_core.definitions import LakehouseDef, encode, new_lakehouse_def
 from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
@@ -95,7 +94,8 @@ class Lakehouse(CatalogView):
             storage_options: see ``docs/storage.md``.
             strict: check the whole tree before every root this handle creates; for tests.
 
-        Costs one ``get`` each for the hint, the next version and the root, one for a large definition.
+        Costs one ``get`` each for the hint, the next version, the root and the boundary, one for a large definition;
+        those for root and boundary go out together.
 
         Raises:
             InvalidLocation, NotALakehouse, Corrupt, InvalidDefinition, StorageError.
@@ -180,7 +180,7 @@ class Lakehouse(CatalogView):
         return snapshot_root(self._files, definition, name)
 
     def refresh(self) -> Self:
-        """Move this handle to the newest version and return it. Two ``get`` if there is none newer."""
+        """Move this handle to the newest version and return it. Three ``get`` if there is none newer."""
         root = self._files.newest()
         self._files.saw(root)
         self._stand_on(root)

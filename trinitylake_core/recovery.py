@@ -26,7 +26,7 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
 from trinitylake_core.transaction import Transaction
-from trinitylake_core.versions import Root, VersionInfo, Versions, version_info
+from trinitylake_core.versions import Delta, Root, VersionInfo, Versions, version_info
 
 SHOWN: Final = 1000
 """How many changes a plan names; it counts them all."""
@@ -174,7 +174,7 @@ class _Restoring(Transaction):
 
     target: Root
 
-    def rebase(self, base: Root, newer: Sequence[Root]) -> None:
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Also stop when the target expired meanwhile. Raises ``VersionExpired``, ``SnapshotNotFound``."""
         super().rebase(base, newer)
         refuse_lost(self._files, newer[-1], self.target)

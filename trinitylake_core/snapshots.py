@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from trinitylake_core import spec
+from trinitylake_core.acknowledge import remove_quietly
 from trinitylake_core.changes import NewDefinition, facts, refuse_lost
-from trinitylake_core.commit import Files, commit, now_millis, remove_quietly
+from trinitylake_core.commit import Files, commit, now_millis
 from trinitylake_core.definitions import LakehouseDef, SnapshotDef
 from trinitylake_core.errors import (
     AlreadyExists,

@@ -19,6 +19,7 @@ CHECKSUM_METADATA: Final = b"trinitylake.checksum"
 LAKEHOUSE_DEF: Final = "lakehouse_def"
 LAKEHOUSE_DEF_A: Final = "lakehouse"
 PREVIOUS_ROOT: Final = "previous_root"
+PREVIOUS_TXN: Final = "previous_txn"
 ROLLBACK_FROM_ROOT: Final = "rollback_from_root"
 VERSION: Final = "version"
 CREATED_AT_MILLIS: Final = "created_at_millis"
@@ -69,7 +70,6 @@ OP_SNAPSHOT: Final = "snapshot"
 OP_LOAD: Final = "load"
 OP_UPGRADE: Final = "upgrade"
 OP_CLEAN: Final = "clean"
-OP_ABORT: Final = "abort"
 
 LAKEHOUSE_DEF_COPY: Final = "lakehouse_def_copy"
 """System row of a root: ``<path> <base64>`` of a small lakehouse definition, to save its request."""
@@ -78,5 +78,5 @@ TXN_STATE: Final = "txn_state"
 """System row of the running root of a saved transaction: what it read, as JSON."""
 TRANSACTIONAL_OPERATIONS: Final = frozenset({OP_COMMIT, OP_RESTORE, OP_CREATE, OP_UPGRADE})
 """Roots whose own messages say everything they changed."""
-QUIET_OPERATIONS: Final = frozenset({OP_COMPACT, OP_SNAPSHOT, OP_EXPIRE, OP_CLEAN, OP_ABORT})
+QUIET_OPERATIONS: Final = frozenset({OP_COMPACT, OP_SNAPSHOT, OP_EXPIRE, OP_CLEAN})
 """Roots that change no key's meaning and conflict with nothing."""

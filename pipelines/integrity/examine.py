@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-import pyarrow as pa
-
-from pipelines.tasks import INT, LONG, TEXT
 from trinitylake_core import spec
 from trinitylake_core.check import Violation, check_node, violation
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation, InvalidName
@@ -25,12 +22,19 @@ from trinitylake_core.nodefile import decode
 from trinitylake_core.tree import MAX_HEIGHT
 
 Row = dict[str, Any]
-EXPECTED: Final = pa.schema(
-    {
-        "path": TEXT, "first": LONG, "last": LONG, "height": INT, "lo": TEXT, "hi": TEXT, "keys_min": LONG,
-        "keys_max": LONG, "messages_min": LONG, "messages_max": LONG, "parent": TEXT,
-    }
-)  # fmt: skip
+EXPECTED: Final = (
+    ("path", "string"),
+    ("first", "bigint"),
+    ("last", "bigint"),
+    ("height", "int"),
+    ("lo", "string"),
+    ("hi", "string"),
+    ("keys_min", "bigint"),
+    ("keys_max", "bigint"),
+    ("messages_min", "bigint"),
+    ("messages_max", "bigint"),
+    ("parent", "string"),
+)
 """What parents say about a child; height -1 is a root, ``parent`` one of them. NULL = nothing is said."""
 
 
@@ -59,7 +63,7 @@ def _pick(choose: Any, one: Any, two: Any) -> Any:
 
 def start(path: str, first: int, last: int) -> Row:
     """Return the expectation of a root: none."""
-    row: Row = dict.fromkeys(EXPECTED.names, None)
+    row: Row = dict.fromkeys((name for name, _ in EXPECTED), None)
     return row | {"path": path, "first": first, "last": last, "height": -1, "parent": ""}
 
 
@@ -83,14 +87,14 @@ def examined(
     if height is None:
         height = row["height"]
     if node.height is not None and not top and node.height != row["height"]:
-        message = f"has height {node.height} below {row['parent']!r}, where height {row['height']} is expected"
-        return None, [violation("I8", path, message)], []
+        told = f"has height {node.height} below {row['parent']!r}, where height {row['height']} is expected"
+        return None, [violation("I8", path, told)], []
     if height > MAX_HEIGHT:
         return None, [violation("I8", path, f"height {height} is more than any tree has")], []
     lo, hi = row["lo"], row["hi"]
     if lo is not None and hi is not None and lo >= hi:
-        message = "is reached from places whose ranges exclude each other: twice from one root, or astray"
-        return None, [violation("I10", path, message)], []
+        told = "is reached from places whose ranges exclude each other: twice from one root, or astray"
+        return None, [violation("I10", path, told)], []
     problems = [*check_node(node, path, order, (lo, hi), top=top), *_names(node, path, codec), *_counts(node, row)]
     return node, problems, list(_children(node, row, height))
 
@@ -131,12 +135,12 @@ def _counts(node: Node, row: Row) -> Iterator[Violation]:
         (spec.CHILD_MESSAGES, node.subtree_messages, row["messages_min"], row["messages_max"]),
     ):
         if own is not None and low is not None and not low == own == high:
-            stated = str(low) if low == high else f"{low} and {high}"
-            yield violation("I9", path, f"{what} of {row['parent']!r} says {stated}, the node says {own}")
+            told = str(low) if low == high else f"{low} and {high}"
+            yield violation("I9", path, f"{what} of {row['parent']!r} says {told}, the node says {own}")
 
 
 def _children(node: Node, row: Row, height: int) -> Iterator[Row]:
-    keys, messages = _or_unstated(node.child_keys, node), _or_unstated(node.child_messages, node)
+    keys, messages = _told(node.child_keys, node), _told(node.child_messages, node)
     for index, child in enumerate(node.children):
         low, high = node.bounds(index) if index <= len(node.keys) else (None, None)
         yield {
@@ -154,7 +158,7 @@ def _children(node: Node, row: Row, height: int) -> Iterator[Row]:
         }
 
 
-def _or_unstated(counts: list[int] | None, node: Node) -> list[int] | list[None]:
+def _told(counts: list[int] | None, node: Node) -> list[int] | list[None]:
     if counts is None or len(counts) != len(node.children):
         return [None] * len(node.children)
     return counts

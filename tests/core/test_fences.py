@@ -119,7 +119,7 @@ def test_a_commit_that_meets_an_older_fence_asks_once_and_writes_nothing_again(l
         txn.create_table("ns0", f"mine{number}")
         txn.commit(before_commit=first_time(meet))
         counts = lake.storage.counts - before
-        assert (expected, 2, 2) == (counts.head, counts.put, counts.create)
+        assert (expected + 1, 2, 2) == (counts.head, counts.put, counts.create)  # one for the version after its own
 
 
 def other(lake: Lakehouse) -> Root:

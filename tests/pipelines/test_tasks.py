@@ -1,6 +1,5 @@
 """Spark tasks: rows in and out, errors as themselves, and what bounds the memory: pieces by weight, runs of roots."""
 
-import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines import tasks
+from pipelines import stats, upgrade
 from pipelines.tasks import (
     INT,
     LONG,
@@ -29,7 +28,9 @@ from pipelines.tasks import (
     stream,
 )
 from pipelines.trees.runs import in_runs
-from trinitylake_core.errors import CorruptNode
+from tests.support.lakes import filled, new_lake
+from tests.support.surgery import Surgery
+from trinitylake_core.errors import CorruptNode, StorageError
 
 _SIZE: Final = pa.schema({"size": LONG})
 
@@ -132,27 +133,16 @@ def test_whoever_waits_for_a_task_gets_the_error_that_it_raised(
         wait(failing)
 
 
-_WAITS: Final = {"collect", "first", "take", "toArrow", "toLocalIterator", "toPandas", "localCheckpoint", "foreach"}
-_ENTERS: Final = {"mapInArrow", "mapInPandas", "createDataFrame", "persist", "cache"}
-
-
-def calls_of_spark(tree: ast.AST) -> Iterator[str]:
-    """Yield what a module calls on frames that only tasks.py may call; ``groupBy(...).count()`` is no action."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            name, on = node.func.attr, node.func.value
-            grouped = isinstance(on, ast.Call) and isinstance(on.func, ast.Attribute) and on.func.attr == "groupBy"
-            counted = name == "count" and not node.args and not node.keywords and not grouped
-            if name in _WAITS | _ENTERS or counted:
-                yield f"line {node.lineno}: {name}"
-
-
-def test_there_is_one_way_into_tasks_and_back() -> None:
-    """An action elsewhere would raise what Spark makes of our errors, a map elsewhere would open its own storages."""
-    package = Path(tasks.__file__).parent
-    others = [path for path in package.rglob("*.py") if path.name != "tasks.py" and path.parent.name != "session"]
-    assert len(others) > 50
-    found = {str(path.relative_to(package)): list(calls_of_spark(ast.parse(path.read_text()))) for path in others}
-    assert {} == {path: calls for path, calls in found.items() if calls}
-    assert ["line 1: count"] == list(calls_of_spark(ast.parse("frame.where('x').count()")))
-    assert [] == list(calls_of_spark(ast.parse("frame.groupBy('x').count()")))
+@pytest.mark.spark
+def test_deep_statistics_and_an_upgrade_name_what_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=40)
+    target = tmp_path / "target"
+    paths = [entry.path for entry in lake.objects()]
+    (target / paths[0]).mkdir(parents=True)  # where a file is to be written
+    with pytest.raises(StorageError):
+        upgrade.run(spark, lake, target.as_uri(), upgrade.Config(engine="spark"))
+    surgery = Surgery(lake.root, lake.definition.order)
+    leaf = surgery.leaf(lake.version)
+    surgery.remove(leaf)
+    with pytest.raises(CorruptNode, match=f"{leaf}.* is missing"):
+        stats.deep(lake, spark)

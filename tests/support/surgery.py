@@ -19,7 +19,6 @@ import pyarrow as pa
 from trinitylake_core import nodefile, spec
 from trinitylake_core.locations import root_path
 from trinitylake_core.node import Node
-from trinitylake_core.storage.filelock import LOCK_FILE
 from trinitylake_core.storage.roots import local_path, normalise_root
 
 Columns = dict[str, list[str | None]]
@@ -186,9 +185,7 @@ def node_file(columns: Mapping[str, Sequence[Any]], checksum: str = RIGHT, *, ba
 
 
 def listing(directory: Path) -> dict[str, bytes]:
-    """Return every file below a directory with its bytes; temporary files are files too, the lock is not."""
+    """Return every file below a directory with its bytes; temporary files are files too."""
     return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != LOCK_FILE
+        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
     }

@@ -91,6 +91,11 @@ class BaseStorage(Funnel):
         for _ in self._parallel(files, self._write):
             pass
 
+    def at_once(self, *actions: Callable[[], None]) -> None:
+        """Call functions in parallel, or in order where ``max_concurrency`` is 1."""
+        for _ in self._parallel(actions, lambda action: action()):
+            pass
+
     def barrier(self) -> None:
         """Do nothing: an object store answers only when the object is durable."""
 

@@ -9,7 +9,7 @@ is the only lock there is (format, section 1). The few small files that change a
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +114,13 @@ class Storage(abc.ABC):
 
         One ``get`` a path. A missing file is yielded as the error, so that the rest can still be read;
         any other failure is raised. Memory is bounded by the read-ahead, not by ``paths``.
+        """
+
+    @abc.abstractmethod
+    def at_once(self, *actions: Callable[[], None]) -> None:
+        """Call functions that send requests through this object, at the same time where that saves time.
+
+        They must not raise, nor depend on one another: they may also be called one after another, in this order.
         """
 
     @abc.abstractmethod

@@ -1,0 +1,35 @@
+"""Versions: roots, the newest one, history and time travel (format, sections 2, 3 and 6).
+
+``root`` is what one root says, ``files`` reads single files, ``search`` finds the newest version, ``history`` all
+others, ``boundary`` moves the boundary.
+"""
+
+from trinitylake_core.versions.boundary import lower_lying_boundary, raise_boundary
+from trinitylake_core.versions.files import copy_of_definition, number_in
+from trinitylake_core.versions.root import (
+    Delta,
+    Root,
+    RootRows,
+    VersionInfo,
+    from_millis,
+    objects_of,
+    to_millis,
+    version_info,
+)
+from trinitylake_core.versions.versions import Versions
+
+__all__ = [
+    "Delta",
+    "Root",
+    "RootRows",
+    "VersionInfo",
+    "Versions",
+    "copy_of_definition",
+    "from_millis",
+    "lower_lying_boundary",
+    "number_in",
+    "objects_of",
+    "raise_boundary",
+    "to_millis",
+    "version_info",
+]

@@ -1,0 +1,68 @@
+"""The boundary file: a durable copy of ``oldest_version`` for readers that have no root yet (format, section 6).
+
+``oldest_version`` in the newest root is the truth. The file only grows, by compare-and-set, after the root that says so
+and before anything below it is deleted.
+"""
+
+from __future__ import annotations
+
+from trinitylake_core import spec
+from trinitylake_core.errors import TrinityLakeError
+from trinitylake_core.storage import Tagged
+from trinitylake_core.versions.files import RootFiles, number_in
+from trinitylake_core.versions.search import newest_listed
+
+
+def raise_boundary(files: RootFiles, to: int) -> int:
+    """Make the boundary file say ``to``, unless it says more already; return what it says, durably.
+
+    REQUIRES that the newest root has an ``oldest_version`` of ``to`` or more, and that
+    :meth:`Storage.prove_compare_and_set` was called. A missing file and garbage are replaced.
+
+    One ``get``, and one ``put`` if it moves; both again for each other process that moves it at the same time.
+    """
+    while True:
+        seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
+        says = _said(seen)
+        if says is not None and says >= to:
+            return says
+        if files.storage.compare_and_set(spec.BOUNDARY_FILE, str(to).encode(), seen) is not None:
+            return to
+
+
+def lower_lying_boundary(files: RootFiles) -> int | None:
+    """Replace a boundary that no root reaches by the one that the newest root says; return that, or ``None``.
+
+    The only case in which the file becomes smaller. Expiration never removes the newest version, so a boundary beyond
+    every root in a listing that was begun after it was read was not written by expiration. If anybody has written the
+    file since, it is left alone.
+
+    One ``get`` if the file says 0; else two, a ``list`` and a ``put``.
+    """
+    seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
+    says = _said(seen)
+    if not says:
+        return None
+    version, _ = newest_listed(files)
+    root = files.try_root(version) if version < says else None
+    if root is None:
+        return None
+    truth = str(root.oldest_version).encode()
+    return root.oldest_version if files.storage.compare_and_set(spec.BOUNDARY_FILE, truth, seen) is not None else None
+
+
+def boundary_by_roots(files: RootFiles) -> int:
+    """Return the boundary as the newest root says it, for when the file is garbage. A listing and one ``get``.
+
+    Raises:
+        TrinityLakeError: the newest root cannot be read.
+    """
+    version, _ = newest_listed(files)
+    root = files.try_root(version)
+    if root is None:
+        raise TrinityLakeError(f"{files.path(version)} was listed and is gone; try again")
+    return root.oldest_version
+
+
+def _said(seen: Tagged) -> int | None:
+    return 0 if seen.data is None else number_in(seen.data)

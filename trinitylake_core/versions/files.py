@@ -1,0 +1,182 @@
+"""Single files of the versions: roots by number, lakehouse definitions, the hint and the boundary."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+
+from trinitylake_core import locations, nodefile, spec
+from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, effective
+from trinitylake_core.errors import CorruptDefinition, CorruptNode, FileMissing, InvalidLocation
+from trinitylake_core.node import Node
+from trinitylake_core.storage import Storage
+from trinitylake_core.versions.root import Root, RootRows
+
+
+class RootFiles:
+    """The files that say what versions there are, and the lakehouse definitions they name. Thread-safe."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.sdk = False
+        """Whether the published Java SDK wrote this lakehouse: other root names, read-only. Never changes back."""
+        self._definitions: dict[str, tuple[LakehouseDef, bytes]] = {}
+
+    # -- roots ---------------------------------------------------------------------------------
+
+    def path(self, version: int, *, sdk: bool | None = None) -> str:
+        """Return the path of a root, in the naming of this lakehouse unless told otherwise."""
+        sdk = self.sdk if sdk is None else sdk
+        return locations.sdk_root_path(version) if sdk else locations.root_path(version)
+
+    def try_root(self, version: int, known: Root | None = None, *, sdk: bool | None = None) -> Root | None:
+        """Return the root of a version, or ``None`` if there is no such file. One ``get``."""
+        path = self.path(version, sdk=sdk)
+        try:
+            data = self.storage.read(path)
+        except FileMissing:
+            return None
+        return self._decoded(version, path, data, known)
+
+    def root_and_boundary(self, version: int, known: Root | None = None) -> tuple[Root | None, int | None]:
+        """Return the root of a version, and what :meth:`boundary_file` returns. Two ``get`` at the same time.
+
+        With ``known``, a root that is still what is stored is not decoded again.
+        """
+        path = self.path(version)
+        (_, data), (_, boundary) = self.storage.read_many([path, spec.BOUNDARY_FILE])
+        root = None if isinstance(data, FileMissing) else self._decoded(version, path, data, known)
+        return root, 0 if isinstance(boundary, FileMissing) else number_in(boundary)
+
+    def roots(self, versions: Sequence[int]) -> Iterator[Root | None]:
+        """Yield several roots in order, read in parallel; ``None`` for those that are gone."""
+        paths = [self.path(version) for version in versions]
+        for version, (path, data) in zip(versions, self.storage.read_many(paths), strict=True):
+            yield None if isinstance(data, FileMissing) else self.decode(version, path, data)
+
+    def root_exists(self, version: int, *, sdk: bool | None = None) -> bool:
+        """Return whether there is a root file of a version. One ``head``."""
+        if version > spec.MAX_VERSION:
+            return False
+        try:
+            self.storage.info(self.path(version, sdk=sdk))
+        except FileMissing:
+            return False
+        return True
+
+    def _decoded(self, version: int, path: str, data: bytes, known: Root | None) -> Root:
+        if known is not None and known.path == path and known.data == data:
+            return known
+        return self.decode(version, path, data)
+
+    def decode(self, version: int, path: str, data: bytes) -> Root:
+        """Return the root in the bytes of its file."""
+        try:
+            node = nodefile.decode(data, path)
+        except nodefile.OrderNeeded as needed:
+            definition = self.definition(Root(version, path, Node(system=needed.system)))
+            node = nodefile.decode(data, path, definition.order)
+        root = Root(version, path, node, data)
+        if node.system.get(spec.VERSION, str(version)) != str(version):
+            raise CorruptNode(
+                f"root {path!r} says it is version {node.system[spec.VERSION]}, not {version}",
+                path=path,
+                invariant="I13",
+            )
+        return root
+
+    # -- lakehouse definitions -----------------------------------------------------------------
+
+    def definition(self, root: RootRows) -> LakehouseDef:
+        """Return the lakehouse definition of a version, defaults filled in. At most one ``get``.
+
+        Raises:
+            CorruptDefinition: missing or garbage.
+            InvalidDefinition: a major version that is not supported.
+        """
+        return self._definition(root)[0]
+
+    def knows_definition(self, path: str, data: bytes) -> None:
+        """Remember a lakehouse definition that this process wrote: after its commit nothing has to be read."""
+        self._definitions[path] = effective(decode_lakehouse(data, path)), data
+
+    def definition_data(self, root: RootRows) -> bytes:
+        """Return the lakehouse definition of a version as it is stored. At most one ``get``. Raises as above."""
+        return self._definition(root)[1]
+
+    def _definition(self, root: RootRows) -> tuple[LakehouseDef, bytes]:
+        path = root.definition_path
+        found = self._definitions.get(path)
+        if found is None:
+            copy = root.system.get(spec.LAKEHOUSE_DEF_COPY, "")
+            data = _copied(copy, path) if copy else None
+            data = self._read(path) if data is None else data
+            found = self._definitions[path] = effective(decode_lakehouse(data, path)), data
+        return found
+
+    def definition_file(self, root: RootRows) -> LakehouseDef:
+        """Return the lakehouse definition of a version from its own file, past the cache and the copy. One ``get``.
+
+        Raises:
+            CorruptDefinition: missing, garbage, or not what the copy in the root says.
+            InvalidDefinition: a major version that is not supported.
+        """
+        path = root.definition_path
+        data = self._read(path)
+        definition = effective(decode_lakehouse(data, path))
+        copy = root.system.get(spec.LAKEHOUSE_DEF_COPY)
+        if copy and effective(decode_lakehouse(_copied(copy, path) or data, path)) != definition:
+            raise CorruptDefinition(f"root {root.path!r} holds a copy of {path!r} that differs from it", path=path)
+        return definition
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self.storage.read(locations.validate_path(path))
+        except FileMissing:
+            raise CorruptDefinition(f"definition file {path!r} is missing", path=path, invariant="I13") from None
+        except InvalidLocation as error:
+            raise CorruptDefinition(str(error), path=path, invariant="I13") from None
+
+    # -- hint and boundary ---------------------------------------------------------------------
+
+    def hint(self) -> int | None:
+        """Return the latest hint, or ``None`` if it is missing or garbage. One ``get``."""
+        try:
+            return number_in(self.storage.read(spec.HINT_FILE))
+        except FileMissing:
+            return None
+
+    def boundary_file(self) -> int | None:
+        """Return the oldest version that still exists, as the boundary file says: 0 without one. One ``get``.
+
+        ``None`` if it is garbage: then the newest root alone knows.
+        """
+        try:
+            return number_in(self.storage.read(spec.BOUNDARY_FILE))
+        except FileMissing:
+            return 0
+
+    def boundary(self) -> int:
+        """Return what :meth:`boundary_file` says, 0 if it is garbage. One ``get``."""
+        return self.boundary_file() or 0
+
+
+def number_in(data: bytes) -> int | None:
+    """Return the version in a hint or boundary file, ``None`` if there is none."""
+    text = data.strip()
+    return int(text) if text.isdigit() and len(text) <= 10 and int(text) <= spec.MAX_VERSION else None
+
+
+def copy_of_definition(definition_bytes: bytes, path: str) -> str | None:
+    """Return the value of the row ``lakehouse_def_copy``, or ``None`` if the definition is too large for it."""
+    if len(definition_bytes) > spec.LAKEHOUSE_DEF_COPY_MAX_BYTES:
+        return None
+    return f"{path} {base64.b64encode(definition_bytes).decode()}"
+
+
+def _copied(copy: str, path: str) -> bytes | None:
+    of, _, text = copy.partition(" ")
+    try:
+        return base64.b64decode(text, validate=True) if of == path else None
+    except ValueError:
+        return None

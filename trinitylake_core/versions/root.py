@@ -1,0 +1,229 @@
+"""Roots: what the system rows of one version say (format, section 3)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from trinitylake_core import spec
+from trinitylake_core.errors import CorruptNode, InvalidInput
+from trinitylake_core.node import Messages, Node
+
+
+class RootRows:
+    """What the system rows of a root say about its version."""
+
+    __slots__ = ()
+
+    version: int
+    path: str
+
+    @property
+    def system(self) -> dict[str, str]:
+        """The system rows by name."""
+        raise NotImplementedError
+
+    def own_messages(self) -> Messages:
+        """Return the messages of the transaction that made this root (format, section 6)."""
+        raise NotImplementedError
+
+    @property
+    def definition_path(self) -> str:
+        """Path of the lakehouse definition. Raises ``CorruptNode`` when the root names none."""
+        path = self.system.get(spec.LAKEHOUSE_DEF) or self.system.get(spec.LAKEHOUSE_DEF_A)
+        if path is None:
+            raise CorruptNode(
+                f"root {self.path!r} does not name a lakehouse definition", path=self.path, invariant="I13"
+            )
+        return path
+
+    @property
+    def created_at_millis(self) -> int:
+        """When the root was created, in epoch milliseconds; 0 where it does not say."""
+        return self._number(spec.CREATED_AT_MILLIS)
+
+    @property
+    def oldest_version(self) -> int:
+        """The boundary as of this version."""
+        return self._number(spec.OLDEST_VERSION)
+
+    @property
+    def void_before_millis(self) -> int:
+        """The storage's time before which a file that no root up to this one reaches is void; 0 before any fence."""
+        return self._number(spec.VOID_BEFORE_MILLIS)
+
+    @property
+    def previous_root(self) -> str | None:
+        """Path of the root this one was committed on top of."""
+        return self.system.get(spec.PREVIOUS_ROOT)
+
+    @property
+    def rollback_from_root(self) -> str | None:
+        """Path of the root that was rolled back from."""
+        return self.system.get(spec.ROLLBACK_FROM_ROOT)
+
+    @property
+    def operation(self) -> str | None:
+        """What made this version; ``None`` where the writer did not say."""
+        return self.system.get(spec.OPERATION)
+
+    @property
+    def txn(self) -> str | None:
+        """ID of the transaction that made this version."""
+        return self.system.get(spec.TXN_ID)
+
+    def follows(self, before: RootRows) -> bool:
+        """Whether this version was committed on top of ``before``, as far as both say which transaction made that.
+
+        The path of a root does not tell: one root may have been put in the place of another.
+        """
+        said = self.system.get(spec.PREVIOUS_TXN)
+        return said is None or before.txn in {None, said}
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Facts about this version; empty where there are none."""
+        try:
+            facts = json.loads(self.system.get(spec.SUMMARY) or "{}")
+        except ValueError:
+            return {}
+        return facts if isinstance(facts, dict) else {}
+
+    def _number(self, name: str) -> int:
+        text = self.system.get(name, "0")
+        if not (text.isascii() and text.isdecimal()):
+            raise CorruptNode(f"root {self.path!r}: {name} is {text!r}, not a number", path=self.path)
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Root(RootRows):
+    """The root node of one version, with what its system rows say."""
+
+    version: int
+    path: str
+    node: Node
+    data: bytes | memoryview = b""
+    """The bytes of the file."""
+
+    @property
+    def system(self) -> dict[str, str]:
+        """The system rows by name."""
+        return self.node.system
+
+    def own_messages(self) -> Messages:
+        """Return the messages of the transaction that made this root. No request."""
+        txn = self.txn
+        if txn is None or self.operation not in spec.TRANSACTIONAL_OPERATIONS:
+            return Messages()
+        return self.node.buffer.of_transaction(txn)
+
+    def delta(self, before: Delta | None = None) -> Delta:
+        """Return what this version says beyond its tree: a few hundred bytes where the root has a megabyte.
+
+        Values that are the same in the delta ``before`` are shared with it, the lakehouse definition above all.
+        """
+        same = {} if before is None else before.system
+        system = {name: same[name] if same.get(name) == value else value for name, value in self.node.system.items()}
+        return Delta(self.version, self.path, system, self.own_messages())
+
+
+@dataclass(frozen=True, slots=True)
+class Delta(RootRows):
+    """What one version says and changed, without its tree: all that a commit which lost to it needs to know."""
+
+    version: int
+    path: str
+    rows: dict[str, str]
+    messages: Messages
+
+    @property
+    def system(self) -> dict[str, str]:
+        """The system rows by name."""
+        return self.rows
+
+    def own_messages(self) -> Messages:
+        """Return the messages of the transaction that made this version. No request."""
+        return self.messages
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """One line of the history. Counts are ``None`` where the root does not tell them."""
+
+    version: int
+    created_at: datetime
+    created_at_millis: int
+    operation: str | None
+    txn: str | None
+    summary: dict[str, Any]
+    changes: int
+    objects: int | None
+    messages: int | None
+    height: int | None
+    root_bytes: int
+    path: str
+    previous_root: str | None
+    rollback_from_root: str | None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the version was made, where somebody said so."""
+        return self.summary.get("reason")
+
+    @property
+    def author(self) -> str | None:
+        """Who made it."""
+        return self.summary.get("author")
+
+
+def version_info(root: Root) -> VersionInfo:
+    """Return what a root says about its version. No request."""
+    node = root.node
+    return VersionInfo(
+        root.version, from_millis(root.created_at_millis), root.created_at_millis, root.operation, root.txn,
+        root.summary,
+        len(root.own_messages()), objects_of(node), node.subtree_messages, node.height, node.nbytes, root.path,
+        root.previous_root, root.rollback_from_root,
+    )  # fmt: skip
+
+
+def objects_of(node: Node) -> int | None:
+    """Return how many objects a version holds, as far as its root tells.
+
+    Exact where the root is the whole tree. Else without the messages, of which nobody knows before they are
+    pushed down whether they add an object or change one; ``None`` where the root does not count.
+    """
+    if not node.is_leaf or node.height is None:
+        return node.subtree_keys
+    pending = node.pending
+    replaced = sum(node.position(key) is not None for key in pending.keys)
+    return len(node.keys) - replaced + sum(value is not None for value in pending.values)
+
+
+def from_millis(millis: int) -> datetime:
+    """Return epoch milliseconds as an aware UTC time; the last time there is where they lie beyond it."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def to_millis(timestamp: datetime | str | int) -> int:
+    """Return a time as epoch milliseconds; text is ISO 8601, and UTC unless it says otherwise.
+
+    Raises:
+        InvalidInput: the text is not ISO 8601.
+    """
+    if isinstance(timestamp, int):
+        return timestamp
+    if isinstance(timestamp, str):
+        try:
+            timestamp = datetime.fromisoformat(timestamp)
+        except ValueError:
+            raise InvalidInput(f"{timestamp!r} is not an ISO 8601 time such as 2026-11-20T03:00:00Z") from None
+    if timestamp.tzinfo is None:
+        timestamp = timestamp.replace(tzinfo=UTC)
+    return int(timestamp.timestamp() * 1000 // 1)

@@ -1,0 +1,149 @@
+"""The newest version, by O(log versions) requests, never a walk (format, section 6).
+
+A root below the boundary is nothing: what followed it may be deleted, and its own name may have been taken again by a
+writer that stood still. So every search ends with a look at the boundary that is issued after the probe that ended
+it. If that still says a version at or below the one found, no root above it can have been deleted by then, so that the
+one found was the newest when the probe found nothing after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from trinitylake_core import locations, spec
+from trinitylake_core.errors import CorruptNode, NotALakehouse, StorageError
+from trinitylake_core.versions.files import RootFiles
+from trinitylake_core.versions.root import Root
+
+_SEARCHES: Final = 5
+"""How often a search begins again when expiration overtakes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Where a search ended: the root, if there is one, and what the boundary file said afterwards."""
+
+    root: Root | None
+    boundary: int | None
+
+    @property
+    def is_newest(self) -> bool:
+        return self.root is not None and self.boundary is not None and self.boundary <= self.root.version
+
+
+def find_newest(files: RootFiles, known: Root | None = None) -> Root:
+    """Return the newest root, from one that is known or else from the hint on. Changes nothing but ``files.sdk``.
+
+    Four ``get`` in three round trips with a fresh hint, three in two with a known root that is the newest; O(log) more
+    with a stale one. Raises as :meth:`Versions.latest` does.
+    """
+    start = files.hint() if known is None else known.version
+    found = _Found(None, files.boundary_file()) if start is None else _above(files, start, known)
+    if known is not None and found.root is None and found.boundary is not None and found.boundary <= known.version:
+        raise missing_root(files, known.version, found.boundary)
+    for _ in range(_SEARCHES):
+        if found.is_newest and found.root is not None:
+            return found.root
+        if found.boundary is None:  # garbage: who is below it cannot be told
+            break
+        again = _from_boundary(files, found.boundary)
+        if again.root is None and again.boundary == found.boundary:
+            break
+        found = again
+    return _listed(files, found.boundary)
+
+
+def missing_root(files: RootFiles, version: int, boundary: int) -> CorruptNode:
+    """Return the error for a root that must exist, because expiration has not come as far as that."""
+    path = files.path(version)
+    return CorruptNode(
+        f"the root {path!r} of version {version} is missing, though versions are kept from {boundary} on",
+        path=path,
+        invariant="I14",
+    )
+
+
+def _above(files: RootFiles, version: int, known: Root | None) -> _Found:
+    """Search from a version that probably is the newest."""
+    ahead = files.try_root(version + 1) if version < spec.MAX_VERSION else None
+    if ahead is not None:
+        low = _gallop(files, version + 1)
+        if low == version + 1:
+            return _Found(ahead, files.boundary_file())
+        return _Found(*files.root_and_boundary(low))
+    found = _Found(*files.root_and_boundary(version, known))
+    if found.root is not None and files.sdk:
+        return _climbed(files, version, found.root)
+    return found if found.root is not None or known is not None else _of_sdk(files, version) or found
+
+
+def _from_boundary(files: RootFiles, boundary: int) -> _Found:
+    """Search from the boundary on: its version exists, unless expiration has gone on meanwhile."""
+    if files.root_exists(boundary):
+        return _Found(*files.root_and_boundary(_gallop(files, boundary)))
+    return _of_sdk(files, boundary) or _Found(None, files.boundary_file())
+
+
+def _of_sdk(files: RootFiles, version: int) -> _Found | None:
+    """Look whether the published Java SDK wrote the lakehouse: from then on its names are used."""
+    if files.sdk:
+        return None
+    root = files.try_root(version, sdk=True)
+    if root is None:
+        return None
+    files.sdk = True
+    return _climbed(files, version, root)
+
+
+def _climbed(files: RootFiles, version: int, root: Root) -> _Found:
+    """Search above a root of the SDK, which expires nothing: there is no boundary to look at."""
+    low = _gallop(files, version)
+    return _Found(root if low == version else files.try_root(low), 0)
+
+
+def _gallop(files: RootFiles, version: int) -> int:
+    """Return the newest version that can be reached from one that exists. O(log) ``head``."""
+    low, step = version, 1
+    while files.root_exists(low + step):
+        low += step
+        step *= 2
+    high = low + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if files.root_exists(middle) else (low, middle)
+    return low
+
+
+def _listed(files: RootFiles, boundary: int | None) -> Root:
+    """Return the newest root of a listing, whatever hint and boundary say. One ``list`` a page, two ``get``.
+
+    A boundary that says the same before and after a listing in which nothing reaches it is a lie: expiration never
+    removes the newest version. ``boundary`` is what it said before.
+    """
+    for _ in range(_SEARCHES):
+        version, sdk = newest_listed(files)
+        if sdk:
+            files.sdk = True
+        root, again = files.root_and_boundary(version)
+        if root is not None and (again is None or again <= version or again == boundary):
+            return root
+        boundary = again
+    raise StorageError(f"{files.storage.root}: expiration overtook every search for the newest version; try again")
+
+
+def newest_listed(files: RootFiles) -> tuple[int, bool]:
+    """Return the highest version in a listing, and whether the Java SDK named it. One ``list`` a page.
+
+    Raises:
+        NotALakehouse: there is no root at all.
+    """
+    found = [
+        (not parsed.legacy, parsed.version)  # the two never share a root URI; a stray file must not hide ours
+        for file in files.storage.list("_")
+        if (parsed := locations.parse(file.path)) is not None and parsed.version is not None
+    ]
+    if not found:
+        raise NotALakehouse(f"there is no lakehouse at {files.storage.root}; `create` makes one")
+    canonical, version = max(found)
+    return version, not canonical

@@ -1,0 +1,76 @@
+"""The versions of one lakehouse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from trinitylake_core import spec
+from trinitylake_core.errors import VersionExpired, VersionNotFound
+from trinitylake_core.versions.files import RootFiles
+from trinitylake_core.versions.history import at_timestamp, history, since
+from trinitylake_core.versions.root import Delta, Root
+from trinitylake_core.versions.search import find_newest, missing_root
+
+
+class Versions(RootFiles):
+    """The roots of one lakehouse. Finding the newest costs O(log versions) requests, never a walk."""
+
+    def root(self, version: int) -> Root:
+        """Return the root of a version. One ``get``, some more if it is not there.
+
+        Raises:
+            VersionNotFound, VersionExpired: it never existed, or retention removed it.
+            CorruptNode: the root file cannot be read, or is missing between others.
+        """
+        if not 0 <= version <= spec.MAX_VERSION:
+            raise VersionNotFound(f"version {version} is not between 0 and {spec.MAX_VERSION}")
+        root = self.try_root(version)
+        if root is not None:
+            return root
+        boundary = self.boundary()
+        if version < boundary:
+            raise VersionExpired(f"version {version} has expired; the oldest one kept is {boundary}")
+        if version < self.latest().version:
+            raise missing_root(self, version, boundary)
+        raise VersionNotFound(f"version {version} does not exist")
+
+    def latest(self, known: Root | None = None) -> Root:
+        """Return the newest root, from one that is known or else the hint on.
+
+        Four ``get`` with a fresh hint, the root itself among them, three with a known root; O(log) more with a
+        stale one. The last two go out together. A known root that is still what is stored is not decoded again.
+
+        Raises:
+            NotALakehouse: there is no root at all.
+            CorruptNode: the known root is gone, and has not expired.
+        """
+        return find_newest(self, known)
+
+    def at_timestamp(self, timestamp: datetime | str | int, newest: Root) -> Root:
+        """Return the newest root created at or before a time. O(log versions) ``get``.
+
+        Raises:
+            VersionNotFound, VersionExpired: the time lies before the first version that is kept.
+            CorruptNode: a root that must exist is missing.
+        """
+        return at_timestamp(self, timestamp, newest)
+
+    def history(self, newest: Root, limit: int | None = None) -> Iterator[Root]:
+        """Yield roots from ``newest`` back to the boundary. One ``get`` each, read ahead in parallel.
+
+        Raises:
+            CorruptNode: a root that must exist is missing.
+        """
+        return history(self, newest, limit)
+
+    def since(self, base: Root) -> tuple[list[Delta], Root]:
+        """Return what every version after ``base`` changed, oldest first, and the newest root.
+
+        REQUIRES that there is a version after ``base``. One ``get`` each, one that finds nothing, one for the boundary.
+
+        Raises:
+            TransactionExpired: versions after ``base`` have expired already.
+            CorruptNode: a root that must exist is missing.
+        """
+        return since(self, base)
