@@ -9,5 +9,6 @@ The pieces, from the bottom up:
 * ``reading`` and ``oracle``: what must hold afterwards, read without the product's code where that is possible;
 * ``scenarios`` and ``explore``: which actors together, all schedules within bounds, or random ones by seed;
 * ``replay``: one schedule again, request by request (``python -m tests.simulation.replay``);
-* ``model``: the rules of the fences alone, as a model whose states are all visited.
+* ``mutations``: each repair taken out again, and where a schedule against what is left is to be found;
+* ``model``, ``processes`` and ``scopes``: the rules of the fences alone, as a model whose states are all visited.
 """

@@ -1,0 +1,378 @@
+"""The processes of the model: what each requests of the storage, one request after another.
+
+The commit is the same for all of them, as in the product. ``name in rules`` is what a rule adds; each is one line of
+``scopes.RULES``, which says what breaks without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from tests.simulation.model import Fact, Process, Request, Root, Rules, Saved, World
+
+# Requests.
+
+
+def _named(name: str, request: Callable[[World], list[tuple[World, Any]]]) -> Request:
+    request.__name__ = name
+    return request
+
+
+def put(name: str) -> Request:
+    """Write a file; the answer is when."""
+    return _named(f"put {name}", lambda w: [(w._replace(files=w.files | {(name, w.now)}), w.now)])
+
+
+def create(root: Root) -> Request:
+    """Create a root; the answer is whether its version was free."""
+
+    def request(w: World) -> list[tuple[World, Any]]:
+        if w.root(root.version) is not None:
+            return [(w, False)]
+        history = (*w.history, root) if root.version == w.newest.version + 1 else w.history
+        return [(w._replace(roots=w.roots | {root}, history=history), True)]
+
+    return _named(f"create {root.version}", request)
+
+
+def get(version: int) -> Request:
+    """Read a root; the answer is ``None`` if there is none."""
+    return _named(f"get {version}", lambda w: [(w, w.root(version))])
+
+
+def newest() -> Request:
+    """Find the newest version, as an honest search does."""
+    return _named("newest", lambda w: [(w, w.newest if w.newest in w.roots else None)])
+
+
+def boundary() -> Request:
+    """Read the boundary file."""
+    return _named("boundary", lambda w: [(w, w.boundary)])
+
+
+def set_boundary(to: int, seen: int | None) -> Request:
+    """Replace the boundary file if it is what was ``seen``, or (``None``) whatever it is."""
+
+    def request(w: World) -> list[tuple[World, Any]]:
+        if seen is not None and w.boundary != seen:
+            return [(w, False)]
+        return [(w._replace(boundary=to), True)]
+
+    return _named(f"boundary to {to}", request)
+
+
+def delete_one(names: frozenset[str]) -> Request:
+    """Delete one name of a batch, any of those that are left; the answer is which, ``None`` if none is."""
+
+    def request(w: World) -> list[tuple[World, Any]]:
+        left = sorted(names & w.names())
+        gone = [(w._replace(files=frozenset(each for each in w.files if each[0] != name)), name) for name in left]
+        return [*gone] or [(w, None)]
+
+    return _named("delete", request)
+
+
+def delete_root(below: int) -> Request:
+    """Delete one root of a batch below a version, any of those that are left."""
+
+    def request(w: World) -> list[tuple[World, Any]]:
+        left = sorted(root for root in w.roots if root.version < below)
+        return [(w._replace(roots=w.roots - {root}), root.version) for root in left] or [(w, None)]
+
+    return _named("delete root", request)
+
+
+def listed() -> Request:
+    """List all files, and read the saved transaction among them."""
+    return _named("list", lambda w: [(w, (w.files, w.saved))])
+
+
+def read_saved() -> Request:
+    """Read the file of the saved transaction; the answer is the file, the revision in it that is whole, and its age."""
+
+    def request(w: World) -> list[tuple[World, Any]]:
+        seen = w.saved and w.saved.whole(w.names())
+        return [(w, (w.saved, seen, seen and dict(w.files)[seen.definition]))]
+
+    return _named("read saved", request)
+
+
+def set_saved(to: Saved, seen: Saved | None, *, compare: bool) -> Request:
+    """Replace the file of the saved transaction if it is what was ``seen``."""
+
+    def request(w: World) -> list[tuple[World, Any]]:
+        if compare and w.saved != seen:
+            return [(w, False)]
+        return [(w._replace(saved=to), True)]
+
+    return _named(f"saved to {to.revision} {to.state}", request)
+
+
+# The commit.
+
+
+class Refused(Exception):
+    """The process ends with an error."""
+
+
+class StartOver(Exception):
+    """What was made is of no use: the process begins again."""
+
+
+class Job(NamedTuple):
+    """What a commit is about: who makes it, which files it wrote and when the first of them, what it takes over."""
+
+    maker: str
+    wrote: tuple[str, ...] = ()
+    since: int = 1 << 30
+    takes_over: int | None = None
+    small: bool = True
+    """Whether what it wrote is in memory, to be written again."""
+
+
+Build = Callable[[Root, tuple[str, ...]], Root]
+"""Makes a root from the one below and the files that were written for it."""
+Commit = Generator[Request | Fact, Any, Root]
+
+
+def commit(
+    rules: Rules, job: Job, base: Root, build: Build, *, meet: Callable[[Root], None] = lambda root: None
+) -> Commit:
+    """Create the next root, rebasing over whoever comes first; return it once it is known to count."""
+    wrote, since = job.wrote, job.since
+    while True:
+        root = build(base, wrote)
+        if (yield create(root)):
+            break
+        began = base
+        while (newer := (yield get(base.version + 1))) is not None:
+            meet(newer)
+            base = newer
+        if base == began:
+            raise Refused("the versions after the base have expired")
+        if "an expired base starts over" in rules and job.takes_over is not None and base.oldest > job.takes_over:
+            raise StartOver
+        if "fenced files are written again" in rules and wrote and base.void > since:
+            if not job.small:
+                raise StartOver
+            wrote = tuple(f"{name}'" for name in wrote)
+            since = yield put(wrote[0])
+    if "the boundary is looked at after creating" in rules and (yield boundary()) > root.version:
+        raise Refused("the name had been freed")
+    yield Fact(("committed", root))
+    return root
+
+
+def ends(process: Callable[..., Process]) -> Callable[..., Process]:
+    """Let a process end where its commit is refused, or would start over."""
+
+    def ended(*args: Any, **how: Any) -> Process:
+        try:
+            yield from process(*args, **how)
+        except (Refused, StartOver):
+            return
+
+    return ended
+
+
+# Processes.
+
+
+@ends
+def writer(maker: str, base: Root, rules: Rules) -> Process:
+    """Commit one definition on a base that may be old."""
+    name = f"{maker}1"
+    since = yield put(name)
+    yield from commit(
+        rules, Job(maker, (name,), since), base, lambda below, wrote: _on(below, maker, below.files | {*wrote})
+    )
+
+
+@ends
+def compaction(maker: str, keeps: int, rules: Rules) -> Process:
+    """Replace the files of the newest version but the first ``keeps``, which it does not open."""
+    base = yield newest()
+    if base is None:
+        return
+    name = f"{maker}1"
+    since = yield put(name)
+    kept = frozenset(sorted(base.files)[:keeps])
+
+    def build(below: Root, wrote: tuple[str, ...]) -> Root:
+        return _on(below, maker, kept | (below.files - base.files) | {*wrote})
+
+    yield from commit(rules, Job(maker, (name,), since, base.version, small=False), base, build)
+
+
+@ends
+def expiration(maker: str, keep: int, rules: Rules) -> Process:
+    """Keep the newest versions: a root with the new boundary, the boundary file, then deletions."""
+    base = yield newest()
+    if base is None:
+        return
+    to = max(base.oldest, base.version - keep + 1)
+    build = lambda below, _: _on(below, maker, below.files)._replace(oldest=max(below.oldest, to))  # noqa: E731
+    root = yield from commit(rules, Job(maker), base, build)
+    if "deletions come last" not in rules:
+        while (yield delete_root(root.oldest)) is not None:
+            pass
+    compare = "the boundary is compared and set" in rules
+    while (seen := (yield boundary())) < root.oldest and not (
+        yield set_boundary(root.oldest, seen if compare else None)
+    ):
+        pass
+    while (yield delete_root(root.oldest)) is not None:
+        pass
+
+
+@ends
+def cleaning(maker: str, rules: Rules) -> Process:
+    """Cut-off, fence, list, mark, delete; with a safety age of zero."""
+    base = yield newest()
+    if base is None:
+        return
+    cut_off = yield _named("cut-off", lambda w: [(w, w.now)])
+    files, saved = (yield listed()) if "the fence comes before the listing" not in rules else (frozenset(), None)
+    fence = base
+    if "cleaning commits a fence" in rules:
+        build = lambda below, _: _on(below, maker, below.files)._replace(void=max(below.void, cut_off))  # noqa: E731
+        fence = yield from commit(rules, Job(maker), base, build)
+    if "the fence comes before the listing" in rules:
+        files, saved = yield listed()
+    live = fence.files | fence.pins
+    if saved is not None and "saved transactions are marked" in rules:
+        live |= {saved.definition, *([saved.before.definition] if saved.before else [])}
+    first = fence.oldest if "every retained version is marked" in rules else fence.version
+    for version in range(fence.version - 1, first - 1, -1):
+        root = yield get(version)
+        if root is None:
+            if "doubt aborts a cleaning" in rules:
+                return
+            continue
+        live |= root.files
+    void = frozenset(name for name, written in files if written < cut_off) - live
+    while (yield delete_one(void)) is not None:
+        pass
+
+
+@ends
+def takeover(maker: str, target: Root, pins: bool, rules: Rules) -> Process:
+    """Roll back to a version, or (``pins``) name it by a snapshot; read before, taken over by the commit."""
+    found = yield get(target.version)
+    base = yield newest()
+    if found is None or base is None or base.oldest > target.version:
+        return
+
+    def build(below: Root, _: tuple[str, ...]) -> Root:
+        if pins:
+            return _on(below, maker, below.files)._replace(pins=below.pins | target.files)
+        return _on(below, maker, target.files)
+
+    yield from commit(rules, Job(maker, takes_over=target.version), base, build)
+
+
+@ends
+def restore(maker: str, target: Root, name: str, rules: Rules) -> Process:
+    """Take one definition of an older version into the newest one."""
+    found = yield get(target.version)
+    base = yield newest()
+    if found is None or base is None or base.oldest > target.version:
+        return
+    job = Job(maker, takes_over=target.version)
+    yield from commit(rules, job, base, lambda below, _: _on(below, maker, below.files | {name}))
+
+
+# Readers.
+
+
+def reader(start: int | None, rules: Rules) -> Process:
+    """Find the newest version from a hint or a known version on (``start``), or from the boundary on."""
+    began = yield _named("begins", lambda w: [(w, w.newest.version)])
+    at = start if start is not None else (yield boundary())
+    for _ in range(3):
+        found = None
+        while (root := (yield get(at + 1 if found else at))) is not None:
+            found, at = root, root.version
+        if found is None:
+            after = yield get(at + 1)
+            if after is not None:
+                at += 1
+                continue
+        limit = yield boundary()
+        if found is not None and (limit <= found.version or "a search ends with a look at the boundary" not in rules):
+            yield Fact(("found", found, began))
+            return
+        at = limit
+
+
+# The saved transaction.
+
+
+@ends
+def saving(maker: str, rules: Rules) -> Process:
+    """Resume the saved transaction, or begin it, and save it: definition, file, look at the newest root."""
+    file, seen, _ = yield read_saved()
+    if file is not None and file.state != "open" and "a taken or aborted save is not replaced" in rules:
+        return
+    revision = 0 if file is None else file.revision + 1
+    before = seen._replace(before=None) if seen is not None and "a save keeps the one before" in rules else None
+    compare = "saves are compared and set" in rules
+    for attempt in ("", "'", "''"):
+        name = f"{maker}1{attempt}"
+        since = yield put(name)
+        to = Saved(revision, name, "open", before)
+        if not (yield set_saved(to, file, compare=compare)):
+            return
+        file = to
+        root = yield newest()
+        if root is None:
+            return
+        if root.void <= since or "a save looks at the fence" not in rules:
+            yield Fact(("saved", revision))
+            return
+
+
+@ends
+def publishing(maker: str, base: Root, rules: Rules) -> Process:
+    """Take the saved transaction and commit it from the version it began at."""
+    file, seen, since = yield read_saved()
+    if seen is None or file.state == "aborted":
+        return
+    if "a commit takes the saved transaction" in rules and not (
+        yield set_saved(file._replace(state=maker), file, compare=True)
+    ):
+        return
+
+    def meet(root: Root) -> None:
+        if root.txn.startswith("x") or (root.txn == "-x" and "a late commit meets the abort" in rules):
+            raise Refused("it was committed or aborted meanwhile")
+
+    def build(below: Root, wrote: tuple[str, ...]) -> Root:
+        return _on(below, maker, below.files | {*wrote})._replace(txn=f"x{seen.revision}")
+
+    yield from commit(rules, Job(maker, (seen.definition,), since), base, build, meet=meet)
+
+
+@ends
+def aborting(maker: str, base: Root, rules: Rules) -> Process:
+    """Mark the saved transaction as aborted; one that somebody has taken is aborted in the chain."""
+    file, seen, _ = yield read_saved()
+    if seen is None or file.state == "aborted":
+        return
+    aborted = file._replace(state="aborted")
+    if file.state != "open":
+
+        def meet(root: Root) -> None:
+            if root.txn.startswith("x"):
+                raise Refused("it was committed meanwhile")
+
+        build = lambda below, _: _on(below, maker, below.files)._replace(txn="-x")  # noqa: E731
+        yield from commit(rules, Job(maker), base, build, meet=meet)
+    if not (yield set_saved(aborted, file, compare="aborting is compared and set" in rules)):
+        return
+    yield Fact(("aborted",))
+
+
+def _on(below: Root, maker: str, files: frozenset[str]) -> Root:
+    return below._replace(version=below.version + 1, maker=maker, files=files, txn="")
