@@ -18,7 +18,7 @@ from pipelines.trees import subtrees, workers
 from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
 from trinitylake_core.changes import Compacted, TreeReplaced, facts
-from trinitylake_core.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.commit import commit, may_be_void, now_millis, refuse_foreign
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.node import Node
 from trinitylake_core.nodestore import NodeWriter
@@ -42,7 +42,8 @@ class Config:
         reason: why, for the history.
         tasks: Spark tasks; by default three a core.
         spark_from_nodes: where ``auto`` changes from this process to Spark.
-        restarts: how often to start over after a rollback or a bulk load came in between.
+        restarts: how often to start over after a rollback or a bulk load came in between, or `clean` removed, or may
+            have removed, what was written or read.
         before_commit: called right before the root is created; raising there gives the compaction up.
     """
 
@@ -124,17 +125,18 @@ def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress:
         progress: called with phase, done and total.
 
     Raises:
-        CommitConflict: rollbacks kept coming in between.
+        CommitConflict: rollbacks, or cleanings without a safety age, kept coming in between.
         ReadOnly, Corrupt, StorageError.
     """
     config = config or Config()
     for restart in range(config.restarts + 1):
+        work = _Work(lake.refresh(), config, progress)
         try:
-            report = _Work(lake.refresh(), config, progress).run(spark)
-        except TreeReplaced as replaced:
-            _LOG.warning("starting over: %s", replaced)
-            if restart == config.restarts:
+            report = work.run(spark)
+        except (TreeReplaced, Corrupt) as error:
+            if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(work.files, work.base)):
                 raise
+            _LOG.warning("starting over: %s", error)
         else:
             lake.catch_up()  # a request that failed now would make a compaction that is done look like a failure
             return replace(report, restarts=restart)

@@ -13,8 +13,9 @@ Writers go on meanwhile; what they commit stays, unless it touches what is loade
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final
 
@@ -24,14 +25,15 @@ from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target, pro
 from pipelines.source.lines import text_files
 from pipelines.trees.subtrees import root_of, taken_over
 from trinitylake_core import Lakehouse
-from trinitylake_core.changes import Loaded, facts
-from trinitylake_core.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.changes import FilesVoid, Loaded, facts
+from trinitylake_core.commit import commit, may_be_void, now_millis, refuse_foreign
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.node import Node
 from trinitylake_core.nodestore import NodeWriter
 from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.versions import Root, objects_of
 
+_LOG: Final = logging.getLogger(__name__)
 SUFFIXES: Final = (".jsonl", ".ndjson", ".json")
 
 
@@ -47,6 +49,7 @@ class Config:
         dry_run: read and check everything, count, write nothing.
         reason: why, for the history.
         spark_from_bytes: where ``auto`` changes from this process to Spark.
+        restarts: how often to start over after `clean` removed, or may have removed, what was written or read.
         before_commit: called right before the root is created; raising there gives the load up.
     """
 
@@ -55,6 +58,7 @@ class Config:
     dry_run: bool = False
     reason: str | None = None
     spark_from_bytes: int = 64 << 20
+    restarts: int = 5
     before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
@@ -83,6 +87,7 @@ class Report:
     nodes_written: int = 0
     bytes_written: int = 0
     rebased_over: int = 0
+    restarts: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -114,7 +119,18 @@ def run(
         ReadOnly, Corrupt, StorageError.
     """
     options = lake.storage.spec()[1] if source_options is None else source_options
-    return _Load(spark, lake.refresh(), source, options, config or Config(), progress or silent).run()
+    config = config or Config()
+    for restart in range(config.restarts + 1):
+        work = _Load(spark, lake.refresh(), source, options, config, progress or silent)
+        try:
+            report = work.run()
+        except (FilesVoid, Corrupt) as error:
+            if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(lake.files, work.base)):
+                raise
+            _LOG.warning("starting over: %s", error)
+        else:
+            return replace(report, restarts=restart)
+    raise AssertionError("unreachable")
 
 
 class _Load:

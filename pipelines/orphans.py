@@ -169,9 +169,8 @@ class _Clean:
 
         A dry run writes nothing, and is content with this machine's.
         """
-        if self.config.now_millis is not None:
-            return self.config.now_millis
-        return storage_time(self.files) if self.deletes else now_millis()
+        now = storage_time(self.files) if self.deletes else now_millis()
+        return now if self.config.now_millis is None else self.config.now_millis
 
     def cutoff(self, now: int) -> int:
         """Return the time before which a file must have been written, by the storage's clock."""

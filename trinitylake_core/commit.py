@@ -235,13 +235,25 @@ class _Fences:
             return False
         if self._began.version < newest.oldest_version:
             return True  # it has expired: a file of its name would be another's
-        return fenced and self._stored_at() < newest.void_before_millis
+        return fenced and _stored_at(self._storage, self._began) < newest.void_before_millis
 
-    def _stored_at(self) -> int:
-        try:
-            return self._storage.info(self._began.path).modified_millis
-        except FileMissing:
-            return 0
+
+def may_be_void(files: Files, base: Root) -> bool:
+    """Whether files that a version reaches, or that were written since it was read, may be gone by now.
+
+    For a job that cannot read something: this tells damage from what `expire` and `clean` removed under its hands.
+    Two ``get`` and one ``head``.
+    """
+    newest = files.newest()
+    return base.version < newest.oldest_version or _stored_at(files.storage, base) < newest.void_before_millis
+
+
+def _stored_at(storage: Storage, root: Root) -> int:
+    """Return when a root was stored, by the storage's clock; 0 if it is gone. One ``head``."""
+    try:
+        return storage.info(root.path).modified_millis
+    except FileMissing:
+        return 0
 
 
 def _attempt(

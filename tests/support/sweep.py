@@ -236,6 +236,10 @@ def _clean(lake: Lakehouse) -> None:
     orphans.run(None, lake, orphans.Config(engine="local", now_millis=now_millis() + 4 * _DAY))
 
 
+def _first(log: list[tuple[str, str]], wanted: str) -> int:
+    return next((number for number, (kind, _) in enumerate(log) if kind == wanted), len(log))
+
+
 def _load(lake: Lakehouse) -> None:
     how = load.Config(existing="skip", engine="local")
     load.run(None, lake, str(Path(__file__).parent / "objects.jsonl"), how, source_options={})
@@ -346,7 +350,8 @@ OPERATIONS: Final[dict[str, Operation]] = {
             "clean",
             _with_orphans,
             _on(_clean),
-            expect=lambda log, states: sum(kind == "delete" for kind, _ in log) >= 1,
+            steps=True,
+            expect=lambda log, states: _first(log, "create") < _first(log, "delete") < len(log),
         ),
         # export joins here
     )

@@ -1,0 +1,188 @@
+"""Cleaning beside jobs that stand still: what they wrote may go, what they commit is whole (format, section 6)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipelines import compaction, expiration, load, orphans
+from tests.support.lakes import content, filled, new_lake, reopened
+from tests.support.surgery import listing
+from trinitylake_core import Lakehouse
+from trinitylake_core.check import check_lakehouse, check_version
+from trinitylake_core.commit import now_millis
+from trinitylake_core.errors import CommitConflict, Corrupt
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OBJECTS = Path(__file__).parent.parent / "support" / "objects.jsonl"
+DAYS = 4 * 86_400
+Job = Callable[..., Any]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """Return a lakehouse with several levels, buffers, and something to clean."""
+    return filled(new_lake(tmp_path), tables=40)
+
+
+def clean_now(lake: Lakehouse) -> orphans.Report:
+    """Clean without a safety age."""
+    time.sleep(0.02)  # longer than a tick of the file system's clock
+    how = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    return orphans.run(None, reopened(lake), how)
+
+
+def sleep_for_days(lake: Lakehouse) -> orphans.Report:
+    """Let four days pass for every file, then clean as every night."""
+    directory = Path(lake.root.removeprefix("file://"))
+    for path in listing(directory):
+        stat = (directory / path).stat()
+        os.utime(directory / path, (stat.st_atime - DAYS, stat.st_mtime - DAYS))
+    return orphans.run(None, reopened(lake), orphans.Config(engine="local"))
+
+
+def once(action: Callable[[], Any]) -> Callable[[], None]:
+    """Return a ``before_commit`` that acts the first time it is asked."""
+    asked: list[int] = []
+
+    def hook() -> None:
+        asked.append(1)
+        if len(asked) == 1:
+            action()
+
+    return hook
+
+
+def broken(lake: Lakehouse) -> list[Any]:
+    newest = reopened(lake)
+    versions = newest.files.versions
+    found = [*check_lakehouse(versions, newest.root_node)]
+    for version in range(newest.stats().oldest_version, newest.version + 1):
+        found += check_version(versions, version, definitions=True)
+    return found
+
+
+def _compact(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
+    engine = "local" if spark is None else "spark"
+    return compaction.run(spark, lake, compaction.Config(engine=engine, before_commit=hook))
+
+
+def _load(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
+    how = load.Config(existing="skip", engine="local" if spark is None else "spark", before_commit=hook)
+    return load.run(spark, lake, str(OBJECTS), how, source_options={})
+
+
+def _snapshot(lake: Lakehouse, hook: Any) -> Any:
+    return lake.create_snapshot("whole", kind="partial", before_commit=hook)
+
+
+def _commit(lake: Lakehouse, hook: Any) -> Any:
+    txn = lake.transaction()
+    txn.create_table("ns0", "late")
+    return txn.commit(before_commit=hook)
+
+
+@pytest.mark.parametrize("sleep", [sleep_for_days, clean_now])
+@pytest.mark.parametrize("job", [_compact, _load, _snapshot, _commit])
+def test_a_job_whose_files_were_cleaned_while_it_slept_commits_what_is_whole(
+    job: Job, sleep: Job, lake: Lakehouse
+) -> None:
+    """Asleep for days after its last file, right before its root, or for a moment beside a cleaning without an age."""
+    cleaned: list[orphans.Report] = []
+    before, objects = lake.version, content(lake)
+    job(lake, once(lambda: cleaned.append(sleep(lake))))
+    newest = reopened(lake)
+    assert (True, before + 2) == (cleaned[0].deleted > 0, newest.version)
+    assert [] == broken(lake)
+    assert objects.items() <= content(newest).items()
+    for info in newest.snapshots():
+        assert objects == content(newest.at(snapshot=info.name))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("job", [_compact, _load])
+def test_a_job_on_spark_starts_over_once(job: Job, lake: Lakehouse, spark: SparkSession) -> None:
+    report = job(lake, once(lambda: clean_now(lake)), spark)
+    assert (1, []) == (report.restarts, broken(lake))
+
+
+@pytest.mark.parametrize("job", [_compact, _load])
+def test_a_job_gives_up_when_it_meets_a_cleaning_each_time(job: Job, lake: Lakehouse) -> None:
+    """It does not go on for ever; nothing was changed, and the next one commits."""
+    asked: list[int] = []
+
+    def always() -> None:
+        asked.append(clean_now(lake).deleted)
+
+    objects = content(lake)
+    with pytest.raises(CommitConflict, match="clean"):
+        job(lake, always)
+    assert (6, True) == (len(asked), all(asked))
+    assert (objects, []) == (content(reopened(lake)), broken(lake))
+    job(lake, None)
+    assert [] == broken(lake)
+
+
+def test_a_job_that_a_young_fence_does_not_concern_goes_on(lake: Lakehouse) -> None:
+    """With a safety age that is longer than the job, nobody starts over."""
+    how = orphans.Config(engine="local")
+
+    def plant_and_clean() -> None:
+        directory = Path(lake.root.removeprefix("file://"))
+        before = set(listing(directory))
+        txn = reopened(lake).transaction()
+        txn.create_table("ns0", "gone")
+        txn._write_definitions()
+        for path in set(listing(directory)) - before:
+            os.utime(directory / path, (1, 1))
+        assert 1 == orphans.run(None, reopened(lake), how).deleted
+
+    report = _compact(lake, once(plant_and_clean))
+    assert (0, []) == (report.restarts, broken(lake))
+
+
+@pytest.mark.parametrize("job", [_compact, _load])
+def test_a_job_whose_base_expires_and_is_cleaned_while_it_reads_starts_over(
+    job: Job, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It meets a missing node, and that is no damage."""
+    _compact(lake, None)
+    filled_more(lake)
+    read, asked = type(lake.storage)._get, []
+
+    def slow(self: Any, path: str) -> bytes:
+        if "node-" in path and not asked:
+            asked.append(path)
+            _compact(reopened(lake), None)
+            config = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAYS * 1000)
+            expiration.run(None, reopened(lake), config)
+            assert clean_now(lake).deleted > 0
+        return read(self, path)
+
+    monkeypatch.setattr(type(lake.storage), "_get", slow)
+    report = job(Lakehouse.open(lake.storage), None)
+    assert (True, []) == (report.restarts >= 1 or report.version_after is None, broken(lake))
+    assert asked
+
+
+def filled_more(lake: Lakehouse) -> None:
+    for start in range(0, 24, 4):
+        with lake.refresh().transaction() as txn:
+            for number in range(start, start + 4):
+                txn.create_table("ns1", f"more{number}")
+
+
+def test_a_node_that_is_really_gone_is_damage(lake: Lakehouse) -> None:
+    """And is told at once, though cleanings come by."""
+    _compact(lake, None)
+    filled_more(lake)
+    lake.storage.delete_many([lake.refresh().root_node.node.children[0]])
+    with pytest.raises(Corrupt):
+        _load(lake, None)
