@@ -1,4 +1,4 @@
-"""Verification (``verify``): every invariant over one version, or all that are kept (``docs/format.md``, I1 to I17).
+"""Verification (``verify``): every invariant over one version, or all that are kept (``docs/format.md``, I1 to I18).
 
 Three passes over the versions, on Spark or in this process, with the same findings:
 
@@ -18,7 +18,7 @@ from typing import Final
 
 from pipelines.integrity.checks import LocalChecks, Shape, SparkChecks
 from pipelines.integrity.examine import start
-from pipelines.integrity.findings import Finding, Found
+from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
 from pipelines.job import Progress, Session, Stopwatch, engine_for_all, refuse_unknown, silent, started
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import Lakehouse
@@ -54,7 +54,11 @@ class Config:
 
 @dataclass(slots=True)
 class Report:
-    """What was found. ``versions`` are those that were verified; ``nodes_read`` counts each shared node once."""
+    """What was found. ``versions`` are those that were verified; ``nodes_read`` counts each shared node once.
+
+    ``nodes_named`` of them know their own path, and of ``definitions_read``, which is 0 unless they were asked for,
+    ``definitions_proved`` end with a checksum: the others were written before, and gain both when they are rewritten.
+    """
 
     root: str
     engine: str
@@ -63,6 +67,9 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     more: int = 0
     nodes_read: int = 0
+    nodes_named: int = 0
+    definitions_read: int = 0
+    definitions_proved: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -132,6 +139,9 @@ class _Verification:
         self.forget_expired()
         self.report.findings, self.report.more = self.found.findings()
         self.report.ok = not self.report.findings
+        counts = self.found.counts
+        self.report.nodes_named = counts[NODES_NAMED]
+        self.report.definitions_read, self.report.definitions_proved = counts[DEFINITIONS], counts[DEFINITIONS_PROVED]
         return self.report
 
     def shape(self, chosen: Sequence[int]) -> Shape | None:

@@ -6,13 +6,13 @@ it is skipped, and the walk goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from trinitylake_core import nodefile, spec, tree
 from trinitylake_core.catalog import codec_of, decode_definition
-from trinitylake_core.definitions import LakehouseDef
+from trinitylake_core.definitions import LakehouseDef, has_checksum
 from trinitylake_core.errors import (
     Corrupt,
     CorruptDefinition,
@@ -284,8 +284,13 @@ class TreeCheck:
             yield from check_definitions(self._storage, named)
 
 
-def check_definitions(storage: Storage, named: Sequence[tuple[str, str, str]]) -> Iterator[Violation]:
-    """Yield what is wrong with definition files, given as kind, name and valid path. One ``get`` each, in parallel."""
+def check_definitions(
+    storage: Storage, named: Sequence[tuple[str, str, str]], proved: Callable[[str], None] | None = None
+) -> Iterator[Violation]:
+    """Yield what is wrong with definition files, given as kind, name and valid path. One ``get`` each, in parallel.
+
+    ``proved`` is called with the path of each sound one that carries a checksum.
+    """
     contents = storage.read_many([path for _, _, path in named])
     for (kind, name, path), (_, data) in zip(named, contents, strict=True):
         if isinstance(data, FileMissing):
@@ -295,6 +300,9 @@ def check_definitions(storage: Storage, named: Sequence[tuple[str, str, str]]) -
             decode_definition(kind, data, path)
         except Corrupt as error:
             yield violation("I15", path, f"the definition of {kind} {name!r}: {error}")
+        else:
+            if proved is not None and has_checksum(data):
+                proved(path)
 
 
 def check_node(

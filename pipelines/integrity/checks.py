@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from pipelines.integrity.contents import Contents, Piece, pieces
 from pipelines.integrity.examine import EXPECTED, Row, examined, merged
-from pipelines.integrity.findings import VIOLATION, Found, found_row
+from pipelines.integrity.findings import NODES_NAMED, VIOLATION, Found, counted, found_row
 from pipelines.job import Progress
-from pipelines.session import session_parallelism, ship_packages
-from pipelines.tasks import by_weight, on_disk, own_errors
+from pipelines.tasks import (
+    INT,
+    LONG,
+    READ_AHEAD,
+    TEXT,
+    collect,
+    collect_one,
+    in_order,
+    map_rows,
+    on_disk,
+    slots,
+    spread,
+    table,
+)
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_root, violation
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import Corrupt, InvalidDefinition
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, Versions
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession
 
-_READ_AHEAD: Final = 256
-_TASKS_PER_CORE: Final = 3
-_FOUND_DDL: Final = "invariant string, file string, message string, hint string, first bigint, last bigint"
-_FOUND: Final = pa.schema([*((name, pa.string()) for name in VIOLATION), ("first", pa.int64()), ("last", pa.int64())])
-_ARROW: Final = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32()}
-_CHILD: Final = pa.struct([(name, _ARROW[kind]) for name, kind in EXPECTED])
-_CHILD_DDL: Final = ", ".join(f"{name}: {kind}" for name, kind in EXPECTED)
-_START_DDL: Final = ", ".join(f"{name} {kind}" for name, kind in EXPECTED)
-_EXAMINED_DDL: Final = (
-    f"height int, children array<struct<{_CHILD_DDL}>>, "
-    "found array<struct<invariant: string, file: string, message: string, hint: string, first: bigint, last: bigint>>"
-)
+_FOUND: Final = pa.schema([*((name, TEXT) for name in VIOLATION), ("first", LONG), ("last", LONG)])
 _EXAMINED: Final = pa.schema(
-    [("height", pa.int32()), ("children", pa.list_(_CHILD)), ("found", pa.list_(pa.struct(list(_FOUND))))]
+    {"height": INT, "children": pa.list_(pa.struct(list(EXPECTED))), "found": pa.list_(pa.struct(list(_FOUND)))}
 )
+_VERSION: Final = pa.schema({"version": LONG})
+_PIECE: Final = pa.schema({"version": LONG, "before": LONG, "lo": TEXT, "hi": TEXT})
 _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
 
@@ -98,13 +103,16 @@ def root_pass(versions: Versions, version: int, shape: Shape) -> Iterator[Row]:
         yield found_row(each, version, version)
 
 
-def node_pass(storage: Storage, shape: Shape, rows: Sequence[Row]) -> Iterator[Row]:
+def node_pass(storage: Storage, shape: Shape, rows: Iterable[Row]) -> Iterator[Row]:
     """Yield for each node its height, what is expected of its children, and findings. One ``get`` each, ahead."""
-    codec = codec_of(shape.definition())
-    for begin in range(0, len(rows), _READ_AHEAD):
-        part = rows[begin : begin + _READ_AHEAD]
+    codec, remaining = codec_of(shape.definition()), iter(rows)
+    while part := list(islice(remaining, READ_AHEAD)):
+        named = 0
         for row, (_, data) in zip(part, storage.read_many([row["path"] for row in part]), strict=True):
             node, found, children = examined(row, data, shape.order, codec)
+            named += node is not None and node.named
+            if row is part[-1]:
+                found.append(counted(NODES_NAMED, named))
             yield {
                 "height": -1 if node is None or node.height is None else node.height,
                 "children": children,
@@ -172,21 +180,18 @@ class SparkChecks:
     """All passes in Spark tasks; findings alone come to the driver."""
 
     def __init__(self, spark: SparkSession, storage: Storage, shape: Shape, found: Found, progress: Progress) -> None:
-        ship_packages(spark)
         self._spark = spark
         self._storage = storage
         self._shape = shape
         self._found = found
         self._progress = progress
-        self._tasks = _TASKS_PER_CORE * session_parallelism(spark)
-        root, options = storage.spec()
-        self._spec = (root, dict(options))
+        self._tasks = slots(spark)
 
     def roots(self, versions: Sequence[int]) -> list[int]:
         """Check roots; return the versions of another shape."""
-        rows = [(index * self._tasks // max(1, len(versions)), version) for index, version in enumerate(versions)]
-        frame = self._spark.createDataFrame(rows, "task int, version bigint").repartitionById(self._tasks, "task")
-        found = self._collected(frame.mapInArrow(_roots_task(self._spec, self._shape), _FOUND_DDL))
+        rows = [{"version": version} for version in versions]
+        frame = spread(self._spark, rows, _VERSION, self._tasks, in_order(len(rows), self._tasks))
+        found = collect(map_rows(frame, partial(_check_roots, shape=self._shape), _FOUND, self._storage))
         self._progress("roots", len(versions), len(versions))
         self._found.rows([row for row in found if row["invariant"] != _OTHER])
         return [row["first"] for row in found if row["invariant"] == _OTHER]
@@ -195,20 +200,18 @@ class SparkChecks:
         """Check nodes, one Spark job a level; return how many were read."""
         from pyspark.sql import functions as f
 
-        rows = [tuple(each[name] for name, _ in EXPECTED) for each in starts]
         levels: list[DataFrame] = []
         height, count = None, 0
-        expected = self._spark.createDataFrame(rows, _START_DDL)
+        expected = table(self._spark, starts, EXPECTED)
+        work = partial(_check_nodes, shape=self._shape)
         while True:
-            spread = self._by_version(expected) if height is None else expected.repartition(self._tasks)
-            level = spread.mapInArrow(_nodes_task(self._spec, self._shape), _EXAMINED_DDL)
-            levels.append(on_disk(level))
-            with own_errors():
-                told = levels[-1].agg(f.count("*"), f.max("height")).first()
-            self._found.rows(self._collected(levels[-1].select(f.inline("found"))))
-            count += 0 if told is None else told[0]
+            frame = self._by_version(expected) if height is None else expected.repartition(self._tasks)
+            levels.append(on_disk(map_rows(frame, work, _EXAMINED, self._storage, weight=_weight)))
+            sums = collect_one(levels[-1].agg(f.count("*").alias("nodes"), f.max("height").alias("height")))
+            self._found.rows(collect(levels[-1].select(f.inline("found"))))
+            count += int(sums["nodes"])
             self._progress("nodes", count, None)
-            height = (0 if told is None or told[1] is None else told[1]) if height is None else height - 1
+            height = (sums["height"] or 0) if height is None else height - 1
             if height <= 0:
                 break
             expected = _tightest(levels, height - 1)
@@ -223,19 +226,11 @@ class SparkChecks:
     def contents(self, versions: Sequence[int], *, definitions: bool) -> None:
         """Check what versions mean."""
         work = pieces(versions, oldest_root(Versions(self._storage), versions))
-        rows = [
-            (index * self._tasks // max(1, len(work)), each.version, each.before, each.lo, each.hi)
-            for index, each in enumerate(work)
-        ]
-        ddl = "task int, version bigint, before bigint, lo string, hi string"
-        frame = self._spark.createDataFrame(rows, ddl).repartitionById(self._tasks, "task")
-        task = _contents_task(self._spec, self._shape, definitions=definitions)
-        self._found.rows(self._collected(frame.mapInArrow(task, _FOUND_DDL)))
+        rows = [asdict(piece) for piece in work]
+        frame = spread(self._spark, rows, _PIECE, self._tasks, in_order(len(rows), self._tasks))
+        prove = partial(_check_contents, shape=self._shape, definitions=definitions)
+        self._found.rows(collect(map_rows(frame, prove, _FOUND, self._storage)))
         self._progress("contents", len(work), len(work))
-
-    def _collected(self, frame: DataFrame) -> list[dict[str, Any]]:
-        with own_errors():
-            return [row.asDict() for row in frame.collect()]
 
 
 def contents_of(storage: Storage, shape: Shape, *, definitions: bool) -> Contents:
@@ -261,48 +256,30 @@ def _tightest(levels: Sequence[DataFrame], height: int) -> DataFrame:
     lowest = ("first", "hi", "keys_min", "messages_min", "parent")
     some = [
         (f.min(name) if name in lowest else f.max(name)).alias(name)
-        for name, _ in EXPECTED
+        for name in EXPECTED.names
         if name not in {"path", "height"}
     ]
     found = union.where(f.col("height") == height).groupBy("path", "height").agg(*some)
-    return found.select([name for name, _ in EXPECTED])
+    return found.select(EXPECTED.names)
 
 
-Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+def _check_roots(rows: Iterator[Row], storage: Storage, *, shape: Shape) -> Iterator[Row]:
+    versions = Versions(storage)
+    for row in rows:
+        yield from root_pass(versions, row["version"], shape)
 
 
-def _roots_task(where: tuple[str, Mapping[str, Any]], shape: Shape) -> Task:
-    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        versions = Versions(open_storage(*where))
-        for batch in batches:
-            rows = [row for each in batch.column("version").to_pylist() for row in root_pass(versions, each, shape)]
-            yield pa.RecordBatch.from_pylist(rows, schema=_FOUND)
-
-    return check
-
-
-def _nodes_task(where: tuple[str, Mapping[str, Any]], shape: Shape) -> Task:
-    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = open_storage(*where)
-        for batch in batches:
-            for begin in range(0, batch.num_rows, _READ_AHEAD):
-                rows = batch.slice(begin, _READ_AHEAD).to_pylist()
-                for results in by_weight(node_pass(storage, shape, rows), _weight):
-                    yield pa.RecordBatch.from_pylist(results, schema=_EXAMINED)
-
-    return check
+def _check_nodes(rows: Iterator[Row], storage: Storage, *, shape: Shape) -> Iterator[Row]:
+    return node_pass(storage, shape, rows)
 
 
 def _weight(result: Row) -> int:
     return 1 + len(result["children"]) + len(result["found"])
 
 
-def _contents_task(where: tuple[str, Mapping[str, Any]], shape: Shape, *, definitions: bool) -> Task:
-    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        contents = contents_of(open_storage(*where), shape, definitions=definitions)
-        for batch in batches:
-            for row in batch.select(["version", "before", "lo", "hi"]).to_pylist():
-                found = [found_row(each, row["version"], row["version"]) for each in contents.prove(Piece(**row))]
-                yield pa.RecordBatch.from_pylist(found, schema=_FOUND)
-
-    return check
+def _check_contents(rows: Iterator[Row], storage: Storage, *, shape: Shape, definitions: bool) -> Iterator[Row]:
+    contents = contents_of(storage, shape, definitions=definitions)
+    for row in rows:
+        piece = Piece(row["version"], row["before"], row["lo"], row["hi"])
+        for each in contents.prove(piece):
+            yield found_row(each, piece.version, piece.version)

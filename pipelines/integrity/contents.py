@@ -8,11 +8,13 @@ its damage is told elsewhere.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, counted
 from trinitylake_core import diff, tree
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_definitions, violation
@@ -55,14 +57,25 @@ class Contents:
         self._store = NodeStore(storage, order, target_bytes)
         self._definitions = definitions
         self._namespaces = namespaces
+        self._sums: Counter[str] = Counter()
 
     def prove(self, piece: Piece) -> Iterator[Violation]:
-        """Yield what is wrong. Reads the nodes of the range, or those that differ, and definitions if wanted."""
+        """Yield what is wrong, and how many definitions were read and proved by a checksum of their own.
+
+        Reads the nodes of the range, or those that differ, and definitions if wanted.
+        """
+        self._sums.clear()
+        yield from self._proved(piece)
+        for what, number in self._sums.items():
+            yield counted(what, number)
+
+    def _proved(self, piece: Piece) -> Iterator[Violation]:
         try:
             found = list(self._compared(piece) if piece.before is not None else self._scanned(piece))
         except (Corrupt, InvalidName):
             if piece.before is None:
                 return
+            self._sums.clear()
             try:
                 found = list(self._scanned(Piece(piece.version)))
             except (Corrupt, InvalidName):
@@ -128,4 +141,8 @@ class Contents:
                     named.append((kind, namespace if name is None else f"{namespace}.{name}", validate_path(path)))
                 except InvalidLocation:  # I11, told by the walk
                     continue
-            yield from check_definitions(self._storage, named)
+            yield from check_definitions(self._storage, named, self._proved_by_checksum)
+            self._sums[DEFINITIONS] += len(named)
+
+    def _proved_by_checksum(self, _: str) -> None:
+        self._sums[DEFINITIONS_PROVED] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,15 +30,31 @@ class Finding:
     last_version: int | None
 
 
+COUNTED: Final = "counted"
+"""Stands in the place of an invariant for what is no finding, but a number of files that a task counted."""
+NODES_NAMED: Final = "nodes named"
+DEFINITIONS: Final = "definitions"
+DEFINITIONS_PROVED: Final = "definitions proved"
+
+
+def counted(what: str, number: int) -> Violation:
+    """Return a number of files, on the way of findings."""
+    return Violation(COUNTED, "", what, str(number))
+
+
 class Found:
-    """Findings so far, each once."""
+    """Findings so far, each once, and in ``counts`` what was counted beside them."""
 
     def __init__(self) -> None:
         self._found: dict[Violation, tuple[int, int]] = {}
         self._more = 0
+        self.counts: Counter[str] = Counter()
 
     def add(self, what: Violation, first: int | None, last: int | None = None) -> None:
-        """Add a finding in a version, or in several."""
+        """Add a finding in a version, or in several; or what was counted."""
+        if what.invariant == COUNTED:
+            self.counts[what.message] += int(what.hint)
+            return
         low = FOREVER if first is None else first
         high = -1 if first is None else first if last is None else last
         was = self._found.get(what)

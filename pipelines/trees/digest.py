@@ -21,9 +21,10 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
     from pyspark.sql import SparkSession
 
 _MODULUS: Final = 2**128
-_LAST: Final = "\U0010ffff"
+LAST: Final = "\U0010ffff"
+"""Behind every key."""
 _RANGES_PER_CORE: Final = 12
-_RANGE: Final = pa.schema({"lo": TEXT, "hi": TEXT})
+RANGE: Final = pa.schema({"lo": TEXT, "hi": TEXT})
 _SUM: Final = pa.schema({"sum": TEXT})
 
 
@@ -38,12 +39,17 @@ def digest(spark: Session, lake: Lakehouse, engine: str, progress: Progress = si
 
 
 def _on_spark(spark: SparkSession, lake: Lakehouse, progress: Progress) -> str:
-    cuts = _cuts(lake, slots(spark, _RANGES_PER_CORE))
-    rows = [{"lo": lo, "hi": hi} for lo, hi in pairwise(["", *cuts, _LAST])]
+    rows = ranges_of(spark, lake)
     progress("digest", 0, len(rows))
-    ranges = spread(spark, rows, _RANGE, len(rows))
+    ranges = spread(spark, rows, RANGE, len(rows))
     sums = collect(map_rows(ranges, partial(_sums, version=lake.version), _SUM, lake.storage))
     return format(sum(int(row["sum"], 16) for row in sums) % _MODULUS, "032x")
+
+
+def ranges_of(spark: SparkSession, lake: Lakehouse) -> list[Row]:
+    """Return ranges of keys, as rows of :data:`RANGE`, that cut a version into pieces for tasks."""
+    cuts = _cuts(lake, slots(spark, _RANGES_PER_CORE))
+    return [{"lo": lo, "hi": hi} for lo, hi in pairwise(["", *cuts, LAST])]
 
 
 def _cuts(lake: Lakehouse, want: int) -> list[str]:

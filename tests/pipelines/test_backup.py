@@ -140,3 +140,68 @@ def test_a_backup_whose_version_has_expired_cannot_be_compared(lake: Lakehouse, 
     late = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 8 * 24 * 3_600_000)
     assert expiration.run(None, lake, late).versions_expired
     assert "has expired at the lakehouse" in problem(backup.run(None, lake, target, LOCAL))
+
+
+# -- a definition that was changed by as many bytes ------------------------------------------------------
+
+
+def _changed(surgery: Surgery, path: str) -> None:
+    """Change one letter of a definition's ID, so that it still parses and is as long as before."""
+    data = surgery.read(path)
+    surgery.write(path, data[:5] + (b"0" if data[5:6] != b"0" else b"1") + data[6:])
+
+
+def _without_checksums(lake: Lakehouse, *surgeries: Surgery) -> None:
+    """Make all definitions those of an older release."""
+    for entry in lake.objects():
+        for surgery in surgeries:
+            surgery.write(entry.path, surgery.read(entry.path)[:-19])
+
+
+def test_a_definition_that_was_changed_in_the_backup_is_found_by_its_checksum(lake: Lakehouse, target: Storage) -> None:
+    """It has the size that it had, so an export does not copy it again."""
+    exported(lake, target)
+    _changed(Surgery(target.root, 4), [entry.path for entry in lake.objects()][7])
+    assert 0 == export.run(None, lake, target, export.Config(engine="local")).definitions_copied
+    assert "I15" in problem(backup.run(None, lake, target, LOCAL))
+
+
+@pytest.mark.parametrize("damaged", ["copy", "original", "missing"])
+def test_a_definition_without_checksum_is_compared_with_the_original(
+    damaged: str, lake: Lakehouse, target: Storage
+) -> None:
+    """Which of both is right nobody can tell, but that they differ."""
+    exported(lake, target)
+    source, copy = Surgery(lake.root, 4), Surgery(target.root, 4)
+    _without_checksums(lake, source, copy)
+    assert 63 == backup.run(None, lake, target, LOCAL).definitions_compared
+    paths = [entry.path for entry in lake.objects()]
+    assert backup.run(None, lake, target, LOCAL).ok
+    if damaged == "missing":
+        source.remove(paths[7])
+    else:
+        _changed(copy if damaged == "copy" else source, paths[7])
+    assert f"1 definitions of the backup are not those of the lakehouse, {paths[7]}" in problem(
+        backup.run(None, lake, target, LOCAL)
+    )
+
+
+def test_a_proof_costs_no_second_get_where_checksums_are(lake: Lakehouse, target: Storage) -> None:
+    """Definitions are read once, at the backup; a repeated export reads none."""
+    exported(lake, target)
+    before = target.counts.snapshot(), lake.storage.counts.snapshot()
+    exported(lake, target)
+    assert 10 == (target.counts - before[0]).get
+    report = backup.run(None, Lakehouse.open(lake.storage), target, LOCAL)
+    assert (0, True) == (report.definitions_compared, report.ok)
+
+
+@pytest.mark.spark
+def test_spark_compares_definitions_too(lake: Lakehouse, target: Storage, spark: Any) -> None:
+    exported(lake, target)
+    source, copy = Surgery(lake.root, 4), Surgery(target.root, 4)
+    _without_checksums(lake, source, copy)
+    path = [entry.path for entry in lake.objects()][11]
+    _changed(copy, path)
+    found = backup.run(spark, lake, target, backup.Config())
+    assert (63, 1, True) == (found.definitions_compared, len(found.problems), path in found.problems[0])

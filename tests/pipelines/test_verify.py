@@ -105,20 +105,26 @@ def _cut_short(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
 
 def _swapped(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
     leaves = [path for path, node in surgery.tree(lake.version) if node.is_leaf]
-    one, two = surgery.read(leaves[0]), surgery.read(leaves[-1])
-    surgery.write(leaves[0], two)
-    surgery.write(leaves[-1], one)
+    one, two = surgery.decode(leaves[0]), surgery.decode(leaves[-1])
+    for path, node in ((leaves[0], two), (leaves[-1], one)):
+        surgery.write(path, bytes(nodefile.encode(node, ORDER, path)))
     return "I4", leaves[0]
+
+
+def _swapped_files(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
+    leaves = [path for path, node in surgery.tree(lake.version) if node.is_leaf]
+    surgery.write(leaves[0], surgery.read(leaves[-1]))
+    return "I18", leaves[0]
 
 
 def _swapped_levels(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
     path = surgery.leaf(lake.version)
-    surgery.write(path, surgery.read(surgery.inner(lake.version)))
+    surgery.copy_node(surgery.inner(lake.version), path)
     return "I8", path
 
 
 def _swapped_roots(_: Lakehouse, surgery: Surgery) -> tuple[str, str]:
-    surgery.write(root_path(3), surgery.read(root_path(4)))
+    surgery.copy_node(root_path(4), root_path(3))
     return "I13", root_path(3)
 
 
@@ -239,7 +245,8 @@ def _no_checksum(lake: Lakehouse, surgery: Surgery) -> tuple[str, str]:
 
 
 DAMAGE: list[Callable[[Lakehouse, Surgery], tuple[str, str]]] = [
-    _missing, _cut_short, _swapped, _swapped_levels, _swapped_roots, _no_root, _unsorted, _message_astray, _too_few,
+    _missing, _cut_short, _swapped, _swapped_files, _swapped_levels, _swapped_roots, _no_root, _unsorted,
+    _message_astray, _too_few,
     _wrong_count, _wrong_child_count, _twice, _bad_key, _bad_value, _no_namespace, _no_lakehouse_definition, _no_link,
     _not_later, _no_definition, _bad_definition, _boundary_beyond, _no_snapshot, _no_checksum,
 ]  # fmt: skip
@@ -367,3 +374,22 @@ def test_deep_statistics_tell_what_files_are_there_for(tmp_path: Path) -> None:
     after = deep(reopened(lake), storage=True).reach
     assert after is not None
     assert after.nothing.files > found.reach.nothing.files
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+def test_it_says_how_much_knows_its_name_and_its_content(engine: str, tmp_path: Path, request: Any) -> None:
+    """What older releases wrote is sound, and counted; a compaction names the nodes that it writes."""
+    spark = request.getfixturevalue("spark") if engine == "spark" else None
+    lake = many(tmp_path)
+    found = verified(lake, "newest", spark, definitions=True)
+    objects = len(list(lake.objects()))
+    assert (found.nodes_read, objects, objects) == (found.nodes_named, found.definitions_read, found.definitions_proved)
+    surgery = Surgery(lake.root, ORDER)
+    old = [path for path, _ in surgery.tree(lake.version)][:3]
+    for path in old:
+        surgery.strip(path, spec.SELF)
+    entry = next(iter(lake.objects()))
+    surgery.write(entry.path, surgery.read(entry.path)[:-19])
+    again = verified(lake, "newest", spark, definitions=True)
+    assert again.ok
+    assert (len(old), 1) == (again.nodes_read - again.nodes_named, again.definitions_read - again.definitions_proved)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from pipelines import expiration, orphans
 from pipelines import verify as verifying
@@ -163,9 +163,10 @@ def _verified(done: verifying.Report) -> Result:
         for each in done.findings
     ]
     data: dict[str, Any] = {"root": done.root, "versions": done.versions, "ok": done.ok, "findings": findings}
+    data |= {name: getattr(done, name) for name in _CARRIED}
     shown = f"version {done.versions[0]}" if len(done.versions) == 1 else f"{len(done.versions)} versions"
     if done.ok:
-        return Result(data, [f"{shown} checked: every invariant holds"], DONE)
+        return Result(data, [f"{shown} checked: every invariant holds", *_carried(done)], DONE)
     lines = report.table(
         ["invariant", "file", "versions", "what", "what to do"],
         (
@@ -175,6 +176,19 @@ def _verified(done: verifying.Report) -> Result:
     )
     more = f" and {done.more} more" if done.more else ""
     return Result(data, in_order(lines, [f"{shown} checked; findings: {len(findings)}{more}"]), FOUND_PROBLEMS)
+
+
+_CARRIED: Final = ("nodes_read", "nodes_named", "definitions_read", "definitions_proved")
+
+
+def _carried(done: verifying.Report) -> list[str]:
+    """Return how much of a lakehouse was written before nodes knew their names and definitions their content."""
+    lines = []
+    if done.nodes_named < done.nodes_read:
+        lines.append(f"{done.nodes_named} of {done.nodes_read} nodes know their own path; the others are older")
+    if done.definitions_proved < done.definitions_read:
+        lines.append(f"{done.definitions_proved} of {done.definitions_read} definitions carry a checksum")
+    return lines
 
 
 def _versions(finding: Finding) -> list[int]:
