@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
+import pyarrow as pa
+
+from pipelines.tasks import INT, LONG, TEXT
 from trinitylake_core import spec
 from trinitylake_core.check import Violation, check_node, violation
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation, InvalidName
@@ -22,19 +25,12 @@ from trinitylake_core.nodefile import decode
 from trinitylake_core.tree import MAX_HEIGHT
 
 Row = dict[str, Any]
-EXPECTED: Final = (
-    ("path", "string"),
-    ("first", "bigint"),
-    ("last", "bigint"),
-    ("height", "int"),
-    ("lo", "string"),
-    ("hi", "string"),
-    ("keys_min", "bigint"),
-    ("keys_max", "bigint"),
-    ("messages_min", "bigint"),
-    ("messages_max", "bigint"),
-    ("parent", "string"),
-)
+EXPECTED: Final = pa.schema(
+    {
+        "path": TEXT, "first": LONG, "last": LONG, "height": INT, "lo": TEXT, "hi": TEXT, "keys_min": LONG,
+        "keys_max": LONG, "messages_min": LONG, "messages_max": LONG, "parent": TEXT,
+    }
+)  # fmt: skip
 """What parents say about a child; height -1 is a root, ``parent`` one of them. NULL = nothing is said."""
 
 
@@ -63,7 +59,7 @@ def _pick(choose: Any, one: Any, two: Any) -> Any:
 
 def start(path: str, first: int, last: int) -> Row:
     """Return the expectation of a root: none."""
-    row: Row = dict.fromkeys((name for name, _ in EXPECTED), None)
+    row: Row = dict.fromkeys(EXPECTED.names, None)
     return row | {"path": path, "first": first, "last": last, "height": -1, "parent": ""}
 
 

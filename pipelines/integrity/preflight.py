@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from pipelines.integrity.preflight_spark import SHOWN, Checked, check_on_spark, definitions_on_spark, in_parts
-from pipelines.job import Progress, Session, silent, started
-from pipelines.tasks import own_errors
+from pipelines.job import Progress, Session, engine_for, silent, started
 from trinitylake_core import Change, Violation
 from trinitylake_core.check import TreeCheck, check_definitions
 from trinitylake_core.commit import Files
@@ -40,7 +39,7 @@ class Preflight:
     def __call__(self, target: Root) -> Iterable[Violation]:
         """Yield what is wrong with a version, at least the first few findings."""
         before = self.files.storage.counts.snapshot()
-        wanted = self.chosen((target.node.subtree_keys or 0) + 1)
+        wanted = engine_for(self.engine, (target.node.subtree_keys or 0) + 1, self.spark_from_files)
         self.checked.engine = wanted
         found = list(islice(check_lakehouse_definition(self.files.versions, target), SHOWN))
         if wanted == "local":
@@ -50,8 +49,7 @@ class Preflight:
             self.checked.definitions = check.definitions_read
             self.checked.nodes = max(0, self.files.storage.counts.get - read - check.definitions_read)
         else:
-            with own_errors():
-                found += check_on_spark(started(self.spark), self.files, target, self.checked, self.progress)
+            found += check_on_spark(started(self.spark), self.files, target, self.checked, self.progress)
         spent = self.files.storage.counts - before
         self.checked.requests += spent.requests()
         self.checked.bytes += spent.bytes_read
@@ -60,24 +58,17 @@ class Preflight:
     def definitions(self, changes: Sequence[Change]) -> Iterable[Violation]:
         """Yield what is wrong with the definitions that changes bring back, at least the first few findings."""
         before = self.files.storage.counts.snapshot()
-        self.checked.engine = self.chosen(len(changes))
+        self.checked.engine = engine_for(self.engine, len(changes), self.spark_from_files)
         named = [(each.kind, _label(each), each.new_path or "") for each in changes]
         if self.checked.engine == "local" or not named:
             found = [each for part in in_parts(named) for each in check_definitions(self.files.storage, part)]
         else:
-            with own_errors():
-                found = definitions_on_spark(started(self.spark), self.files, named, self.checked)
+            found = definitions_on_spark(started(self.spark), self.files, named, self.checked)
         self.checked.definitions = len(named)
         spent = self.files.storage.counts - before
         self.checked.requests += spent.requests()
         self.checked.bytes += spent.bytes_read
         return found[:SHOWN]
-
-    def chosen(self, files: int) -> str:
-        """Return what to run on."""
-        if self.engine == "auto":
-            return "spark" if files >= self.spark_from_files else "local"
-        return self.engine
 
 
 def _label(change: Change) -> str:

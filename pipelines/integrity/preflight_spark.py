@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from pipelines.job import Progress
-from pipelines.session import session_parallelism, ship_packages
-from pipelines.tasks import by_weight, on_disk
+from pipelines.tasks import (
+    INT,
+    LONG,
+    READ_AHEAD,
+    TEXT,
+    Batches,
+    Row,
+    collect,
+    collect_one,
+    map_batches,
+    map_rows,
+    on_disk,
+    slots,
+    spread,
+    table,
+    tasks_for,
+)
 from trinitylake_core import Violation
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import check_definitions, check_node, violation
@@ -21,7 +37,7 @@ from trinitylake_core.keys import NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_path
 from trinitylake_core.node import Node
 from trinitylake_core.nodefile import decode
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -29,44 +45,16 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 
 SHOWN: Final = 10
 """How many findings a pre-flight looks for before it gives up."""
-_READ_AHEAD: Final = 256
-_PROBLEM: Final = pa.struct([("invariant", pa.string()), ("file", pa.string()), ("message", pa.string())])
-_CHILD: Final = pa.struct(
-    [
-        ("path", pa.string()),
-        ("height", pa.int32()),
-        ("low", pa.string()),
-        ("high", pa.string()),
-        ("keys", pa.int64()),
-        ("messages", pa.int64()),
-    ]
-)
-_ENTRY: Final = pa.struct([("key", pa.string()), ("value", pa.string()), ("age", pa.int32())])
+_PROBLEM: Final = pa.struct({"invariant": TEXT, "file": TEXT, "message": TEXT})
+_CHILD: Final = pa.struct({"path": TEXT, "height": INT, "low": TEXT, "high": TEXT, "keys": LONG, "messages": LONG})
+_ENTRY: Final = pa.struct({"key": TEXT, "value": TEXT, "age": INT})
 _LEVEL: Final = pa.schema(
-    [
-        ("bytes", pa.int64()),
-        ("children", pa.list_(_CHILD)),
-        ("entries", pa.list_(_ENTRY)),
-        ("problems", pa.list_(_PROBLEM)),
-    ]
-)
-_LEVEL_DDL: Final = (
-    "bytes bigint, "
-    "children array<struct<path: string, height: int, low: string, high: string, keys: bigint, messages: bigint>>, "
-    "entries array<struct<key: string, value: string, age: int>>, "
-    "problems array<struct<invariant: string, file: string, message: string>>"
+    {"bytes": LONG, "children": pa.list_(_CHILD), "entries": pa.list_(_ENTRY), "problems": pa.list_(_PROBLEM)}
 )
 _FOUND: Final = pa.schema(
-    [
-        ("what", pa.string()),
-        ("invariant", pa.string()),
-        ("file", pa.string()),
-        ("message", pa.string()),
-        ("count", pa.int64()),
-        ("bytes", pa.int64()),
-    ]
+    {"what": TEXT, "invariant": TEXT, "file": TEXT, "message": TEXT, "count": LONG, "bytes": LONG}
 )
-_FOUND_DDL: Final = "what string, invariant string, file string, message string, count bigint, bytes bigint"
+_DEFINITION: Final = pa.schema({"kind": TEXT, "name": TEXT, "path": TEXT})
 _PROBLEM_FOUND, _EXISTS, _NEEDED, _COUNTED = "problem", "exists", "needed", "counted"
 
 
@@ -83,7 +71,7 @@ class Checked:
 
 def in_parts(named: Sequence[tuple[str, str, str]]) -> Iterator[Sequence[tuple[str, str, str]]]:
     """Return definitions in pieces that may be read at once."""
-    return (named[start : start + _READ_AHEAD] for start in range(0, len(named), _READ_AHEAD))
+    return (named[start : start + READ_AHEAD] for start in range(0, len(named), READ_AHEAD))
 
 
 def check_on_spark(
@@ -92,16 +80,16 @@ def check_on_spark(
     """Return what is wrong with a version, the first few findings. One ``get`` a node and one a definition."""
     from pyspark.sql import functions as f
 
-    ship_packages(spark)
     definition = files.definition(root)
-    order, most = definition.order, 3 * session_parallelism(spark)
+    order, most = definition.order, slots(spark)
     top = _node_row(root.node, root.path, (None, None), 0, order)
-    level = spark.createDataFrame(pa.Table.from_pylist([top], schema=_LEVEL))
+    level = table(spark, [top], _LEVEL)
     levels, found, waiting = [level], [_violation(each) for each in top["problems"]], len(root.node.children)
     for depth in range(1, (root.node.height or 0) + 1):
-        tasks = max(1, min(most, -(-waiting // _READ_AHEAD)))
+        tasks = max(1, min(most, -(-waiting // READ_AHEAD)))
         children = level.select(f.explode("children").alias("child")).select("child.*").repartition(tasks)
-        level = on_disk(children.mapInArrow(_level_task(*files.storage.spec(), order, depth), _LEVEL_DDL))
+        work = partial(_check_level, order=order, depth=depth)
+        level = on_disk(map_rows(children, work, _LEVEL, files.storage, weight=_weight))
         levels.append(level)
         count, waiting, problems = _summed(level, checked)
         checked.nodes += count
@@ -123,15 +111,16 @@ def _summed(level: DataFrame, checked: Checked) -> tuple[int, int, list[Violatio
     from pyspark.sql import functions as f
 
     broken = f.when(f.size("problems") > 0, f.col("problems"))
-    row = level.agg(
-        f.count("*"),
-        f.sum("bytes"),
-        f.sum(f.size("children")),
-        f.slice(f.flatten(f.collect_list(broken)), 1, SHOWN),
-    ).first()
-    count, size, children, problems = (0, 0, 0, []) if row is None else row
-    checked.bytes, checked.requests = checked.bytes + (size or 0), checked.requests + count
-    return count, children or 0, [_violation(each.asDict()) for each in problems]
+    sums = collect_one(
+        level.agg(
+            f.count("*").alias("nodes"),
+            f.sum("bytes").alias("bytes"),
+            f.sum(f.size("children")).alias("children"),
+            f.slice(f.flatten(f.collect_list(broken)), 1, SHOWN).alias("problems"),
+        )
+    )
+    checked.bytes, checked.requests = checked.bytes + (sums["bytes"] or 0), checked.requests + sums["nodes"]
+    return sums["nodes"], sums["children"] or 0, [_violation(each) for each in sums["problems"]]
 
 
 def _reached_twice(levels: Sequence[DataFrame]) -> list[Violation]:
@@ -139,8 +128,8 @@ def _reached_twice(levels: Sequence[DataFrame]) -> list[Violation]:
 
     every = [level.select(f.explode("children").alias("child")).select("child.path") for level in levels]
     paths = reduce(lambda one, two: one.unionByName(two), every)
-    twice = paths.groupBy("path").count().where(f.col("count") > 1).limit(SHOWN).collect()
-    return [violation("I10", row["path"], "reached a second time") for row in twice]
+    twice = paths.groupBy("path").count().where(f.col("count") > 1).limit(SHOWN)
+    return [violation("I10", row["path"], "reached a second time") for row in collect(twice)]
 
 
 def _violation(row: Mapping[str, Any]) -> Violation:
@@ -154,11 +143,11 @@ def _entries_on_spark(files: Files, codec: KeyCodec, levels: Sequence[DataFrame]
     every = [level.select(f.explode("entries").alias("entry")).select("entry.*") for level in levels]
     newest = reduce(lambda one, two: one.unionByName(two), every).groupBy("key")
     meant = newest.agg(f.min_by("value", "age").alias("value")).where(f.col("value").isNotNull())
-    seen = on_disk(meant.mapInArrow(_entries_task(*files.storage.spec(), codec), _FOUND_DDL))
+    seen = on_disk(map_batches(meant, partial(_check_entries, codec=codec), _FOUND, files.storage))
     found = _counted(seen, checked)
     needed = seen.where(f.col("what") == _NEEDED)
     orphans = needed.join(seen.where(f.col("what") == _EXISTS).select("file"), "file", "left_anti").limit(SHOWN)
-    found += [violation("I12", files.storage.root, row["message"]) for row in orphans.collect()]
+    found += [violation("I12", files.storage.root, row["message"]) for row in collect(orphans)]
     seen.unpersist()
     return found
 
@@ -168,41 +157,35 @@ def _counted(seen: DataFrame, checked: Checked) -> list[Violation]:
     from pyspark.sql import functions as f
 
     problem = f.when(f.col("what") == _PROBLEM_FOUND, f.struct("invariant", "file", "message"))
-    row = seen.agg(f.sum("count"), f.sum("bytes"), f.slice(f.collect_list(problem), 1, SHOWN)).first()
-    count, size, problems = (0, 0, []) if row is None else row
-    checked.definitions, checked.bytes = count or 0, checked.bytes + (size or 0)
+    sums = collect_one(
+        seen.agg(
+            f.sum("count").alias("count"),
+            f.sum("bytes").alias("bytes"),
+            f.slice(f.collect_list(problem), 1, SHOWN).alias("problems"),
+        )
+    )
+    checked.definitions, checked.bytes = sums["count"] or 0, checked.bytes + (sums["bytes"] or 0)
     checked.requests += checked.definitions
-    return [_violation(each.asDict()) for each in problems]
+    return [_violation(each) for each in sums["problems"]]
 
 
 def definitions_on_spark(
     spark: SparkSession, files: Files, named: Sequence[tuple[str, str, str]], checked: Checked
 ) -> list[Violation]:
     """Return what is wrong with definitions (kind, label, path), the first few findings. One ``get`` each."""
-    ship_packages(spark)
-    rows = pa.table(dict(zip(("kind", "name", "path"), map(list, zip(*named, strict=True)), strict=True)))
-    tasks = min(3 * session_parallelism(spark), -(-len(named) // _READ_AHEAD))
-    work = _definitions_task(*files.storage.spec())
-    return _counted(spark.createDataFrame(rows).repartition(tasks).mapInArrow(work, _FOUND_DDL), checked)
+    rows = [dict(zip(_DEFINITION.names, each, strict=True)) for each in named]
+    frame = spread(spark, rows, _DEFINITION, tasks_for(spark, len(rows)))
+    return _counted(map_batches(frame, _check_definitions, _FOUND, files.storage), checked)
 
 
 # -- in tasks ------------------------------------------------------------------------------------------
 
-_Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-
-def _level_task(uri: str, options: Mapping[str, Any], order: int, depth: int) -> _Work:
-    def check_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = open_storage(uri, options)
-        for batch in batches:
-            for start in range(0, batch.num_rows, _READ_AHEAD):
-                part = batch.slice(start, _READ_AHEAD).to_pylist()
-                contents = storage.read_many([row["path"] for row in part])
-                checked = (_checked(row, data, order, depth) for row, (_, data) in zip(part, contents, strict=True))
-                for rows in by_weight(checked, _weight):
-                    yield pa.RecordBatch.from_pylist(rows, schema=_LEVEL)
-
-    return check_partition
+def _check_level(rows: Iterator[Row], storage: Storage, *, order: int, depth: int) -> Iterator[Row]:
+    while part := list(islice(rows, READ_AHEAD)):
+        contents = storage.read_many([row["path"] for row in part])
+        for row, (_, data) in zip(part, contents, strict=True):
+            yield _checked(row, data, order, depth)
 
 
 def _weight(row: Mapping[str, Any]) -> int:
@@ -280,25 +263,21 @@ def _child(node: Node, index: int, bounds: tuple[str | None, str | None]) -> dic
     }
 
 
-def _entries_task(uri: str, options: Mapping[str, Any], codec: KeyCodec) -> _Work:
-    def check_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = open_storage(uri, options)
-        exists: set[str] = set()
-        needed: dict[str, str] = {}
-        for batch in batches:
-            rows = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
-            named, found = _named(codec, rows)
-            for kind, name, _ in named:
-                if kind == NAMESPACE:
-                    exists.add(name)
-            for kind, namespace, name, _ in found.uses:
-                needed.setdefault(namespace, f"{kind} {name!r} lies in a namespace that does not exist")
-            yield from _checked_definitions(storage, named, found.problems)
-        told = [_row(_EXISTS, file=name) for name in exists]
-        told += [_row(_NEEDED, file=name, message=message) for name, message in needed.items()]
-        yield pa.RecordBatch.from_pylist(told, schema=_FOUND)
-
-    return check_partition
+def _check_entries(batches: Batches, storage: Storage, *, codec: KeyCodec) -> Batches:
+    exists: set[str] = set()
+    needed: dict[str, str] = {}
+    for batch in batches:
+        rows = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
+        named, found = _named(codec, rows)
+        for kind, name, _ in named:
+            if kind == NAMESPACE:
+                exists.add(name)
+        for kind, namespace, name, _ in found.uses:
+            needed.setdefault(namespace, f"{kind} {name!r} lies in a namespace that does not exist")
+        yield from _checked_definitions(storage, named, found.problems)
+    names = [_row(_EXISTS, file=name) for name in exists]
+    names += [_row(_NEEDED, file=name, message=message) for name, message in needed.items()]
+    yield pa.RecordBatch.from_pylist(names, schema=_FOUND)
 
 
 @dataclass(slots=True)
@@ -323,14 +302,10 @@ def _named(codec: KeyCodec, rows: Iterable[tuple[str, str]]) -> tuple[list[tuple
     return named, found
 
 
-def _definitions_task(uri: str, options: Mapping[str, Any]) -> _Work:
-    def check_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = open_storage(uri, options)
-        for batch in batches:
-            columns = (batch.column(name).to_pylist() for name in ("kind", "name", "path"))
-            yield from _checked_definitions(storage, list(zip(*columns, strict=True)), [])
-
-    return check_partition
+def _check_definitions(batches: Batches, storage: Storage) -> Batches:
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in _DEFINITION.names)
+        yield from _checked_definitions(storage, list(zip(*columns, strict=True)), [])
 
 
 def _checked_definitions(

@@ -1,5 +1,6 @@
 """Spark tasks: rows in and out, errors as themselves, and what bounds the memory: pieces by weight, runs of roots."""
 
+import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines import stats, upgrade
+from pipelines import stats, tasks, upgrade
 from pipelines.tasks import (
     INT,
     LONG,
@@ -146,3 +147,29 @@ def test_deep_statistics_and_an_upgrade_name_what_is_wrong(spark: SparkSession, 
     surgery.remove(leaf)
     with pytest.raises(CorruptNode, match=f"{leaf}.* is missing"):
         stats.deep(lake, spark)
+
+
+_WAITS: Final = {"collect", "first", "take", "toArrow", "toLocalIterator", "toPandas", "localCheckpoint", "foreach"}
+_ENTERS: Final = {"mapInArrow", "mapInPandas", "createDataFrame", "persist", "cache"}
+
+
+def calls_of_spark(tree: ast.AST) -> Iterator[str]:
+    """Yield what a module calls on frames that only tasks.py may call; ``groupBy(...).count()`` is no action."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name, on = node.func.attr, node.func.value
+            grouped = isinstance(on, ast.Call) and isinstance(on.func, ast.Attribute) and on.func.attr == "groupBy"
+            counted = name == "count" and not node.args and not node.keywords and not grouped
+            if name in _WAITS | _ENTERS or counted:
+                yield f"line {node.lineno}: {name}"
+
+
+def test_there_is_one_way_into_tasks_and_back() -> None:
+    """An action elsewhere would raise what Spark makes of our errors, a map elsewhere would open its own storages."""
+    package = Path(tasks.__file__).parent
+    others = [path for path in package.rglob("*.py") if path.name != "tasks.py" and path.parent.name != "session"]
+    assert len(others) > 50
+    found = {str(path.relative_to(package)): list(calls_of_spark(ast.parse(path.read_text()))) for path in others}
+    assert {} == {path: calls for path, calls in found.items() if calls}
+    assert ["line 1: count"] == list(calls_of_spark(ast.parse("frame.where('x').count()")))
+    assert [] == list(calls_of_spark(ast.parse("frame.groupBy('x').count()")))
