@@ -137,23 +137,23 @@ def run(
     report = Report(before, before, dry_run, asked)
     if dry_run or not (asked.create or asked.drop):
         return report
-    told: dict[str, Any] = {"reason": reason or "snapshot policy", "before_commit": before_commit}
-    created = [name for name in asked.create if _created(lake, name, before, told)]
-    dropped = [name for name in asked.drop if _dropped(lake, name, told)]
+    how: dict[str, Any] = {"reason": reason or "snapshot policy", "before_commit": before_commit}
+    created = [name for name in asked.create if _created(lake, name, before, how)]
+    dropped = [name for name in asked.drop if _dropped(lake, name, how)]
     return replace(report, version_after=lake.catch_up().version, created=tuple(created), dropped=tuple(dropped))
 
 
-def _created(lake: Lakehouse, name: str, version: int, told: Mapping[str, Any]) -> bool:
+def _created(lake: Lakehouse, name: str, version: int, how: Mapping[str, Any]) -> bool:
     try:
-        lake.create_snapshot(name, version=version, **told)
+        lake.create_snapshot(name, version=version, **how)
     except AlreadyExists:
         return False
     return True
 
 
-def _dropped(lake: Lakehouse, name: str, told: Mapping[str, Any]) -> bool:
+def _dropped(lake: Lakehouse, name: str, how: Mapping[str, Any]) -> bool:
     try:
-        lake.drop_snapshot(name, **told)
+        lake.drop_snapshot(name, **how)
     except SnapshotNotFound:
         return False
     return True

@@ -16,7 +16,7 @@ from pipelines.job import Progress, Session, silent, started
 from pipelines.sweep import open_sweep
 from pipelines.sweep.model import Foreign, Size
 from pipelines.tasks import collect
-from pipelines.trees.walk import FOREVER, Start, Target, starts_frame, walk_local, walk_on_spark
+from pipelines.trees.walk import FOREVER, Start, TreeSource, starts_frame, walk_local, walk_on_spark
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.commit import now_millis
 from trinitylake_core.errors import VersionNotFound
@@ -95,13 +95,13 @@ def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = Non
     of all versions together.
     """
     files = lake.files
-    target = Target(files.storage, lake.definition.order, files=False)
+    source = TreeSource(files.storage, lake.definition.order, files=False)
     version = lake.version
     if lake.read_only:
         levels: tuple[Level, ...] = (_flat_level(lake),)
     else:
         start = Start(lake.root_node.path, version, version)
-        levels = _levels(lake, _rows(target, start, spark, progress, lake.definition.node_file_max_size_bytes))
+        levels = _levels(lake, _rows(source, start, spark, progress, lake.definition.node_file_max_size_bytes))
     keys = sum(level.keys for level in levels)
     hint = files.versions.hint()
     newest = files.versions.latest(lake.root_node).version
@@ -146,14 +146,14 @@ def _reach(lake: Lakehouse, spark: Session, progress: Progress) -> Reach:
 
 
 def _rows(
-    target: Target, start: Start, spark: Session, progress: Progress | None, over_bytes: int
+    source: TreeSource, start: Start, spark: Session, progress: Progress | None, over_bytes: int
 ) -> Iterable[Mapping[str, Any]]:
     if spark is None:
-        return walk_local(target, [start])
+        return walk_local(source, [start])
     from pyspark.sql import functions as f
 
     session = started(spark)
-    walk = walk_on_spark(session, target, starts_frame(session, [start]), progress or silent)
+    walk = walk_on_spark(session, source, starts_frame(session, [start]), progress or silent)
     sums = (
         walk.nodes()
         .groupBy("height")

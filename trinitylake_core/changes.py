@@ -86,6 +86,27 @@ class Fence(SameContent):
         return super().build(base, created_at_millis, writer)
 
 
+class Aborted(SameContent):
+    """A version that says of a saved transaction that it was aborted. Conflicts with nothing but that transaction.
+
+    Whoever took the transaction before, and comes late, meets this root when it rebases; or it came first, and this
+    change meets its root.
+    """
+
+    def __init__(self, transaction_id: str, summary: dict[str, Any]) -> None:
+        super().__init__(spec.OP_ABORT, summary)
+        self._txn = transaction_id
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Look for the transaction among what was committed meanwhile. Raises ``CommitConflict`` if it is there."""
+        for root in newer:
+            if root.txn == self._txn and root.operation != spec.OP_ABORT:
+                raise CommitConflict(
+                    f"transaction {self._txn} was committed by another process, as version {root.version}",
+                    version=root.version,
+                )
+
+
 class NewDefinition(SameContent):
     """A version with an edited lakehouse definition; after a lost race the edit is made again on the newest one."""
 

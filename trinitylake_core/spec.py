@@ -70,6 +70,7 @@ OP_SNAPSHOT: Final = "snapshot"
 OP_LOAD: Final = "load"
 OP_UPGRADE: Final = "upgrade"
 OP_CLEAN: Final = "clean"
+OP_ABORT: Final = "abort"
 
 LAKEHOUSE_DEF_COPY: Final = "lakehouse_def_copy"
 """System row of a root: ``<path> <base64>`` of a small lakehouse definition, to save its request."""
@@ -78,5 +79,5 @@ TXN_STATE: Final = "txn_state"
 """System row of the running root of a saved transaction: what it read, as JSON."""
 TRANSACTIONAL_OPERATIONS: Final = frozenset({OP_COMMIT, OP_RESTORE, OP_CREATE, OP_UPGRADE})
 """Roots whose own messages say everything they changed."""
-QUIET_OPERATIONS: Final = frozenset({OP_COMPACT, OP_SNAPSHOT, OP_EXPIRE, OP_CLEAN})
+QUIET_OPERATIONS: Final = frozenset({OP_COMPACT, OP_SNAPSHOT, OP_EXPIRE, OP_CLEAN, OP_ABORT})
 """Roots that change no key's meaning and conflict with nothing."""

@@ -3,46 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from trinitylake_core import saved, spec, tree
+from trinitylake_core import saved, spec
+from trinitylake_core.aborts import abort_saved
 from trinitylake_core.acknowledge import remove_quietly
-from trinitylake_core.catalog import CatalogView, codec_of
-from trinitylake_core.commit import Draft, Files, commit, flushed_for, new_id, now_millis, whoami
-from trinitylake_core.definitions import (
-    NamespaceDef,
-    TableDef,
-    ViewDef,
-    altered_namespace,
-    altered_table,
-    altered_view,
-    encode,
-    namespace_def,
-    table_def,
-    view_def,
+from trinitylake_core.catalog import codec_of
+from trinitylake_core.commit import (
+    Draft,
+    Files,
+    commit,
+    flushed_for,
+    new_id,
+    now_millis,
+    whoami,
 )
+from trinitylake_core.definitions import encode
+from trinitylake_core.edits import CatalogEdits
 from trinitylake_core.errors import (
-    AlreadyExists,
     CommitConflict,
+    Corrupt,
     FileMissing,
     InvalidInput,
-    NamespaceNotEmpty,
-    ObjectNotFound,
     StorageError,
     TransactionExpired,
+    TransactionNotFound,
 )
 from trinitylake_core.footprint import Footprint
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyRange
 from trinitylake_core.locations import definition_path
-from trinitylake_core.node import Messages, Node
 from trinitylake_core.nodestore import NodeWriter
 from trinitylake_core.versions import Delta, Root
 
+_LOG = logging.getLogger(__name__)
 SNAPSHOT: Final = "SNAPSHOT"
 SERIALIZABLE: Final = "SERIALIZABLE"
-_Definition = NamespaceDef | TableDef | ViewDef
 
 
 class _AlreadyCommitted(Exception):
@@ -53,11 +50,12 @@ class _AlreadyCommitted(Exception):
         self.version = version
 
 
-class Transaction(CatalogView):
+class Transaction(CatalogEdits):
     """Changes that become one version, or none. Not thread-safe.
 
-    All reading methods see the transaction's own changes. As a context manager it commits on a normal
-    exit and aborts on an exception. Nothing is written to the storage before :meth:`commit`.
+    All reading methods see the transaction's own changes. As a context manager it commits on a normal exit and
+    aborts on an exception; but a storage that fails does not abort what was saved before. Nothing is written to the
+    storage before :meth:`commit`.
 
     Attributes:
         id: the transaction ID.
@@ -81,18 +79,12 @@ class Transaction(CatalogView):
         default = SERIALIZABLE if definition.txn_isolation_level else SNAPSHOT
         if isolation not in (None, SNAPSHOT, SERIALIZABLE):
             raise InvalidInput(f"isolation must be {SNAPSHOT} or {SERIALIZABLE}, not {isolation!r}")
-        self.id = transaction_id or new_id()
+        super().__init__(transaction_id or new_id(), base, files.store, codec_of(definition, sdk=files.versions.sdk))
         self.isolation = isolation or default
         self.version: int | None = None
         self.began_at_millis = now_millis() if began_at_millis is None else began_at_millis
         self.ttl_millis = definition.txn_ttl_millis
         self._files = files
-        self._base = base
-        self._store = files.store
-        self._keys = codec_of(definition, sdk=files.versions.sdk)
-        self._writes: dict[str, str | None] = {}
-        self._definitions: dict[str, tuple[str, _Definition]] = {}
-        self._footprint = Footprint()
         self._reason = reason
         self._operation = operation
         self._facts = dict(facts or {})
@@ -101,7 +93,7 @@ class Transaction(CatalogView):
         self._committing = False
         self._uncertain = False
         self._written: set[str] = set()
-        self._saved_files: tuple[str, ...] = ()
+        self._file: saved.SavedFile | None = None
         self._saved_definitions: frozenset[str] = frozenset()
 
     @classmethod
@@ -122,153 +114,9 @@ class Transaction(CatalogView):
         )
         txn._writes = dict(zip(found.messages.keys, found.messages.values, strict=True))
         txn._footprint = Footprint.from_json(state.get("footprint"))
-        txn._saved_files = found.files
+        txn._file = found.file
         txn._saved_definitions = frozenset(path for path in txn._writes.values() if path is not None)
         return txn
-
-    # -- reading -------------------------------------------------------------------------------
-
-    def _root_node(self) -> Node:
-        return self._base.node
-
-    def _find(self, key: str) -> str | None:
-        self._footprint.keys.add(key)
-        if key in self._writes:
-            return self._writes[key]
-        return super()._find(key)
-
-    def _batches(self, within: KeyRange) -> Iterator[tree.Batch]:
-        self._footprint.ranges.append(within)
-        own = Messages.of([(key, self._writes[key], self.id) for key in sorted(self._writes) if key in within])
-        return tree.scan(self._store, self._base.node, within, own)
-
-    def _read_definition(self, path: str) -> bytes:
-        return encode(self._definitions[path][1]) if path in self._definitions else super()._read_definition(path)
-
-    # -- namespaces ----------------------------------------------------------------------------
-
-    def create_namespace(self, namespace: str, properties: Mapping[str, str] | None = None) -> NamespaceDef:
-        """Create a namespace. Raises ``InvalidName``, ``AlreadyExists``."""
-        definition = namespace_def(properties)
-        self._create(NAMESPACE, self._keys.namespace(namespace), definition, namespace)
-        return definition
-
-    def alter_namespace(self, namespace: str, properties: Mapping[str, str | None]) -> NamespaceDef:
-        """Merge properties into a namespace; ``None`` removes one. Raises ``ObjectNotFound``."""
-        definition = altered_namespace(self.namespace(namespace), properties)
-        self._set(NAMESPACE, self._keys.namespace(namespace), definition, namespace)
-        return definition
-
-    def drop_namespace(self, namespace: str, *, cascade: bool = False) -> None:
-        """Drop a namespace, with ``cascade`` everything in it too.
-
-        Raises:
-            ObjectNotFound: there is no such namespace.
-            NamespaceNotEmpty: it holds tables or views, and ``cascade`` is not set.
-        """
-        key = self._require(NAMESPACE, namespace)
-        inside: list[str] = []
-        for kind in (TABLE, VIEW):
-            within = self._keys.range(kind, namespace)
-            self._footprint.closed.append(within)
-            inside += [each for keys, _ in self._batches(within) for each in keys]
-        if inside and not cascade:
-            raise NamespaceNotEmpty(
-                f"namespace {namespace!r} holds {len(inside)} tables and views; drop them first, or use cascade"
-            )
-        for each in (*inside, key):
-            self._delete(each)
-
-    # -- tables --------------------------------------------------------------------------------
-
-    def create_table(self, namespace: str, name: str, schema: Any = None, **definition: Any) -> TableDef:
-        """Create a table.
-
-        Args:
-            namespace: an existing namespace.
-            name: the name of the new table.
-            schema: a ``pyarrow.Schema`` or a ``Schema`` message.
-            **definition: what ``definitions.table_def`` takes: table_format, table_type, primary_keys,
-                distribution_keys, sort_keys, unique_columns, format_properties, properties.
-
-        Raises:
-            InvalidName, InvalidDefinition, ObjectNotFound (the namespace), AlreadyExists.
-        """
-        table = table_def(schema, **definition)
-        self._create(TABLE, self._keys.table(namespace, name), table, namespace, name)
-        return table
-
-    def alter_table(self, namespace: str, name: str, **changes: Any) -> TableDef:
-        """Change a table's definition; takes what ``definitions.altered_table`` takes. Raises ``ObjectNotFound``."""
-        table = altered_table(self.table(namespace, name), **changes)
-        self._set(TABLE, self._keys.table(namespace, name), table, namespace, name)
-        return table
-
-    def drop_table(self, namespace: str, name: str) -> None:
-        """Drop a table. Raises ``ObjectNotFound``."""
-        self._delete(self._require(TABLE, namespace, name))
-
-    # -- views ---------------------------------------------------------------------------------
-
-    def create_view(self, namespace: str, name: str, sql: str | None = None, **definition: Any) -> ViewDef:
-        """Create a view; takes what ``definitions.view_def`` takes (dialect, schema, properties, ...).
-
-        Raises:
-            InvalidName, InvalidDefinition, ObjectNotFound (the namespace), AlreadyExists.
-        """
-        view = view_def(sql, **definition)
-        self._create(VIEW, self._keys.view(namespace, name), view, namespace, name)
-        return view
-
-    def replace_view(self, namespace: str, name: str, sql: str | None = None, **changes: Any) -> ViewDef:
-        """Change a view's definition; takes what ``definitions.altered_view`` takes. Raises ``ObjectNotFound``."""
-        view = altered_view(self.view(namespace, name), sql=sql, **changes)
-        self._set(VIEW, self._keys.view(namespace, name), view, namespace, name)
-        return view
-
-    def drop_view(self, namespace: str, name: str) -> None:
-        """Drop a view. Raises ``ObjectNotFound``."""
-        self._delete(self._require(VIEW, namespace, name))
-
-    # -- writes --------------------------------------------------------------------------------
-
-    def put(self, key: str, path: str | None) -> None:
-        """Set (or with ``None`` delete) the raw definition path of a key; for restore and upgrade."""
-        self._refuse_done()
-        self._writes[key] = path
-
-    def need_namespace(self, namespace: str) -> None:
-        """Conflict with whoever drops this namespace meanwhile."""
-        self._footprint.needs.add(self._keys.namespace(namespace))
-
-    def close_namespace(self, namespace: str) -> None:
-        """Conflict with whoever puts a table or a view into this namespace, or changes one, meanwhile."""
-        self._footprint.closed += [self._keys.range(kind, namespace) for kind in (TABLE, VIEW)]
-
-    def _require(self, kind: str, namespace: str, name: str | None = None) -> str:
-        key = self._keys.namespace(namespace) if kind == NAMESPACE else getattr(self._keys, kind)(namespace, name)
-        if self._find(key) is None:
-            raise ObjectNotFound(f"there is no {kind} {namespace if name is None else f'{namespace}.{name}'!r}")
-        return str(key)
-
-    def _create(self, kind: str, key: str, definition: _Definition, namespace: str, name: str | None = None) -> None:
-        if name is not None:
-            self._footprint.needs.add(self._require(NAMESPACE, namespace))
-        if self._find(key) is not None:
-            raise AlreadyExists(f"{kind} {namespace if name is None else f'{namespace}.{name}'!r} already exists")
-        self._set(kind, key, definition, namespace, name)
-
-    def _set(self, kind: str, key: str, definition: _Definition, namespace: str, name: str | None = None) -> None:
-        self._refuse_done()
-        self._definitions.pop(self._writes.get(key) or "", None)
-        path = definition_path(kind, namespace, name)
-        self._definitions[path] = (kind, definition)
-        self._writes[key] = path
-
-    def _delete(self, key: str) -> None:
-        self._refuse_done()
-        self._definitions.pop(self._writes.get(key) or "", None)
-        self._writes[key] = None
 
     def _refuse_done(self) -> None:
         if self._done or self._committing:
@@ -276,18 +124,16 @@ class Transaction(CatalogView):
 
     # -- ending --------------------------------------------------------------------------------
 
-    def messages(self) -> Messages:
-        """Return the changes so far as messages, in key order."""
-        return Messages.of([(key, value, self.id) for key, value in sorted(self._writes.items())])
-
     def commit(self, *, allow_empty: bool = False, before_commit: Callable[[], None] | None = None) -> int:
         """Commit and return the version it became; without changes the version it began at, unless ``allow_empty``.
 
-        Costs one ``put`` a definition, 1 ``create`` and 1 ``put`` for the hint. ``before_commit`` is called right
-        before the root is created; raising there gives the commit up.
+        Costs one ``put`` a definition, 1 ``create`` and 1 ``put`` for the hint; of a resumed transaction one ``put``
+        and two ``delete`` more. ``before_commit`` is called right before the root is created; raising there gives the
+        commit up.
 
         Raises:
-            CommitConflict: somebody else changed what this transaction wrote or depends on.
+            CommitConflict: somebody else changed what this transaction wrote or depends on, or saved it again.
+            TransactionNotFound: it was resumed, and another process aborted it.
             TransactionExpired, ReadOnly, UnsafeStorage, StorageError.
         """
         self._committing = False  # after a failure of the storage, the same commit may be tried again
@@ -297,23 +143,45 @@ class Transaction(CatalogView):
             self._done, self.version = True, self._base.version
             return self._base.version
         self._files.refuse_unsafe(self._base)
+        try:
+            version = self._become(before_commit)
+        except _AlreadyCommitted as done:
+            version = done.version
+        except (CommitConflict, TransactionExpired, TransactionNotFound):
+            self._give_up()
+            raise
+        self._done, self.version = True, version
+        if self._file is not None:
+            self._file.remove()
+        return version
+
+    def _become(self, before_commit: Callable[[], None] | None) -> int:
+        self._take()
         self._write_definitions()
         try:
             root = commit(
                 self._files, self._base, self, began_at_millis=self.began_at_millis, before_commit=before_commit
             )
-            version = root.version
-        except _AlreadyCommitted as done:
-            version = done.version
-        except (CommitConflict, TransactionExpired):
-            self.abort()
-            raise
         except StorageError:
             self._uncertain = True
             raise
-        self._done, self.version = True, version
-        remove_quietly(self._files.storage, self._saved_files)
-        return version
+        return root.version
+
+    def _take(self) -> None:
+        """Take a resumed transaction, so that whoever aborts it asks the roots. One ``put``."""
+        if self._file is None:
+            return
+        self._prove_compare_and_set()
+        try:
+            self._file.take()
+        except TransactionNotFound:
+            if self._files.newest().version > self._base.version:
+                self.rebase(self._base, self._files.versions.since(self._base)[0])  # it may be one of these
+            raise
+
+    def _prove_compare_and_set(self) -> None:
+        path, data = self._base.definition_path, self._files.versions.definition_data(self._base)
+        self._files.storage.prove_compare_and_set(path, data)
 
     def _write_definitions(self) -> None:
         """Write the definitions; those of an earlier try again, for a cleaning that knows no fence may have come."""
@@ -330,33 +198,69 @@ class Transaction(CatalogView):
     def save(self) -> str:
         """Store the transaction for another process to resume by its ID, and end it here.
 
-        Costs one ``put`` a definition and two for the transaction.
+        Costs one ``put`` a definition and two for the transaction, and a search for the newest version, which tells
+        whether a cleaning came in between; then all of it is written once more.
 
         Raises:
+            CommitConflict: it was resumed, and another process saved, took or aborted it since.
             UnsafeStorage, StorageError.
         """
         self._refuse_done()
         self._files.refuse_unsafe(self._base)
+        self._prove_compare_and_set()
+        file = self._file or saved.SavedFile(self._files.storage, self.id)
+        file.refuse_unsavable()
         self._write_definitions()
-        definition = saved.new_transaction_def(self.id, self.isolation, self.began_at_millis, self.ttl_millis)
-        state = json.dumps({"footprint": self._footprint.to_json(), "reason": self._reason})
+        since = self._base
         try:
-            saved.save(self._files, self._base, definition, self.messages(), state, self._saved_files)
+            self._store_in(file)
+            while saved.fenced(self._files.storage, since, newest := self._files.newest()):
+                self.renew(newest)
+                self._store_in(file)
+                since = newest
         except StorageError:
             self._uncertain = True  # it may have been stored, and would need its definitions
             raise
         self._done = True
         return self.id
 
-    def abort(self) -> None:
-        """Give the changes up: nothing becomes visible, and what was written for them is removed.
+    def _store_in(self, file: saved.SavedFile) -> None:
+        definition = saved.new_transaction_def(self.id, self.isolation, self.began_at_millis, self.ttl_millis)
+        state = json.dumps({"footprint": self._footprint.to_json(), "reason": self._reason})
+        saved.save(self._files, self._base, definition, self.messages(), state, file)
+        self._file = file
 
-        What may be needed stays: after a commit whose outcome is not known everything, and the definitions
-        that an earlier process saved, for another one may have resumed the same transaction.
+    def abort(self) -> None:
+        """Give the changes up: nothing becomes visible.
+
+        What was written for them is removed, as far as nobody else may need it: after a commit whose outcome is not
+        known it stays. A resumed transaction is marked as aborted, for every process; `clean` removes its files.
+
+        Raises:
+            CommitConflict: it was resumed, and another process has committed it or saved it again.
+            StorageError: it was resumed, and the storage failed; it may or may not be aborted.
         """
-        if not self._done and not self._uncertain:
-            remove_quietly(self._files.storage, [*self._saved_files, *self._written])
+        if self._done:
+            return
+        if self._file is not None:
+            abort_saved(self._files, self._base, self._file, unknown=self._uncertain)
+        self._remove_written()
         self._done = True
+
+    def _give_up(self) -> None:
+        """End after a conflict. A resumed transaction is marked as aborted, unless somebody else has taken it, too."""
+        file = self._file
+        if file is not None and not (file.over or file.superseded or file.taken_by_others or self._uncertain):
+            try:
+                file.mark_aborted()
+            except StorageError as error:
+                _LOG.warning("transaction %s failed, and was not marked as aborted: %s", self.id, error)
+        self._remove_written()
+        self._done = True
+
+    def _remove_written(self) -> None:
+        if not self._uncertain:
+            remove_quietly(self._files.storage, sorted(self._written))
 
     def __enter__(self) -> Self:
         return self
@@ -368,8 +272,15 @@ class Transaction(CatalogView):
             return
         if kind is None:
             self.commit()
-        else:
+            return
+        if self._file is not None and isinstance(error, StorageError):
+            self._remove_written()  # a storage that fails is no reason to take back what was saved before
+            self._done = True
+            return
+        try:
             self.abort()
+        except (CommitConflict, StorageError) as failed:  # what ended the block is what the caller has to know
+            _LOG.warning("transaction %s was given up, but not aborted: %s", self.id, failed)
 
     # -- the change, as the commit protocol sees it ----------------------------------------------
 
@@ -387,10 +298,10 @@ class Transaction(CatalogView):
         """Prove that nothing in ``newer`` conflicts with this transaction. Raises ``CommitConflict``."""
         conflicts = self._footprint.against(self._writes, serializable=self.isolation == SERIALIZABLE)
         for root in newer:
-            if root.operation in spec.QUIET_OPERATIONS:
-                continue
             if root.txn == self.id:
                 self._recognise(root)
+            if root.operation in spec.QUIET_OPERATIONS:
+                continue
             if root.operation not in spec.TRANSACTIONAL_OPERATIONS:
                 raise CommitConflict(
                     f"version {root.version} ({root.operation or 'of another writer'}) replaced the whole tree; "
@@ -437,14 +348,28 @@ class Transaction(CatalogView):
 
     def _recognise(self, root: Delta) -> None:
         """Tell a commit whose answer was lost from one that another process made of the same saved transaction."""
+        if root.operation == spec.OP_ABORT:
+            raise CommitConflict(
+                f"this transaction was aborted by another process, in version {root.version}", version=root.version
+            )
         own, found = self.messages(), root.own_messages()
-        if (own.keys, own.values) == (found.keys, found.values):
+        same = zip(own.values, found.values, strict=True) if own.keys == found.keys else None
+        if same is not None and all(one == other or self._same_content(one, other) for one, other in same):
             raise _AlreadyCommitted(root.version)
         raise CommitConflict(
             f"this transaction was resumed elsewhere and committed there as version {root.version}",
             keys=own.keys,
             version=root.version,
         )
+
+    def _same_content(self, own: str | None, other: str | None) -> bool:
+        """Whether two definitions are the same under two names: a cleaning made somebody write them again."""
+        if own is None or other is None:
+            return False
+        try:
+            return self._read_definition(own) == self._files.storage.read(other)
+        except (Corrupt, FileMissing):
+            return False
 
     def _named(self, keys: Sequence[str]) -> str:
         shown = ", ".join(str(self._keys.decode(key)) for key in keys[:5])

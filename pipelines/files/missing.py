@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipelines.files.copying import copy_new, copy_new_on_spark
 from pipelines.job import Progress
 from pipelines.tasks import LONG, TEXT, Batches, collect, map_batches, on_disk, rows_of, spread
-from pipelines.trees.walk import SparkWalk, Start, Target, starts_frame, walk_local, walk_on_spark
+from pipelines.trees.walk import SparkWalk, Start, TreeSource, starts_frame, walk_local, walk_on_spark
 from trinitylake_core.catalog import decode_definition
 from trinitylake_core.definitions import decode_lakehouse
 from trinitylake_core.errors import CorruptDefinition, FileMissing
@@ -78,7 +78,7 @@ class Comparison:
         """Compare in this process."""
         nodes: dict[str, int] = {}
         definitions: set[str] = set()
-        for row in walk_local(Target(self._source, self._order), self._starts):
+        for row in walk_local(TreeSource(self._source, self._order), self._starts):
             nodes[row["path"]] = row["bytes"]
             definitions.update(row["files"])
             self._progress("walk", len(nodes), None)
@@ -112,8 +112,8 @@ class Comparison:
         """Compare on Spark, nothing of the size of the lakehouse on the driver."""
         from pyspark.sql import functions as f
 
-        walked = Target(self._source, self._order)
-        walk = walk_on_spark(spark, walked, starts_frame(spark, self._starts), self._progress)
+        trees = TreeSource(self._source, self._order)
+        walk = walk_on_spark(spark, trees, starts_frame(spark, self._starts), self._progress)
         frame = on_disk(self._compared(spark, walk))
         missing = f.col("there").isNull() | f.col("size").isNull() | (f.col("there") != f.col("size"))
         rows = frame.groupBy("kind").agg(

@@ -123,8 +123,8 @@ class Plan:
             raise InvalidInput(f"there is no plan at {uri}") from None
         try:
             self._file = parquet.ParquetFile(pa.BufferReader(data))
-            told = json.loads((self._file.schema_arrow.metadata or {})[_METADATA])
-            self.header = Header(**{each.name: told[each.name] for each in fields(Header)})
+            head = json.loads((self._file.schema_arrow.metadata or {})[_METADATA])
+            self.header = Header(**{each.name: head[each.name] for each in fields(Header)})
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise InvalidInput(f"{uri} is no plan of this program: {error}") from None
         if self.header.format != _FORMAT or self._file.metadata.num_rows != self.header.files:

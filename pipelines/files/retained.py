@@ -121,7 +121,7 @@ def live_transactions(storage: Storage, listed: Iterable[tuple[str, int]], ttl_m
 
 
 def _running_root(path: str, data: bytes, modified: int, ttl_millis: int, now_millis: int) -> str | None:
-    """Return the running root of a transaction, or ``None`` if it is dead."""
+    """Return the running root of a transaction, or ``None`` if it is dead: aborted, or past its time."""
     try:
         definition = decode_transaction(data, path)
         running = validate_path(definition.running_root_node_file_path)
@@ -131,7 +131,8 @@ def _running_root(path: str, data: bytes, modified: int, ttl_millis: int, now_mi
         raise CorruptDefinition(
             f"saved transaction {path!r} cannot be read ({error}), and may be alive: nothing was deleted", path=path
         ) from None
-    return running if now_millis < _dies_at(definition, ttl_millis) else None
+    alive = definition.state != TransactionDef.ABORTED and now_millis < _dies_at(definition, ttl_millis)
+    return running if alive else None
 
 
 def _dies_at(definition: TransactionDef, ttl_millis: int) -> int:

@@ -83,14 +83,14 @@ def examined(
     if height is None:
         height = row["height"]
     if node.height is not None and not top and node.height != row["height"]:
-        told = f"has height {node.height} below {row['parent']!r}, where height {row['height']} is expected"
-        return None, [violation("I8", path, told)], []
+        message = f"has height {node.height} below {row['parent']!r}, where height {row['height']} is expected"
+        return None, [violation("I8", path, message)], []
     if height > MAX_HEIGHT:
         return None, [violation("I8", path, f"height {height} is more than any tree has")], []
     lo, hi = row["lo"], row["hi"]
     if lo is not None and hi is not None and lo >= hi:
-        told = "is reached from places whose ranges exclude each other: twice from one root, or astray"
-        return None, [violation("I10", path, told)], []
+        message = "is reached from places whose ranges exclude each other: twice from one root, or astray"
+        return None, [violation("I10", path, message)], []
     problems = [*check_node(node, path, order, (lo, hi), top=top), *_names(node, path, codec), *_counts(node, row)]
     return node, problems, list(_children(node, row, height))
 
@@ -131,12 +131,12 @@ def _counts(node: Node, row: Row) -> Iterator[Violation]:
         (spec.CHILD_MESSAGES, node.subtree_messages, row["messages_min"], row["messages_max"]),
     ):
         if own is not None and low is not None and not low == own == high:
-            told = str(low) if low == high else f"{low} and {high}"
-            yield violation("I9", path, f"{what} of {row['parent']!r} says {told}, the node says {own}")
+            stated = str(low) if low == high else f"{low} and {high}"
+            yield violation("I9", path, f"{what} of {row['parent']!r} says {stated}, the node says {own}")
 
 
 def _children(node: Node, row: Row, height: int) -> Iterator[Row]:
-    keys, messages = _told(node.child_keys, node), _told(node.child_messages, node)
+    keys, messages = _or_unstated(node.child_keys, node), _or_unstated(node.child_messages, node)
     for index, child in enumerate(node.children):
         low, high = node.bounds(index) if index <= len(node.keys) else (None, None)
         yield {
@@ -154,7 +154,7 @@ def _children(node: Node, row: Row, height: int) -> Iterator[Row]:
         }
 
 
-def _told(counts: list[int] | None, node: Node) -> list[int] | list[None]:
+def _or_unstated(counts: list[int] | None, node: Node) -> list[int] | list[None]:
     if counts is None or len(counts) != len(node.children):
         return [None] * len(node.children)
     return counts

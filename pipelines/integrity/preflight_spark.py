@@ -204,13 +204,13 @@ def _checked(row: Mapping[str, Any], data: bytes | FileMissing, order: int, dept
     if node.height != row["height"]:
         message = f"height {node.height} where {row['height']} is expected: the pointer to it leads astray"
         return _unreadable(violation("I8", path, message))
-    for name, told, expected in (
+    for name, stated, expected in (
         ("keys", node.subtree_keys, row["keys"]),
         ("messages", node.subtree_messages, row["messages"]),
     ):
-        if told is not None and expected is not None and told != expected:
+        if stated is not None and expected is not None and stated != expected:
             found["problems"].append(
-                _problem(violation("I9", path, f"holds {told} {name}, its parent says {expected}"))
+                _problem(violation("I9", path, f"holds {stated} {name}, its parent says {expected}"))
             )
     return found
 
@@ -226,12 +226,12 @@ def _problem(what: Violation) -> dict[str, str]:
 def _node_row(node: Node, path: str, bounds: tuple[str | None, str | None], depth: int, order: int) -> dict[str, Any]:
     """Return what a level keeps of a node. The buffer is younger than the table, a parent younger than a child."""
     problems = [_problem(each) for each in check_node(node, path, order, bounds, top=depth == 0)]
-    for told, own, children, name in (
+    for stated, own, children, name in (
         (node.subtree_keys, len(node.keys), node.child_keys, "keys"),
         (node.subtree_messages, len(node.buffer), node.child_messages, "messages"),
     ):
-        if told is not None and (children is not None or node.is_leaf) and told != own + sum(children or ()):
-            problems.append(_problem(violation("I9", path, f"subtree_{name} says {told}, the subtree holds others")))
+        if stated is not None and (children is not None or node.is_leaf) and stated != own + sum(children or ()):
+            problems.append(_problem(violation("I9", path, f"subtree_{name} says {stated}, the subtree holds others")))
     entries = [
         {"key": key, "value": value, "age": 2 * depth + 1} for key, value in zip(node.keys, node.values, strict=True)
     ]

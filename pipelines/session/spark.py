@@ -167,9 +167,9 @@ def session_parallelism(spark: SparkSession) -> int:
     Read off the configuration where it says so; otherwise asked by one tiny job, which works over Spark
     Connect too.
     """
-    told = spark.conf.get("spark.default.parallelism", "") or ""
-    if told.isdecimal() and int(told):
-        return int(told)
+    configured = spark.conf.get("spark.default.parallelism", "") or ""
+    if configured.isdecimal() and int(configured):
+        return int(configured)
     master = spark.conf.get("spark.master", "") or ""
     cores = local_cores(master)
     if cores is not None and (not _is_connect(spark) or "*" not in master):

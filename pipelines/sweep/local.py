@@ -11,7 +11,7 @@ from pipelines.files.deletion import Deleted, delete
 from pipelines.files.listing import FOREIGN, TRANSACTION, Listed, inventory_files, list_shard, read_inventory, shards
 from pipelines.job import Progress
 from pipelines.sweep.model import SHOWN, Alone, Foreign, Size, Sizes, Totals
-from pipelines.trees.walk import Start, Target, walk_local
+from pipelines.trees.walk import Start, TreeSource, walk_local
 from trinitylake_core.storage import Storage
 
 
@@ -20,7 +20,7 @@ class LocalSweep:
 
     def __init__(self, storage: Storage, order: int, progress: Progress) -> None:
         self._storage = storage
-        self._target = Target(storage, order)
+        self._trees = TreeSource(storage, order)
         self._progress = progress
         self._files: dict[str, Listed] = {}
         self._live: dict[str, tuple[int, int]] = {}
@@ -72,7 +72,7 @@ class LocalSweep:
             self._live = {}
         self._live.update(dict.fromkeys(paths, (-1, -1)))
         live = self._live
-        for row in walk_local(self._target, starts, live):
+        for row in walk_local(self._trees, starts, live):
             self.nodes_read += 1
             self._progress("mark", self.nodes_read, None)
             first, last = row["first"], row["last"]

@@ -48,7 +48,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TreeSource:
     """What a walk reads from: the storage, the order of its trees, and whether values are wanted."""
 
     storage: Storage
@@ -79,7 +79,7 @@ def node_row(path: str, node: Node, first: int, last: int, *, files: bool) -> di
 
 
 def read_rows(
-    target: Target, starts: Iterable[tuple[str, int, int]], height: int | None = None
+    source: TreeSource, starts: Iterable[tuple[str, int, int]], height: int | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of nodes, which must have that height if one is given. One ``get`` each, read ahead.
 
@@ -88,21 +88,21 @@ def read_rows(
     """
     remaining = iter(starts)
     while part := list(islice(remaining, READ_AHEAD)):
-        contents = target.storage.read_many([path for path, _, _ in part])
+        contents = source.storage.read_many([path for path, _, _ in part])
         for (path, first, last), (_, data) in zip(part, contents, strict=True):
             if isinstance(data, FileMissing):
                 raise CorruptNode(f"node file {path!r} is missing, but a tree points to it", path=path, invariant="I10")
-            node = decode(data, path, target.order)
+            node = decode(data, path, source.order)
             if node.height is None or node.height > MAX_HEIGHT:
                 raise CorruptNode(f"node file {path!r} does not say its height", path=path, invariant="I8")
             if height is not None and node.height != height:
                 message = f"node file {path!r} has height {node.height} where {height} is expected"
                 raise CorruptNode(message, path=path, invariant="I8")
-            yield node_row(path, node, first, last, files=target.files)
+            yield node_row(path, node, first, last, files=source.files)
 
 
 def walk_local(
-    target: Target, starts: Iterable[Start], known: Container[str] = frozenset()
+    source: TreeSource, starts: Iterable[Start], known: Container[str] = frozenset()
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of all nodes reachable from roots, highest first, in this process.
 
@@ -110,12 +110,12 @@ def walk_local(
     """
     waiting: dict[int, dict[str, tuple[int, int]]] = {}
     roots = [(start.path, start.first, start.last) for start in starts if start.path not in known]
-    for row in read_rows(target, roots):
+    for row in read_rows(source, roots):
         _note_children(waiting, row)
         yield row
     for height in range(max(waiting, default=-1), -1, -1):
         level = [(path, *versions) for path, versions in waiting.pop(height, {}).items() if path not in known]
-        for row in read_rows(target, level, height):
+        for row in read_rows(source, level, height):
             _note_children(waiting, row)
             yield row
 
@@ -170,7 +170,7 @@ class SparkWalk:
 
 def walk_on_spark(
     spark: SparkSession,
-    target: Target,
+    source: TreeSource,
     starts: DataFrame,
     progress: Callable[[str, int, int | None], None],
     known: DataFrame | None = None,
@@ -183,7 +183,7 @@ def walk_on_spark(
     walk = SparkWalk()
     starts = starts if known is None else starts.join(known, "path", "left_anti")
     ordered = starts.repartitionByRange(parallelism, "first").sortWithinPartitions("first")
-    level = on_disk(_read_level(target, ordered))
+    level = on_disk(_read_level(source, ordered))
     walk.levels.append(level)
     count, height = _count(level)
     progress("walk", count, None)
@@ -191,7 +191,7 @@ def walk_on_spark(
     while height > 0:
         distinct = walk.children(height - 1)
         distinct = distinct if known is None else distinct.join(known, "path", "left_anti")
-        level = on_disk(_read_level(target, distinct.repartition(parallelism), height - 1))
+        level = on_disk(_read_level(source, distinct.repartition(parallelism), height - 1))
         walk.levels.append(level)
         count, _ = _count(level)
         seen += count
@@ -213,15 +213,15 @@ def _count(level: DataFrame) -> tuple[int, int]:
     return row["nodes"], row["height"] or 0
 
 
-def _read_level(target: Target, frame: DataFrame, height: int | None = None) -> DataFrame:
-    work = partial(_level_rows, order=target.order, height=height, files=target.files)
-    return map_rows(frame.select(_START.names), work, _NODE, target.storage, weight=_weight)
+def _read_level(source: TreeSource, frame: DataFrame, height: int | None = None) -> DataFrame:
+    work = partial(_level_rows, order=source.order, height=height, files=source.files)
+    return map_rows(frame.select(_START.names), work, _NODE, source.storage, weight=_weight)
 
 
 def _level_rows(
     starts: Iterator[Row], storage: Storage, *, order: int, height: int | None, files: bool
 ) -> Iterator[Row]:
-    rows = read_rows(Target(storage, order, files), map(_start, starts), height)
+    rows = read_rows(TreeSource(storage, order, files), map(_start, starts), height)
     return in_runs(rows) if height is None else rows
 
 

@@ -1,4 +1,4 @@
-"""Rollback, restore and difference as jobs: both engines find the same; and their commands."""
+"""Rollback: both engines prove the same; and the commands around recovery."""
 
 from __future__ import annotations
 
@@ -9,35 +9,25 @@ from typing import Any
 
 import pytest
 
-from pipelines import diff, expiration, restore, rollback, snapshot
+from pipelines import expiration, restore, rollback, snapshot
 from pipelines.cli import main
 from pipelines.cli.commands.command import COMMANDS
 from pipelines.integrity.preflight import Preflight
-from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
+from tests.support.lakes import FAST, GOOD, content, filled, new_lake, reopened, with_a_mistake
 from tests.support.surgery import Surgery, listing
-from trinitylake_core import Corrupt, InvalidInput, Lakehouse, PlanOutdated, StorageError, Violation, locations
+from trinitylake_core import InvalidInput, Lakehouse, PlanOutdated, StorageError, Violation, locations
 from trinitylake_core.commit import now_millis
-from trinitylake_core.diff import Span, Unshared
 from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.versions import from_millis
 
 ENGINES = ["local", pytest.param("spark", marks=pytest.mark.spark)]
-GOOD = 9
-"""The version before the mistake."""
 DAY = 86_400_000
 
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lakehouse:
-    """Two levels and messages above them; in the version after ``GOOD`` a namespace is dropped by mistake."""
-    made = filled(new_lake(tmp_path, order=8), tables=28, changes=4)
-    compacted(made)
-    with made.transaction(reason="nightly deploy") as txn:
-        txn.drop_namespace("ns0", cascade=True)
-        txn.alter_table("ns1", "t001", properties={"a": "b"})
-    assert GOOD + 1 == made.refresh().version
-    return made
+    return with_a_mistake(tmp_path)
 
 
 def session(engine: str, request: pytest.FixtureRequest) -> Any:
@@ -95,27 +85,6 @@ def test_somebody_commits_while_the_target_is_proved(lake: Lakehouse) -> None:
     assert GOOD + 2 == lake.refresh().version
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_restore_proves_the_definitions_it_brings_back(
-    lake: Lakehouse, engine: str, request: pytest.FixtureRequest
-) -> None:
-    spark = session(engine, request)
-    config = restore.Config(only=["ns0.*"], version=GOOD, reason="r", engine=engine)
-    path = content(lake.at(version=GOOD))[lake.codec.table("ns0", "t003")]
-    surgery = Surgery(lake.root, lake.definition.order)
-    data = surgery.read(path)
-    surgery.remove(path)
-    before = listing(surgery.directory)
-    with pytest.raises(Corrupt, match=path):
-        restore.run(spark, lake, config)
-    assert before == listing(surgery.directory)
-    surgery.write(path, data)
-    done = restore.run(spark, lake, config)
-    assert (engine, 11, GOOD + 2) == (done.engine, done.definitions_checked, done.version_after)
-    assert lake.at(version=GOOD).tables("ns0") == lake.tables("ns0")
-    assert {"a": "b"} == lake.table("ns1", "t001").properties
-
-
 @pytest.mark.spark
 def test_both_pre_flights_find_the_same(lake: Lakehouse, spark: Any) -> None:
     """A missing leaf, a damaged definition, a table whose namespace is gone, and a version without any fault."""
@@ -135,39 +104,6 @@ def test_both_pre_flights_find_the_same(lake: Lakehouse, spark: Any) -> None:
     leaf = target.root_node.node.children[-1]
     surgery.remove(leaf)
     assert ("I10", leaf) in found("local") & found("spark")
-
-
-@pytest.mark.spark
-def test_both_engines_yield_the_same_differences(tmp_path: Path, spark: Any) -> None:
-    lake = new_lake(tmp_path, order=8, target=8192)
-    with lake.transaction() as txn:
-        txn.create_namespace("ns")
-        for number in range(0, 1200, 2):
-            txn.put(lake.codec.table("ns", f"t{number:05}"), f"0000/0000/0000/00000000-{number}")
-    compacted(lake)
-    a = lake.refresh().version
-    with lake.transaction() as txn:
-        for number in range(0, 1200, 7):
-            txn.put(lake.codec.table("ns", f"t{number:05}"), None if number % 3 == 0 else "0000/0000/0000/00000000-x")
-    compacted(lake)
-    with lake.transaction() as txn:
-        txn.put(lake.codec.table("ns", "t00001"), "0000/0000/0000/00000000-y")
-    lake.refresh()
-    one, two = lake.at(version=a), lake.at(version=lake.version)
-    here = list(diff.run(None, one, two, diff.Config("local")))
-    there = list(diff.run(spark, one, two, diff.Config("spark")))
-    assert here == there
-    assert {"added", "removed", "changed"} == {change.change for change in here}
-    assert "local" == diff.plan(one, two).engine
-
-
-def test_spans_cover_every_key_once() -> None:
-    keys = {None: 100, "b": 10, "d": 10, "f": 80, "h": 1}
-    for want in (1, 2, 3, 100):
-        spans = diff.spans_of(Unshared(keys, finer=True), want)
-        assert [None, *(span.hi for span in spans[:-1])] == [span.lo for span in spans]
-        assert spans[-1].hi is None
-    assert [Span()] == diff.spans_of(Unshared({}, finer=False), 4)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from pipelines import stats, tasks, upgrade
+from pipelines import tasks
 from pipelines.tasks import (
     INT,
     LONG,
@@ -29,9 +29,7 @@ from pipelines.tasks import (
     stream,
 )
 from pipelines.trees.runs import in_runs
-from tests.support.lakes import filled, new_lake
-from tests.support.surgery import Surgery
-from trinitylake_core.errors import CorruptNode, StorageError
+from trinitylake_core.errors import CorruptNode
 
 _SIZE: Final = pa.schema({"size": LONG})
 
@@ -132,21 +130,6 @@ def test_whoever_waits_for_a_task_gets_the_error_that_it_raised(
     failing = map_rows(spread(spark, [{"size": 1}], _SIZE, 1), fail, _SIZE)
     with pytest.raises(CorruptNode, match=r"^row 1 is damaged$"):
         wait(failing)
-
-
-@pytest.mark.spark
-def test_deep_statistics_and_an_upgrade_name_what_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
-    lake = filled(new_lake(tmp_path), tables=40)
-    target = tmp_path / "target"
-    paths = [entry.path for entry in lake.objects()]
-    (target / paths[0]).mkdir(parents=True)  # where a file is to be written
-    with pytest.raises(StorageError):
-        upgrade.run(spark, lake, target.as_uri(), upgrade.Config(engine="spark"))
-    surgery = Surgery(lake.root, lake.definition.order)
-    leaf = surgery.leaf(lake.version)
-    surgery.remove(leaf)
-    with pytest.raises(CorruptNode, match=f"{leaf}.* is missing"):
-        stats.deep(lake, spark)
 
 
 _WAITS: Final = {"collect", "first", "take", "toArrow", "toLocalIterator", "toPandas", "localCheckpoint", "foreach"}

@@ -20,7 +20,7 @@ from tests.support.lakes import FAST, compacted, new_lake
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commit import now_millis
-from trinitylake_core.definitions import decode_transaction
+from trinitylake_core.definitions import TransactionDef, decode_transaction
 from trinitylake_core.errors import TrinityLakeError
 from trinitylake_core.locations import (
     definition_path,
@@ -217,9 +217,15 @@ def _resume(case: Case, draw: random.Random) -> None:
         txn.save()
         return
     with suppress(TrinityLakeError):
+        if draw.random() < 0.2:
+            txn.abort()
         txn.commit()
-    if not (case.directory / transaction_path(transaction)).exists():  # one without changes stays as it is
+    file = case.directory / transaction_path(transaction)
+    if not file.exists():  # one without changes stays as it is
         case.live.remove(transaction)
+    elif decode_transaction(file.read_bytes(), file.name).state == TransactionDef.ABORTED:
+        case.live.remove(transaction)
+        case.dead.append(transaction)
 
 
 def _expire(case: Case, draw: random.Random) -> None:

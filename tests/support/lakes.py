@@ -71,3 +71,18 @@ def content(lake: Lakehouse) -> dict[str, str]:
 def operations(lake: Lakehouse) -> list[str | None]:
     """Return what made each version, oldest first."""
     return [info.operation for info in lake.history()][::-1]
+
+
+GOOD: Final = 9
+"""The version before the mistake in :func:`with_a_mistake`."""
+
+
+def with_a_mistake(directory: Path) -> Lakehouse:
+    """Two levels and messages above them; in the version after ``GOOD`` a namespace is dropped by mistake."""
+    made = filled(new_lake(directory, order=8), tables=28, changes=4)
+    compacted(made)
+    with made.transaction(reason="nightly deploy") as txn:
+        txn.drop_namespace("ns0", cascade=True)
+        txn.alter_table("ns1", "t001", properties={"a": "b"})
+    assert GOOD + 1 == made.refresh().version
+    return made

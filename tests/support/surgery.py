@@ -19,6 +19,7 @@ import pyarrow as pa
 from trinitylake_core import nodefile, spec
 from trinitylake_core.locations import root_path
 from trinitylake_core.node import Node
+from trinitylake_core.storage.filelock import LOCK_FILE
 from trinitylake_core.storage.roots import local_path, normalise_root
 
 Columns = dict[str, list[str | None]]
@@ -185,7 +186,9 @@ def node_file(columns: Mapping[str, Sequence[Any]], checksum: str = RIGHT, *, ba
 
 
 def listing(directory: Path) -> dict[str, bytes]:
-    """Return every file below a directory with its bytes; temporary files are files too."""
+    """Return every file below a directory with its bytes; temporary files are files too, the lock is not."""
     return {
-        str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != LOCK_FILE
     }

@@ -40,7 +40,7 @@ from trinitylake_core.errors import (
     TransactionNotFound,
     TrinityLakeError,
 )
-from trinitylake_core.locations import lakehouse_def_path, node_path
+from trinitylake_core.locations import lakehouse_def_path, node_path, transaction_path
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
 from trinitylake_core.storage import Storage, open_storage, s3
 from trinitylake_core.transaction import Transaction
@@ -183,6 +183,55 @@ def _resume(lake: Lakehouse) -> None:
     lake.resume_transaction(SAVED).commit()
 
 
+def _with_taken(directory: Path) -> None:
+    """A transaction that somebody took before dying."""
+    lake = _lake(directory)
+    _save(lake)
+    file = lake.resume_transaction(SAVED)._file
+    assert file is not None
+    file.take()
+
+
+def _save_again(lake: Lakehouse) -> None:
+    with lake.resume_transaction(SAVED) as txn:
+        txn.create_table("ns0", "saved3")
+        txn.save()
+
+
+def _publish_or_save_again(open_at: Open, arg: Any, acknowledged: bool) -> None:
+    """What was saved first or second is there, whole, and can be saved again and published."""
+    lake = Lakehouse.open(open_at(""))
+    if "saved3" not in lake.resume_transaction(SAVED).tables("ns0"):
+        assert not acknowledged, "a second save was acknowledged, and the first one is found"
+        _save_again(lake)
+    _resume(lake)
+    assert {"saved1", "saved3"} <= set(lake.refresh().tables("ns0"))
+
+
+def _abort(lake: Lakehouse) -> None:
+    lake.resume_transaction(SAVED).abort()
+
+
+def _abort_again(open_at: Open, arg: Any, acknowledged: bool) -> None:
+    """Once it is aborted nobody resumes it; until then anybody may abort it."""
+    lake = Lakehouse.open(open_at(""))
+    try:
+        _abort(lake)
+    except TransactionNotFound:
+        pass
+    else:
+        assert not acknowledged, "an abort was acknowledged, and the transaction could be resumed"
+    try:
+        _resume(lake)
+    except TransactionNotFound:
+        return
+    raise AssertionError("a transaction that was aborted was committed")
+
+
+def _replaces_saved(log: list[tuple[str, str]]) -> bool:
+    return ("put", transaction_path(SAVED)) in log
+
+
 def _save_or_publish(open_at: Open, arg: Any, acknowledged: bool) -> None:
     lake = Lakehouse.open(open_at(""))
     try:
@@ -317,7 +366,42 @@ OPERATIONS: Final[dict[str, Operation]] = {
         ),
         Operation("load", _some, _on(_load), expect=lambda log, states: _writes_nodes(log)),
         Operation("save", _some, _on(_save), repeat=_save_or_publish),
-        Operation("resume", _with_saved, _on(_resume), done=(TransactionNotFound,)),
+        Operation(
+            "resume",
+            _with_saved,
+            _on(_resume),
+            done=(TransactionNotFound,),
+            expect=lambda log, states: _replaces_saved(log),
+        ),
+        Operation(
+            "resume-taken",
+            _with_taken,
+            _on(_resume),
+            done=(TransactionNotFound,),
+            expect=lambda log, states: _replaces_saved(log),
+        ),
+        Operation(
+            "save-again",
+            _with_saved,
+            _on(_save_again),
+            repeat=_publish_or_save_again,
+            expect=lambda log, states: _replaces_saved(log),
+        ),
+        Operation(
+            "abort",
+            _with_saved,
+            _on(_abort),
+            repeat=_abort_again,
+            expect=lambda log, states: _replaces_saved(log) and not any(kind == "create" for kind, _ in log),
+        ),
+        Operation(
+            "abort-taken",
+            _with_taken,
+            _on(_abort),
+            repeat=_abort_again,
+            steps=True,
+            expect=lambda log, states: _replaces_saved(log) and any(kind == "create" for kind, _ in log),
+        ),
         Operation("snapshot", _some, _on(lambda lake: lake.create_snapshot("new")), done=(AlreadyExists,)),
         Operation(
             "snapshot-partial",
@@ -651,7 +735,7 @@ class Sweep:
 
     def _prove_old_files(self, left: Files) -> None:
         """No file that was there has changed; none is gone but those that the operation removes."""
-        mutable = self.prepared.removed | {HINT_FILE, BOUNDARY_FILE}
+        mutable = self.prepared.removed | {HINT_FILE, BOUNDARY_FILE, transaction_path(SAVED)}
         kept = {path: data for path, data in self.prepared.files.items() if path not in mutable}
         assert [] == [path for path, data in kept.items() if left.get(path) != data]
 

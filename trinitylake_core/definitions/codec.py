@@ -154,6 +154,10 @@ DECODERS: Final[Mapping[str, Callable[[bytes, str], Definition]]] = {
 """The decoder of each kind of definition."""
 
 
+_EMPTY_EXTENSIONS: Final[Mapping[str, Any]] = {"snapshots": {}, "state": "SAVED", "taken_by": []}
+"""Fields from 100 up that are left out of JSON where they say nothing."""
+
+
 def to_dict(message: Message) -> dict[str, Any]:
     """Return a message as proto3 JSON with the field names of the format, defaults included.
 
@@ -163,8 +167,9 @@ def to_dict(message: Message) -> dict[str, Any]:
     values = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
     if "substrait_read_rel" in values and not values["sql_representations"]:
         del values["sql_representations"]
-    if not values.get("snapshots", True):
-        del values["snapshots"]
+    for extension, empty in _EMPTY_EXTENSIONS.items():
+        if values.get(extension) == empty:
+            del values[extension]
     return {field.name: values[field.name] for field in message.DESCRIPTOR.fields if field.name in values}
 
 

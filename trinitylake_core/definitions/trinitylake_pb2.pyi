@@ -281,17 +281,29 @@ class RawViewDef(_message.Message):
     def __init__(self, representations: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class TransactionDef(_message.Message):
-    __slots__ = ("id", "isolation_level", "beginning_root_node_file_path", "running_root_node_file_path", "began_at_millis", "expire_at_millis")
+    __slots__ = ("id", "isolation_level", "beginning_root_node_file_path", "running_root_node_file_path", "began_at_millis", "expire_at_millis", "state", "taken_by")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        SAVED: _ClassVar[TransactionDef.State]
+        COMMITTING: _ClassVar[TransactionDef.State]
+        ABORTED: _ClassVar[TransactionDef.State]
+    SAVED: TransactionDef.State
+    COMMITTING: TransactionDef.State
+    ABORTED: TransactionDef.State
     ID_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_LEVEL_FIELD_NUMBER: _ClassVar[int]
     BEGINNING_ROOT_NODE_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
     RUNNING_ROOT_NODE_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
     BEGAN_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_BY_FIELD_NUMBER: _ClassVar[int]
     id: str
     isolation_level: IsolationLevel
     beginning_root_node_file_path: str
     running_root_node_file_path: str
     began_at_millis: int
     expire_at_millis: int
-    def __init__(self, id: _Optional[str] = ..., isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., beginning_root_node_file_path: _Optional[str] = ..., running_root_node_file_path: _Optional[str] = ..., began_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ...) -> None: ...
+    state: TransactionDef.State
+    taken_by: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., beginning_root_node_file_path: _Optional[str] = ..., running_root_node_file_path: _Optional[str] = ..., began_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., state: _Optional[_Union[TransactionDef.State, str]] = ..., taken_by: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -1,0 +1,458 @@
+"""Saved transactions: whoever resumes, saves, commits and aborts one at the same time, no commit points at nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import orphans
+from tests.support.faults import FaultPlan, attach, detach
+from tests.support.lakes import content, new_lake, reopened
+from tests.support.surgery import listing
+from trinitylake_core import (
+    CommitConflict,
+    Corrupt,
+    Lakehouse,
+    StorageError,
+    Transaction,
+    TransactionExpired,
+    TransactionNotFound,
+    spec,
+)
+from trinitylake_core.changes import SameContent, facts
+from trinitylake_core.commit import commit, now_millis
+from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
+from trinitylake_core.locations import node_path, parse, root_path, transaction_path
+from trinitylake_core.storage.base import BaseStorage
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """A lakehouse with one namespace and two tables, at version 1."""
+    made = new_lake(tmp_path)
+    with made.transaction() as txn:
+        txn.create_namespace("ns")
+        txn.create_table("ns", "t")
+        txn.create_table("ns", "u")
+    return made.refresh()
+
+
+def save(lake: Lakehouse, table: str = "saved") -> str:
+    txn = reopened(lake).transaction(reason="write, audit, publish")
+    txn.create_table("ns", table, properties={"by": table})
+    return txn.save()
+
+
+def resumed(lake: Lakehouse, saved: str) -> Transaction:
+    return reopened(lake).resume_transaction(saved)
+
+
+def clean(lake: Lakehouse) -> None:
+    """Remove every orphan, whatever its age."""
+    config = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True, now_millis=now_millis() + 5000)
+    orphans.run(None, reopened(lake), config)
+
+
+def prove(lake: Lakehouse, *tables: str) -> Lakehouse:
+    """Prove that the newest version is sound, its definitions read, and holds these tables beside t and u."""
+    newest = reopened(lake)
+    assert [] == list(newest.check(definitions=True))
+    assert sorted([*tables, "t", "u"]) == newest.tables("ns")
+    return newest
+
+
+def state_of(lake: Lakehouse, saved: str) -> TransactionDef.State | None:
+    path = transaction_path(saved)
+    data = listing(Path(lake.root.removeprefix("file://"))).get(path)
+    return None if data is None else decode_transaction(data, path).state
+
+
+def edit(lake: Lakehouse, saved: str, **fields: Any) -> None:
+    """Change fields of a saved transaction behind everybody's back."""
+    path = transaction_path(saved)
+    definition = decode_transaction(lake.storage.read(path), path)
+    for name, value in fields.items():
+        setattr(definition, name, value)
+    lake.storage.replace(path, encode(definition))
+
+
+def disturb(lake: Lakehouse, txn: Transaction) -> int:
+    """Commit something that conflicts with a transaction that creates the table ``saved``."""
+    with reopened(lake).transaction() as other:
+        other.create_table("ns", "saved", properties={"by": "other"})
+    return other.version or 0
+
+
+# -- aborting ------------------------------------------------------------------------------------------
+
+
+def test_an_abort_leaves_no_commit_of_the_same_transaction_without_its_files(lake: Lakehouse) -> None:
+    """B and C resume X, C aborts, `clean` runs, B commits: it is refused, and nothing points at what was removed."""
+    saved = save(lake)
+    b, c = resumed(lake, saved), resumed(lake, saved)
+    c.abort()
+    clean(lake)
+    with pytest.raises(TransactionNotFound):
+        b.commit()
+    prove(lake)
+
+
+def test_a_conflict_leaves_no_commit_of_the_same_transaction_without_its_files(lake: Lakehouse) -> None:
+    """B takes out what conflicts, so that it could commit; C fails on the conflict, and `clean` runs."""
+    txn = reopened(lake).transaction()
+    for name in ("saved", "kept"):
+        txn.create_table("ns", name)
+    saved = txn.save()
+    b, c = resumed(lake, saved), resumed(lake, saved)
+    del b._writes[lake.codec.table("ns", "saved")]
+    disturb(lake, c)
+    with pytest.raises(CommitConflict, match=r"ns\.saved"):
+        c.commit()
+    assert state_of(lake, saved) == TransactionDef.ABORTED
+    clean(lake)
+    with pytest.raises((CommitConflict, TransactionNotFound)):
+        b.commit()
+    prove(lake, "saved")
+
+
+def test_an_aborted_transaction_cannot_be_resumed_and_clean_removes_its_files(lake: Lakehouse) -> None:
+    before = set(listing(Path(lake.root.removeprefix("file://"))))
+    saved = save(lake)
+    resumed(lake, saved).abort()
+    assert state_of(lake, saved) == TransactionDef.ABORTED
+    with pytest.raises(TransactionNotFound, match=saved):
+        resumed(lake, saved)
+    clean(lake)
+    left = set(listing(Path(lake.root.removeprefix("file://"))))
+    assert not [path for path in left - before if "-txn-" in path or "-node-" in path or "-table-" in path]
+    prove(lake)
+
+
+def test_abort_costs_one_put_and_removes_nothing(lake: Lakehouse) -> None:
+    saved = save(lake)
+    txn = resumed(lake, saved)
+    before = txn._files.storage.counts.snapshot()
+    txn.abort()
+    spent = txn._files.storage.counts - before
+    assert (1, 1) == (spent.put, spent.requests())
+
+
+def test_whoever_took_the_transaction_and_sleeps_meets_the_abort_in_the_chain(lake: Lakehouse) -> None:
+    """B has taken X and is about to create its root; C aborts X: a root says so, and B's commit fails."""
+    saved = save(lake)
+    b = resumed(lake, saved)
+    with pytest.raises(CommitConflict, match="aborted by another process, in version 2"):
+        b.commit(before_commit=lambda: resumed(lake, saved).abort())
+    newest = prove(lake)
+    info = newest.info()
+    assert (2, spec.OP_ABORT, saved, 0) == (info.version, info.operation, info.txn, info.changes)
+    assert state_of(lake, saved) == TransactionDef.ABORTED
+
+
+def test_an_abort_in_the_chain_conflicts_with_nothing_else(lake: Lakehouse) -> None:
+    """A transaction that began before it commits over it, even under SERIALIZABLE."""
+    saved = save(lake)
+    other = reopened(lake).transaction(isolation="SERIALIZABLE")
+    other.tables("ns")
+    other.create_table("ns", "other")
+    b = resumed(lake, saved)
+    with pytest.raises(CommitConflict):
+        b.commit(before_commit=lambda: resumed(lake, saved).abort())
+    assert 3 == other.commit()
+    prove(lake, "other")
+
+
+def test_an_abort_that_comes_too_late_says_that_it_was_committed(lake: Lakehouse) -> None:
+    """C aborts after B's root is there, before and after B removed the saved files."""
+    saved = save(lake)
+    b, c, d = (resumed(lake, saved) for _ in range(3))
+    storage = b._files.storage
+    assert isinstance(storage, BaseStorage)
+
+    def before_removal(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if kind == "delete" and parse(path) is not None and "-txn-" in path:
+            with pytest.raises(CommitConflict, match="committed by another process, as version 2"):
+                c.abort()
+        return action()
+
+    storage.interceptor = before_removal
+    assert 2 == b.commit()
+    with pytest.raises(CommitConflict, match="committed by another process, as version 2"):
+        d.abort()
+    prove(lake, "saved")
+
+
+def test_an_abort_after_an_unknown_outcome_is_decided_in_the_chain(lake: Lakehouse) -> None:
+    """Whether B's root is there nobody knew: abort finds it, or makes it impossible."""
+    for number, mode in enumerate(("lose_from", "fail_from")):
+        saved = save(lake, f"s{number}")
+        b = resumed(lake, saved)
+        attach(b._files.storage, FaultPlan(mode, kinds={"create", "get"}))  # type: ignore[arg-type]
+        with pytest.raises(StorageError):
+            b.commit()
+        detach(b._files.storage)
+        if mode == "lose_from" and f"s{number}" in reopened(lake).tables("ns"):
+            with pytest.raises(CommitConflict, match="committed"):
+                b.abort()
+        else:
+            b.abort()
+            assert f"s{number}" not in reopened(lake).tables("ns")
+            assert state_of(lake, saved) == TransactionDef.ABORTED
+    assert [] == list(reopened(lake).check(definitions=True))
+
+
+def test_an_exception_in_the_block_is_what_the_caller_sees(lake: Lakehouse) -> None:
+    """Even if the abort that it causes comes too late."""
+    saved = save(lake)
+    txn = resumed(lake, saved)
+    txn.create_table("ns", "more")
+    resumed(lake, saved).commit()
+    with pytest.raises(ZeroDivisionError), txn:
+        raise ZeroDivisionError
+    prove(lake, "saved")
+
+
+# -- taking --------------------------------------------------------------------------------------------
+
+
+def test_a_commit_does_not_delete_a_newer_save_that_it_never_saw(lake: Lakehouse) -> None:
+    """B resumes X, C resumes X, adds a table and saves; B's commit is refused, and X can be resumed as C saved it."""
+    saved = save(lake)
+    b, c = resumed(lake, saved), resumed(lake, saved)
+    c.create_table("ns", "more")
+    assert saved == c.save()
+    with pytest.raises(CommitConflict, match="saved again since it was resumed"):
+        b.commit()
+    assert ["more", "saved", "t", "u"] == resumed(lake, saved).tables("ns")
+    resumed(lake, saved).commit()
+    prove(lake, "more", "saved")
+
+
+def test_a_second_save_does_not_overwrite_a_later_one(lake: Lakehouse) -> None:
+    saved = save(lake)
+    b, c = resumed(lake, saved), resumed(lake, saved)
+    b.create_table("ns", "from_b")
+    c.create_table("ns", "from_c")
+    c.save()
+    with pytest.raises(CommitConflict, match="saved, taken or aborted elsewhere"), b:
+        b.save()
+    clean(lake)
+    assert ["from_c", "saved", "t", "u"] == resumed(lake, saved).tables("ns")
+    resumed(lake, saved).commit()
+    prove(lake, "from_c", "saved")
+
+
+def test_what_somebody_began_to_commit_cannot_be_saved_over(lake: Lakehouse) -> None:
+    """B died after taking X: others may commit or abort it, as it was."""
+    saved = save(lake)
+    b = resumed(lake, saved)
+    assert b._file is not None
+    b._file.take()
+    c = resumed(lake, saved)
+    c.create_table("ns", "more")
+    with pytest.raises(CommitConflict, match="begun to commit"):
+        c.save()
+    assert 2 == resumed(lake, saved).commit()
+    assert 2 == b.commit()
+    prove(lake, "saved")
+
+
+def test_a_transaction_that_its_taker_left_behind_can_be_aborted(lake: Lakehouse) -> None:
+    saved = save(lake)
+    b = resumed(lake, saved)
+    assert b._file is not None
+    b._file.take()
+    resumed(lake, saved).abort()
+    with pytest.raises(CommitConflict, match="aborted by another process"):
+        b.commit()
+    prove(lake)
+
+
+def test_a_conflict_of_one_taker_does_not_abort_for_the_other(lake: Lakehouse) -> None:
+    """C fails on a conflict after B has taken X, too: B may have taken out what conflicts."""
+    saved = save(lake)
+    b, c = resumed(lake, saved), resumed(lake, saved)
+    assert b._file is not None
+    b._file.take()
+    disturb(lake, c)
+    with pytest.raises(CommitConflict):
+        c.commit()
+    assert state_of(lake, saved) == TransactionDef.COMMITTING
+
+
+def test_a_commit_whose_file_was_cleaned_finds_itself_in_the_chain(lake: Lakehouse) -> None:
+    """B commits X and removes its file; C, which resumed it before, is told the version."""
+    saved = save(lake)
+    b, c = resumed(lake, saved), resumed(lake, saved)
+    assert 2 == b.commit()
+    assert state_of(lake, saved) is None
+    assert 2 == c.commit()
+    prove(lake, "saved")
+
+
+def test_a_resumed_commit_costs_one_put_and_two_deletes_more(lake: Lakehouse) -> None:
+    plain = reopened(lake)
+    before = plain.storage.counts.snapshot()
+    txn = plain.transaction()
+    txn.create_table("ns", "plain")
+    txn.commit()
+    base = plain.storage.counts - before
+    saved = save(reopened(lake))
+    other = reopened(lake)
+    again = other.resume_transaction(saved)
+    again._prove_compare_and_set()  # once for each process
+    before = other.storage.counts.snapshot()
+    again.commit()
+    spent = other.storage.counts - before
+    # No definition of its own, but the file that says that it is taken.
+    assert (base.create, base.put, base.delete + 2) == (
+        spent.create,
+        spent.put,
+        spent.delete,
+    )
+
+
+# -- what is pointed to --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["abort", "commit", "save"])
+def test_a_running_root_that_is_none_is_never_deleted(lake: Lakehouse, how: str) -> None:
+    """A TransactionDef that points to the newest root: resuming it is refused, and the root stays."""
+    saved = save(lake)
+    edit(lake, saved, running_root_node_file_path=root_path(1))
+    before = listing(Path(lake.root.removeprefix("file://")))
+    with pytest.raises(Corrupt, match="no running root"):
+        getattr(resumed(lake, saved), how)()
+    assert before == listing(Path(lake.root.removeprefix("file://")))
+    prove(lake)
+
+
+def test_a_node_of_the_tree_is_no_running_root(lake: Lakehouse) -> None:
+    """Nor is the running root of another transaction: its own ``txn`` tells."""
+    one, two = save(lake, "one"), save(lake, "two")
+    path = transaction_path(two)
+    theirs = decode_transaction(lake.storage.read(path), path).running_root_node_file_path
+    edit(lake, one, running_root_node_file_path=theirs)
+    with pytest.raises(Corrupt, match="not the running root"):
+        resumed(lake, one).abort()
+    edit(lake, one, running_root_node_file_path="../elsewhere")
+    with pytest.raises(Corrupt):
+        resumed(lake, one)
+    edit(lake, one, running_root_node_file_path=node_path())
+    with pytest.raises(Corrupt, match="missing"):
+        resumed(lake, one)
+    resumed(lake, two).commit()
+    prove(lake, "two")
+
+
+def test_a_file_of_another_transaction_is_refused(lake: Lakehouse) -> None:
+    one, two = save(lake, "one"), save(lake, "two")
+    lake.storage.replace(transaction_path(one), lake.storage.read(transaction_path(two)))
+    with pytest.raises(Corrupt, match=two):
+        resumed(lake, one)
+
+
+# -- where it began ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["minimal", "partial"])
+def test_a_transaction_saved_on_a_snapshot_handle_can_be_resumed(lake: Lakehouse, kind: str) -> None:
+    lake.create_snapshot("old", version=1, kind=kind)
+    txn = reopened(lake).at(snapshot="old").transaction()
+    txn.create_table("ns", "saved")
+    saved = txn.save()
+    again = resumed(lake, saved)
+    assert ["saved", "t", "u"] == again.tables("ns")
+    assert 3 == again.commit()
+    prove(lake, "saved")
+
+
+# -- fences --------------------------------------------------------------------------------------------
+
+
+def fence(lake: Lakehouse, remove: Callable[[str], bool] = lambda path: False) -> int:
+    """Do what `clean` does: commit a fence that voids every file written so far, then remove some of them."""
+    handle = reopened(lake)
+    rows: dict[str, str | None] = {spec.VOID_BEFORE_MILLIS: str(now_millis() + DAY)}
+    root = commit(handle.files, handle.root_node, SameContent(spec.OP_CLEAN, facts(), rows))
+    live = set(content(handle).values())
+    handle.storage.delete_many(
+        [file.path for file in handle.storage.list() if remove(file.path) and file.path not in live]
+    )
+    return root.version
+
+
+def test_a_save_that_a_cleaning_overtook_is_written_again(lake: Lakehouse) -> None:
+    """Between the first definition and the ``txn-`` file `clean` fences, lists, and removes what nothing reaches."""
+    txn = reopened(lake).transaction()
+    txn.create_table("ns", "saved", properties={"by": "saved"})
+    storage = txn._files.storage
+    assert isinstance(storage, BaseStorage)
+    overtaken: list[int] = []
+
+    def overtake(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if kind == "put" and "-txn-" in path and not overtaken:
+            overtaken.append(0)
+            overtaken[0] = fence(lake, lambda each: "-table-" in each or "-node-" in each)
+        return action()
+
+    storage.interceptor = overtake
+    saved = txn.save()
+    assert [2] == overtaken
+    again = resumed(lake, saved)
+    assert "saved" == again.table("ns", "saved").properties["by"]
+    assert 3 == again.commit()
+    assert "saved" == prove(lake, "saved").table("ns", "saved").properties["by"]
+
+
+def test_a_save_without_a_cleaning_in_between_is_written_once(lake: Lakehouse) -> None:
+    """Though there was one before it began."""
+    fence(lake)
+    handle = reopened(lake)
+    txn = handle.transaction()
+    txn.create_table("ns", "saved")
+    txn._prove_compare_and_set()  # once for each process
+    before = handle.storage.counts.snapshot()
+    txn.save()
+    spent = handle.storage.counts - before
+    assert (3, 0, 0) == (spent.put, spent.delete, spent.head)
+
+
+def test_a_resumed_transaction_that_passes_a_fence_writes_its_definitions_again(lake: Lakehouse) -> None:
+    """The old names may be gone by the time it commits; what another process saved is read for that."""
+    saved = save(lake)
+    b = resumed(lake, saved)
+    b.create_table("ns", "own", properties={"by": "own"})
+    old = {path for path in b.messages().values if path is not None}
+    storage = b._files.storage
+    assert isinstance(storage, BaseStorage)
+    fence(lake)
+    assert 3 == b.commit()
+    newest = prove(lake, "own", "saved")
+    new = {path for key, path in content(newest).items() if key in b.messages().keys}
+    assert 2 == len(new)
+    assert not new & old
+    assert ["own", "saved"] == [newest.table("ns", name).properties["by"] for name in ("own", "saved")]
+
+
+def test_a_resumed_transaction_whose_files_a_cleaning_removed_is_refused(lake: Lakehouse) -> None:
+    saved = save(lake)
+    b = resumed(lake, saved)
+    fence(lake, lambda path: "-table-" in path)
+    with pytest.raises(TransactionExpired, match="gone since version 2"):
+        b.commit()
+    prove(lake)
+
+
+def test_two_commits_are_one_although_one_of_them_passed_a_fence(lake: Lakehouse) -> None:
+    """Its definitions have other names then; what they say is the same."""
+    saved = save(lake)
+    b, c = resumed(lake, saved), resumed(lake, saved)
+    fence(lake)
+    assert (3, 3) == (b.commit(), c.commit())
+    prove(lake, "saved")

@@ -1,0 +1,28 @@
+"""Lengths of time as people write them: one parser for the command line and ``lakehouses.yaml``."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.durations import DAY, millis, parse_age, shown
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("15m", 900), (" 12h ", 43_200), ("3d", 3 * DAY), ("2w", 14 * DAY), ("250ms", 0.25), ("0s", 0)],
+)
+def test_a_text_means_seconds(text: str, seconds: float) -> None:
+    assert seconds == parse_age(text)
+
+
+@pytest.mark.parametrize("text", ["", "3", "d", "-1d", "1.5h", "1d12h", "3 d", "3D", "1234567890s", "\u0663d"])
+def test_what_is_no_length_of_time_is_refused_as_input_and_as_a_value(text: str) -> None:
+    with pytest.raises(ValueError, match="write 90s, 15m, 12h, 3d or 2w"):
+        parse_age(text)
+
+
+@given(st.integers(0, 10**9))
+def test_what_is_shown_means_the_same_again(milliseconds: int) -> None:
+    assert milliseconds == millis(parse_age(shown(milliseconds / 1000)))

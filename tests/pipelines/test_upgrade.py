@@ -1,0 +1,34 @@
+"""Upgrade: what its tasks cannot do is named, and the lakehouse that it writes says what the old one said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import upgrade
+from tests.support.lakes import FAST, compacted, filled, new_lake
+from trinitylake_core import Lakehouse, StorageError
+
+
+def test_smaller_nodes_and_the_same_content(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=20, changes=2)
+    compacted(lake)
+    target = (tmp_path / "target").as_uri()
+    config = upgrade.Config(engine="local", definition={"order": 7})
+    done = upgrade.run(None, lake, target, config, storage_options=FAST)
+    made = Lakehouse.open(target, storage_options=FAST)
+    assert (7, 0, lake.digest(), made.digest()) == (made.definition.order, done.version, done.digest, done.digest)
+    assert {"check", "copy", "write"} == set(done.seconds)
+    assert [] == list(made.check(definitions=True))
+
+
+@pytest.mark.spark
+def test_a_file_that_a_task_cannot_write_is_named(spark: Any, tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=20)
+    target = tmp_path / "target"
+    path = next(entry.path for entry in lake.objects())
+    (target / path).mkdir(parents=True)  # where a file is to be written
+    with pytest.raises(StorageError, match=path):
+        upgrade.run(spark, lake, target.as_uri(), upgrade.Config(engine="spark"))
