@@ -133,7 +133,7 @@ def _loaded(text: str, name: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses a key that is there twice, where YAML would take the last one."""
+        """Refuses a key that appears twice, where YAML would take the last one."""
 
     def mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         loader.flatten_mapping(node)
@@ -142,7 +142,7 @@ def _loaded(text: str, name: str) -> Any:
             key = loader.construct_object(key_node, deep=True)
             if isinstance(key, dict | list) or key in found:
                 line = key_node.start_mark.line + 1
-                raise InvalidInput(f"{name}, line {line}: {key!r} {'is there twice' if key else 'cannot be a key'}")
+                raise InvalidInput(f"{name}, line {line}: {key!r} {'appears twice' if key else 'cannot be a key'}")
             found[key] = loader.construct_object(value_node, deep=True)
         return found
 

@@ -76,7 +76,7 @@ class Config:
             raise InvalidInput("neither keep_last nor the age may be negative")
         rules = (self.keep_last, self.older_than_seconds, self.plan_to)
         if self.plan is not None and (self.dry_run or any(rule is not None for rule in rules)):
-            raise InvalidInput("a plan is carried out as it is: no rules, no --dry-run and no --plan-to with --plan")
+            raise InvalidInput("--plan carries out a plan as it is; it excludes rules, --dry-run and --plan-to")
 
     def rules(self) -> tuple[int | None, float | None]:
         """Return how many versions and which age are kept."""
@@ -197,12 +197,10 @@ class _Expiration:
         self.report.plan = uri
         wanted = {self.files.versions.path(version) for version in range(self.oldest, boundary)}
         if {file.path for file in plan.files()} != wanted:
-            raise PlanOutdated(
-                f"the oldest version is {self.oldest} by now, the plan was to expire others; make a new plan"
-            )
+            raise PlanOutdated(f"the oldest version is now {self.oldest}, so the plan is outdated; make a new plan")
         limit = self.now - self.kept.definition.txn_ttl_millis
         if boundary > self.oldest and self.root(boundary - 1).created_at_millis >= limit:
-            raise PlanOutdated("txn_ttl_millis was raised since: it holds versions of the plan; make a new plan")
+            raise PlanOutdated("txn_ttl_millis was raised and now protects versions of the plan; make a new plan")
         return boundary
 
     def expired_snapshots(self, definition: LakehouseDef) -> list[str]:

@@ -59,7 +59,7 @@ class Config:
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
         if self.history and self.version is not None:
-            raise InvalidInput("history is every version that is kept: leave out the version")
+            raise InvalidInput("history exports all retained versions; do not give a version")
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def run(
     source.refresh()
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if target.root == source.root:
-        raise InvalidInput("the target must be another root URI: an upgrade copies, the source stays as it is")
+        raise InvalidInput("the target must be another root URI; the source is never changed")
     return _Upgrade(spark, source, target, config, progress or silent).run()
 
 

@@ -164,7 +164,7 @@ class CatalogView(abc.ABC):
             raise _not_found(kind, label)
         definition = decode_definition(kind, self._read_definition(path), path)
         if not isinstance(definition, of):
-            raise TypeError(f"{kind} definitions are no {of.__name__}")
+            raise TypeError(f"{kind} definitions are not {of.__name__}")
         return definition
 
     def _read_definition(self, path: str) -> bytes:

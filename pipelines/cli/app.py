@@ -53,7 +53,7 @@ _EXIT_CODES: Final[tuple[tuple[type[TrinityLakeError], int], ...]] = (
     (NotFound, WRONG_INPUT),
     (AlreadyExists, WRONG_INPUT),
     (NamespaceNotEmpty, WRONG_INPUT),
-    (ReadOnly, WRONG_INPUT),  # another root is meant: it can never work on this one
+    (ReadOnly, WRONG_INPUT),  # it can never work on this root
     (Refused, REFUSED),
     (Corrupt, FAILED),
     (StorageError, FAILED),
@@ -92,7 +92,7 @@ def _main(words: list[str], *, debug: bool) -> int:
         return _run(arguments, options, debug=debug)
     except BrokenPipeError:
         raise
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place to put it into words
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place to report it
         return _failed(error, secrets, as_json="--json" in words, debug=debug)
 
 
@@ -131,7 +131,7 @@ def _say(text: str) -> None:
 
 
 def _json(run: Any, call: Call) -> int:
-    """Run a command and print its result when all of it is there: half a document would be none."""
+    """Run a command and print its result when it is complete: half a JSON document is of no use."""
     with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8", errors="surrogatepass") as spool:
         with _stdout_kept_clean():
             result: Result = run(call)
@@ -149,7 +149,7 @@ def _ascii_only(stream: TextIO | None) -> bool:
 
 @contextmanager
 def _stdout_kept_clean() -> Iterator[None]:
-    """Send to standard error whatever is printed meanwhile, also by Spark's Java and its Python workers."""
+    """Redirect to standard error whatever is printed meanwhile, also by Spark's Java and its Python workers."""
     sys.stdout.flush()
     saved = None
     with suppress(OSError, ValueError, AttributeError):
@@ -166,7 +166,7 @@ def _stdout_kept_clean() -> Iterator[None]:
 
 
 def _forget_stdout() -> None:
-    """Let the interpreter flush what is left for a reader that is gone into nothing."""
+    """Redirect standard output to the null device: the interpreter still has to flush it, but its reader is gone."""
     with suppress(OSError, ValueError, AttributeError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, sys.stdout.fileno())
@@ -177,8 +177,8 @@ def _forget_stdout() -> None:
 
 
 def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debug: bool) -> int:
-    """Tell about an error, and return the exit code that goes with it."""
-    message, code = _in_words(error)
+    """Report an error, and return its exit code."""
+    message, code = _described(error)
     message = sanitise(message, secrets)
     if debug and not isinstance(error, UsageError):
         _say(sanitise("".join(traceback.format_exception(error)), secrets).rstrip())
@@ -191,7 +191,7 @@ def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debu
     return code
 
 
-def _in_words(error: BaseException) -> tuple[str, int]:
+def _described(error: BaseException) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", INTERRUPTED
     for kind, code in _EXIT_CODES:
@@ -200,9 +200,9 @@ def _in_words(error: BaseException) -> tuple[str, int]:
     if isinstance(error, TrinityLakeError):
         return str(error), FAILED
     if type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}:
-        return f"Spark failed: {_first_line(error)}; {DEBUG}=1 shows all of it", FAILED
-    told = f"unexpected {type(error).__name__}: {_first_line(error)}. This is a bug in trinitylake: please report it"
-    return f"{told} with what the same command prints under {DEBUG}=1", FAILED
+        return f"Spark failed: {_first_line(error)}; {DEBUG}=1 shows the whole error", FAILED
+    report = f"unexpected {type(error).__name__}: {_first_line(error)}. This is a bug in trinitylake: please report it"
+    return f"{report} with the output of the same command under {DEBUG}=1", FAILED
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""From the words of a command line to a command and its options."""
+"""Parses the words of a command line into a command and its options."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from trinitylake_core.errors import InvalidInput
 
 ROOT_VARIABLE: Final = "TRINITYLAKE_ROOT"
 _LIKE_A_ROOT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|/|\.{1,2}(?:/|$)")
-_ROOT_HELP: Final = f"root URI, file:///... or s3://...; may be left out where {ROOT_VARIABLE} is set"
+_ROOT_HELP: Final = f"root URI, file:///... or s3://...; may be omitted if {ROOT_VARIABLE} is set"
 _COMMON: Final = (
-    option("--json", action="store_true", help="print one JSON document, and nothing else, on standard output"),
+    option("--json", action="store_true", help="print exactly one JSON document on standard output"),
     option(
         "--storage-option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="an option for the storage; VALUE may be env:NAME, an environment variable; may be repeated",
+        help="a storage option; VALUE may be env:NAME for an environment variable; may be repeated",
     ),
-    option("--quiet", action="store_true", help="print no progress"),
+    option("--quiet", action="store_true", help="do not print progress"),
 )
 _BEFORE_THE_COMMAND: Final = frozenset({"--json", "--quiet"})
 _ENVIRONMENT: Final = """\
 environment:
-  TRINITYLAKE_ROOT             the lakehouse, where ROOT is left out
+  TRINITYLAKE_ROOT             root URI, if ROOT is omitted
   TRINITYLAKE_STORAGE_OPTIONS  storage options, as a JSON object
-  TRINITYLAKE_SPARK_MASTER     as --master
-  TRINITYLAKE_SPARK_REMOTE     as --remote
-  TRINITYLAKE_DEBUG            1: show tracebacks and what Spark logs
+  TRINITYLAKE_SPARK_MASTER     default of --master
+  TRINITYLAKE_SPARK_REMOTE     default of --remote
+  TRINITYLAKE_DEBUG            1: show tracebacks and Spark's log
 
 exit codes:
   0 done   1 the check found problems   2 wrong usage or input
@@ -43,12 +43,12 @@ exit codes:
 
 
 class UsageError(InvalidInput):
-    """The words make no command."""
+    """The words are not a valid command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """A parsed command line. ``command`` is ``None`` when there was no word at all."""
+    """A parsed command line. ``command`` is ``None`` if there were no words."""
 
     command: Command | None
     options: argparse.Namespace
@@ -61,10 +61,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(words: Sequence[str], environment: Mapping[str, str]) -> Arguments | str:
-    """Return what a command line says, or the text that it asks for (``--help``, ``--version``).
+    """Return the parsed command line, or the text that it asks for (``--help``, ``--version``).
 
     Raises:
-        UsageError: it says nothing that is known; the message tells what would be.
+        UsageError: it is not valid; the message says what would be.
     """
     leading = [word for word in words[: _leading(words)] if word in _BEFORE_THE_COMMAND]
     rest = list(words[len(leading) :])
@@ -86,7 +86,7 @@ def overview() -> str:
     width = max(len(command.synopsis) for command in COMMANDS.values())
     lines = [f"  {each.synopsis:<{width}}  {each.help}" for each in COMMANDS.values()]
     head = "usage: trinitylake <command> ROOT [options]\n\nMaintenance of TrinityLake lakehouses.\n\ncommands:\n"
-    tail = "\n\n`trinitylake <command> --help` shows the options of a command, and an example.\n\n"
+    tail = "\n\n`trinitylake <command> --help` shows the options of a command, with an example.\n\n"
     return head + "\n".join(lines) + tail + _ENVIRONMENT
 
 
@@ -108,7 +108,7 @@ def _command(words: Sequence[str]) -> Command:
     if below:
         raise UsageError(f"{words[0]} needs one of: {', '.join(name.split()[1] for name in below)}")
     close = difflib.get_close_matches(words[0], COMMANDS, n=1)
-    hint = f"do you mean {close[0]!r}?" if close else f"known are: {', '.join(COMMANDS)}"
+    hint = f"did you mean {close[0]!r}?" if close else f"the commands are: {', '.join(COMMANDS)}"
     raise UsageError(f"unknown command {words[0]!r}; {hint}")
 
 
@@ -165,7 +165,7 @@ def _assigned(command: Command, words: Sequence[str], root: str | None) -> dict[
     if root and names and names[0][0] == ROOT and _leaves_out_root(names, words):
         words = [root, *words]
     if len(words) > len(names):
-        raise UsageError(f"{words[len(names)]!r} is one argument too many")
+        raise UsageError(f"unexpected argument {words[len(names)]!r}")
     for name, required in names[len(words) :]:
         if required:
             hint = f"; pass it, or set {ROOT_VARIABLE}" if name == ROOT else ""

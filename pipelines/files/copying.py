@@ -136,7 +136,7 @@ def copy_new(source: Storage, target: Storage, paths: Sequence[str], check: Chec
         target.write_many(files)
         for (path, data), (_, arrived) in zip(files, target.read_many([path for path, _ in files]), strict=True):
             if arrived != data:
-                raise StorageError(f"{target.root}{path} is not what was written to it; copy it again")
+                raise StorageError(f"{target.root}{path} does not hold what was written to it; copy it again")
         done += Copied(copied=len(files), bytes=sum(len(data) for _, data in files))
     target.barrier()
     done.requests = (source.counts - before[0]).requests() + (target.counts - before[1]).requests()

@@ -120,7 +120,7 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
         )
     if history and first < boundary:
         raise Refused(
-            f"{storage.root} begins at version {boundary}, so the versions from {first} on cannot be put before it; "
+            f"{storage.root} starts at version {boundary}, so the versions from {first} on cannot be put before it; "
             "nothing was changed. Export the history to another root URI"
         )
     return Destination(storage, first, last, newest, boundary, tuple(roots))

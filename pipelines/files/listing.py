@@ -123,7 +123,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     """Return the directory and the name of a file's URI. Raises ``InvalidInput``."""
     above, slash, name = uri.rpartition("/")
     if "://" not in uri or not slash or not name or above.endswith(":/"):
-        raise InvalidInput(f"{uri!r} is no URI of a file; write file:///path/name or s3://bucket/path/name")
+        raise InvalidInput(f"{uri!r} is not the URI of a file; write file:///path/name or s3://bucket/path/name")
     return above + "/", name
 
 

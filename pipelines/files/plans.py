@@ -126,9 +126,9 @@ class Plan:
             head = json.loads((self._file.schema_arrow.metadata or {})[_METADATA])
             self.header = Header(**{each.name: head[each.name] for each in fields(Header)})
         except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
-            raise InvalidInput(f"{uri} is no plan of this program: {error}") from None
+            raise InvalidInput(f"{uri} is not a plan: {error}") from None
         if self.header.format != _FORMAT or self._file.metadata.num_rows != self.header.files:
-            raise InvalidInput(f"the plan {uri} is not whole, or of another release; make a new one")
+            raise InvalidInput(f"the plan {uri} is incomplete, or was made by another release; make a new one")
 
     def files(self) -> Iterator[Listed]:
         """Yield the files to delete; their kind is what their name says, not what the plan says."""

@@ -129,7 +129,7 @@ def _running_root(path: str, data: bytes, modified: int, ttl_millis: int, now_mi
         if modified + ttl_millis + slack(ttl_millis) < now_millis:  # whatever it was, it could not be alive
             return None
         raise CorruptDefinition(
-            f"saved transaction {path!r} cannot be read ({error}), and may be alive: nothing was deleted", path=path
+            f"saved transaction {path!r} cannot be read ({error}) and may be live; nothing was deleted", path=path
         ) from None
     alive = definition.state != TransactionDef.ABORTED and now_millis < _dies_at(definition, ttl_millis)
     return running if alive else None

@@ -131,7 +131,7 @@ def _object(line: bytes, place: Place, codec: KeyCodec) -> New:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise InvalidInput(f"this is no JSON: {error}") from None
+        raise InvalidInput(f"not valid JSON: {error}") from None
     entry = entry_of("the entry", value)
     kind = _KINDS.get(entry.action)
     if kind is None:
@@ -223,7 +223,7 @@ def prove_complete(counts: Counts, kept: Tally, built: Sequence[Built]) -> None:
 def refuse_twice(source: Storage, codec: KeyCodec, key: str, places: Sequence[Place]) -> None:
     """Refuse an object that is given more than once. Raises ``InvalidInput``."""
     where = " and ".join(in_words(source, each) for each in places)
-    raise InvalidInput(f"{_named(codec, key)} is there twice: {where}; nothing was loaded")
+    raise InvalidInput(f"{_named(codec, key)} appears twice: {where}; nothing was loaded")
 
 
 def refuse_there(source: Storage, codec: KeyCodec, found: Sequence[tuple[str, Place]], count: int) -> None:

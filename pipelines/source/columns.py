@@ -90,7 +90,7 @@ def schema_of(value: Any) -> pa.Schema | Schema:
 def unknown(what: str, given: str, known: Sequence[str]) -> str:
     """Return the sentence for a word that is none of those known, with the nearest of them."""
     close = difflib.get_close_matches(given.lower(), known, n=1)
-    hint = f"do you mean {close[0]!r}?" if close else f"known are: {', '.join(known)}"
+    hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(known)}"
     return f"unknown {what} {given!r}; {hint}"
 
 

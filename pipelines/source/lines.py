@@ -100,7 +100,7 @@ def _whole_lines(storage: Storage, block: Block) -> tuple[bytes, int]:
         parts.append(more[:stop] if stop else more)
         end += _STEP_BYTES
         if end - block.end > LINE_MAX_BYTES:
-            raise InvalidInput(f"{block.file} holds a line of more than {LINE_MAX_BYTES >> 20} MiB: no JSON Lines")
+            raise InvalidInput(f"{block.file} has a line longer than {LINE_MAX_BYTES >> 20} MiB: not JSON Lines")
     return b"".join(parts), block.begin - before + start
 
 
@@ -108,7 +108,7 @@ def _unpacked(storage: Storage, block: Block) -> tuple[bytes, int]:
     try:
         return gzip.decompress(storage.read(block.file)), 0
     except (OSError, EOFError, zlib.error) as error:
-        raise InvalidInput(f"{block.file} is no gzip file, or cut short: {error}") from None
+        raise InvalidInput(f"{block.file} is not a valid gzip file, or is cut short: {error}") from None
 
 
 def in_words(storage: Storage, place: Place) -> str:

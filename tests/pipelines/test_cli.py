@@ -147,11 +147,11 @@ def test_version(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["lss"], "unknown command 'lss'; do you mean 'ls'?"),
-        (["xyzzy"], "unknown command 'xyzzy'; known are: "),
+        (["lss"], "unknown command 'lss'; did you mean 'ls'?"),
+        (["xyzzy"], "unknown command 'xyzzy'; the commands are: "),
         (["ls"], "ROOT is missing; pass it, or set TRINITYLAKE_ROOT (see `trinitylake ls --help`)"),
         (["diff", "file:///x", "1"], "B is missing"),
-        (["ls", "file:///x", "a", "b"], "'b' is one argument too many"),
+        (["ls", "file:///x", "a", "b"], "unexpected argument 'b'"),
         (["ls", "file:///x", "--kindd", "table"], "unrecognized arguments: --kindd table"),
         (["ls", "file:///x", "--kind", "tables"], "argument --kind: invalid choice: 'tables'"),
         (["ls", "file:///x", "--version", "1", "--snapshot", "s"], "not allowed with argument"),
@@ -321,11 +321,11 @@ def test_show_resolves_names_that_hold_dots(run: Run, root: str) -> None:
     assert ("a.b", "x.y") == (found["namespace"], found["name"])
     several = run("show", root, "a.b.c.d")
     assert 2 == several.code
-    assert "table 'b.c.d' in 'a', table 'c.d' in 'a.b'; say which with --kind or --namespace" in several.err
+    assert "table 'b.c.d' in 'a', table 'c.d' in 'a.b'; choose one with --kind or --namespace" in several.err
     assert "a.b" == run("show", root, "c.d", "--namespace", "a.b", "--json").json["namespace"]
     assert "view" == run("show", root, "a.b", "--kind", "view", "--json").json["kind"]
     assert "namespace" == run("show", root, "a.b", "--kind", "namespace", "--json").json["kind"]
-    assert "may mean namespace '' in 'a.b', view 'b' in 'a'" in run("show", root, "a.b").err
+    assert "is ambiguous: namespace '' in 'a.b', view 'b' in 'a'" in run("show", root, "a.b").err
 
 
 @pytest.mark.parametrize(
@@ -540,7 +540,7 @@ def test_upgrade_writes_a_canonical_lakehouse(run: Run, java_lakehouse: str, tmp
 
 def test_apply_commits_all_changes_as_one_version(run: Run, root: str, changes: str) -> None:
     planned = run("apply", root, changes, "--dry-run")
-    assert "dry run, nothing changed" in planned.out
+    assert "dry run, nothing was changed" in planned.out
     assert "added   table      sales.orders" in planned.out.splitlines()
     assert 0 == run("stats", root, "--json").json["version"]
     done = run("apply", root, changes, "--reason", "first", "--isolation", "SERIALIZABLE", "--json").json
@@ -603,17 +603,17 @@ def test_apply_takes_every_action(run: Run, sales: str, monkeypatch: pytest.Monk
         ("- [", "is neither YAML nor JSON"),
         ("- a", "entry 1 must be one action with its arguments"),
         ("- {drop_view: {namespace: a, name: b}, drop_table: {namespace: a, name: b}}", "entry 1 must be one action"),
-        ("- create_tabel: {}", "entry 1: unknown action 'create_tabel'; do you mean 'create_table'?"),
+        ("- create_tabel: {}", "entry 1: unknown action 'create_tabel'; did you mean 'create_table'?"),
         (
             "- create_table: {namespace: a, nmae: b}",
-            "entry 1 (create_table): unknown field 'nmae'; do you mean 'name'?",
+            "entry 1 (create_table): unknown field 'nmae'; did you mean 'name'?",
         ),
         ("- create_table: {namespace: sales}", "entry 1 (create_table): name is missing"),
         ("- create_table: sales", "entry 1 (create_table) needs its arguments as a mapping"),
         ("- create_namespace: {namespace: 12}", "entry 1 (create_namespace): namespace must be text, not 12"),
         ("- drop_table: {namespace: sales, name: no}", "name must be text, not False (put it in quotes)"),
         ("- create_namespace: {namespace: x, properties: {a: 1}}", "properties['a'] must be text, not int"),
-        ("- create_namespace: {namespace: x, namespace: y}", "line 1: 'namespace' is there twice"),
+        ("- create_namespace: {namespace: x, namespace: y}", "line 1: 'namespace' appears twice"),
         (
             "- create_namespace: x\n- create_namespace: sales",
             "entry 2 (create_namespace sales): namespace 'sales' already",
@@ -647,7 +647,7 @@ def test_apply_names_the_entry_that_is_wrong_and_changes_nothing(
         ("{name: on, type: int}", "column 1 needs a name, which must be text"),
         ("{name: a}", "column 1 (a) has no type"),
         ("{name: a, type: 5}", "column 1 (a): type must be text, not 5"),
-        ("{name: a, type: bigin}", "column 1 (a): unknown type 'bigin'; do you mean 'bigint'?"),
+        ("{name: a, type: bigin}", "column 1 (a): unknown type 'bigin'; did you mean 'bigint'?"),
         ("{name: a, type: list<int>}", "'list<int>' is not a type; nested types are written as fields"),
         ("{name: a, type: list}", "column 1 (a): type list needs element"),
         ("{name: a, type: struct, fields: []}", "column 1 (a): fields must be a list of columns"),
@@ -656,7 +656,7 @@ def test_apply_names_the_entry_that_is_wrong_and_changes_nothing(
         ("{name: a, type: 'decimal(50)'}", "column 1 (a): "),
         ("{name: a, type: decimal}", "column 1 (a): type decimal needs a precision"),
         ("{name: a, type: fixed}", "column 1 (a): type fixed needs a length"),
-        ("{name: a, type: int, nullabel: true}", "column 1 (a): unknown field 'nullabel'; do you mean 'nullable'?"),
+        ("{name: a, type: int, nullabel: true}", "column 1 (a): unknown field 'nullabel'; did you mean 'nullable'?"),
         ("{name: a, type: int, nullable: 'no'}", "column 1 (a): nullable must be true or false, not 'no'"),
         ("{name: a, type: int, id: x}", "column 1 (a): id must be a whole number, not 'x'"),
         ("{name: a, type: int, properties: {b: 1}}", "column 1 (a): properties must be a mapping of text by text"),

@@ -353,7 +353,7 @@ def single(_: Path, lake: Lakehouse, target: str) -> None:
         (written, {}, AlreadyExists, "was written to since it was exported"),
         (written, {"history": True}, AlreadyExists, "was written to since it was exported"),
         (history, {}, Refused, "13 older versions, which an export of one version would remove"),
-        (single, {"history": True}, Refused, "begins at version 12"),
+        (single, {"history": True}, Refused, "starts at version 12"),
     ],
 )
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -377,7 +377,7 @@ def test_a_wrong_target_is_refused_and_nothing_changes(
 def test_wrong_input_is_refused(lake: Lakehouse, target: str, java_lakehouse: str) -> None:
     with pytest.raises(InvalidInput, match="another root URI"):
         run(lake, lake.root)
-    with pytest.raises(InvalidInput, match="leave out the version"):
+    with pytest.raises(InvalidInput, match="do not give a version"):
         export.Config(history=True, version=3)
     with pytest.raises(ReadOnly, match="trinitylake upgrade"):
         export.run(None, Lakehouse.open(java_lakehouse), target, HERE)

@@ -43,7 +43,7 @@ def test_a_line_longer_than_blocks_and_steps_is_whole(tmp_path: Path, monkeypatc
     storage = open_storage(tmp_path.as_uri())
     assert [b"a", b"x" * 1000, b"b"] == [line for _, line in read(storage, "f.jsonl", len(data), 10)]
     monkeypatch.setattr(lines, "LINE_MAX_BYTES", 500)
-    with pytest.raises(InvalidInput, match=r"f\.jsonl holds a line of more than"):
+    with pytest.raises(InvalidInput, match=r"f\.jsonl has a line longer than"):
         read(storage, "f.jsonl", len(data), 10)
 
 

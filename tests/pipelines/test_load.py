@@ -152,8 +152,8 @@ def test_objects_that_exist(engine: str, session: SparkSession | None, lake: Lak
     assert ([], len(before) + 1) == (list(lake.check()), len(names(lake)))
 
 
-NO_JSON = ("oops\n", InvalidInput, r"line 2: this is no JSON")
-TWICE = (json.dumps(namespace("fine")), InvalidInput, r"'fine' is there twice: .*line 1 and .*line 2")
+NO_JSON = ("oops\n", InvalidInput, r"line 2: not valid JSON")
+TWICE = (json.dumps(namespace("fine")), InvalidInput, r"'fine' appears twice: .*line 1 and .*line 2")
 HOMELESS = (json.dumps(table("no", "t")), ObjectNotFound, "there is no namespace 'no'; load it, too")
 EMPTY = ("{}\n", InvalidInput, r"objects\.jsonl, line 2: the entry must be one action.*nothing was loaded")
 DROP = ('{"drop_table": {"namespace": "ns0", "name": "t000"}}', InvalidInput, "line 2: drop_table cannot be loaded")

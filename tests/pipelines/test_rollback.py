@@ -150,7 +150,7 @@ def test_rollback_on_the_command_line(cli: _Cli, lake: Lakehouse) -> None:
     root, there = cli.root, ["--to-version", str(GOOD), "--reason", "ticket 4711"]
     code, out, _ = cli("rollback", root, *there, "--dry-run")
     assert 0 == code
-    assert "dry run, nothing changed: version 11 would say what version 9" in out
+    assert "dry run, nothing was changed: version 11 would have the content of version 9" in out
     assert "objects: 11 added, 0 removed, 1 changed" in out
     assert "nightly deploy" in out
     code, out, _ = cli("rollback", root, *there, "--json", "--expected-version", "10")
@@ -169,7 +169,7 @@ def versions(out: str) -> list[int]:
 def test_restore_on_the_command_line(cli: _Cli, lake: Lakehouse) -> None:
     words = ["--only", "ns0.t00?", "--version", str(GOOD), "--reason", "dropped by mistake"]
     code, out, _ = cli("restore", cli.root, *words, "--dry-run")
-    assert (0, True) == (code, "dry run, nothing changed: version 11 would have" in out)
+    assert (0, True) == (code, "dry run, nothing was changed: in version 11 these objects would be" in out)
     code, out, _ = cli("restore", cli.root, *words)
     assert (0, True) == (code, "version 11 committed" in out)
     assert ["t000", "t003", "t006", "t009"] == lake.refresh().tables("ns0")
@@ -222,7 +222,7 @@ def test_export_on_the_command_line(cli: _Cli, lake: Lakehouse, tmp_path: Path) 
         (["restore", "--only", "nope", "--version", "9", "--reason", "r"], 2, "nope names nothing"),
         (["snapshot create", "a b"], 2, "without spaces"),
         (["snapshot create", "x", "--kind", "full"], 2, "--kind full needs --target"),
-        (["snapshot create", "x", "--target", "file:///x"], 2, "--target goes with --kind full"),
+        (["snapshot create", "x", "--target", "file:///x"], 2, "--target is only for --kind full"),
         (["snapshot create", "x", "--expires-in", "soon"], 2, "is not a valid age"),
         (["snapshot create", "x", "--version", "99"], 2, "version 99 does not exist"),
         (["history", "--operation", "magic"], 2, "invalid choice"),

@@ -16,19 +16,19 @@ from trinitylake_core.definitions import to_dict
 from trinitylake_core.errors import InvalidInput
 
 _NUMBERS = {
-    "order": "rows of a node key table, at least 3 (default 128)",
-    "namespace_name_max_size_bytes": "the longest namespace name, in bytes of UTF-8 (default 100)",
-    "table_name_max_size_bytes": "the longest table name, likewise (default 100)",
-    "view_name_max_size_bytes": "the longest view name, likewise (default 100)",
-    "node_file_max_size_bytes": "target size of a node file (default 1048576)",
-    "txn_ttl_millis": "how long a transaction may live (default 604800000, a week)",
+    "order": "number of rows in a node key table, at least 3 (default 128)",
+    "namespace_name_max_size_bytes": "maximum size of a namespace name, in bytes of UTF-8 (default 100)",
+    "table_name_max_size_bytes": "maximum size of a table name, likewise (default 100)",
+    "view_name_max_size_bytes": "maximum size of a view name, likewise (default 100)",
+    "node_file_max_size_bytes": "target size of a node file, in bytes (default 1048576)",
+    "txn_ttl_millis": "how long a transaction may stay open, in milliseconds (default 604800000, a week)",
 }
 DEFINITION = (
     *(option(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning) for name, meaning in _NUMBERS.items()),
     option(
         "--txn-isolation-level",
         choices=(SNAPSHOT, SERIALIZABLE),
-        help="of transactions that do not say (default SNAPSHOT)",
+        help="default isolation level of transactions (default SNAPSHOT)",
     ),
     option(
         "--property",
@@ -44,7 +44,7 @@ DEFINITION = (
 
 
 def definition_of(call: Call) -> dict[str, Any]:
-    """Return the fields of the lakehouse definition that the options of ``DEFINITION`` say."""
+    """Return the fields of the lakehouse definition that the options of ``DEFINITION`` set."""
     names = (*_NUMBERS, "txn_isolation_level")
     given = {name: value for name in names if (value := getattr(call.options, name)) is not None}
     properties: dict[str, Any] = {}
@@ -66,7 +66,7 @@ def _json_object(text: str) -> dict[str, Any]:
     "create an empty lakehouse",
     "trinitylake create file:///data/lake --order 128 --property owner=platform",
     options=DEFINITION,
-    details="Refused if there is a lakehouse already. Other files at ROOT are left alone.",
+    details="Refused if ROOT already holds a lakehouse. Other files at ROOT are left alone.",
 )
 def create(call: Call) -> Result:
     """Create a lakehouse."""
@@ -83,11 +83,13 @@ def create(call: Call) -> Result:
     options=(
         DRY_RUN,
         REASON,
-        option("--isolation", choices=(SNAPSHOT, SERIALIZABLE), help="of this transaction (default: the lakehouse's)"),
+        option(
+            "--isolation", choices=(SNAPSHOT, SERIALIZABLE), help="isolation level (default: that of the lakehouse)"
+        ),
     ),
-    arguments={"FILE": "the list of changes; - is standard input"},
+    arguments={"FILE": "the list of changes; - reads standard input"},
     details="""\
-The list, all or nothing:
+All changes of the list are made, or none:
 
   - create_namespace: {namespace: sales, properties: {owner: emea}}
   - create_table:
@@ -105,7 +107,7 @@ The list, all or nothing:
 
 Actions: create_, alter_ and drop_namespace; create_, alter_ and drop_table; create_, replace_ and
 drop_view. Types: those of the format (INT8, DECIMAL(p, s), VARCHAR(n), TIMESTAMPTZ6, …) and the usual SQL
-names. A schema may also be what `show --json` printed. A column keeps its id by its name.""",
+names. The schema printed by `show --json` is accepted, too. Columns are matched by name and keep their ids.""",
 )
 def apply(call: Call) -> Result:
     """Carry out a list of changes."""
@@ -114,7 +116,9 @@ def apply(call: Call) -> Result:
     done = changes.run(
         call.open(), entries, dry_run=options.dry_run, reason=options.reason, isolation=options.isolation
     )
-    first = f"version {done.version_after} committed" if done.version_after is not None else "dry run, nothing changed"
+    first = (
+        f"version {done.version_after} committed" if done.version_after is not None else "dry run, nothing was changed"
+    )
     rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in done.changes)
     return Result(done, in_order([first], report.table(["change", "kind", "name"], rows)))
 

@@ -104,14 +104,14 @@ class Command:
     """A command of ``trinitylake``.
 
     Attributes:
-        synopsis: name and arguments, ``snapshot create ROOT NAME``; arguments are in capitals, those in
-            brackets may be left out.
-        help: what it does, in one line.
-        example: a call of it.
-        run: does it.
+        synopsis: name and arguments, such as ``snapshot create ROOT NAME``. Arguments are in capitals, optional
+            ones in brackets.
+        help: what the command does, in one line.
+        example: an example of its use.
+        run: the function that carries it out.
         options: its options, besides those that all commands have.
-        arguments: what its arguments mean, by their name.
-        details: more about it.
+        arguments: the meaning of its arguments, by name.
+        details: the rest of its help text.
     """
 
     synopsis: str
@@ -124,7 +124,7 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The words that call it."""
+        """The words that call the command."""
         return " ".join(word for word in self.synopsis.split() if not _POSITIONAL.fullmatch(word))
 
     @property
@@ -178,18 +178,18 @@ def in_order(*parts: Iterable[str]) -> Iterator[str]:
 AT: Final = (
     option("--version", type=int, metavar="V", group="at", help="read this version instead of the newest"),
     option(
-        "--timestamp", metavar="T", group="at", help="read the newest version created at or before T, ISO 8601, UTC"
+        "--timestamp", metavar="T", group="at", help="read the version that was the newest at time T, ISO 8601, UTC"
     ),
-    option("--snapshot", metavar="NAME", group="at", help="read the version that has this name"),
+    option("--snapshot", metavar="NAME", group="at", help="read the version that this snapshot names"),
 )
 ENGINE: Final = option(
     "--engine",
     choices=("spark", "local", "auto"),
     default="spark",
-    help="spark (default), local (this process, never starts Spark) or auto (the plan chooses)",
+    help="spark (default), local (this process; never starts Spark) or auto (chosen by the size of the work)",
 )
-DRY_RUN: Final = option("--dry-run", action="store_true", help="print what would be done, and change nothing")
-REASON: Final = option("--reason", metavar="TEXT", help="why, for the history")
+DRY_RUN: Final = option("--dry-run", action="store_true", help="print the plan; change nothing")
+REASON: Final = option("--reason", metavar="TEXT", help="why; recorded in the history")
 SPARK: Final = (
     option(
         "--master",
@@ -208,6 +208,6 @@ SPARK: Final = (
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting of Spark; no place for secrets; may be repeated",
+        help="a Spark setting, which must not be secret; may be repeated",
     ),
 )

@@ -1,4 +1,4 @@
-"""Commands that run a pipeline or prove a storage: load, compact, upgrade, doctor."""
+"""Commands that run a job or test a storage: load, compact, upgrade, doctor."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reported(done: Any) -> Result:
             "--existing",
             choices=EXISTING,
             default=REFUSE,
-            help="what becomes of an object that is there already: refuse the load (default), skip the object, or "
+            help="what to do with an object that exists already: refuse the load (default), skip the object, or "
             "replace its definition",
         ),
         ENGINE,
@@ -55,17 +55,19 @@ def reported(done: Any) -> Result:
         ),
         *SPARK,
     ),
-    arguments={"SOURCE": "a file, or a directory of files: .jsonl, .ndjson or .json, perhaps .gz; a path or a URI"},
+    arguments={
+        "SOURCE": "path or URI of a file, or of a directory of files: .jsonl, .ndjson or .json, optionally with .gz"
+    },
     details="""\
-A line is an entry as `apply` takes it, as JSON, and creates one object:
+Each line is a JSON object in the form that `apply` takes, and creates one object:
 
   {"create_namespace": {"namespace": "sales"}}
   {"create_table": {"namespace": "sales", "name": "orders", "schema": [{"name": "id", "type": "bigint"}]}}
   {"create_view": {"namespace": "sales", "name": "top", "sql": "SELECT * FROM orders"}}
 
-The order of lines and files does not matter. All lines are checked before anything is written, and they become
-one version, or none. A load rewrites the whole tree: for a few objects `apply` is cheaper. Transactions that began
-before the load and commit after it fail with a conflict, and begin again.""",
+The order of lines and files does not matter. All lines are checked before anything is written; they become
+one version, or none. A load rewrites the whole tree, so for a few objects `apply` is cheaper. Transactions that
+began before the load and commit after it fail with a conflict and have to be repeated.""",
 )
 def load(call: Call) -> Result:
     """Load objects."""
@@ -83,7 +85,8 @@ def load(call: Call) -> Result:
     "push all buffered messages down the tree",
     "trinitylake compact file:///data/lake --engine auto --dry-run",
     options=(ENGINE, DRY_RUN, REASON, *SPARK),
-    details="Changes no object. Writers go on meanwhile. With nothing to do it commits nothing and starts no Spark.",
+    details="Changes no object, and writers may commit meanwhile. With nothing to do, it commits nothing and does not\n"
+    "start Spark.",
 )
 def compact(call: Call) -> Result:
     """Compact the newest version."""
@@ -94,10 +97,10 @@ def compact(call: Call) -> Result:
 
 @command(
     "upgrade SRC DST",
-    "write a lakehouse of any generation as a canonical one at another root URI",
+    "rewrite a lakehouse of any generation in the canonical format at another root URI",
     "trinitylake upgrade file:///data/java-lake file:///data/lake --history",
     options=(
-        option("--history", action="store_true", help="every version that is kept, not only the newest"),
+        option("--history", action="store_true", help="upgrade all retained versions, not only the newest"),
         ENGINE,
         DRY_RUN,
         option(
@@ -111,7 +114,7 @@ def compact(call: Call) -> Result:
         *SPARK,
     ),
     arguments={"SRC": "root URI of the lakehouse; it is only read", "DST": "root URI of the new lakehouse"},
-    details="What is not said of the new definition is taken from the old one.",
+    details="Fields of the new lakehouse definition that are not given are taken from the old one.",
 )
 def upgrade(call: Call) -> Result:
     """Upgrade a lakehouse."""
@@ -133,9 +136,9 @@ def upgrade(call: Call) -> Result:
 
 @command(
     "doctor ROOT",
-    "prove a storage fit for a lakehouse, and print what holds; exit code 1 if something does not",
+    "test whether a storage is fit for a lakehouse; exit code 1 if it is not",
     "trinitylake doctor s3://bucket/lake",
-    details="Works in a scratch directory below ROOT, which is removed afterwards. No lakehouse needs to be there.",
+    details="Works in a scratch directory below ROOT and removes it afterwards. ROOT need not hold a lakehouse.",
 )
 def doctor(call: Call) -> Result:
     """Probe a storage."""
@@ -143,4 +146,4 @@ def doctor(call: Call) -> Result:
     ok = all(each.ok for each in found)
     rows = ([each.name, "ok" if each.ok else "FAILED", each.detail] for each in found)
     data = {"root": call.root, "ok": ok, "checks": found}
-    return Result(data, report.table(["check", "result", "what was seen"], rows), DONE if ok else FOUND_PROBLEMS)
+    return Result(data, report.table(["check", "result", "observed"], rows), DONE if ok else FOUND_PROBLEMS)

@@ -1,4 +1,4 @@
-"""From what people type to the objects of a lakehouse."""
+"""Finds the objects that people mean by the names that they type."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from trinitylake_core.tree import search
 
 
 def readings(text: str, kind: str | None = None, namespace: str | None = None) -> Iterator[ObjectName]:
-    """Yield every object that ``sales.orders`` may mean: names may hold dots, so every dot may be the one.
+    """Yield every object that ``sales.orders`` may mean: names may contain dots, so any dot may be the separator.
 
     Args:
         text: the name of an object; with ``namespace`` that of a table or view in it.
         kind: only ``namespace``, ``table`` or ``view``.
-        namespace: the namespace, where the dots do not tell.
+        namespace: the namespace, if it is known.
     """
     if kind in {None, NAMESPACE} and namespace is None:
         yield ObjectName(NAMESPACE, text)
@@ -33,10 +33,10 @@ def _splits(text: str) -> list[tuple[str, str]]:
 
 
 def keys_of(lake: Lakehouse, names: Iterator[ObjectName]) -> dict[str, ObjectName]:
-    """Return the keys of those names that this lakehouse allows.
+    """Return the keys of those names that are valid in this lakehouse.
 
     Raises:
-        InvalidName: it allows none of them; the error is that of the first.
+        InvalidName: none of them is; the error is that of the first.
     """
     keys: dict[str, ObjectName] = {}
     refused: InvalidName | None = None
@@ -67,7 +67,7 @@ def find_object(lake: Lakehouse, text: str, *, kind: str | None = None, namespac
         raise ObjectNotFound(f"there is no {kind or 'object'} {shown!r} in version {lake.version}")
     if len(found) > 1:
         meant = ", ".join(f"{each.kind} {each.name or ''!r} in {each.namespace!r}" for each in found)
-        raise InvalidInput(f"{text!r} may mean {meant}; say which with --kind or --namespace")
+        raise InvalidInput(f"{text!r} is ambiguous: {meant}; choose one with --kind or --namespace")
     return found[0]
 
 

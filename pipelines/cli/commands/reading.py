@@ -25,7 +25,7 @@ KIND = option("--kind", choices=KINDS, help="only objects of this kind")
     "list namespaces, tables and views",
     "trinitylake ls file:///data/lake sales --kind table",
     options=(KIND, *AT),
-    arguments={"NAMESPACE": "list what is in this namespace only"},
+    arguments={"NAMESPACE": "list only the objects in this namespace"},
 )
 def ls(call: Call) -> Result:
     """List objects in key order: namespaces, then tables, then views."""
@@ -50,11 +50,11 @@ def _within(lake: Lakehouse, namespace: str, kind: str | None) -> Iterator[Objec
     "trinitylake show file:///data/lake sales.orders",
     options=(
         KIND,
-        option("--namespace", metavar="NS", dest="within", help="the namespace of OBJECT, which is then only its name"),
+        option("--namespace", metavar="NS", dest="within", help="the namespace; OBJECT is then only the name in it"),
         *AT,
     ),
-    arguments={"OBJECT": "sales, or sales.orders; without it, the lakehouse itself"},
-    details="Names may hold dots: every way to split OBJECT is tried, and if several exist, they are listed.",
+    arguments={"OBJECT": "sales, or sales.orders (default: the lakehouse itself)"},
+    details="Names may contain dots: every way to split OBJECT is tried; if several objects match, they are listed.",
 )
 def show(call: Call) -> Result:
     """Show one definition."""
@@ -93,20 +93,20 @@ def _type(column: dict[str, Any]) -> str:
 
 @command(
     "stats ROOT",
-    "show what one read of the root tells: size, height, messages that wait for a compaction",
+    "show the figures of the root: objects, height, buffered messages; reads one file",
     "trinitylake stats file:///data/lake --json",
     options=(
-        option("--deep", action="store_true", help="read every node: fill, reads per lookup, what a compaction costs"),
+        option("--deep", action="store_true", help="read every node: fill, reads per lookup, cost of a compaction"),
         option(
             "--storage",
             action="store_true",
-            help="with --deep: list everything, and tell what the newest version, history and nothing reach",
+            help="with --deep: list all files; show the bytes of the newest version, of history only, and of orphans",
         ),
         option(
             "--engine",
             choices=("spark", "local", "auto"),
             default="auto",
-            help="of --deep: spark, local (this process) or auto (default): Spark for large lakehouses",
+            help="with --deep: spark, local (this process) or auto (default; Spark for large lakehouses)",
         ),
         *AT,
         *SPARK,
@@ -126,9 +126,9 @@ def stats(call: Call) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The nodes at one depth. ``key_fill`` is the share of their key tables in use, ``dirty`` those with messages.
+    """The nodes at one depth. ``key_fill`` is the used share of their key tables, ``dirty`` counts those with messages.
 
-    ``bytes`` is what their files take, ``fill`` their size in memory by the target size of a node file.
+    ``bytes`` is the size of their files, ``fill`` their size in memory as a share of the target size of a node file.
     """
 
     depth: int
@@ -146,8 +146,8 @@ class Level:
     "tree ROOT",
     "show the levels of the tree: nodes, keys, messages, fill, bytes",
     "trinitylake tree file:///data/lake --depth 2",
-    options=(option("--depth", type=int, metavar="N", help="read only so many levels below the root"), *AT),
-    details="Reads every node down to the depth that is asked for.",
+    options=(option("--depth", type=int, metavar="N", help="read at most N levels below the root"), *AT),
+    details="Reads every node down to the requested depth.",
 )
 def tree(call: Call) -> Result:
     """Show the tree level by level."""

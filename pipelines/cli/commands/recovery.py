@@ -34,28 +34,30 @@ _TARGET_OPTION = option(
 
 @command(
     "rollback ROOT",
-    "make the newest version say what an older one says",
+    "return the whole catalog to an older version",
     "trinitylake rollback file:///data/lake --to-version 41 --reason 'bad deploy, ticket 4711' --dry-run",
     options=(
         option("--to-version", type=int, metavar="V", group="to", help="the version to go back to"),
-        option("--to-timestamp", metavar="T", group="to", help="the newest version created at or before T, ISO 8601"),
-        option("--to-snapshot", metavar="NAME", group="to", help="the version that has this name"),
+        option(
+            "--to-timestamp", metavar="T", group="to", help="the version that was the newest at time T, ISO 8601, UTC"
+        ),
+        option("--to-snapshot", metavar="NAME", group="to", help="the version that this snapshot names"),
         REASON,
         DRY_RUN,
-        option("--force", action="store_true", help="also undo what somebody commits while this runs"),
+        option("--force", action="store_true", help="also undo what is committed while this runs"),
         option(
             "--expected-version",
             type=int,
             metavar="V",
-            help="stop if objects changed after version V, at which --dry-run made its plan",
+            help="the version at which --dry-run made its plan; stop if objects changed after it",
         ),
         ENGINE,
         *SPARK,
     ),
     details="""\
-Every file of the target is read first: if one is missing or damaged it is named, and nothing is changed.
-History only grows: the versions that are undone stay readable, and a rollback can be rolled back.
-With --dry-run the plan is printed: what would be added, removed and changed, and who committed what since.""",
+Commits a new version with the content of the older one. Every file of the target is read first; if one is
+missing or damaged, it is named and nothing is changed. Undone versions stay readable, and a rollback can be
+rolled back. --dry-run prints what would be added, removed and changed, and who committed what since.""",
 )
 def rollback(call: Call) -> Result:
     """Roll back."""
@@ -74,20 +76,20 @@ def rollback(call: Call) -> Result:
     read = f"{done.nodes_checked} nodes below the root and {done.definitions_checked} definitions read, all intact"
     then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
     if done.version_after is None:
-        first = f"dry run, nothing changed: version {done.version_before + 1} would say what {then} says"
+        first = f"dry run, nothing was changed: version {done.version_before + 1} would have the content of {then}"
     else:
-        first = f"version {done.version_after} committed: it says what {then} says"
+        first = f"version {done.version_after} committed, with the content of {then}"
     return Result(done, in_order([first, read], _changes(done.plan), _since(done.plan), _next_step(done)))
 
 
 def _next_step(done: rolling_back.Report) -> Iterator[str]:
     if done.version_after is None:
-        yield f"to carry out this plan and no other: --expected-version {done.version_before} instead of --dry-run"
+        yield f"to carry out exactly this plan, use --expected-version {done.version_before} instead of --dry-run"
 
 
 @command(
     "restore ROOT",
-    "bring some objects back as they were at a version",
+    "bring selected objects back as they were at a version",
     "trinitylake restore file:///data/lake --only 'sales.*' --version 41 --reason 'dropped by mistake' --dry-run",
     options=(
         option(
@@ -95,20 +97,20 @@ def _next_step(done: rolling_back.Report) -> Iterator[str]:
             action="append",
             default=[],
             metavar="PATTERN",
-            help="which objects: sales.orders, 'sales.*', or sales, the namespace itself; may be repeated",
+            help="the objects: sales.orders, 'sales.*', or sales for the namespace itself; may be repeated",
         ),
         option("--version", type=int, metavar="V", group="from", help="as they were at this version"),
-        option("--timestamp", metavar="T", group="from", help="as they were at a time, ISO 8601, UTC"),
-        option("--snapshot", metavar="NAME", group="from", help="as they were in a snapshot"),
+        option("--timestamp", metavar="T", group="from", help="as they were at time T, ISO 8601, UTC"),
+        option("--snapshot", metavar="NAME", group="from", help="as they were in this snapshot"),
         REASON,
         DRY_RUN,
-        option("--exact", action="store_true", help="also drop objects that match and did not exist then"),
+        option("--exact", action="store_true", help="also drop matching objects that did not exist then"),
         ENGINE,
         *SPARK,
     ),
     details="""\
-One ordinary transaction: what does not match stays as it is, and who changes other objects meanwhile does
-not notice. A namespace that restored objects need comes back with them.""",
+One ordinary transaction: objects that do not match are left alone, and writers that change them meanwhile are
+not affected. A namespace that restored objects need is restored with them.""",
 )
 def restore(call: Call) -> Result:
     """Restore objects."""
@@ -126,11 +128,12 @@ def restore(call: Call) -> Result:
     done = restoring.run(call.spark, call.open(), config, call.progress)
     then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
     if done.version_after is not None:
-        first = f"version {done.version_after} committed: these objects are as in {then}"
+        first = f"version {done.version_after} committed: these objects are as they were in {then}"
     elif not done.plan.changes:
-        first = f"nothing to do: what matches is as it was in {then}"
+        first = f"nothing to do: the matching objects are as they were in {then}"
     else:
-        first = f"dry run, nothing changed: version {done.version_before + 1} would have these objects as in {then}"
+        would = f"in version {done.version_before + 1} these objects would be as they were in {then}"
+        first = f"dry run, nothing was changed: {would}"
     return Result(done, in_order([first], _changes(done.plan)))
 
 
@@ -154,7 +157,7 @@ def _since(plan: RecoveryPlan) -> Iterator[str]:
     )
     yield from report.table(["version", "created", "operation", "changes", "author", "reason"], rows)
     if plan.versions_undone > len(plan.since):
-        yield f"... and {plan.versions_undone - len(plan.since)} older ones; `trinitylake history` lists them"
+        yield f"... and {plan.versions_undone - len(plan.since)} older versions; `trinitylake history` lists them"
 
 
 # -- snapshots -----------------------------------------------------------------------------------------
@@ -162,7 +165,7 @@ def _since(plan: RecoveryPlan) -> Iterator[str]:
 
 @command(
     "snapshot create ROOT NAME",
-    "give a version a name that keeps it readable after it expires",
+    "name a version, so that it stays readable after it expires",
     "trinitylake snapshot create file:///data/lake before-migration --expires-in 30d",
     options=(
         option("--version", type=int, metavar="V", help="the version to name (default: the newest)"),
@@ -170,10 +173,12 @@ def _since(plan: RecoveryPlan) -> Iterator[str]:
             "--kind",
             choices=KINDS,
             default="minimal",
-            help="what is copied: the root (minimal, default), every node (partial), every file, to TARGET (full)",
+            help="what to copy: the root (minimal, default), all nodes (partial), or all files, to TARGET (full)",
         ),
         option("--target", metavar="URI", help="root URI of a full copy"),
-        option("--expires-in", metavar="AGE", help="when it may be removed: 12h, 30d (default: never)"),
+        option(
+            "--expires-in", metavar="AGE", help="age at which the snapshot may be removed: 12h, 30d (default: never)"
+        ),
         REASON,
         ENGINE,
         _TARGET_OPTION,
@@ -189,7 +194,7 @@ def create_snapshot(call: Call) -> Result:
         expires = datetime.now(UTC) + timedelta(seconds=parse_age(options.expires_in))
     if options.kind != "full":
         if options.target is not None:
-            raise InvalidInput("--target goes with --kind full")
+            raise InvalidInput("--target is only for --kind full")
         made = lake.create_snapshot(
             name, version=options.version, kind=options.kind, expires_at=expires, reason=options.reason
         )
@@ -229,7 +234,7 @@ def _snapshot_cells(info: SnapshotInfo) -> list[Any]:
 
 @command(
     "snapshot drop ROOT NAME",
-    "remove the name of a snapshot; `clean` removes its files later",
+    "drop a snapshot; `clean` removes its files later",
     "trinitylake snapshot drop file:///data/lake before-migration",
     options=(REASON,),
 )
@@ -247,21 +252,21 @@ def drop_snapshot(call: Call) -> Result:
 
 @command(
     "export ROOT TARGET",
-    "copy a version, or every version that is kept, to another root URI; repeated, an incremental backup",
+    "copy one version or all retained versions to another root URI; repeated, an incremental backup",
     "trinitylake export file:///data/lake s3://backup/lake --history",
     options=(
         option("--version", type=int, metavar="V", help="the version to export (default: the newest)"),
-        option("--history", action="store_true", help="every version that is kept, and the snapshots"),
+        option("--history", action="store_true", help="export all retained versions and all snapshots"),
         DRY_RUN,
         ENGINE,
         _TARGET_OPTION,
         *SPARK,
     ),
-    arguments={"TARGET": "root URI of the copy: nothing there, or an older export of the same lakehouse"},
+    arguments={"TARGET": "root URI of the copy: empty, or an older export of the same lakehouse"},
     details="""\
-The copy is a lakehouse of its own. What is there already is not copied again; an interrupted export goes on
-where it stopped. Every copied file is read back and compared. Without --history the copy holds one version;
-an older one that was exported before is replaced when the new one is complete.""",
+The copy is a lakehouse of its own. Only new files are copied, and each is read back and compared; an interrupted
+export continues where it stopped. Without --history the copy holds one version, which replaces an older one
+only when it is complete.""",
 )
 def export(call: Call) -> Result:
     """Export a lakehouse."""

@@ -1,4 +1,4 @@
-"""Commands that retain, remove and prove: expire, clean, verify."""
+"""Commands that delete and verify: expire, clean, verify."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from trinitylake_core.storage import open_storage
 
 SOME_FAILED = 4
 _PLANS = (
-    option("--plan-to", metavar="URI", help="write the plan to this Parquet file, and change nothing"),
-    option("--plan", metavar="URI", help="carry out this plan, if it still holds"),
+    option("--plan-to", metavar="URI", help="write the plan to this Parquet file; change nothing"),
+    option("--plan", metavar="URI", help="carry out this plan, if it is still valid"),
 )
 
 
@@ -37,26 +37,26 @@ def _age(call: Call) -> float | None:
     return None if text is None else parse_age(text)
 
 
-def _told(done: expiration.Report | orphans.Report, *parts: Iterator[str]) -> Result:
+def _result(done: expiration.Report | orphans.Report, *parts: Iterator[str]) -> Result:
     return Result(done, in_order(*parts), SOME_FAILED if done.failed else DONE)
 
 
 @command(
     "expire ROOT",
-    "remove the oldest versions that no rule keeps",
+    "remove old versions that no retention rule keeps",
     "trinitylake expire file:///data/lake --keep-last 100 --older-than 7d --dry-run",
     options=(
         option("--keep-last", type=int, metavar="N", help="keep the newest N versions"),
-        option("--older-than", metavar="AGE", help="keep versions that are not older than AGE: 90s, 12h, 3d"),
+        option("--older-than", metavar="AGE", help="keep versions up to this age: 90s, 12h, 3d"),
         DRY_RUN,
         *_PLANS,
         REASON,
         ENGINE,
         *SPARK,
     ),
-    details="A version expires if every rule that is given lets go of it (default: --keep-last 100 --older-than 7d).\n"
-    "The newest version always stays, and so does every one younger than txn_ttl_millis. Snapshots stay until\n"
-    "they expire themselves. `clean` removes the files that no version needs any more.",
+    details="A version expires if none of the given rules keeps it (default: --keep-last 100 --older-than 7d).\n"
+    "The newest version is always kept, and so is every version younger than txn_ttl_millis. Snapshots are kept\n"
+    "until their own expiry. `clean` removes the files that no version needs any more.",
 )
 def expire(call: Call) -> Result:
     """Expire versions."""
@@ -71,7 +71,7 @@ def expire(call: Call) -> Result:
         plan=options.plan,
     )
     done = expiration.run(call.spark, call.open(), config, call.progress)
-    return _told(done, _expired(done), _alone(done))
+    return _result(done, _expired(done), _alone(done))
 
 
 def _expired(done: expiration.Report) -> Iterator[str]:
@@ -97,16 +97,22 @@ def _fields(value: Any) -> dict[str, Any]:
     "remove files that no version, snapshot or saved transaction needs",
     "trinitylake clean file:///data/lake --dry-run",
     options=(
-        option("--older-than", metavar="AGE", help="the safety age (default 3d): younger files stay"),
-        option("--allow-recent", action="store_true", help="allow a safety age below 24h; only if nobody writes"),
+        option("--older-than", metavar="AGE", help="safety age: keep younger files (default 3d)"),
+        option(
+            "--allow-recent", action="store_true", help="allow a safety age below 24h; only safe while nobody writes"
+        ),
         DRY_RUN,
         *_PLANS,
-        option("--inventory", metavar="URI", help="take the listing from Parquet or CSV: path, size, modified"),
+        option(
+            "--inventory",
+            metavar="URI",
+            help="take the file listing from this Parquet or CSV file: path, size, modified",
+        ),
         ENGINE,
         *SPARK,
     ),
-    details="Only names that the format defines are ever removed; a nested lakehouse and unknown files are reported\n"
-    "and stay. If anything that must stay cannot be read, nothing is removed.",
+    details="Removes only files whose names the format defines; unknown files and nested lakehouses are reported and\n"
+    "left alone. If any file that decides what to keep cannot be read, nothing is removed.",
 )
 def clean(call: Call) -> Result:
     """Remove orphans."""
@@ -122,7 +128,7 @@ def clean(call: Call) -> Result:
         plan=options.plan,
     )
     done = orphans.run(call.spark, call.open(), config, call.progress)
-    return _told(done, report.fields(done))
+    return _result(done, report.fields(done))
 
 
 @command(
@@ -131,19 +137,19 @@ def clean(call: Call) -> Result:
     "trinitylake verify file:///data/lake --all --definitions",
     options=(
         option("--version", type=int, metavar="V", group="which", help="check this version instead of the newest"),
-        option("--all", action="store_true", group="which", help="check every version that is kept, and all snapshots"),
-        option("--definitions", action="store_true", help="read and parse every definition too"),
+        option("--all", action="store_true", group="which", help="check all retained versions and all snapshots"),
+        option("--definitions", action="store_true", help="also read and parse every definition"),
         option(
             "--engine",
             choices=("spark", "local", "auto"),
             default="auto",
-            help="spark, local (this process) or auto (default): Spark for large lakehouses",
+            help="spark, local (this process) or auto (default; Spark for large lakehouses)",
         ),
         *SPARK,
     ),
 )
 def verify(call: Call) -> Result:
-    """Check one version or all of them."""
+    """Check one version, or all."""
     options = call.options
     which = options.version if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
     config = verifying.Config(which, definitions=options.definitions, engine=options.engine)

@@ -1,4 +1,4 @@
-"""Commands over the versions of a lakehouse: history, diff, verify."""
+"""Commands that show and compare versions: history, diff."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _OPERATIONS = (
 
 @command(
     "history ROOT",
-    "list the versions, newest first: when, what, who and why",
+    "list the versions, newest first, each with its time, operation, author and reason",
     "trinitylake history file:///data/lake --since 2026-11-20 --object sales.orders",
     options=(
-        option("--limit", type=int, metavar="N", help="print so many at the most"),
+        option("--limit", type=int, metavar="N", help="print at most N versions"),
         option("--since", metavar="T", help="only versions created at T or later, ISO 8601, UTC"),
         option(
             "--operation",
@@ -54,7 +54,7 @@ def history(call: Call) -> Result:
     """List versions."""
     lake, limit = call.open(), call.options.limit
     if limit is not None and limit < 0:
-        raise InvalidInput(f"--limit must not be negative, but is {limit}")
+        raise InvalidInput(f"--limit must not be negative: {limit}")
     chosen = islice(_chosen(lake, call), limit)
     header = ["version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason"]
     lines = report.table(header, map(_history_cells, chosen))
@@ -85,7 +85,7 @@ def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
 
 
 def _changing(lake: Lakehouse, roots: Iterator[Root], text: str) -> Iterator[Root]:
-    """Yield the roots that changed an object, as far as they and those before them are kept."""
+    """Yield the roots that changed an object, as far as they and their predecessors are retained."""
     keys = list(keys_of(lake, readings(text)))
     for root, before in pairwise(_with_end(roots)):
         if root is not None and _changed(lake, keys, root, before):
@@ -104,7 +104,7 @@ def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) 
         own = set(root.own_messages().keys)
         return any(key in own for key in keys)
     if before is None and root.version > 0:
-        return False  # the one before has expired: nobody can tell any more
+        return False  # its predecessor has expired: nobody can tell any more
     then = [search(lake.store, before.node, key) if before is not None else None for key in keys]
     return then != [search(lake.store, root.node, key) for key in keys]
 
@@ -117,13 +117,13 @@ def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) 
     "list what was added, removed and changed from version A to version B",
     "trinitylake diff file:///data/lake 12 15 --definitions",
     options=(
-        option("--definitions", action="store_true", help="tell what changed inside: columns, properties, SQL"),
-        option("--other", metavar="ROOT2", help="the lakehouse of version B, if it is another one"),
+        option("--definitions", action="store_true", help="show what changed inside objects: columns, properties, SQL"),
+        option("--other", metavar="ROOT2", help="root URI of the lakehouse of version B, if it is another one"),
         option(
             "--engine",
             choices=ENGINES,
             default="auto",
-            help="spark, local (this process) or auto (default): Spark where many nodes differ",
+            help="spark, local (this process) or auto (default; Spark if many nodes differ)",
         ),
         *SPARK,
     ),
