@@ -152,6 +152,11 @@ def _engine(settings: LakehouseSettings, chosen: str | None) -> str:
     return chosen or settings.compaction.engine
 
 
+def _chosen(settings: LakehouseSettings, config: dg.Config, engine: str | None, watch: Watch) -> dict[str, Any]:
+    """Return the launchpad options as arguments of the ``Config`` of a pipeline, whose fields have the same names."""
+    return config.model_dump() | {"engine": _engine(settings, engine), "before_commit": watch.before_commit}
+
+
 def _rollback(settings: LakehouseSettings) -> Any:
     @_op(
         settings,
@@ -162,17 +167,7 @@ def _rollback(settings: LakehouseSettings) -> Any:
     )
     def roll_back(context: dg.OpExecutionContext, config: RollbackConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> tuple[rollback.Report, rollback.Report]:
-            how = rollback.Config(
-                version=config.version,
-                timestamp=config.timestamp,
-                snapshot=config.snapshot,
-                reason=config.reason,
-                dry_run=config.dry_run,
-                force=config.force,
-                expected_version=config.expected_version,
-                engine=_engine(settings, config.engine),
-                before_commit=watch.before_commit,
-            )
+            how = rollback.Config(**_chosen(settings, config, config.engine, watch))
             planned = rollback.plan(watch.spark, lake, how, watch.progress)
             _show(context, planned)
             watch.before_commit()
@@ -197,17 +192,7 @@ def _restore(settings: LakehouseSettings) -> Any:
     )
     def bring_back(context: dg.OpExecutionContext, config: RestoreConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> tuple[restore.Report, restore.Report]:
-            how = restore.Config(
-                only=config.only,
-                version=config.version,
-                timestamp=config.timestamp,
-                snapshot=config.snapshot,
-                reason=config.reason,
-                exact=config.exact,
-                dry_run=config.dry_run,
-                engine=_engine(settings, config.engine),
-                before_commit=watch.before_commit,
-            )
+            how = restore.Config(**_chosen(settings, config, config.engine, watch))
             planned = restore.plan(watch.spark, lake, how, watch.progress)
             _show(context, planned)
             watch.before_commit()

@@ -8,6 +8,8 @@ from typing import Final
 from trinitylake_core.errors import InvalidInput
 
 DAY: Final = 86_400.0
+LONGEST: Final = 36_500 * DAY
+"""Longer ones could not be added to a date."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": DAY, "w": 7 * DAY}
 _TEXT: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w)")
 
@@ -17,7 +19,10 @@ def parse_age(text: str) -> float:
     match = _TEXT.fullmatch(text.strip())
     if match is None:
         raise InvalidInput(f"{text!r} is not a valid age; write 90s, 15m, 12h, 3d or 2w")
-    return int(match[1]) * _UNITS[match[2]]
+    seconds = int(match[1]) * _UNITS[match[2]]
+    if seconds > LONGEST:
+        raise InvalidInput(f"{text!r} is too long; write at most {shown(LONGEST)}")
+    return seconds
 
 
 def millis(seconds: float) -> int:

@@ -87,7 +87,7 @@ def parse_duration(text: object) -> timedelta:
         return text
     try:
         return timedelta(seconds=parse_age(text if isinstance(text, str) else ""))
-    except (InvalidInput, OverflowError):
+    except InvalidInput:
         raise ValueError(f"{text!r} is not a valid duration; write 90s, 15m, 12h, 3d or 2w") from None
 
 

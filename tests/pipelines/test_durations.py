@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_project.config.values import format_duration, parse_duration
 from pipelines.durations import DAY, millis, parse_age, shown
 
 
@@ -26,3 +29,20 @@ def test_what_is_no_length_of_time_is_refused_as_input_and_as_a_value(text: str)
 @given(st.integers(0, 10**9))
 def test_what_is_shown_means_the_same_again(milliseconds: int) -> None:
     assert milliseconds == millis(parse_age(shown(milliseconds / 1000)))
+
+
+@pytest.mark.parametrize("text", ["36501d", "99999999w", "999999999w"])
+def test_an_age_beyond_every_calendar_is_refused(text: str) -> None:
+    """What is accepted can be added to any date of this century; ``lakehouses.yaml`` accepts no more."""
+    with pytest.raises(InvalidInput, match="is too long"):
+        parse_age(text)
+    with pytest.raises(ValueError, match="is not a valid duration"):
+        parse_duration(text)
+    assert datetime(2099, 1, 1, tzinfo=UTC) + parse_duration("36500d")
+
+
+@pytest.mark.parametrize("text", ["90s", "15m", "12h", "3d", "2w", "250ms"])
+def test_lakehouses_yaml_reads_what_the_command_line_reads(text: str) -> None:
+    """One parser; what is printed is read back as the same."""
+    assert timedelta(seconds=parse_age(text)) == parse_duration(text)
+    assert parse_duration(text) == parse_duration(format_duration(parse_duration(text)))
