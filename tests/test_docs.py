@@ -15,6 +15,8 @@ ELSEWHERE = {
     "core/changes": "core/test_transaction",  # compactions, rollbacks and definitions that race with commits
     "core/commit": "core/test_races",
     "core/diff": "core/test_model",  # differences of any two versions, against dictionaries
+    "core/proof": "pipelines/test_compaction_proof",
+    "core/subtree_store": "core/test_rewrite",
     "core/lakehouse": "core/test_transaction",  # the front door is what these tests call
     "core/node": "core/test_nodefile",  # pure data; tested as what a file round-trips to
     "core/nodestore": "core/test_costs",  # cached reads and batched writes, by their requests
