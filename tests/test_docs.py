@@ -14,10 +14,11 @@ ELSEWHERE = {
     "core/catalog": "core/test_model",  # every read, against a dictionary
     "core/changes": "core/test_transaction",  # compactions, rollbacks and definitions that race with commits
     "core/commit": "core/test_races",
-    "core/diff": "core/test_model",  # differences of any two versions, against dictionaries
     "core/proof": "pipelines/test_compaction_proof",
     "core/subtree_store": "core/test_rewrite",
     "core/lakehouse": "core/test_transaction",  # the front door is what these tests call
+    "core/leaffile": "core/test_leafrun",
+    "core/leafflush": "core/test_leafrun",
     "core/node": "core/test_nodefile",  # pure data; tested as what a file round-trips to
     "core/nodestore": "core/test_costs",  # cached reads and batched writes, by their requests
     "core/saved": "core/test_transaction",
@@ -28,10 +29,6 @@ ELSEWHERE = {
     "core/tree": "core/test_model",  # lookups and scans, against a dictionary
     "pipelines/apply": "pipelines/test_cli",  # entries are what a user writes into a file
     "pipelines/cli": "pipelines/test_cli",
-    "pipelines/job": "pipelines/test_compaction",  # every engine gives the same
-    "pipelines/diff": "pipelines/test_rollback",  # both engines yield the same plan
-    "pipelines/restore": "pipelines/test_rollback",  # one pre-flight serves both
-    "pipelines/upgrade": "core/test_older_generations",
     "dagster/factory": "dagster/test_definitions",
     "dagster/jobs": "dagster/test_definitions",
     "dagster/lost_runs": "dagster/test_postgres",  # runs of a real instance whose processes were killed
