@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dagster_project.config.values import format_duration, parse_duration
 from pipelines.durations import DAY, millis, parse_age, shown
+from trinitylake_core import InvalidInput
 
 
 @pytest.mark.parametrize(
