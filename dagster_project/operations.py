@@ -1,4 +1,4 @@
-"""The jobs that people start by hand: rollback, restore, export, verify, upgrade. One step, one pipeline call each.
+"""The jobs that people start by hand: rollback, restore, export, verify, upgrade, alter. One step, one call each.
 
 When the storage fails, a step is retried where repeating is safe; a rollback or a restore never is.
 """
@@ -16,7 +16,8 @@ from dagster_project.metadata import health, recovery
 from dagster_project.resources import SparkResource
 from dagster_project.watched import RETRY, Watch, carried_out
 from pipelines import export, restore, rollback, upgrade, verify
-from trinitylake_core import InvalidInput, Lakehouse
+from trinitylake_core import Alteration, InvalidInput, Lakehouse
+from trinitylake_core.recovery import required
 
 _RECOVERY: Final = ("rollback", "restore")
 
@@ -93,6 +94,17 @@ class UpgradeConfig(dg.Config):
     engine: str | None = _ENGINE
 
 
+class AlterConfig(dg.Config):
+    """Which properties of the lakehouse to set or to remove."""
+
+    reason: str = _REASON
+    properties: dict[str, str] = Field(
+        default_factory=dict, description="Values by name, such as maintenance.delete.enabled: 'false'."
+    )
+    remove: list[str] = Field(default_factory=list, description="Names of properties to remove.")
+    dry_run: bool = Field(default=True, description="Show what would change; false carries it out.")
+
+
 def defaults(settings: LakehouseSettings) -> dict[str, dict[str, Any]]:
     """Return the configuration that the launchpad of each job starts with. Empty fields have to be filled in."""
     target = settings.export.target or ""
@@ -103,6 +115,7 @@ def defaults(settings: LakehouseSettings) -> dict[str, dict[str, Any]]:
         "export": {"target": target or backup, "history": True, "dry_run": False},
         "verify": {"versions": "newest", "definitions": True},
         "upgrade": {"target": target, "history": True, "definition": {}, "dry_run": True},
+        "alter": {"properties": {}, "remove": [], "reason": "", "dry_run": True},
     }
 
 
@@ -111,7 +124,7 @@ def defaults(settings: LakehouseSettings) -> dict[str, dict[str, Any]]:
 
 def operations_of(settings: LakehouseSettings) -> list[dg.JobDefinition]:
     """Return the jobs of one lakehouse that people start by hand."""
-    made = (_rollback(settings), _restore(settings), _export(settings), _verify(settings), _upgrade(settings))
+    made = tuple(make(settings) for make in (_rollback, _restore, _export, _verify, _upgrade, _alter))
     return [_job(settings, name, op) for name, op in zip(defaults(settings), made, strict=True)]
 
 
@@ -281,6 +294,28 @@ def _upgrade(settings: LakehouseSettings) -> Any:
         _tell(context, recovery.of_upgrade(carried_out(context, settings, spark, work)))
 
     return renew
+
+
+def _alter(settings: LakehouseSettings) -> Any:
+    @_op(
+        settings,
+        "alter",
+        "Sets or removes properties of the lakehouse, as a new version that conflicts with nothing. "
+        "`maintenance.delete.enabled: 'false'` forbids every job to delete, until it is removed or set to 'true'. With "
+        "`dry_run: true`, the default, it only shows what would change.",
+    )
+    def change(context: dg.OpExecutionContext, config: AlterConfig, spark: SparkResource) -> None:
+        def work(lake: Lakehouse, watch: Watch) -> Alteration:
+            if both := sorted(config.properties.keys() & set(config.remove)):
+                raise InvalidInput(f"{', '.join(both)}: either a value or `remove`")
+            changed: dict[str, str | None] = {**config.properties, **dict.fromkeys(config.remove)}
+            return lake.alter(
+                changed, reason=required(config.reason), dry_run=config.dry_run, before_commit=watch.before_commit
+            )
+
+        _tell(context, recovery.of_alteration(carried_out(context, settings, spark, work)))
+
+    return change
 
 
 def _target(uri: str) -> str:

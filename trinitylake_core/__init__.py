@@ -32,6 +32,7 @@ from trinitylake_core.errors import (
     VersionNotFound,
 )
 from trinitylake_core.lakehouse import Lakehouse, Stats
+from trinitylake_core.properties import Alteration
 from trinitylake_core.recovery import RecoveryPlan
 from trinitylake_core.snapshots import SnapshotInfo
 from trinitylake_core.transaction import SERIALIZABLE, SNAPSHOT, Transaction
@@ -41,6 +42,7 @@ __all__ = [
     "SERIALIZABLE",
     "SNAPSHOT",
     "AlreadyExists",
+    "Alteration",
     "Change",
     "CommitConflict",
     "Corrupt",

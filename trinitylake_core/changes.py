@@ -273,21 +273,17 @@ class RolledBack:
         self._definition = ("", b"")
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
-        """Return the target's node, under the target's definition with the base's snapshots. At most one ``put``."""
+        """Return the target's node, under the definition that :func:`rolled_back` makes. At most one ``put``."""
         del created_at_millis, writer
         path, data = self._definition_for(base)
         rows = definition_rows(path, data) | {spec.ROLLBACK_FROM_ROOT: base.path}
         return Draft(self._target.node.with_messages(_NO_MESSAGES), spec.OP_ROLLBACK, self._txn, self._summary, rows)
 
     def _definition_for(self, base: Root) -> tuple[str, bytes]:
-        target, newest = self._files.definition(self._target), self._files.definition(base)
-        if target.snapshots == newest.snapshots:
+        target = self._files.definition(self._target)
+        definition = rolled_back(target, self._files.definition(base))
+        if definition == target:
             return self._target.definition_path, encode(target)
-        definition = LakehouseDef()
-        definition.CopyFrom(target)
-        definition.snapshots.clear()
-        for name, snapshot in newest.snapshots.items():
-            definition.snapshots[name].CopyFrom(snapshot)
         return written(self._files, definition)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
@@ -304,6 +300,24 @@ class RolledBack:
 
     def renew(self, base: Root) -> None:
         """Do nothing: the target is kept, so no fence touches its files, and the definition is written by `build`."""
+
+
+def rolled_back(target: LakehouseDef, newest: LakehouseDef) -> LakehouseDef:
+    """Return the target's definition with what no rollback changes: the newest snapshots and ``maintenance.*``.
+
+    A rollback to before the property that forbids deleting must not lift it.
+    """
+    definition = LakehouseDef()
+    definition.CopyFrom(target)
+    definition.snapshots.clear()
+    for name, snapshot in newest.snapshots.items():
+        definition.snapshots[name].CopyFrom(snapshot)
+    for name in [each for each in target.properties if each.startswith(spec.MAINTENANCE_PROPERTIES)]:
+        del definition.properties[name]
+    for name, value in newest.properties.items():
+        if name.startswith(spec.MAINTENANCE_PROPERTIES):
+            definition.properties[name] = value
+    return definition
 
 
 def refuse_changed(planned_at: int, newer: Sequence[RootRows]) -> None:

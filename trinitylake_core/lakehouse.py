@@ -27,6 +27,7 @@ from trinitylake_core.errors import AlreadyExists, InvalidInput, NotALakehouse, 
 from trinitylake_core.locations import lakehouse_def_path
 from trinitylake_core.node import Node
 from trinitylake_core.nodefile import encode as encode_node
+from trinitylake_core.properties import Alteration, alter
 from trinitylake_core.recovery import (
     DefinitionsPreflight,
     Differ,
@@ -299,6 +300,36 @@ class Lakehouse(CatalogView):
             TransactionNotFound, TransactionExpired, Corrupt.
         """
         return Transaction.resume(self._files, transaction_id)
+
+    def alter(
+        self,
+        properties: Mapping[str, str | None],
+        *,
+        reason: str | None = None,
+        dry_run: bool = False,
+        before_commit: Callable[[], None] | None = None,
+    ) -> Alteration:
+        """Set properties of the lakehouse, or remove them, as a new version; this handle stays at its own.
+
+        ``maintenance.*`` says what jobs may do: ``maintenance.delete.enabled=false`` forbids them to delete.
+
+        Args:
+            properties: values by name; ``None`` removes a property.
+            reason: why, for the history.
+            dry_run: return what would change; nothing is written.
+            before_commit: called right before the root is created; raising there gives it up.
+
+        Raises:
+            InvalidInput, ReadOnly, UnsafeStorage, StorageError.
+        """
+        return alter(
+            self._files,
+            self._newest(None, force=True),
+            properties,
+            reason=reason,
+            dry_run=dry_run,
+            before_commit=before_commit,
+        )
 
     # -- snapshots -----------------------------------------------------------------------------
 

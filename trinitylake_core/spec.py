@@ -71,6 +71,7 @@ OP_LOAD: Final = "load"
 OP_UPGRADE: Final = "upgrade"
 OP_CLEAN: Final = "clean"
 OP_ABORT: Final = "abort"
+OP_ALTER: Final = "alter"
 
 LAKEHOUSE_DEF_COPY: Final = "lakehouse_def_copy"
 """System row of a root: ``<path> <base64>`` of a small lakehouse definition, to save its request."""
@@ -79,5 +80,7 @@ TXN_STATE: Final = "txn_state"
 """System row of the running root of a saved transaction: what it read, as JSON."""
 TRANSACTIONAL_OPERATIONS: Final = frozenset({OP_COMMIT, OP_RESTORE, OP_CREATE, OP_UPGRADE})
 """Roots whose own messages say everything they changed."""
-QUIET_OPERATIONS: Final = frozenset({OP_COMPACT, OP_SNAPSHOT, OP_EXPIRE, OP_CLEAN, OP_ABORT})
+QUIET_OPERATIONS: Final = frozenset({OP_COMPACT, OP_SNAPSHOT, OP_EXPIRE, OP_CLEAN, OP_ABORT, OP_ALTER})
 """Roots that change no key's meaning and conflict with nothing."""
+MAINTENANCE_PROPERTIES: Final = "maintenance."
+"""How the properties of a lakehouse begin that say what jobs may do to it; no rollback changes them."""

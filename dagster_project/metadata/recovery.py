@@ -9,7 +9,7 @@ import dagster as dg
 from dagster_project.metadata.health import FINDINGS_LIMIT, Metadata, given, table
 from pipelines import backup, export, restore, rollback, upgrade, verify
 from pipelines.cli.report import human_bytes, utc
-from trinitylake_core import RecoveryPlan
+from trinitylake_core import Alteration, RecoveryPlan
 
 DEFINITION_FIELDS: Final = frozenset(
     {
@@ -193,4 +193,21 @@ def of_backup(found: backup.Report) -> Metadata:
         engine=found.engine,
         violations=table(shown, _VIOLATIONS) if shown else None,
         seconds=round(sum(found.seconds.values()), 3),
+    )
+
+
+def of_alteration(done: Alteration) -> Metadata:
+    """Return which properties of a lakehouse changed."""
+    rows = [{"property": name, "before": old, "after": new} for name, (old, new) in done.changes.items()]
+    named = ", ".join(done.changes) or "nothing to change"
+    if done.version_after is not None:
+        outcome = f"version {done.version_after} committed: {named}"
+    else:
+        outcome = f"dry run, nothing was changed: {named}" if done.dry_run else named
+    return given(
+        outcome=outcome,
+        dry_run=done.dry_run,
+        version_committed=done.version_after,
+        properties=table(rows, ("property", "before", "after")),
+        reason=done.reason,
     )

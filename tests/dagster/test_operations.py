@@ -187,3 +187,24 @@ def test_an_upgrade_knows_the_fields_of_a_definition(local: LakehouseSettings, i
     said = failure(launched(local, "upgrade", instance, target="file:///x/y", definition={"odrer": 9})).description
     assert "unknown field odrer" in said
     assert "Correct the run configuration" in said
+
+
+def test_the_delete_guard_is_set_from_the_launchpad(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """The first run shows what would change; the second commits it; a third without a reason is refused."""
+    guard = {"properties": {"maintenance.delete.enabled": "false"}, "reason": "audit"}
+    version = lake.refresh().version
+    planned = told(launched(local, "alter", instance, **guard))
+    assert [{"property": "maintenance.delete.enabled", "before": None, "after": "false"}] == planned["properties"]
+    assert ("dry run, nothing was changed: maintenance.delete.enabled", version) == (
+        planned["outcome"],
+        lake.refresh().version,
+    )
+    done = told(launched(local, "alter", instance, **guard, dry_run=False))
+    assert version + 1 == done["version_committed"] == lake.refresh().version
+    assert "false" == lake.definition.properties["maintenance.delete.enabled"]
+    assert "audit" == lake.info().reason
+    refused = launched(local, "alter", instance, remove=["maintenance.delete.enabled"], dry_run=False)
+    assert not refused.success
+    assert version + 1 == lake.refresh().version

@@ -538,6 +538,27 @@ def test_upgrade_writes_a_canonical_lakehouse(run: Run, java_lakehouse: str, tmp
 # -- apply ---------------------------------------------------------------------------------------------
 
 
+def test_alter_sets_and_removes_properties(run: Run, root: str) -> None:
+    """A dry run first; what is not there and what stays as it is change nothing."""
+    assert "version 1 committed" in run("alter", root, "--set", "owner=emea").out
+    guard = "maintenance.delete.enabled"
+    planned = run("alter", root, "--set", f"{guard}=false", "--unset", "owner", "--dry-run")
+    assert "dry run, nothing changed" in planned.out
+    assert guard in planned.out
+    done = run("alter", root, "--set", f"{guard}=false", "--unset", "owner", "--reason", "audit", "--json").json
+    assert (1, 2, False) == (done["version"], done["version_after"], done["dry_run"])
+    assert {guard: [None, "false"], "owner": ["emea", None]} == done["changes"]
+    assert ({guard: "false"}, "audit") == (done["properties"], done["reason"])
+    refused = run("clean", root, "--engine", "local")
+    assert (3, True) == (refused.code, guard in refused.err)
+    assert "nothing to change" in run("alter", root, "--unset", "owner").out
+    for words in ([], ["--set", "a"], ["--set", "a=b", "--unset", "a"]):
+        assert 2 == run("alter", root, *words).code
+    assert ["alter", "alter", "create"] == [
+        each["operation"] for each in run("history", root, "--json").json["versions"]
+    ]
+
+
 def test_apply_commits_all_changes_as_one_version(run: Run, root: str, changes: str) -> None:
     planned = run("apply", root, changes, "--dry-run")
     assert "dry run, nothing was changed" in planned.out
