@@ -333,14 +333,22 @@ def storage_time(files: Files) -> int:
         raise StorageError(f"the clock of {files.storage.root} cannot be read: no hint can be written") from None
 
 
-def flushed_for(writer: NodeWriter, base: Root, own: Messages, stamp: int) -> Node:
-    """Return the node of ``base``, its older messages pushed down if with ``own`` it would outgrow its target."""
+def flushed_for(writer: NodeWriter, base: Root, own: Messages, stamp: int, buffer_bytes: int) -> Node:
+    """Return the node of ``base``, its older messages pushed down if with ``own`` the root would grow too large.
+
+    That is: a write buffer of more than ``buffer_bytes``, which every commit writes again, or a node over its target.
+    Then the heaviest children get their messages, until half of either is free; about one ``put`` per such child.
+    """
     node, target = base.node, writer.target_bytes
-    size = own.nbytes()
-    if node.estimated_bytes() + size <= target or not node.buffer.keys:
+    size, buffered = own.nbytes(), node.buffer.nbytes()
+    if not buffered or (buffered + size <= buffer_bytes and node.estimated_bytes() + size <= target):
         return node
     rewriter = Rewriter(writer, stamp)
-    tree = rewriter.flush(rewriter.ref_of(node), heaviest_children(max(target - size, target // 2)))
+    tree = rewriter.ref_of(node)
+    top, below = rewriter.open(tree), max(target - size, target // 2)
+    room = node.table_bytes() + max(buffer_bytes - size, buffer_bytes // 2)
+    of_root, of_others = heaviest_children(min(room, below)), heaviest_children(below)
+    tree = rewriter.flush(tree, lambda work: (of_root if work is top else of_others)(work))
     rewriter.open(tree)
     return rewriter.node_of(tree)
 

@@ -21,7 +21,7 @@ from trinitylake_core.commit import (
     now_millis,
     whoami,
 )
-from trinitylake_core.definitions import encode
+from trinitylake_core.definitions import commit_buffer_bytes, encode
 from trinitylake_core.edits import CatalogEdits
 from trinitylake_core.errors import (
     CommitConflict,
@@ -287,7 +287,8 @@ class Transaction(CatalogEdits):
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base``: its tree, its buffer, and this transaction's messages at the end."""
         own = self.messages()
-        node = flushed_for(writer, base, own, created_at_millis).with_messages(own)
+        buffer_bytes = commit_buffer_bytes(self._files.definition(base))
+        node = flushed_for(writer, base, own, created_at_millis, buffer_bytes).with_messages(own)
         deleted = own.values.count(None)
         facts = {"author": whoami(), "set": len(own) - deleted, "deleted": deleted, **self._facts}
         if self._reason:

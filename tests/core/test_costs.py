@@ -10,6 +10,7 @@ import pytest
 from tests.support.lakes import TINY, compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, ObjectNotFound, spec
+from trinitylake_core.errors import InvalidDefinition
 from trinitylake_core.locations import root_path
 
 LOOK = {"get": 1, "head": 1}
@@ -183,3 +184,39 @@ def test_a_compaction_of_a_small_part_rewrites_a_small_part(tmp_path: Path) -> N
     assert 25 > spent["put"]
     assert 1 == spent["create"]
     assert {"get", "put", "create", "head"} == set(spent)
+
+
+def test_what_a_commit_writes_does_not_grow_with_the_commits_before_it(tmp_path: Path) -> None:
+    """The buffer of the root is pushed down when it passes 32 KiB: flat from the first hundreds to the last."""
+    lake = filled(new_lake(tmp_path, order=64, target=1_000_000), tables=400, changes=100)
+    compacted(lake)
+    lake.refresh()
+    sizes = []
+    for number in range(1200):
+        before = lake.storage.counts.bytes_written
+        with lake.transaction() as txn:
+            txn.put(
+                lake.codec.table(f"ns{number % 3}", f"t{number * 7 % 400:03}"),
+                f"0000/0000/0000/00000000-table-{number}",
+            )
+        sizes.append(lake.storage.counts.bytes_written - before)
+    assert sum(sizes[-300:]) <= 1.1 * sum(sizes[300:600])
+    assert sum(sizes) / len(sizes) <= 20_000
+
+
+@pytest.mark.parametrize(("limit", "most"), [(None, 32_768), ("8192", 8192), ("garbage of another writer", 32_768)])
+def test_the_buffer_of_a_root_stays_below_what_the_lakehouse_says(tmp_path: Path, limit: str | None, most: int) -> None:
+    lake = filled(new_lake(tmp_path, order=64, target=1_000_000), tables=120, changes=60)
+    definition = lake.files.definition(lake.files.tip)
+    if limit is not None:
+        definition.properties[spec.COMMIT_BUFFER_BYTES] = limit
+    for number in range(400):
+        with lake.transaction() as txn:
+            txn.put(lake.codec.table("ns1", f"t{number % 120:03}"), f"0000/0000/0000/00000000-table-{number}")
+        assert lake.files.tip.node.buffer.nbytes() <= most
+    assert [] == list(reopened(lake).check())
+
+
+def test_a_size_of_the_buffer_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidDefinition, match="is a number of bytes, not '32k'"):
+        new_lake(tmp_path, properties={spec.COMMIT_BUFFER_BYTES: "32k"})

@@ -15,6 +15,7 @@ from trinitylake_core.definitions.codec import (
 from trinitylake_core.definitions.difference import describe_difference
 from trinitylake_core.definitions.lakehouse import (
     altered_lakehouse,
+    commit_buffer_bytes,
     effective,
     key_table_max_bytes,
     new_lakehouse_def,
@@ -63,6 +64,7 @@ __all__ = [
     "altered_table",
     "altered_view",
     "check_schema",
+    "commit_buffer_bytes",
     "decode_lakehouse",
     "decode_namespace",
     "decode_table",

@@ -35,6 +35,7 @@ _LIMITS: Final = {
     "txn_ttl_millis": (1, UINT64_MAX),
 }
 _SCHEMA_ID_BYTES: Final = 4
+_SIZE_DIGITS: Final = 18
 _NODE_PATH_BYTES: Final = len(locations.node_path())
 _UNNAMED_DEFINITION_PATH_BYTES: Final = len(locations.definition_path("table", "", ""))
 _DEFINITION_PATH_MAX_BYTES: Final = len("0000/0000/0000/") + spec.FILE_NAME_MAX_BYTES
@@ -80,7 +81,7 @@ def new_lakehouse_def(
         id=str(uuid.uuid4()),
         major_version=spec.MAJOR_VERSION,
         txn_isolation_level=checked_choice("txn_isolation_level", level, IsolationLevel.keys()),
-        properties=checked_properties("properties", properties),
+        properties=_checked(checked_properties("properties", properties)),
     )
     for name, value in given.items():
         low, high = _LIMITS[name]
@@ -95,12 +96,33 @@ def altered_lakehouse(old: LakehouseDef, *, properties: Mapping[str, str | None]
     What shapes keys and nodes does not change in place: that takes a rebuild.
 
     Raises:
-        InvalidDefinition: a name or a value is not text.
+        InvalidDefinition: a name or a value is not text, or not what the property takes.
     """
     new = LakehouseDef()
     new.CopyFrom(old)
     merge_properties("properties", new.properties, properties)
+    _checked({name: value for name, value in (properties or {}).items() if value is not None})
     return new
+
+
+def commit_buffer_bytes(definition: LakehouseDef) -> int:
+    """Return how large the write buffer of a root may grow before a commit pushes it down, uncompressed, in bytes.
+
+    What another writer put there that is no number counts as not being there.
+    """
+    text = definition.properties.get(spec.COMMIT_BUFFER_BYTES, "")
+    return int(text) if _is_size(text) else spec.DEFAULT_COMMIT_BUFFER_BYTES
+
+
+def _checked(properties: Mapping[str, str]) -> Mapping[str, str]:
+    text = properties.get(spec.COMMIT_BUFFER_BYTES, "0")
+    if not _is_size(text):
+        raise InvalidDefinition(f"property {spec.COMMIT_BUFFER_BYTES} is a number of bytes, not {text!r}")
+    return properties
+
+
+def _is_size(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _SIZE_DIGITS
 
 
 def effective(definition: LakehouseDef) -> LakehouseDef:
