@@ -16,7 +16,7 @@ from pipelines.job import Progress, Session, silent, started
 from pipelines.sweep import open_sweep
 from pipelines.sweep.model import Foreign, Size
 from pipelines.tasks import collect
-from pipelines.trees.walk import FOREVER, Start, TreeSource, starts_frame, walk_local, walk_on_spark
+from pipelines.trees.walk import FOREVER, Start, TreeSource, walk_local, walk_on_spark
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.commit import now_millis
 from trinitylake_core.errors import VersionNotFound
@@ -153,7 +153,7 @@ def _rows(
     from pyspark.sql import functions as f
 
     session = started(spark)
-    walk = walk_on_spark(session, source, starts_frame(session, [start]), progress or silent)
+    walk = walk_on_spark(session, source, [start], progress or silent)
     sums = (
         walk.nodes()
         .groupBy("height")

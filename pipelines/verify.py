@@ -3,8 +3,9 @@
 Three passes over the versions, on Spark or in this process, with the same findings:
 
 1. **roots**: system rows, the link to the version before, the lakehouse definition, boundary and snapshots;
-2. **nodes**: level by level, each shared node read once and examined against what all its parents say;
-3. **contents**: namespaces, and with ``definitions`` every definition (see ``contents``).
+2. **nodes**: level by level, each shared node read once and examined against what all its parents say; what the
+   oldest version means is proved from the same nodes: namespaces, and with ``definitions`` every definition;
+3. **contents**: the same for what changed from each version to the next (see ``contents``).
 
 A damaged file is a finding, what hangs below it is skipped, and everything else is still looked at.
 """
@@ -16,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipelines.integrity.checks import LocalChecks, Shape, SparkChecks
-from pipelines.integrity.examine import start
+from pipelines.integrity.checks import Shape, checks_on
+from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
-from pipelines.job import Progress, Session, Stopwatch, engine_for_all, refuse_unknown, silent, started
+from pipelines.job import Progress, Session, Stopwatch, engine_for_all, refuse_unknown, silent
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
@@ -30,6 +31,7 @@ from trinitylake_core.versions import Root, Versions
 
 NEWEST: Final = "newest"
 ALL: Final = "all"
+_NO_VERSION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ def run(
 ) -> Report:
     """Verify versions of a lakehouse; a storage will do where the newest version cannot be opened.
 
-    Costs three ``get`` a version, one a node of all versions together, and for the contents one a node of the
-    oldest version and of what changed since; with ``definitions`` one a definition.
+    Costs three ``get`` per version, one per node of all versions together, one per node that differs between two
+    versions, on both sides; with ``definitions`` one per definition.
 
     Raises:
         NotALakehouse, VersionNotFound, VersionExpired: there is nothing to verify.
@@ -165,16 +167,13 @@ class _Verification:
     def of_one_shape(self, chosen: Sequence[int], shape: Shape) -> list[int]:
         """Verify the versions that share a shape, in three passes; return the others."""
         storage = self.versions.storage
-        checks: LocalChecks | SparkChecks
-        if self.engine == "spark":
-            checks = SparkChecks(started(self.spark), storage, shape, self.found, self.progress)
-        else:
-            checks = LocalChecks(storage, shape, self.found, self.progress)
+        checks = checks_on(self.engine, self.spark, storage, shape, self.found, self.progress)
         others = set(checks.roots(chosen))
         self.watch.lap("roots")
         alike = [version for version in chosen if version not in others]
-        starts = [start(self.versions.path(version), version, version) for version in alike]
-        self.report.nodes_read = checks.nodes(starts + self.snapshot_starts())
+        starts = [asked(self.versions.path(version), version, version) for version in alike]
+        meaning = shape.meaning(alike[0] if alike else _NO_VERSION, definitions=self.config.definitions)
+        self.report.nodes_read = checks.nodes(starts + self.snapshot_starts(), meaning).nodes
         self.watch.lap("nodes")
         checks.contents(alike, definitions=self.config.definitions)
         self.watch.lap("contents")
@@ -193,7 +192,7 @@ class _Verification:
                 paths |= set() if snapshot.target_uri else {validate_path(snapshot.root_node_file_path)}
             except InvalidLocation:  # told by I17
                 continue
-        return [start(path, FOREVER, FOREVER) for path in sorted(paths)]
+        return [asked(path, FOREVER, FOREVER) for path in sorted(paths)]
 
     def one_by_one(self, chosen: Sequence[int]) -> None:
         """Verify versions that older generations wrote, or of another order, one tree after another."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipelines.files.copying import copy_new, copy_new_on_spark
 from pipelines.job import Progress
 from pipelines.tasks import LONG, TEXT, Batches, collect, map_batches, on_disk, rows_of, spread
-from pipelines.trees.walk import SparkWalk, Start, TreeSource, starts_frame, walk_local, walk_on_spark
+from pipelines.trees.walk import SparkWalk, Start, TreeSource, walk_local, walk_on_spark
 from trinitylake_core.catalog import decode_definition
 from trinitylake_core.definitions import decode_lakehouse
 from trinitylake_core.errors import CorruptDefinition, FileMissing
@@ -113,7 +113,7 @@ class Comparison:
         from pyspark.sql import functions as f
 
         trees = TreeSource(self._source, self._order)
-        walk = walk_on_spark(spark, trees, starts_frame(spark, self._starts), self._progress)
+        walk = walk_on_spark(spark, trees, self._starts, self._progress)
         frame = on_disk(self._compared(spark, walk))
         missing = f.col("there").isNull() | f.col("size").isNull() | (f.col("there") != f.col("size"))
         rows = frame.groupBy("kind").agg(

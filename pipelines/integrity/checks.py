@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from pipelines.integrity.contents import Contents, Piece, pieces
-from pipelines.integrity.examine import EXPECTED, Row, examined, merged
-from pipelines.integrity.findings import NODES_NAMED, VIOLATION, Found, counted, found_row
-from pipelines.job import Progress
-from pipelines.tasks import (
-    INT,
-    LONG,
-    READ_AHEAD,
-    TEXT,
-    collect,
-    collect_one,
-    in_order,
-    map_rows,
-    on_disk,
-    slots,
-    spread,
-    table,
-)
+from pipelines.integrity.contents import Contents
+from pipelines.integrity.examine import ASKED, Examiner, visitor
+from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, found_row
+from pipelines.integrity.meaning import Meaning, entries_of, homeless_of, prove_on_spark
+from pipelines.job import Progress, Session, started
+from pipelines.tasks import LONG, Row, collect, in_order, map_rows, slots, spread, table
+from pipelines.trees.levels import SparkLevels, walk_here
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_root, violation
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import Corrupt, InvalidDefinition
+from trinitylake_core.nodestore import NodeStore
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, Versions
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-_FOUND: Final = pa.schema([*((name, TEXT) for name in VIOLATION), ("first", LONG), ("last", LONG)])
-_EXAMINED: Final = pa.schema(
-    {"height": INT, "children": pa.list_(pa.struct(list(EXPECTED))), "found": pa.list_(pa.struct(list(_FOUND)))}
-)
 _VERSION: Final = pa.schema({"version": LONG})
-_PIECE: Final = pa.schema({"version": LONG, "before": LONG, "lo": TEXT, "hi": TEXT})
+_PAIR: Final = pa.schema({"before": LONG, "version": LONG})
 _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
 
@@ -70,6 +56,18 @@ class Shape:
             order=self.order, namespace_name_max_size_bytes=one, table_name_max_size_bytes=two,
             view_name_max_size_bytes=three,
         )  # fmt: skip
+
+    def examiner(self, meaning: Meaning) -> Examiner:
+        """Return what examines nodes of this shape."""
+        return Examiner(self.order, meaning.codec, meaning.version)
+
+    def meaning(self, version: int, *, definitions: bool, root: Root | None = None) -> Meaning:
+        """Return an empty meaning of a version."""
+        return Meaning(version, codec_of(self.definition()), definitions, root)
+
+    def contents(self, storage: Storage, *, definitions: bool) -> Contents:
+        """Return what proves contents of this shape."""
+        return Contents(storage, self.order, self.target_bytes, definitions=definitions)
 
 
 # -- one row at a time -----------------------------------------------------------------------------------
@@ -103,183 +101,164 @@ def root_pass(versions: Versions, version: int, shape: Shape) -> Iterator[Row]:
         yield found_row(each, version, version)
 
 
-def node_pass(storage: Storage, shape: Shape, rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield for each node its height, what is expected of its children, and findings. One ``get`` each, ahead."""
-    codec, remaining = codec_of(shape.definition()), iter(rows)
-    while part := list(islice(remaining, READ_AHEAD)):
-        named = 0
-        for row, (_, data) in zip(part, storage.read_many([row["path"] for row in part]), strict=True):
-            node, found, children = examined(row, data, shape.order, codec)
-            named += node is not None and node.named
-            if row is part[-1]:
-                found.append(counted(NODES_NAMED, named))
-            yield {
-                "height": -1 if node is None or node.height is None else node.height,
-                "children": children,
-                "found": [found_row(each, row["first"], row["last"]) for each in found],
-            }
+def change_pass(contents: Contents, before: int, version: int) -> Iterator[Row]:
+    """Yield what is wrong with what changed between two versions, and what was counted."""
+    return (found_row(each, version, version) for each in contents.prove(before, version))
 
 
 # -- engines ---------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class LocalChecks:
-    """All passes in this process."""
+class Walked(NamedTuple):
+    """How many nodes were read, and how many bytes other processes read, of nodes and definitions."""
 
+    nodes: int
+    bytes_elsewhere: int = 0
+
+
+class Checks(Protocol):
+    """The passes over versions of one shape. What they find goes where it was told to go."""
+
+    def roots(self, versions: Sequence[int]) -> list[int]:
+        """Check roots; return the versions of another shape. Three ``get`` each."""
+
+    def nodes(self, roots: Sequence[Row], meaning: Meaning, visited: Sequence[Row] = ()) -> Walked:
+        """Check nodes level by level, one ``get`` each.
+
+        Args:
+            roots: what to begin with.
+            meaning: of the first version of all: proved from the same nodes, with its definitions if wanted.
+            visited: roots that were examined.
+        """
+
+    def contents(self, versions: Sequence[int], *, definitions: bool) -> None:
+        """Check what changed from each version to the next."""
+
+
+def checks_on(engine: str, spark: Session, storage: Storage, shape: Shape, found: Found, progress: Progress) -> Checks:
+    """Return the passes on ``spark``, or in this process."""
+    common = _Common(storage, shape, found, progress)
+    return SparkChecks(started(spark), common) if engine == "spark" else LocalChecks(common)
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
     storage: Storage
     shape: Shape
     found: Found
     progress: Progress
-    _versions: Versions = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._versions = Versions(self.storage)
+    def add_roots(self, rows: Sequence[Row]) -> list[int]:
+        """Take findings; return the versions of another shape."""
+        self.found.rows([row for row in rows if row["invariant"] != _OTHER])
+        return [row["first"] for row in rows if row["invariant"] == _OTHER]
+
+    def add_homeless(self, meaning: Meaning) -> None:
+        store = NodeStore(self.storage, self.shape.order, self.shape.target_bytes)
+        for each in homeless_of(self.storage, meaning, store):
+            self.found.add(each, meaning.version)
+            if self.found.enough():
+                return
+
+
+class LocalChecks:
+    """All passes in this process."""
+
+    def __init__(self, common: _Common) -> None:
+        self._common = common
 
     def roots(self, versions: Sequence[int]) -> list[int]:
-        """Check roots; return the versions of another shape."""
-        others = []
+        """See :class:`Checks`."""
+        reader, others = Versions(self._common.storage), []
         for done, version in enumerate(versions):
-            self.progress("roots", done, len(versions))
-            for row in root_pass(self._versions, version, self.shape):
-                if row["invariant"] == _OTHER:
-                    others.append(version)
-                else:
-                    self.found.rows([row])
+            self._common.progress("roots", done, len(versions))
+            others += self._common.add_roots(list(root_pass(reader, version, self._common.shape)))
         return others
 
-    def nodes(self, starts: Sequence[Row]) -> int:
-        """Check nodes level by level; return how many were read."""
-        waiting: dict[int, dict[str, Row]] = {}
-        count = self._level(starts, waiting)
-        for height in range(max(waiting, default=-1), -1, -1):
-            count += self._level(list(waiting.pop(height, {}).values()), waiting)
-            self.progress("nodes", count, None)
-        return count
+    def nodes(self, roots: Sequence[Row], meaning: Meaning, visited: Sequence[Row] = ()) -> Walked:
+        """See :class:`Checks`."""
+        common, found, count = self._common, self._common.found, -len(visited)
+        visit = visitor(common.shape.examiner(meaning))
 
-    def _level(self, rows: Sequence[Row], waiting: dict[int, dict[str, Row]]) -> int:
-        for result in node_pass(self.storage, self.shape, rows):
-            self.found.rows(result["found"])
-            for child in result["children"]:
-                level = waiting.setdefault(child["height"], {})
-                known = level.get(child["path"])
-                level[child["path"]] = child if known is None else merged(known, child)
-        return len(rows)
+        def rows() -> Iterator[Row]:
+            nonlocal count
+            for row in walk_here(common.storage, visit, roots, visited=visited):
+                count += 1
+                found.counts[NODES_NAMED] += row["named"]
+                common.progress(visit.phase, count, None)
+                yield row
+
+        for each in meaning.prove(common.storage, entries_of(rows(), meaning, found)):
+            found.add(each, meaning.version)
+            if found.enough():
+                break
+        else:
+            common.add_homeless(meaning)
+        found.counts.update(meaning.counts)
+        return Walked(count)
 
     def contents(self, versions: Sequence[int], *, definitions: bool) -> None:
-        """Check what versions mean."""
-        contents = contents_of(self.storage, self.shape, definitions=definitions)
-        work = pieces(versions, oldest_root(self._versions, versions))
-        for done, piece in enumerate(work):
-            self.progress("contents", done, len(work))
-            for each in contents.prove(piece):
-                self.found.add(each, piece.version)
+        """See :class:`Checks`."""
+        contents = self._common.shape.contents(self._common.storage, definitions=definitions)
+        for done, (before, version) in enumerate(pairwise(versions)):
+            self._common.progress("contents", done, len(versions) - 1)
+            self._common.found.rows(list(change_pass(contents, before, version)))
 
 
 class SparkChecks:
     """All passes in Spark tasks; findings alone come to the driver."""
 
-    def __init__(self, spark: SparkSession, storage: Storage, shape: Shape, found: Found, progress: Progress) -> None:
+    def __init__(self, spark: Any, common: _Common) -> None:
         self._spark = spark
-        self._storage = storage
-        self._shape = shape
-        self._found = found
-        self._progress = progress
-        self._tasks = slots(spark)
+        self._common = common
 
     def roots(self, versions: Sequence[int]) -> list[int]:
-        """Check roots; return the versions of another shape."""
-        rows = [{"version": version} for version in versions]
-        frame = spread(self._spark, rows, _VERSION, self._tasks, in_order(len(rows), self._tasks))
-        found = collect(map_rows(frame, partial(_check_roots, shape=self._shape), _FOUND, self._storage))
-        self._progress("roots", len(versions), len(versions))
-        self._found.rows([row for row in found if row["invariant"] != _OTHER])
-        return [row["first"] for row in found if row["invariant"] == _OTHER]
+        """See :class:`Checks`."""
+        frame = self._spread([{"version": version} for version in versions], _VERSION)
+        found = collect(map_rows(frame, partial(_roots, shape=self._common.shape), FOUND, self._common.storage))
+        self._common.progress("roots", len(versions), len(versions))
+        return self._common.add_roots(found)
 
-    def nodes(self, starts: Sequence[Row]) -> int:
-        """Check nodes, one Spark job a level; return how many were read."""
+    def nodes(self, roots: Sequence[Row], meaning: Meaning, visited: Sequence[Row] = ()) -> Walked:
+        """See :class:`Checks`. One Spark job a level."""
+        common = self._common
+        walk = SparkLevels(common.storage, visitor(common.shape.examiner(meaning)), common.progress)
+        try:
+            walk.walk(table(self._spark, roots, ASKED), visited=visited, go_on=self._add_findings)
+            if not common.found.enough():
+                prove_on_spark(walk, meaning, common.found)
+                common.add_homeless(meaning)
+        finally:
+            walk.release()
+        common.found.counts[NODES_NAMED] += walk.sums["named"]
+        return Walked(walk.nodes_read, walk.sums["bytes"] + meaning.bytes)
+
+    def _add_findings(self, level: DataFrame) -> bool:
         from pyspark.sql import functions as f
 
-        levels: list[DataFrame] = []
-        height, count = None, 0
-        expected = table(self._spark, starts, EXPECTED)
-        work = partial(_check_nodes, shape=self._shape)
-        while True:
-            frame = self._by_version(expected) if height is None else expected.repartition(self._tasks)
-            levels.append(on_disk(map_rows(frame, work, _EXAMINED, self._storage, weight=_weight)))
-            sums = collect_one(levels[-1].agg(f.count("*").alias("nodes"), f.max("height").alias("height")))
-            self._found.rows(collect(levels[-1].select(f.inline("found"))))
-            count += int(sums["nodes"])
-            self._progress("nodes", count, None)
-            height = (sums["height"] or 0) if height is None else height - 1
-            if height <= 0:
-                break
-            expected = _tightest(levels, height - 1)
-        for level in levels:
-            level.unpersist()
-        return count
-
-    def _by_version(self, roots: DataFrame) -> DataFrame:
-        """Give each task consecutive roots: what one of them proves, the next one need not."""
-        return roots.repartitionByRange(self._tasks, "first").sortWithinPartitions("first")
+        self._common.found.rows(collect(level.select(f.inline("found"))))
+        return not self._common.found.enough()
 
     def contents(self, versions: Sequence[int], *, definitions: bool) -> None:
-        """Check what versions mean."""
-        work = pieces(versions, oldest_root(Versions(self._storage), versions))
-        rows = [asdict(piece) for piece in work]
-        frame = spread(self._spark, rows, _PIECE, self._tasks, in_order(len(rows), self._tasks))
-        prove = partial(_check_contents, shape=self._shape, definitions=definitions)
-        self._found.rows(collect(map_rows(frame, prove, _FOUND, self._storage)))
-        self._progress("contents", len(work), len(work))
+        """See :class:`Checks`."""
+        pairs = [{"before": before, "version": version} for before, version in pairwise(versions)]
+        if pairs:
+            work = partial(_changes, shape=self._common.shape, definitions=definitions)
+            frame = map_rows(self._spread(pairs, _PAIR), work, FOUND, self._common.storage)
+            self._common.found.rows(collect(frame))
+        self._common.progress("contents", len(pairs), len(pairs))
+
+    def _spread(self, rows: Sequence[Row], schema: pa.Schema) -> DataFrame:
+        """Give each task consecutive versions: what one of them reads, the next one need not."""
+        tasks = slots(self._spark)
+        return spread(self._spark, rows, schema, tasks, in_order(len(rows), tasks))
 
 
-def contents_of(storage: Storage, shape: Shape, *, definitions: bool) -> Contents:
-    """Return what proves contents."""
-    return Contents(storage, shape.order, shape.target_bytes, definitions=definitions, namespaces=True)
-
-
-def oldest_root(versions: Versions, chosen: Sequence[int]) -> Root | None:
-    """Return the root of the oldest version, if it can be read. One ``get``."""
-    try:
-        return versions.try_root(chosen[0]) if chosen else None
-    except Corrupt:
-        return None
-
-
-def _tightest(levels: Sequence[DataFrame], height: int) -> DataFrame:
-    """Return the tightest expectations of all nodes of a height."""
-    from pyspark.sql import functions as f
-
-    union = levels[0].select(f.inline("children"))
-    for level in levels[1:]:
-        union = union.unionByName(level.select(f.inline("children")))
-    lowest = ("first", "hi", "keys_min", "messages_min", "parent")
-    some = [
-        (f.min(name) if name in lowest else f.max(name)).alias(name)
-        for name in EXPECTED.names
-        if name not in {"path", "height"}
-    ]
-    found = union.where(f.col("height") == height).groupBy("path", "height").agg(*some)
-    return found.select(EXPECTED.names)
-
-
-def _check_roots(rows: Iterator[Row], storage: Storage, *, shape: Shape) -> Iterator[Row]:
+def _roots(rows: Iterator[Row], storage: Storage, *, shape: Shape) -> Iterator[Row]:
     versions = Versions(storage)
-    for row in rows:
-        yield from root_pass(versions, row["version"], shape)
+    return (found for row in rows for found in root_pass(versions, row["version"], shape))
 
 
-def _check_nodes(rows: Iterator[Row], storage: Storage, *, shape: Shape) -> Iterator[Row]:
-    return node_pass(storage, shape, rows)
-
-
-def _weight(result: Row) -> int:
-    return 1 + len(result["children"]) + len(result["found"])
-
-
-def _check_contents(rows: Iterator[Row], storage: Storage, *, shape: Shape, definitions: bool) -> Iterator[Row]:
-    contents = contents_of(storage, shape, definitions=definitions)
-    for row in rows:
-        piece = Piece(row["version"], row["before"], row["lo"], row["hi"])
-        for each in contents.prove(piece):
-            yield found_row(each, piece.version, piece.version)
+def _changes(rows: Iterator[Row], storage: Storage, *, shape: Shape, definitions: bool) -> Iterator[Row]:
+    contents = shape.contents(storage, definitions=definitions)
+    return (found for row in rows for found in change_pass(contents, row["before"], row["version"]))

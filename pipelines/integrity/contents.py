@@ -1,148 +1,104 @@
-"""What versions mean, proved: every table and view has its namespace (I12), every definition parses (I15).
+"""What changes from one version to the next means: it is proved as the oldest version is (see ``meaning``).
 
-One version is scanned as a whole, in pieces by key range. Every later one is compared with the one before it:
-what did not change was proved there. So the cost of many versions is that of one and of what changed since.
-A version that cannot be compared, because nodes are damaged, is scanned itself; what cannot be read is skipped,
-its damage is told elsewhere.
+What did not change was proved in the version before, so the cost of many versions is that of one and of what changed
+since. A version that cannot be compared, because nodes are damaged, is scanned itself; what cannot be read is skipped:
+its damage is a finding of the walk.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import islice
 from typing import Final
 
-from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, counted
-from trinitylake_core import diff, tree
+from pipelines.integrity.findings import counted
+from pipelines.integrity.meaning import Named, homeless, proved_definitions, without_namespace
+from trinitylake_core import tree
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.check import Violation, check_definitions, violation
+from trinitylake_core.check import Violation
+from trinitylake_core.diff import diff_nodes
 from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
+from trinitylake_core.keys import NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_path
 from trinitylake_core.nodestore import NodeStore
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, Versions
 
-_TOGETHER: Final = 256
-_LAST: Final = "\U0010ffff"
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of the work: a version compared with the one ``before``, or a range of keys of it scanned."""
-
-    version: int
-    before: int | None = None
-    lo: str = ""
-    hi: str = _LAST
-
-
-def pieces(versions: Sequence[int], oldest: Root | None) -> list[Piece]:
-    """Return the work for consecutive versions; the oldest is cut at the pivots of its root."""
-    if not versions:
-        return []
-    cuts = ["", *(oldest.node.keys if oldest is not None else ()), _LAST]
-    first = [Piece(versions[0], None, lo, hi) for lo, hi in pairwise(cuts)]
-    return first + [Piece(two, one) for one, two in pairwise(versions)]
+_TOGETHER: Final = 4096
+"""Rows that are held before their definitions are read."""
 
 
 class Contents:
-    """Proves pieces, reading nodes through one cache."""
+    """Proves versions against the ones before, reading nodes through one cache."""
 
-    def __init__(self, storage: Storage, order: int, target_bytes: int, *, definitions: bool, namespaces: bool) -> None:
+    def __init__(self, storage: Storage, order: int, target_bytes: int, *, definitions: bool) -> None:
         self._storage = storage
         self._versions = Versions(storage)
         self._store = NodeStore(storage, order, target_bytes)
         self._definitions = definitions
-        self._namespaces = namespaces
-        self._sums: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
-    def prove(self, piece: Piece) -> Iterator[Violation]:
-        """Yield what is wrong, and how many definitions were read and proved by a checksum of their own.
+    def prove(self, before: int, version: int) -> Iterator[Violation]:
+        """Yield what is wrong with what changed, and how many definitions were read and proved by a checksum.
 
-        Reads the nodes of the range, or those that differ, and definitions if wanted.
+        Reads the nodes that differ, and definitions if wanted.
         """
-        self._sums.clear()
-        yield from self._proved(piece)
-        for what, number in self._sums.items():
-            yield counted(what, number)
-
-    def _proved(self, piece: Piece) -> Iterator[Violation]:
-        try:
-            found = list(self._compared(piece) if piece.before is not None else self._scanned(piece))
-        except (Corrupt, InvalidName):
-            if piece.before is None:
-                return
-            self._sums.clear()
+        for attempt in (self._compared, self._scanned):
+            self._counts = Counter()
             try:
-                found = list(self._scanned(Piece(piece.version)))
+                found = list(attempt(before, version))
             except (Corrupt, InvalidName):
-                return
-        yield from found
+                continue
+            yield from found
+            yield from (counted(what, number) for what, number in self._counts.items())
+            return
 
     def _root(self, version: int) -> tuple[Root, KeyCodec] | None:
         root = self._versions.try_root(version)
         return None if root is None else (root, codec_of(self._versions.definition(root)))
 
-    def _scanned(self, piece: Piece) -> Iterator[Violation]:
-        found = self._root(piece.version)
-        if found is None:
-            return
-        root, codec = found
-        homes: dict[str, bool] = {}
-        for keys, values in tree.scan(self._store, root.node, KeyRange(piece.lo, piece.hi)):
-            inside = [(key, value) for key, value in zip(keys, values, strict=True) if key < piece.hi]
-            for key, _ in inside:
-                kind, namespace, name = codec.split(key)
-                if kind != NAMESPACE and namespace not in homes:
-                    homes[namespace] = tree.search(self._store, root.node, codec.namespace(namespace)) is not None
-                if kind != NAMESPACE and not homes[namespace]:
-                    yield from self._homeless(root, kind, f"{namespace}.{name}")
-            yield from self._parsed(codec, inside)
+    def _scanned(self, _: int, version: int) -> Iterator[Violation]:
+        found = self._root(version)
+        if found is not None:
+            root, codec = found
+            rows = (row for batch in tree.scan(self._store, root.node) for row in zip(*batch, strict=True))
+            yield from self._proved(root, codec, rows)
 
-    def _compared(self, piece: Piece) -> Iterator[Violation]:
-        old, new = self._root(piece.before or 0), self._root(piece.version)
+    def _compared(self, before: int, version: int) -> Iterator[Violation]:
+        old, new = self._root(before), self._root(version)
         if new is None:
             return
         if old is None or old[1] != new[1]:
-            yield from self._scanned(Piece(piece.version))
+            yield from self._scanned(before, version)
             return
         root, codec = new
         changed: list[tuple[str, str]] = []
-        for key, _, value in diff.diff_nodes(self._store, old[0].node, self._store, root.node):
-            kind, namespace, name = codec.split(key)
-            if value is None and kind == NAMESPACE:
-                yield from self._left_behind(root, codec, namespace)
+        for key, _, value in diff_nodes(self._store, old[0].node, self._store, root.node):
             if value is not None:
                 changed.append((key, value))
-                gone = kind != NAMESPACE and tree.search(self._store, root.node, codec.namespace(namespace)) is None
-                yield from self._homeless(root, kind, f"{namespace}.{name}") if gone else ()
-        yield from self._parsed(codec, changed)
+            elif codec.split(key)[0] == NAMESPACE:
+                yield from homeless(self._store, root, codec, codec.split(key)[1])
+        yield from self._proved(root, codec, changed)
 
-    def _left_behind(self, root: Root, codec: KeyCodec, namespace: str) -> Iterator[Violation]:
-        for kind in (TABLE, VIEW):
-            for keys, _ in tree.scan(self._store, root.node, codec.range(kind, namespace)):
-                for key in keys:
-                    yield from self._homeless(root, kind, f"{namespace}.{codec.split(key)[2]}")
+    def _proved(self, root: Root, codec: KeyCodec, rows: Iterable[tuple[str, str]]) -> Iterator[Violation]:
+        """Yield objects without a namespace, and what is wrong with definitions."""
+        homes: dict[str, bool] = {}
+        remaining = iter(rows)
+        while part := list(islice(remaining, _TOGETHER)):
+            for key, _ in part:
+                kind, namespace, _ = codec.split(key)
+                if kind != NAMESPACE and namespace not in homes:
+                    homes[namespace] = tree.search(self._store, root.node, codec.namespace(namespace)) is not None
+                if kind != NAMESPACE and not homes[namespace]:
+                    yield without_namespace(root, codec, key)
+            if self._definitions:
+                yield from proved_definitions(self._storage, _named(codec, part), self._counts)
 
-    def _homeless(self, root: Root, kind: str, name: str) -> Iterator[Violation]:
-        if self._namespaces:
-            yield violation("I12", root.path, f"{kind} {name!r} lies in a namespace that does not exist")
 
-    def _parsed(self, codec: KeyCodec, rows: Sequence[tuple[str, str]]) -> Iterator[Violation]:
-        """Yield what is wrong with the definitions of objects. One ``get`` each, in parallel."""
-        for start in range(0, len(rows) if self._definitions else 0, _TOGETHER):
-            named = []
-            for key, path in rows[start : start + _TOGETHER]:
-                kind, namespace, name = codec.split(key)
-                try:
-                    named.append((kind, namespace if name is None else f"{namespace}.{name}", validate_path(path)))
-                except InvalidLocation:  # I11, told by the walk
-                    continue
-            yield from check_definitions(self._storage, named, self._proved_by_checksum)
-            self._sums[DEFINITIONS] += len(named)
-
-    def _proved_by_checksum(self, _: str) -> None:
-        self._sums[DEFINITIONS_PROVED] += 1
+def _named(codec: KeyCodec, rows: Iterable[tuple[str, str]]) -> Iterator[Named]:
+    for key, path in rows:
+        kind, namespace, name = codec.split(key)
+        with suppress(InvalidLocation):  # I11, a finding of the walk
+            yield kind, namespace if name is None else f"{namespace}.{name}", validate_path(path)

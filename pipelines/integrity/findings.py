@@ -7,12 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
+
+from pipelines.tasks import LONG, TEXT
 from pipelines.trees.walk import FOREVER
 from trinitylake_core.check import Violation
 
 FINDINGS_MAX: Final = 10_000
 """So many findings are kept; the others are counted."""
 VIOLATION: Final = ("invariant", "file", "message", "hint")
+COUNTED: Final = "counted"
+"""Stands in the place of an invariant for what is no finding, but a number of files that a task counted."""
+NODES_NAMED: Final = "nodes named"
+DEFINITIONS: Final = "definitions"
+DEFINITIONS_PROVED: Final = "definitions proved"
+FOUND: Final = pa.schema({**dict.fromkeys(VIOLATION, TEXT), "first": LONG, "last": LONG})
+"""A finding as a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +40,39 @@ class Finding:
     last_version: int | None
 
 
-COUNTED: Final = "counted"
-"""Stands in the place of an invariant for what is no finding, but a number of files that a task counted."""
-NODES_NAMED: Final = "nodes named"
-DEFINITIONS: Final = "definitions"
-DEFINITIONS_PROVED: Final = "definitions proved"
-
-
 def counted(what: str, number: int) -> Violation:
     """Return a number of files, on the way of findings."""
     return Violation(COUNTED, "", what, str(number))
 
 
 class Found:
-    """Findings so far, each once, and in ``counts`` what was counted beside them."""
+    """Findings so far, each once, and in ``counts`` what was counted beside them.
 
-    def __init__(self) -> None:
+    At most ``most`` findings are kept. With ``stop`` nobody has to look for more.
+    """
+
+    def __init__(self, most: int = FINDINGS_MAX, *, stop: bool = False) -> None:
+        self.most = most
+        self._stop = stop
         self._found: dict[Violation, tuple[int, int]] = {}
         self._more = 0
         self.counts: Counter[str] = Counter()
+
+    def enough(self) -> bool:
+        """Whether looking further is pointless."""
+        return self._stop and not self.room()
+
+    def room(self) -> int:
+        """Return how many more findings are kept."""
+        return max(0, self.most - len(self._found))
+
+    def count_more(self, count: int) -> None:
+        """Count findings that are not kept."""
+        self._more += count
+
+    def violations(self) -> list[Violation]:
+        """Return what was found, in the order of finding."""
+        return list(self._found)
 
     def add(self, what: Violation, first: int | None, last: int | None = None) -> None:
         """Add a finding in a version, or in several; or what was counted."""
@@ -58,7 +82,7 @@ class Found:
         low = FOREVER if first is None else first
         high = -1 if first is None else first if last is None else last
         was = self._found.get(what)
-        if was is None and len(self._found) >= FINDINGS_MAX:
+        if was is None and not self.room():
             self._more += 1
             return
         self._found[what] = (low, high) if was is None else (min(low, was[0]), max(high, was[1]))

@@ -1,7 +1,7 @@
-"""Proving that a version is intact before it becomes the newest again: every node, every definition, by name.
+"""Proving that a version is intact before it becomes the newest again: `verify` of that version with definitions.
 
-On Spark level by level, so that nothing of the size of the lakehouse is on the driver; in this process
-through the checker of the core. Both read each node and each definition file once, and find the same.
+The same walk, the same function per node, but it stops after the first few findings. The root was read by whoever
+chose the version, and is not read again.
 """
 
 from __future__ import annotations
@@ -9,14 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Final
 
-from pipelines.integrity.preflight_spark import SHOWN, Checked, check_on_spark, definitions_on_spark, in_parts
-from pipelines.job import Progress, Session, engine_for, silent, started
+from pipelines.integrity.checks import Shape, checks_on
+from pipelines.integrity.examine import asked
+from pipelines.integrity.findings import DEFINITIONS, Found
+from pipelines.integrity.meaning import definitions_on_spark, proved_definitions
+from pipelines.job import Meter, Progress, Session, engine_for, silent, started
 from trinitylake_core import Change, Violation
-from trinitylake_core.check import TreeCheck, check_definitions
+from trinitylake_core.check import check_tree
 from trinitylake_core.commit import Files
 from trinitylake_core.recovery import check_lakehouse_definition
 from trinitylake_core.versions import Root
+
+SHOWN: Final = 10
+"""How many findings a pre-flight looks for before it gives up."""
+
+
+@dataclass(slots=True)
+class Checked:
+    """What a pre-flight read."""
+
+    engine: str = "local"
+    nodes: int = 0
+    definitions: int = 0
+    bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -37,38 +54,48 @@ class Preflight:
     checked: Checked = field(default_factory=Checked)
 
     def __call__(self, target: Root) -> Iterable[Violation]:
-        """Yield what is wrong with a version, at least the first few findings."""
-        before = self.files.storage.counts.snapshot()
-        wanted = engine_for(self.engine, (target.node.subtree_keys or 0) + 1, self.spark_from_files)
-        self.checked.engine = wanted
-        found = list(islice(check_lakehouse_definition(self.files.versions, target), SHOWN))
-        if wanted == "local":
-            check = TreeCheck(self.files.storage, self.files.definition(target), definitions=True)
-            read = self.files.storage.counts.get
-            found += islice(check.run(target), SHOWN)
-            self.checked.definitions = check.definitions_read
-            self.checked.nodes = max(0, self.files.storage.counts.get - read - check.definitions_read)
-        else:
-            found += check_on_spark(started(self.spark), self.files, target, self.checked, self.progress)
-        spent = self.files.storage.counts - before
-        self.checked.requests += spent.requests()
-        self.checked.bytes += spent.bytes_read
-        return found
+        """Return what is wrong with a version, the first few findings. One ``get`` per node and definition."""
+        meter, found, version = Meter(self.files.storage), Found(SHOWN, stop=True), target.version
+        self.checked.engine = engine_for(self.engine, (target.node.subtree_keys or 0) + 1, self.spark_from_files)
+        for each in check_lakehouse_definition(self.files.versions, target):
+            found.add(each, version)
+        shape = Shape.of(self.files.definition(target))
+        if target.node.canonical and target.node.height is not None:
+            self._walk(target, shape, found)
+        else:  # written by an older generation: there are no levels to go down
+            self.checked.engine = "local"
+            for each in islice(check_tree(self.files.versions, target, definitions=True), SHOWN):
+                found.add(each, version)
+        self._sum_up(meter)
+        return found.violations()
+
+    def _walk(self, target: Root, shape: Shape, found: Found) -> None:
+        meaning = shape.meaning(target.version, definitions=True, root=target)
+        root = shape.examiner(meaning).examine(asked(target.path, target.version, target.version), target.node)
+        checks = checks_on(self.checked.engine, self.spark, self.files.storage, shape, found, self.progress)
+        self.checked.nodes, elsewhere = checks.nodes([], meaning, visited=[root])
+        self.checked.bytes += elsewhere
+        self.checked.definitions = found.counts[DEFINITIONS]
 
     def definitions(self, changes: Sequence[Change]) -> Iterable[Violation]:
-        """Yield what is wrong with the definitions that changes bring back, at least the first few findings."""
-        before = self.files.storage.counts.snapshot()
+        """Return what is wrong with the definitions that changes bring back, the first few findings. One ``get`` each.
+
+        What is not wrong is read to the end.
+        """
+        meter, found = Meter(self.files.storage), Found(SHOWN, stop=True)
         self.checked.engine = engine_for(self.engine, len(changes), self.spark_from_files)
         named = [(each.kind, _label(each), each.new_path or "") for each in changes]
-        if self.checked.engine == "local" or not named:
-            found = [each for part in in_parts(named) for each in check_definitions(self.files.storage, part)]
+        if self.checked.engine == "spark" and named:
+            self.checked.bytes += definitions_on_spark(started(self.spark), self.files.storage, named, found, 0)
         else:
-            found = definitions_on_spark(started(self.spark), self.files, named, self.checked)
+            for each in islice(proved_definitions(self.files.storage, named, found.counts), SHOWN):
+                found.add(each, 0)
         self.checked.definitions = len(named)
-        spent = self.files.storage.counts - before
-        self.checked.requests += spent.requests()
-        self.checked.bytes += spent.bytes_read
-        return found[:SHOWN]
+        self._sum_up(meter)
+        return found.violations()
+
+    def _sum_up(self, meter: Meter) -> None:
+        self.checked.bytes += sum(spent.bytes_read for spent in meter.spent())
 
 
 def _label(change: Change) -> str:

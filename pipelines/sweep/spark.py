@@ -50,7 +50,7 @@ from pipelines.tasks import (
     table,
     tasks_for,
 )
-from pipelines.trees.walk import SparkWalk, Start, TreeSource, starts_frame, walk_on_spark
+from pipelines.trees.walk import SparkWalk, Start, TreeSource, walk_on_spark
 from trinitylake_core.storage import Storage
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -145,7 +145,7 @@ class SparkSweep:
         if not starts:
             return
         known = self._live() if self._walks else None
-        walk = walk_on_spark(self._spark, self._trees, starts_frame(self._spark, starts), self._progress, known)
+        walk = walk_on_spark(self._spark, self._trees, starts, self._progress, known)
         self._walks.append(walk)
         self.nodes_read += walk.nodes_read
 

@@ -1,0 +1,220 @@
+"""What one version means, proved from what a walk kept of its nodes: no node is read a second time.
+
+Of a key's messages and row the one in the highest node counts. Every table and view has its namespace (I12), and with
+``definitions`` every definition is read and parses (I15).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from pipelines.integrity.examine import UNREADABLE
+from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found
+from pipelines.tasks import LONG, READ_AHEAD, TEXT, Row, collect, collect_one, map_rows, on_disk, table, tasks_for
+from pipelines.trees.levels import SparkLevels
+from trinitylake_core.check import Violation, check_definitions, violation
+from trinitylake_core.errors import InvalidLocation, InvalidName
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec
+from trinitylake_core.locations import validate_path
+from trinitylake_core.nodestore import NodeStore
+from trinitylake_core.storage import Storage
+from trinitylake_core.tree import scan
+from trinitylake_core.versions import Root, Versions
+
+if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
+    from pyspark.sql import DataFrame, SparkSession
+
+Named = tuple[str, str, str]
+"""Kind, label and path of a definition."""
+_NAMED: Final = pa.schema({"kind": TEXT, "label": TEXT, "path": TEXT})
+_PROVED: Final = pa.schema(
+    {**dict.fromkeys(VIOLATION, TEXT), "exists": TEXT, "needed": TEXT, "read": LONG, "proved": LONG, "bytes": LONG}
+)
+"""A finding, or a namespace that exists or is needed, or how much was read."""
+
+
+def proved_definitions(storage: Storage, named: Iterable[Named], counts: Counter[str]) -> Iterator[Violation]:
+    """Yield what is wrong with definitions. One ``get`` each, in parallel.
+
+    ``counts`` grows by how many were read and how many of them were proved by a checksum of their own.
+    """
+    remaining = iter(named)
+    while part := list(islice(remaining, READ_AHEAD)):
+        counts[DEFINITIONS] += len(part)
+        yield from check_definitions(storage, part, lambda _: counts.update((DEFINITIONS_PROVED,)))
+
+
+@dataclass(slots=True)
+class Meaning:
+    """What is gathered of one version.
+
+    Attributes:
+        version: the first version of a walk.
+        codec: of its keys.
+        definitions: whether definitions are read.
+        root: of the version, if it was read.
+        whole: every node of the version could be read; only then is a namespace known to be absent.
+        counts: of definitions read and proved; ``bytes`` are those that tasks read of them.
+        exists: namespaces; ``needed`` are those that tables and views lie in.
+    """
+
+    version: int
+    codec: KeyCodec
+    definitions: bool
+    root: Root | None = None
+    whole: bool = True
+    counts: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+    exists: set[str] = field(default_factory=set)
+    needed: set[str] = field(default_factory=set)
+
+    def named(self, entries: Iterable[tuple[str, str | None]]) -> Iterator[Named]:
+        """Yield the definitions to read of entries that are set, and note namespaces. What is malformed is I11."""
+        for key, path in entries:
+            if path is None:
+                continue
+            try:
+                name = self.codec.decode(key)
+                (self.exists if name.kind == NAMESPACE else self.needed).add(name.namespace)
+                if self.definitions:
+                    yield name.kind, str(name), validate_path(path)
+            except (InvalidName, InvalidLocation):
+                continue
+
+    def prove(self, storage: Storage, entries: Iterable[tuple[str, str | None]]) -> Iterator[Violation]:
+        """Yield what is wrong with the definitions of entries, each key once. One ``get`` each."""
+        return proved_definitions(storage, self.named(entries), self.counts)
+
+    def lost(self) -> list[str]:
+        """Return the namespaces that are needed and do not exist."""
+        return sorted(self.needed - self.exists) if self.whole else []
+
+
+# -- in this process -------------------------------------------------------------------------------------
+
+
+def entries_of(rows: Iterable[Row], meaning: Meaning, found: Found) -> Iterator[tuple[str, str | None]]:
+    """Yield key and meaning of each key in the rows of a walk, highest first; findings of nodes go to ``found``.
+
+    Holds what waits above the leaves, not the leaves. Stops as soon as there are findings enough.
+    """
+    above: dict[str, str | None] = {}
+    for row in rows:
+        found.rows(row["found"])
+        if found.enough():
+            return
+        if row["height"] == UNREADABLE and row["first"] == meaning.version:
+            meaning.whole = False
+        for entry in row["entries"]:
+            if row["height"] > 0:
+                above.setdefault(entry["key"], entry["value"])
+            elif entry["key"] not in above:
+                yield entry["key"], entry["value"]
+    yield from above.items()
+
+
+# -- on Spark --------------------------------------------------------------------------------------------
+
+
+def prove_on_spark(walk: SparkLevels, meaning: Meaning, found: Found) -> None:
+    """Prove what the entries of a walk mean, in tasks; only findings and missing namespaces come to the driver."""
+    from pyspark.sql import functions as f
+
+    if found.violations():  # a node that cannot be read is a finding
+        unreadable = (f.col("height") == UNREADABLE) & (f.col("first") == meaning.version)
+        meaning.whole = not collect(walk.rows().where(unreadable).select("path").limit(1))
+    entries = walk.rows().select("height", f.inline("entries")).groupBy("key")
+    newest = entries.agg(f.max_by("value", "height").alias("value")).where("value is not null")
+    work = partial(_proved, version=meaning.version, codec=meaning.codec, definitions=meaning.definitions)
+    proved = on_disk(map_rows(newest, work, _PROVED, walk.storage))
+    meaning.bytes = _sum_up(proved, found, meaning.version)
+    needed = proved.where("needed is not null").select(f.col("needed").alias("name")).distinct()
+    lost = needed.join(proved.select(f.col("exists").alias("name")), "name", "left_anti")
+    meaning.needed = {row["name"] for row in collect(lost.limit(found.most))}
+    proved.unpersist()
+
+
+def definitions_on_spark(
+    spark: SparkSession, storage: Storage, named: Sequence[Named], found: Found, version: int
+) -> int:
+    """Prove definitions in tasks, one ``get`` each; return the bytes read."""
+    rows = [dict(zip(_NAMED.names, each, strict=True)) for each in named]
+    frame = table(spark, rows, _NAMED).repartition(tasks_for(spark, len(rows)))
+    proved = on_disk(map_rows(frame, _proved_named, _PROVED, storage))
+    nbytes = _sum_up(proved, found, version)
+    proved.unpersist()
+    return nbytes
+
+
+def _sum_up(proved: DataFrame, found: Found, version: int) -> int:
+    """Add the findings, as many as there is room for, and count definitions; return their bytes."""
+    from pyspark.sql import functions as f
+
+    sums = [f.sum(name).alias(name) for name in ("read", "proved", "bytes")]
+    total = collect_one(proved.agg(f.count("invariant").alias("found"), *sums))
+    if total["found"]:
+        rows = collect(proved.where("invariant is not null").select(*VIOLATION).limit(found.room()))
+        for row in rows:
+            found.add(Violation(**row), version)
+        found.count_more(total["found"] - len(rows))
+    found.counts.update({DEFINITIONS: total["read"] or 0, DEFINITIONS_PROVED: total["proved"] or 0})
+    return total["bytes"] or 0
+
+
+def _proved(
+    rows: Iterator[Row], storage: Storage, *, version: int, codec: KeyCodec, definitions: bool
+) -> Iterator[Row]:
+    meaning = Meaning(version, codec, definitions)
+    yield from _as_rows(storage, meaning.prove(storage, ((row["key"], row["value"]) for row in rows)), meaning.counts)
+    yield from (_row({"exists": name}) for name in sorted(meaning.exists))
+    yield from (_row({"needed": name}) for name in sorted(meaning.needed))
+
+
+def _proved_named(rows: Iterator[Row], storage: Storage) -> Iterator[Row]:
+    counts: Counter[str] = Counter()
+    named = ((row["kind"], row["label"], row["path"]) for row in rows)
+    yield from _as_rows(storage, proved_definitions(storage, named, counts), counts)
+
+
+def _as_rows(storage: Storage, found: Iterable[Violation], counts: Counter[str]) -> Iterator[Row]:
+    before = storage.counts.snapshot()
+    for each in found:
+        yield _row({name: getattr(each, name) for name in VIOLATION})
+    nbytes = (storage.counts - before).bytes_read
+    yield _row({"read": counts[DEFINITIONS], "proved": counts[DEFINITIONS_PROVED], "bytes": nbytes})
+
+
+def _row(values: dict[str, Any]) -> Row:
+    return dict.fromkeys(_PROVED.names) | values
+
+
+# -- objects without a namespace -------------------------------------------------------------------------
+
+
+def homeless_of(storage: Storage, meaning: Meaning, store: NodeStore) -> Iterator[Violation]:
+    """Yield what lies in namespaces that a version lacks (I12). No request if there are none."""
+    lost = meaning.lost()
+    root = meaning.root if meaning.root is not None or not lost else Versions(storage).try_root(meaning.version)
+    if root is not None:
+        for namespace in lost:
+            yield from homeless(store, root, meaning.codec, namespace)
+
+
+def homeless(store: NodeStore, root: Root, codec: KeyCodec, namespace: str) -> Iterator[Violation]:
+    """Yield every table and view of a namespace that does not exist (I12). Reads the nodes of its key ranges."""
+    for kind in (TABLE, VIEW):
+        for keys, _ in scan(store, root.node, codec.range(kind, namespace)):
+            yield from (without_namespace(root, codec, key) for key in keys)
+
+
+def without_namespace(root: Root, codec: KeyCodec, key: str) -> Violation:
+    """Return the finding that a table or view has no namespace."""
+    kind, namespace, name = codec.split(key)
+    return violation("I12", root.path, f"{kind} {f'{namespace}.{name}'!r} lies in a namespace that does not exist")
