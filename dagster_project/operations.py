@@ -16,7 +16,7 @@ from dagster_project.metadata import health, recovery
 from dagster_project.resources import SparkResource
 from dagster_project.watched import RETRY, Watch, carried_out
 from pipelines import export, restore, rollback, upgrade, verify
-from trinitylake_core import Alteration, InvalidInput, Lakehouse
+from trinitylake_core import Alteration, InvalidInput, Lakehouse, RecoveryTarget
 from trinitylake_core.recovery import required
 
 _RECOVERY: Final = ("rollback", "restore")
@@ -215,6 +215,10 @@ def _restore(settings: LakehouseSettings) -> Any:
         _tell(context, recovery.of_restore(planned, done))
 
     return bring_back
+
+
+def _target_version(config: RollbackConfig | RestoreConfig) -> dict[str, Any]:
+    return RecoveryTarget(config.version, config.timestamp, config.snapshot).keywords()
 
 
 def _show(context: dg.OpExecutionContext, planned: rollback.Report | restore.Report) -> None:

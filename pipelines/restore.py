@@ -10,7 +10,7 @@ from datetime import datetime
 from pipelines import diff
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import Progress, Session, refuse_unknown, silent
-from trinitylake_core import Lakehouse, RecoveryPlan
+from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.recovery import required
 
@@ -48,8 +48,12 @@ class Config:
         required(self.reason)
         if not self.only:
             raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
-        if sum(each is not None for each in (self.version, self.timestamp, self.snapshot)) != 1:
-            raise InvalidInput("say where to restore from: one of version, timestamp and snapshot")
+        self.target.refuse_ambiguous("say where to restore from: one of version, timestamp and snapshot")
+
+    @property
+    def target(self) -> RecoveryTarget:
+        """The three as one."""
+        return RecoveryTarget(self.version, self.timestamp, self.snapshot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +89,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
     compare = diff.Config("local" if config.engine == "local" else "auto")
     done = lake.restore(
         config.only,
-        version=config.version,
-        timestamp=config.timestamp,
-        snapshot=config.snapshot,
+        **config.target.keywords(),
         reason=config.reason,
         exact=config.exact,
         dry_run=config.dry_run,

@@ -14,8 +14,7 @@ from datetime import datetime
 from pipelines import diff
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import Progress, Session, refuse_unknown, silent
-from trinitylake_core import Lakehouse, RecoveryPlan
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.recovery import required
 
 
@@ -50,8 +49,12 @@ class Config:
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
         required(self.reason)
-        if sum(each is not None for each in (self.version, self.timestamp, self.snapshot)) != 1:
-            raise InvalidInput("say what to roll back to: one of version, timestamp and snapshot")
+        self.target.refuse_ambiguous("say what to roll back to: one of version, timestamp and snapshot")
+
+    @property
+    def target(self) -> RecoveryTarget:
+        """The three as one."""
+        return RecoveryTarget(self.version, self.timestamp, self.snapshot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +97,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
     before = lake.storage.counts.snapshot()
     preflight = Preflight(spark, lake.files, config.engine, config.spark_from_files, progress or silent)
     done = lake.rollback(
-        version=config.version,
-        timestamp=config.timestamp,
-        snapshot=config.snapshot,
+        **config.target.keywords(),
         reason=config.reason,
         dry_run=config.dry_run,
         force=config.force,

@@ -35,6 +35,7 @@ from trinitylake_core.lakehouse import Lakehouse, Stats
 from trinitylake_core.properties import Alteration
 from trinitylake_core.recovery import RecoveryPlan
 from trinitylake_core.snapshots import SnapshotInfo
+from trinitylake_core.target import RecoveryTarget
 from trinitylake_core.transaction import SERIALIZABLE, SNAPSHOT, Transaction
 from trinitylake_core.versions import VersionInfo
 
@@ -62,6 +63,7 @@ __all__ = [
     "PlanOutdated",
     "ReadOnly",
     "RecoveryPlan",
+    "RecoveryTarget",
     "Refused",
     "SnapshotInfo",
     "SnapshotNotFound",

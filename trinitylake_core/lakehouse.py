@@ -2,85 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from trinitylake_core import spec
-from trinitylake_core.acknowledge import remove_quietly, write_hint
-from trinitylake_core.catalog import CatalogView, codec_of
-from trinitylake_core.changes import definition_rows, facts
-from trinitylake_core.check import Violation, check_lakehouse, check_version
-from trinitylake_core.commit import (
-    Draft,
-    Files,
-    finished,
-    is_foreign,
-    new_id,
-    now_millis,
-    refuse_foreign,
-)
-from trinitylake_core.definitions import LakehouseDef, encode, new_lakehouse_def
-from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
-from trinitylake_core.errors import AlreadyExists, InvalidInput, NotALakehouse, UnsafeStorage
-from trinitylake_core.locations import lakehouse_def_path
-from trinitylake_core.node import Node
-from trinitylake_core.nodefile import encode as encode_node
+from trinitylake_core.commit import Files, now_millis, refuse_foreign
+from trinitylake_core.creation import create_empty, create_first
+from trinitylake_core.definitions import new_lakehouse_def
+from trinitylake_core.errors import AlreadyExists, InvalidInput, NotALakehouse
+from trinitylake_core.handle import Handle, Stats
 from trinitylake_core.properties import Alteration, alter
 from trinitylake_core.recovery import (
     DefinitionsPreflight,
     Differ,
     Preflight,
     RecoveryPlan,
-    refuse_outdated,
+    newest_root,
     required,
     restore,
     rollback,
 )
-from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos, snapshot_root
+from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos
 from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.target import RecoveryTarget
 from trinitylake_core.transaction import Transaction
-from trinitylake_core.versions import Root, VersionInfo, Versions, objects_of, to_millis, version_info
+from trinitylake_core.versions import Versions, to_millis
+
+__all__ = ["Lakehouse", "Stats", "create_first"]
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """What one read of the root tells. Counts are ``None`` where the writer of the root did not say."""
-
-    version: int
-    oldest_version: int
-    created_at: datetime
-    objects: int | None
-    messages: int | None
-    root_messages: int
-    height: int | None
-    order: int
-    root_bytes: int
-    root_fill: float
-    operation: str | None
-
-
-class Lakehouse(CatalogView):
+class Lakehouse(Handle):
     """A handle of one version of a lakehouse. It stays at its version until :meth:`refresh`.
 
     A transaction begins at the newest version this handle has seen or committed itself.
     Thread-safe for reading.
     """
-
-    def __init__(self, files: Files, root: Root) -> None:
-        self._files = files
-        self._store = files.store
-        self._pinned = False
-        self._stand_on(root)
-
-    def _stand_on(self, root: Root) -> None:
-        self._root = root
-        self._definition_message = self._files.definition(root)
-        self._keys = codec_of(self._definition_message, sdk=self._files.versions.sdk)
-
-    def __repr__(self) -> str:
-        return f"Lakehouse({self.root!r}, version={self.version})"
 
     # -- opening -------------------------------------------------------------------------------
 
@@ -127,8 +83,7 @@ class Lakehouse(CatalogView):
 
         Raises:
             InvalidDefinition: an order below 3, or sizes that leave no room for a write buffer.
-            AlreadyExists: there is a lakehouse at this root.
-            InvalidLocation, UnsafeStorage, StorageError.
+            AlreadyExists, InvalidLocation, UnsafeStorage, StorageError.
         """
         message = new_lakehouse_def(**definition)
         storage = root if isinstance(root, Storage) else open_storage(root, storage_options)
@@ -136,146 +91,9 @@ class Lakehouse(CatalogView):
         try:
             existing = versions.latest()
         except NotALakehouse:
-            return cls._created(storage, versions, message, strict=strict)
+            first = create_empty(versions, message)
+            return cls(Files(storage, versions, first, strict=strict), first)
         raise AlreadyExists(f"{storage.root} already holds a lakehouse, at version {existing.version}")
-
-    @classmethod
-    def _created(cls, storage: Storage, versions: Versions, message: LakehouseDef, *, strict: bool) -> Self:
-        draft = Draft(Node(subtree_keys=0, subtree_messages=0), spec.OP_CREATE, new_id(), facts())
-        root = create_first(versions, message, draft)
-        return cls(Files(storage, versions, root, strict=strict), root)
-
-    def at(
-        self, *, version: int | None = None, timestamp: datetime | str | None = None, snapshot: str | None = None
-    ) -> Lakehouse:
-        """Return a handle of another version. A transaction begun on it begins there.
-
-        Args:
-            version: by number; one ``get``.
-            timestamp: the newest version created at or before a time, ISO 8601, UTC unless it says
-                otherwise; O(log) ``get``.
-            snapshot: by the name of a snapshot of this version's definition.
-
-        Raises:
-            VersionNotFound, VersionExpired, SnapshotNotFound, InvalidInput.
-        """
-        given = [value is not None for value in (version, timestamp, snapshot)]
-        if sum(given) != 1:
-            raise InvalidInput("say one of version, timestamp and snapshot")
-        versions = self._files.versions
-        if version is not None:
-            root = versions.root(version)
-        elif timestamp is not None:
-            root = versions.at_timestamp(timestamp, self._files.newest())
-        else:
-            root = self._snapshot_root(str(snapshot))
-        handle = Lakehouse(self._files, root)
-        handle._pinned = True
-        return handle
-
-    def _snapshot_root(self, name: str) -> Root:
-        definition = self._files.definition(self._files.tip)
-        if name not in definition.snapshots:
-            self._files.saw(self._files.newest())
-            definition = self._files.definition(self._files.tip)
-        return snapshot_root(self._files, definition, name)
-
-    def refresh(self) -> Self:
-        """Move this handle to the newest version and return it. Three ``get`` if there is none newer."""
-        root = self._files.newest()
-        self._files.saw(root)
-        self._stand_on(root)
-        self._pinned = False
-        return self
-
-    def catch_up(self) -> Self:
-        """Move this handle to the newest version that it, or a commit through it, has seen. No request."""
-        if self._files.tip.version > self._root.version:
-            self._stand_on(self._files.tip)
-        self._pinned = False
-        return self
-
-    # -- what this handle stands on ------------------------------------------------------------
-
-    @property
-    def root(self) -> str:
-        """The root URI, ending in ``/``."""
-        return self._files.storage.root
-
-    @property
-    def version(self) -> int:
-        """The version this handle reads."""
-        return self._root.version
-
-    @property
-    def definition(self) -> LakehouseDef:
-        """The lakehouse definition of this version, defaults filled in."""
-        return self._definition_message
-
-    @property
-    def storage(self) -> Storage:
-        """The storage, which counts its requests."""
-        return self._files.storage
-
-    @property
-    def files(self) -> Files:
-        """Storage, nodes and versions, for pipelines."""
-        return self._files
-
-    @property
-    def root_node(self) -> Root:
-        """The root of this version, for pipelines."""
-        return self._root
-
-    @property
-    def read_only(self) -> bool:
-        """Whether another generation of the format wrote this lakehouse; ``upgrade`` copies it into a new one."""
-        return is_foreign(self._files, self._root)
-
-    def _root_node(self) -> Node:
-        return self._root.node
-
-    def info(self) -> VersionInfo:
-        """Return what the root says about this version. No request."""
-        return version_info(self._root)
-
-    def stats(self) -> Stats:
-        """Return what the root of this version tells. No request."""
-        node = self._root.node
-        return Stats(
-            version=self._root.version,
-            oldest_version=self._root.oldest_version,
-            created_at=version_info(self._root).created_at,
-            objects=objects_of(node) if node.canonical or node.children else len(node.keys),
-            messages=node.subtree_messages if node.canonical or node.children else len(node.buffer),
-            root_messages=len(node.buffer),
-            height=node.height,
-            order=self.definition.order,
-            root_bytes=node.nbytes,
-            root_fill=round(node.estimated_bytes() / self.definition.node_file_max_size_bytes, 4),
-            operation=self._root.operation,
-        )
-
-    # -- history, difference, integrity --------------------------------------------------------
-
-    def history(self, limit: int | None = None) -> Iterator[VersionInfo]:
-        """Yield this version and those before it, newest first, back to the boundary. One ``get`` each."""
-        return map(version_info, self._files.versions.history(self._root, limit))
-
-    def diff(self, a: int | Lakehouse, b: int | Lakehouse) -> Iterator[Change]:
-        """Yield what changed from ``a`` to ``b`` in key order; each a version or a handle, also of another lakehouse.
-
-        Reads only nodes that the two do not share.
-        """
-        old, new = (self.at(version=each) if isinstance(each, int) else each for each in (a, b))
-        if old.codec == new.codec:
-            return changes(diff_nodes(old.store, old.root_node.node, new.store, new.root_node.node), new.codec)
-        return diff_foreign(old.store, old.root_node.node, old.codec, new.store, new.root_node.node, new.codec)
-
-    def check(self, *, definitions: bool = False) -> Iterator[Violation]:
-        """Yield every broken invariant of this version. Reads every node, with ``definitions`` every definition."""
-        yield from check_version(self._files.versions, self.version, definitions=definitions)
-        yield from check_lakehouse(self._files.versions, self._files.tip)
 
     # -- changing ------------------------------------------------------------------------------
 
@@ -296,8 +114,7 @@ class Lakehouse(CatalogView):
     def resume_transaction(self, transaction_id: str) -> Transaction:
         """Return a transaction that was saved, by this process or another. Two ``get``.
 
-        Raises:
-            TransactionNotFound, TransactionExpired, Corrupt.
+        Raises ``TransactionNotFound``, ``TransactionExpired``, ``Corrupt``.
         """
         return Transaction.resume(self._files, transaction_id)
 
@@ -324,7 +141,7 @@ class Lakehouse(CatalogView):
         """
         return alter(
             self._files,
-            self._newest(None, force=True),
+            newest_root(self._files),
             properties,
             reason=reason,
             dry_run=dry_run,
@@ -332,10 +149,6 @@ class Lakehouse(CatalogView):
         )
 
     # -- snapshots -----------------------------------------------------------------------------
-
-    def snapshots(self) -> list[SnapshotInfo]:
-        """Return the snapshots of this version's lakehouse definition, oldest first."""
-        return snapshot_infos(self.definition)
 
     def create_snapshot(
         self,
@@ -425,8 +238,8 @@ class Lakehouse(CatalogView):
             PlanOutdated: somebody committed since the plan, and ``force`` is not set.
         """
         required(reason)
-        base = self._newest(expected_version, force=force)
-        target = self.at(version=version, timestamp=timestamp, snapshot=snapshot).root_node
+        base = newest_root(self._files, None if force else expected_version)
+        target = RecoveryTarget(version, timestamp, snapshot).root(self._files)
         return rollback(
             self._files,
             base,
@@ -472,8 +285,8 @@ class Lakehouse(CatalogView):
             Corrupt, CommitConflict.
         """
         required(reason)
-        base = self._newest(None, force=True)
-        target = self.at(version=version, timestamp=timestamp, snapshot=snapshot).root_node
+        base = newest_root(self._files)
+        target = RecoveryTarget(version, timestamp, snapshot).root(self._files)
         patterns = [only] if isinstance(only, str) else only
         return restore(
             self._files,
@@ -487,34 +300,3 @@ class Lakehouse(CatalogView):
             differ=differ,
             before_commit=before_commit,
         )
-
-    def _newest(self, expected: int | None, *, force: bool) -> Root:
-        newest = self._files.newest()
-        self._files.saw(newest)
-        if expected is not None and not force:
-            refuse_outdated(self._files.versions, expected, newest)
-        return newest
-
-
-def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Root:
-    """Create version 0 from a draft whose non-root nodes are written already. One ``put``, one ``create``, the hint.
-
-    Raises:
-        AlreadyExists: there is a version 0; nothing was changed.
-        UnsafeStorage, StorageError.
-    """
-    storage = versions.storage
-    path, data = lakehouse_def_path(), encode(message)
-    storage.write_many([(path, data)])
-    try:
-        storage.prove_exclusive_create(path, data)
-        draft.system = definition_rows(path, data) | draft.system
-        node = finished(None, draft, now_millis())
-        content = encode_node(node, message.order, versions.path(0))
-        storage.create(versions.path(0), content)
-    except (UnsafeStorage, AlreadyExists):
-        remove_quietly(storage, [path])
-        raise
-    node.nbytes = len(content)
-    write_hint(storage, 0)
-    return Root(0, versions.path(0), node, content)

@@ -15,7 +15,7 @@ from pipelines.cli.commands.command import DRY_RUN, ENGINE, REASON, SPARK, Call,
 from pipelines.cli.commands.objects import qualified
 from pipelines.cli.storage_options import storage_options
 from pipelines.durations import parse_age
-from trinitylake_core import RecoveryPlan, SnapshotInfo
+from trinitylake_core import RecoveryPlan, RecoveryTarget, SnapshotInfo
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.snapshots import KINDS
 
@@ -63,9 +63,7 @@ def rollback(call: Call) -> Result:
     """Roll back."""
     options = call.options
     config = rolling_back.Config(
-        version=options.to_version,
-        timestamp=options.to_timestamp,
-        snapshot=options.to_snapshot,
+        **RecoveryTarget(options.to_version, options.to_timestamp, options.to_snapshot).keywords(),
         reason=options.reason,
         dry_run=options.dry_run,
         force=options.force,
@@ -117,9 +115,7 @@ def restore(call: Call) -> Result:
     options = call.options
     config = restoring.Config(
         only=options.only,
-        version=options.version,
-        timestamp=options.timestamp,
-        snapshot=options.snapshot,
+        **RecoveryTarget(options.version, options.timestamp, options.snapshot).keywords(),
         reason=options.reason,
         exact=options.exact,
         dry_run=options.dry_run,

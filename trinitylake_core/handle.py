@@ -1,0 +1,174 @@
+"""A handle of one version of a lakehouse: everything that only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from trinitylake_core.catalog import CatalogView, codec_of
+from trinitylake_core.check import Violation, check_lakehouse, check_version
+from trinitylake_core.commit import Files, is_foreign
+from trinitylake_core.definitions import LakehouseDef
+from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
+from trinitylake_core.node import Node
+from trinitylake_core.snapshots import SnapshotInfo, snapshot_infos
+from trinitylake_core.storage import Storage
+from trinitylake_core.target import RecoveryTarget
+from trinitylake_core.versions import Root, VersionInfo, objects_of, version_info
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What one read of the root tells. Counts are ``None`` where the writer of the root did not say."""
+
+    version: int
+    oldest_version: int
+    created_at: datetime
+    objects: int | None
+    messages: int | None
+    root_messages: int
+    height: int | None
+    order: int
+    root_bytes: int
+    root_fill: float
+    operation: str | None
+
+
+class Handle(CatalogView):
+    """A handle of one version of a lakehouse. It stays at its version until :meth:`refresh`. Thread-safe."""
+
+    def __init__(self, files: Files, root: Root, *, pinned: bool = False) -> None:
+        self._files = files
+        self._store = files.store
+        self._pinned = pinned
+        self._stand_on(root)
+
+    def _stand_on(self, root: Root) -> None:
+        self._root = root
+        self._definition_message = self._files.definition(root)
+        self._keys = codec_of(self._definition_message, sdk=self._files.versions.sdk)
+
+    def __repr__(self) -> str:
+        return f"Lakehouse({self.root!r}, version={self.version})"
+
+    # -- moving --------------------------------------------------------------------------------
+
+    def at(
+        self, *, version: int | None = None, timestamp: datetime | str | None = None, snapshot: str | None = None
+    ) -> Self:
+        """Return a handle of another version. A transaction begun on it begins there.
+
+        Args:
+            version: by number; one ``get``.
+            timestamp: the newest version created at or before a time, ISO 8601, UTC unless it says
+                otherwise; O(log) ``get``.
+            snapshot: by the name of a snapshot of this version's definition.
+
+        Raises:
+            VersionNotFound, VersionExpired, SnapshotNotFound, InvalidInput.
+        """
+        target = RecoveryTarget(version, timestamp, snapshot)
+        return type(self)(self._files, target.root(self._files), pinned=True)
+
+    def refresh(self) -> Self:
+        """Move this handle to the newest version and return it. Three ``get`` if there is none newer."""
+        root = self._files.newest()
+        self._files.saw(root)
+        self._stand_on(root)
+        self._pinned = False
+        return self
+
+    def catch_up(self) -> Self:
+        """Move this handle to the newest version that it, or a commit through it, has seen. No request."""
+        if self._files.tip.version > self._root.version:
+            self._stand_on(self._files.tip)
+        self._pinned = False
+        return self
+
+    # -- what this handle stands on ------------------------------------------------------------
+
+    @property
+    def root(self) -> str:
+        """The root URI, ending in ``/``."""
+        return self._files.storage.root
+
+    @property
+    def version(self) -> int:
+        """The version this handle reads."""
+        return self._root.version
+
+    @property
+    def definition(self) -> LakehouseDef:
+        """The lakehouse definition of this version, defaults filled in."""
+        return self._definition_message
+
+    @property
+    def storage(self) -> Storage:
+        """The storage, which counts its requests."""
+        return self._files.storage
+
+    @property
+    def files(self) -> Files:
+        """Storage, nodes and versions, for pipelines."""
+        return self._files
+
+    @property
+    def root_node(self) -> Root:
+        """The root of this version, for pipelines."""
+        return self._root
+
+    @property
+    def read_only(self) -> bool:
+        """Whether another generation of the format wrote this lakehouse; ``upgrade`` copies it into a new one."""
+        return is_foreign(self._files, self._root)
+
+    def _root_node(self) -> Node:
+        return self._root.node
+
+    def info(self) -> VersionInfo:
+        """Return what the root says about this version. No request."""
+        return version_info(self._root)
+
+    def stats(self) -> Stats:
+        """Return what the root of this version tells. No request."""
+        node = self._root.node
+        return Stats(
+            version=self._root.version,
+            oldest_version=self._root.oldest_version,
+            created_at=version_info(self._root).created_at,
+            objects=objects_of(node) if node.canonical or node.children else len(node.keys),
+            messages=node.subtree_messages if node.canonical or node.children else len(node.buffer),
+            root_messages=len(node.buffer),
+            height=node.height,
+            order=self.definition.order,
+            root_bytes=node.nbytes,
+            root_fill=round(node.estimated_bytes() / self.definition.node_file_max_size_bytes, 4),
+            operation=self._root.operation,
+        )
+
+    # -- history, difference, integrity --------------------------------------------------------
+
+    def history(self, limit: int | None = None) -> Iterator[VersionInfo]:
+        """Yield this version and those before it, newest first, back to the boundary. One ``get`` each."""
+        return map(version_info, self._files.versions.history(self._root, limit))
+
+    def diff(self, a: int | Handle, b: int | Handle) -> Iterator[Change]:
+        """Yield what changed from ``a`` to ``b`` in key order; each a version or a handle, also of another lakehouse.
+
+        Reads only nodes that the two do not share.
+        """
+        old, new = (self.at(version=each) if isinstance(each, int) else each for each in (a, b))
+        if old.codec == new.codec:
+            return changes(diff_nodes(old.store, old.root_node.node, new.store, new.root_node.node), new.codec)
+        return diff_foreign(old.store, old.root_node.node, old.codec, new.store, new.root_node.node, new.codec)
+
+    def check(self, *, definitions: bool = False) -> Iterator[Violation]:
+        """Yield every broken invariant of this version. Reads every node, with ``definitions`` every definition."""
+        yield from check_version(self._files.versions, self.version, definitions=definitions)
+        yield from check_lakehouse(self._files.versions, self._files.tip)
+
+    def snapshots(self) -> list[SnapshotInfo]:
+        """Return the snapshots of this version's lakehouse definition, oldest first."""
+        return snapshot_infos(self.definition)
