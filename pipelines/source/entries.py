@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines.source.columns import schema_of, unknown
+from pipelines.source.columns import new_schema_of, schema_of, unknown
 from trinitylake_core.errors import InvalidInput
 
 _TEXT: Final = "text"
@@ -85,7 +85,8 @@ class Entry:
         """Return the other arguments as ``Transaction`` takes them. Raises ``InvalidInput`` for what is no schema."""
         found = {name: value for name, value in self.arguments.items() if name not in _REQUIRED}
         if "schema" in found:
-            found["schema"] = schema_of(found["schema"])
+            new = self.action.startswith("create")
+            found["schema"] = (new_schema_of if new else schema_of)(found["schema"])
         if "referenced_object_full_names" in found:
             names = found["referenced_object_full_names"]
             found["referenced_object_full_names"] = [tuple(n) if isinstance(n, list) else n for n in names]

@@ -61,6 +61,8 @@ _HINTED: Final = {
     DataType.TIMETZ6: DataType.TIME6,
     DataType.TIMETZ9: DataType.TIME9,
 }
+UNSIZED: Final = frozenset({*_BY_DATA_TYPE, *_HINTED} - {CHAR, VARCHAR})
+"""The types that take neither parts nor properties: nothing else of such a column can be wrong."""
 _HINTED_BY_NAME: Final = {DataType.Name(data_type): data_type for data_type in _HINTED}
 _HINT: Final = re.compile(r"(VARCHAR|CHAR)(?:\(([1-9][0-9]{0,9})\))?|(TIMETZ[369])")
 _UTC: Final = frozenset({"utc", "etc/utc", "z", "+00:00", "-00:00", "gmt", "etc/gmt"})

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from trinitylake_core.definitions.arrow_types import CHAR, LIST, MAP, STRUCT, arrow_leaf
+from trinitylake_core.definitions.arrow_types import CHAR, LIST, MAP, STRUCT, UNSIZED, VARCHAR, arrow_leaf
 from trinitylake_core.definitions.checks import UINT32_MAX, checked_int, checked_text
 from trinitylake_core.definitions.trinitylake_pb2 import Column, DataType, Schema
 from trinitylake_core.errors import InvalidDefinition
@@ -41,6 +41,8 @@ def all_columns(columns: Iterable[Column]) -> Iterator[Column]:
     """Yield columns and what they are made of, a parent before its children."""
     for column in columns:
         yield column
+        if not _has_parts(column):
+            continue
         if column.struct_fields:
             yield from all_columns(column.struct_fields)
         for part in _PART_FIELDS:
@@ -63,12 +65,19 @@ def parts(column: Column, where: str) -> list[tuple[str, Column]]:
 
 def _check_siblings(columns: Iterable[Column], path: tuple[str, ...]) -> None:
     seen: set[str] = set()
+    what = f"the name of a column{_inside(path)}"
     for column in columns:
-        where = ".".join((*path, checked_text(f"the name of a column{_inside(path)}", column.name)))
-        if column.name in seen:
-            raise InvalidDefinition(f"two columns are named {where}")
-        seen.add(column.name)
-        _check_column(column, (*path, column.name))
+        name = checked_text(what, column.name)
+        if name in seen:
+            raise InvalidDefinition(f"two columns are named {'.'.join((*path, name))}")
+        seen.add(name)
+        unsized = column.type in UNSIZED or (column.type == VARCHAR and not column.properties)
+        if not unsized or path or _has_parts(column):
+            _check_column(column, (*path, name))
+
+
+def _has_parts(column: Column) -> bool:
+    return bool(column.struct_fields) or any(map(column.HasField, _PART_FIELDS))
 
 
 def _check_column(column: Column, path: tuple[str, ...]) -> None:

@@ -1,0 +1,55 @@
+"""Columns as people write them: the short way for plain ones says what the long way says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.source.columns import new_schema_of, schema_of
+from trinitylake_core.definitions import Schema, table_def
+from trinitylake_core.errors import InvalidDefinition, InvalidInput
+
+TYPES = st.sampled_from(
+    ["boolean", "int4", "BIGINT", "text", "varchar", "varchar(10)", "char", "char(3)", "decimal(10,2)", "decimal",
+     "decimal(2,10)", "fixed(16)", "fixed", "date", "timestamptz", "timetz9", "nonsense", "list", "struct<a>"]
+)  # fmt: skip
+MORE = {"nullable": st.booleans() | st.just("no"), "id": st.integers(0, 4), "properties": st.just({"k": "v"})}
+NAMES = st.sampled_from(["id", "a b", "ä", "", "\n", "\ud800", "id2", "日本"])
+COLUMNS = st.lists(
+    st.fixed_dictionaries(
+        {"name": NAMES, "type": TYPES},
+        optional={
+            "nullable": st.booleans() | st.just("no"),
+            "id": st.integers(0, 4),
+            "properties": st.just({"k": "v"}),
+        },
+    ),
+    max_size=5,
+)
+
+
+def outcome(schema: Any, value: Any) -> object:
+    try:
+        table = table_def(schema(value))
+    except (InvalidInput, InvalidDefinition) as error:
+        return str(error)
+    return table.schema
+
+
+@given(COLUMNS)
+def test_the_short_way_makes_the_schema_of_the_long_way_and_the_same_errors(columns: list[dict[str, Any]]) -> None:
+    assert outcome(schema_of, columns) == outcome(new_schema_of, columns)
+
+
+@pytest.mark.parametrize("value", [None, "id", [1], [{}], [{"name": "id"}], [{"name": "id", "type": 3}]])
+def test_what_is_no_list_of_columns_is_refused_either_way(value: Any) -> None:
+    assert isinstance(outcome(schema_of, value), str)
+    assert outcome(schema_of, value) == outcome(new_schema_of, value)
+
+
+def test_plain_columns_do_not_go_by_way_of_arrow() -> None:
+    assert isinstance(new_schema_of([{"name": "id", "type": "bigint"}]), Schema)
+    assert not isinstance(new_schema_of([{"name": "id", "type": "bigint", "id": 7}]), Schema)
