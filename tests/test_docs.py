@@ -15,6 +15,11 @@ ELSEWHERE = {
     "core/changes": "core/test_transaction",  # compactions, rollbacks and definitions that race with commits
     "core/aborts": "core/test_saved",
     "core/acknowledge": "core/test_versions",
+    "core/creation": "core/test_transaction",  # every test creates its lakehouse
+    "core/handle": "core/test_model",  # every read, against a dictionary
+    "core/recovery_plan": "core/test_recovery",
+    "core/selection": "core/test_recovery",
+    "core/target": "core/test_recovery",
     "core/edits": "core/test_saved",
     "core/commit": "core/test_races",
     "core/proof": "pipelines/test_compaction_proof",
