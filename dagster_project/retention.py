@@ -130,9 +130,9 @@ def orphan_removal(settings: LakehouseSettings) -> dg.AssetsDefinition:
         ORPHANS,
         after=[HEALTH, EXPIRATION],
         description="Removes files that no version, snapshot or live saved transaction reaches and that are older than "
-        f"{_days(policy.older_than)}. Makes a plan, shows every file, and carries out exactly that plan. Deletes "
-        "nothing if a file that it needs cannot be read. Never runs after a failed integrity check."
-        + _on_request(given=settings.orphans is not None),
+        f"{_days(policy.older_than)}. Makes a plan, shows every file, fences them off by a version, and deletes "
+        "those that are orphans still. Deletes nothing if a file that it needs cannot be read. Never runs after a "
+        "failed integrity check." + _on_request(given=settings.orphans is not None),
     )
     def removed(
         context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource

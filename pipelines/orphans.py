@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pipelines.durations import DAY, millis, shown
 from pipelines.files import plans
@@ -29,6 +29,7 @@ from pipelines.files.retained import Kept, Saved, kept, kept_at, live_transactio
 from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for_all, proceed, refuse_unknown, silent
 from pipelines.sweep import Sweep, open_sweep
 from pipelines.sweep.model import Report, Totals
+from pipelines.trees.walk import Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.changes import Fence, facts
 from trinitylake_core.commit import commit, now_millis, refuse_foreign, storage_time
@@ -41,6 +42,8 @@ SAFETY_AGE_SECONDS: Final = 3 * DAY
 SAFE_FROM_SECONDS: Final = DAY
 _RESTARTS: Final = 5
 """How often what is kept may change under the marking before a cleaning gives up."""
+_TRIES: Final = 20
+"""How often saved transactions may come and go while they are marked."""
 _TEMPORARY_AGE_SECONDS: Final = 3600.0
 
 __all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "plan", "run"]
@@ -220,15 +223,39 @@ class _Clean:
 
     def mark(self, now: int) -> Kept:
         """Mark everything that is kept. Transactions first: one that was committed meanwhile is a version by then."""
-        self.saved = self.live(now)
-        marked = self.marked = kept(self.files)
-        if self.plan is not None:
-            plans.refuse_other(self.plan.header, "clean", self.files, marked)
-        self.sweep.mark(marked.starts() + self.saved.starts, self.saved.paths, afresh=True)
+
+        def starts(saved: Saved) -> list[Start]:
+            self.marked = marked = kept(self.files)
+            if self.plan is not None:
+                plans.refuse_other(self.plan.header, "clean", self.files, marked)
+            return saved.starts + marked.starts()
+
+        self.saved = self.mark_saved(now, starts, afresh=True)
+        marked = cast("Kept", self.marked)
         self.report.version, self.report.boundary = marked.newest.version, marked.boundary
         self.report.snapshots, self.report.transactions = len(marked.snapshots), len(self.saved.paths)
         self.report.dead_transactions = self.saved.dead
         return marked
+
+    def mark_saved(self, now: int, starts: Callable[[Saved], list[Start]], *, afresh: bool = False) -> Saved:
+        """Mark saved transactions that are alive, and what else there is to start from; return the transactions.
+
+        One that is committed, aborted or saved again in between loses its running root: then what is alive is read
+        again. That must come before what is kept is, for what was committed is a version by then.
+
+        Raises:
+            Corrupt: something else cannot be read.
+        """
+        for _ in range(_TRIES):
+            saved = self.live(now)
+            try:
+                self.sweep.mark(starts(saved), saved.paths, afresh=afresh)
+            except Corrupt:
+                if self.live(now).starts == saved.starts:
+                    raise
+            else:
+                return saved
+        raise _Vanished("saved transactions changed again and again")
 
     def live(self, now: int) -> Saved:
         return live_transactions(self.files.storage, self.sweep.transactions(), self.definition.txn_ttl_millis, now)
@@ -239,8 +266,7 @@ class _Clean:
             return False
         again = kept(self.files)
         same = (again.boundary, again.snapshots) == (self.marked.boundary, self.marked.snapshots)
-        same = same and again.newest.oldest_version == self.marked.newest.oldest_version
-        return not same or self.live(self.time()).starts != self.saved.starts
+        return not same or again.newest.oldest_version != self.marked.newest.oldest_version
 
     # -- acting --------------------------------------------------------------------------------------
 
@@ -281,15 +307,17 @@ class _Clean:
         """
         if self.config.inventory is None:
             self.sweep.list_transactions()
-        saved = self.live(now)
-        again = kept(self.files)
-        refuse_guarded(again.definition)
-        if again.boundary < marked.boundary:
-            raise PlanOutdated(f"the boundary fell from {marked.boundary} to {again.boundary}; nothing was deleted")
         known = paths_of(self.saved.starts) | {fence.path}
-        starts = again.starts(since=marked) + kept_at(self.files, fence.version, fence).starts(since=marked)
-        starts += saved.starts
-        self.sweep.mark(list(dict.fromkeys(each for each in starts if each.path not in known)), saved.paths)
+
+        def starts(saved: Saved) -> list[Start]:
+            again = kept(self.files)
+            refuse_guarded(again.definition)
+            if again.boundary < marked.boundary:
+                raise PlanOutdated(f"the boundary fell from {marked.boundary} to {again.boundary}; nothing was deleted")
+            since = again.starts(since=marked) + kept_at(self.files, fence.version, fence).starts(since=marked)
+            return [each for each in dict.fromkeys(saved.starts + since) if each.path not in known]
+
+        self.mark_saved(now, starts)
         if self.files.newest().oldest_version > fence.oldest_version:
             raise _Vanished(f"versions below {self.files.tip.version} expired meanwhile")
 

@@ -154,7 +154,7 @@ class Orphans(Model):
     @classmethod
     def _safe(cls, age: timedelta) -> timedelta:
         if age < _DAY:
-            raise ValueError("must be at least 1d: a writer that has not committed yet could lose files")
+            raise ValueError("must be at least 1d: jobs that take longer than this age would have to start over")
         return age
 
 

@@ -132,10 +132,12 @@ def race(place: Place, seconds: float) -> list[Done]:
         context.Process(target=_worker, args=(job, place, seed, until, answers)) for seed, job in enumerate(jobs)
     ]
     for process in processes:
+        process.daemon = True  # goes with this one, if another of them fails
         process.start()
     draw = random.Random(5)
     while time.monotonic() < until - 2:
         stopped = draw.sample(processes, 2)
+        assert [None] * len(processes) == [process.exitcode for process in processes]
         for process in stopped:
             os.kill(process.pid, signal.SIGSTOP)
         time.sleep(draw.uniform(0.1, 0.8))

@@ -99,7 +99,7 @@ def _fields(value: Any) -> dict[str, Any]:
     options=(
         option("--older-than", metavar="AGE", help="safety age: keep younger files (default 3d)"),
         option(
-            "--allow-recent", action="store_true", help="allow a safety age below 24h; only safe while nobody writes"
+            "--allow-recent", action="store_true", help="allow a safety age below 24h; jobs under way may start over"
         ),
         DRY_RUN,
         *_PLANS,

@@ -30,6 +30,8 @@ _OPERATIONS = (
     spec.OP_SNAPSHOT,
     spec.OP_LOAD,
     spec.OP_UPGRADE,
+    spec.OP_CLEAN,
+    spec.OP_ABORT,
 )
 
 
