@@ -40,7 +40,7 @@ class Config:
             ``spark_from_nodes`` nodes on.
         dry_run: plan, print, change nothing.
         reason: why, for the history.
-        tasks: Spark tasks; by default three a core.
+        tasks: Spark tasks; by default three per core.
         spark_from_nodes: where ``auto`` changes from this process to Spark.
         restarts: how often to start over after a rollback or a bulk load came in between, or `clean` removed, or may
             have removed, what was written or read.

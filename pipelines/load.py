@@ -110,7 +110,7 @@ def run(
         progress: called with phase, done and total.
         source_options: storage options for the source; those of the lakehouse by default.
 
-    Costs two ``get`` a node that is there, one ``put`` a definition and a new node, and one ``create``.
+    Costs two ``get`` per node that is there, one ``put`` per definition and new node, and one ``create``.
 
     Raises:
         InvalidInput: a line is no object, an object is given twice; nothing was written.

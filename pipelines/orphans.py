@@ -95,7 +95,7 @@ class Config:
 def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
     """Remove what nothing reaches, or say what that would be.
 
-    Costs a listing, one ``get`` a node of all kept versions together, and one ``put`` and ``head`` for the storage's
+    Costs a listing, one ``get`` per node of all kept versions together, and one ``put`` and ``head`` for the storage's
     time. With orphans another listing, a commit, and one ``delete`` for a thousand of them.
 
     Raises:

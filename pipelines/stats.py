@@ -91,7 +91,7 @@ class Deep:
 def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = None, *, storage: bool = False) -> Deep:
     """Return the health of the version of a handle. Reads every node of it, on Spark if there is a session.
 
-    With ``storage`` it also tells what the files below the root are there for: a listing, and one ``get`` a node
+    With ``storage`` it also tells what the files below the root are there for: a listing, and one ``get`` per node
     of all versions together.
     """
     files = lake.files

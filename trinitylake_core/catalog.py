@@ -142,7 +142,7 @@ class CatalogView(abc.ABC):
         return self._definition(NAMESPACE, self._keys.namespace(namespace), namespace, NamespaceDef)
 
     def table(self, namespace: str, name: str) -> TableDef:
-        """Return the definition of a table. One ``get`` a level below the root and one for the definition.
+        """Return the definition of a table. One ``get`` per level below the root and one for the definition.
 
         Raises:
             ObjectNotFound: no such table.

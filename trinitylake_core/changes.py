@@ -225,7 +225,7 @@ class Loaded(Compacted):
         self._before = base.node
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
-        """Take over the messages of newer versions. About one ``get`` a level and changed key, twice.
+        """Take over the messages of newer versions. About one ``get`` per level and changed key, twice.
 
         Raises:
             CommitConflict: one of them touches what was loaded.
@@ -249,7 +249,7 @@ class Loaded(Compacted):
         return before != after or (value is None and name.kind == NAMESPACE and self._filled(codec, name.namespace))
 
     def _filled(self, codec: KeyCodec, namespace: str) -> bool:
-        """Return whether the load put anything into a namespace. One ``get`` a node of it, twice."""
+        """Return whether the load put anything into a namespace. One ``get`` per node of it, twice."""
         for kind in (TABLE, VIEW):
             within = codec.range(kind, namespace)
             before, after = (chain.from_iterable(self._values(node, within)) for node in (self._before, self._node))

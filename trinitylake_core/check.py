@@ -56,7 +56,7 @@ def violation(invariant: str, file: str, message: str) -> Violation:
 
 
 def check_version(versions: Versions, version: int, *, definitions: bool = False) -> Iterator[Violation]:
-    """Yield every broken invariant of a version. One ``get`` a node, with ``definitions`` one an object.
+    """Yield every broken invariant of a version. One ``get`` per node, with ``definitions`` one per object.
 
     Raises:
         VersionNotFound, VersionExpired: there is no such version.
@@ -83,7 +83,7 @@ def check_version(versions: Versions, version: int, *, definitions: bool = False
 
 
 def check_tree(versions: Versions, root: Root, *, definitions: bool = False) -> Iterator[Violation]:
-    """Yield every broken invariant of the tree below a root that was read. One ``get`` a node."""
+    """Yield every broken invariant of the tree below a root that was read. One ``get`` per node."""
     definition = versions.definition(root)
     yield from TreeCheck(versions.storage, definition, sdk=versions.sdk, definitions=definitions).run(root)
 
@@ -113,7 +113,7 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
 
 
 def check_snapshots(versions: Versions, definition: LakehouseDef) -> Iterator[Violation]:
-    """Yield snapshots whose root cannot be read. One ``get`` a snapshot."""
+    """Yield snapshots whose root cannot be read. One ``get`` per snapshot."""
     for name, snapshot in sorted(definition.snapshots.items()):
         if snapshot.target_uri:
             continue
@@ -128,7 +128,7 @@ def check_snapshots(versions: Versions, definition: LakehouseDef) -> Iterator[Vi
 
 
 def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
-    """Yield what is wrong with boundary and snapshots. Two ``get`` and one a snapshot; a stale hint is no violation."""
+    """Yield what is wrong with boundary and snapshots. Two ``get``, and one per snapshot; a stale hint is fine."""
     boundary = versions.boundary()
     if boundary > newest.version:
         yield violation(

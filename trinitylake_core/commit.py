@@ -143,7 +143,7 @@ def commit(
     """Make a change the next version, rebasing over whoever comes first, and return its root.
 
     Costs what the change writes, 1 ``create``, and beside each other 1 ``put`` (the hint), 1 ``get`` (the boundary)
-    and 1 ``head`` (the next version). For each lost race one ``get`` a version lost to, and two more. Everything the
+    and 1 ``head`` (the next version). For each lost race one ``get`` per version lost to, and two more. Everything the
     root refers to is durable before the root is visible.
     ``before_commit`` is called right before the root is created, each time it is tried; raising there gives the
     change up, and leaves what was written for it as orphans.

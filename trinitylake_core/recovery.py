@@ -60,7 +60,7 @@ def rollback(
 ) -> RecoveryPlan:
     """Make the newest version say what ``target`` says.
 
-    Costs the pre-flight (by default one ``get`` a node of the target and one a definition), a ``get`` for each
+    Costs the pre-flight (by default one ``get`` per node of the target and one per definition), one ``get`` for each
     of the newest 20 versions undone, one ``create`` and at most two ``put``. A dry run also reads the nodes
     that differ, to name the changes.
 
@@ -101,7 +101,7 @@ def restore(
 ) -> RecoveryPlan:
     """Bring back the objects that match ``only`` as they were in ``target``, as one ordinary transaction.
 
-    Costs the nodes that the two versions do not share, a ``get`` for each definition that comes back, and a commit.
+    Costs the nodes that the two versions do not share, one ``get`` for each definition that comes back, and a commit.
 
     Args:
         files: storage and nodes.

@@ -127,7 +127,7 @@ class Transaction(CatalogEdits):
     def commit(self, *, allow_empty: bool = False, before_commit: Callable[[], None] | None = None) -> int:
         """Commit and return the version it became; without changes the version it began at, unless ``allow_empty``.
 
-        Costs one ``put`` a definition, 1 ``create`` and 1 ``put`` for the hint; of a resumed transaction one ``put``
+        Costs one ``put`` per definition, 1 ``create`` and 1 ``put`` for the hint; of a resumed transaction one ``put``
         and two ``delete`` more. ``before_commit`` is called right before the root is created; raising there gives the
         commit up.
 
@@ -198,7 +198,7 @@ class Transaction(CatalogEdits):
     def save(self) -> str:
         """Store the transaction for another process to resume by its ID, and end it here.
 
-        Costs one ``put`` a definition and two for the transaction, and a search for the newest version, which tells
+        Costs one ``put`` per definition and two for the transaction, and a search for the newest version, which tells
         whether a cleaning came in between; then all of it is written once more.
 
         Raises:

@@ -49,7 +49,7 @@ class Copied:
 def copy_files(
     source: Storage, target: Storage, paths: Sequence[str], check: Callable[[str, bytes], None] | None = None
 ) -> Copied:
-    """Copy files in this process. One ``get`` and one ``head`` a file, one ``put`` each that is not there.
+    """Copy files in this process. One ``get`` and one ``head`` per file, one ``put`` per file that is not there.
 
     A target file counts as there if its size is the source's, or was the source's when it was copied:
     immutable files of one name have one content, but a copy that was cut short is shorter.

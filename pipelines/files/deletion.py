@@ -49,7 +49,7 @@ class Deleted:
 
 
 def delete(storage: Storage, files: Iterable[tuple[str, int]]) -> Iterator[Deleted]:
-    """Delete files, given as path and size, and yield what became of each batch. One ``delete`` a batch."""
+    """Delete files, given as path and size, and yield what became of each batch. One ``delete`` per batch."""
     remaining = iter(files)
     while batch := dict(islice(remaining, BATCH)):
         yield _delete_batch(storage, batch)

@@ -220,7 +220,7 @@ class SparkChecks:
         return self._common.add_roots(found)
 
     def nodes(self, roots: Sequence[Row], meaning: Meaning, visited: Sequence[Row] = ()) -> Walked:
-        """See :class:`Checks`. One Spark job a level."""
+        """See :class:`Checks`. One Spark job per level."""
         common = self._common
         walk = SparkLevels(common.storage, visitor(common.shape.examiner(meaning)), common.progress)
         try:

@@ -76,7 +76,7 @@ class LocalLoad:
         return Counts(len(self._new) - len(there), len(there), 0)
 
     def build(self) -> Sequence[Built]:
-        """Write the definitions and one tree. One ``get`` a node that is there, one ``put`` a file."""
+        """Write the definitions and one tree. One ``get`` per node that is there, one ``put`` per file."""
         new = (Row(key, None, self._new[key].data) for key in sorted(self._new))
         old = (Row(key, path, None) for key, path in self._old() if key not in self._new)
         self._progress("build", 0, None)

@@ -1,4 +1,4 @@
-"""A load on Spark: read in blocks, sort by ranges of keys, one tree a range. Nothing of its size is on the driver."""
+"""A load on Spark: read in blocks, sort by ranges of keys, one tree per range. Nothing of its size is on the driver."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class SparkLoad:
         return self._new
 
     def build(self) -> Sequence[Built]:
-        """Write the definitions, and one tree a range of keys. One ``put`` a file."""
+        """Write the definitions, and one tree per range of keys. One ``put`` per file."""
         from pyspark.sql import functions as f
 
         if self._old is None:

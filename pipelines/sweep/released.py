@@ -82,7 +82,7 @@ class Report:
 
 
 def freed_by(spark: Session, files: Files, before: Kept, boundary: int, engine: str, progress: Progress) -> Freed:
-    """Return what a new boundary frees. A listing, and one ``get`` a node of all versions together."""
+    """Return what a new boundary frees. A listing, and one ``get`` per node of all versions together."""
     count = boundary - max(before.boundary, before.newest.oldest_version)
     if count == 0:
         return Freed(0, 0, 0, 0, ())

@@ -151,7 +151,7 @@ class SparkLevels:
         visited: Sequence[Row] = (),
         go_on: Callable[[DataFrame], bool] | None = None,
     ) -> None:
-        """Visit roots and all nodes reachable from them, one Spark job a level.
+        """Visit roots and all nodes reachable from them, one Spark job per level.
 
         Args:
             roots: rows of ``asked``.

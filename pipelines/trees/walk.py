@@ -137,7 +137,7 @@ def walk_on_spark(
     progress: Progress,
     known: DataFrame | None = None,
 ) -> SparkWalk:
-    """Walk from roots, one Spark job a level. ``known`` nodes (a column ``path``) are left out, as in this process."""
+    """Walk from roots, one Spark job per level. ``known`` nodes (column ``path``) are left out, as in this process."""
     walk = SparkWalk(trees.storage, _visitor(trees), progress)
     walk.walk(table(spark, _asked(starts), _ASKED), known)
     return walk

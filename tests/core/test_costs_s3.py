@@ -133,7 +133,7 @@ def test_a_commit_that_loses_one_race(lake: Lakehouse, measured: Measure) -> Non
 
 
 def test_a_cold_lookup(moto_server: S3Server, measured: Measure) -> None:
-    """Open, then one table: a get a level of the tree, and the definition."""
+    """Open, then one table: one get per level of the tree, and the definition."""
     place = Lakehouse.create(moto_server.new_root(), storage_options=moto_server.options, **SIZES)
     lake = filled(place, tables=300, namespaces=2, changes=100)
     compaction.run(None, lake, compaction.Config(engine="local"))

@@ -112,7 +112,7 @@ class Storage(abc.ABC):
     def read_many(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | FileMissing]]:
         """Yield ``(path, content or FileMissing)`` in the order given, reading ahead in parallel.
 
-        One ``get`` a path. A missing file is yielded as the error, so that the rest can still be read;
+        One ``get`` per path. A missing file is yielded as the error, so that the rest can still be read;
         any other failure is raised. Memory is bounded by the read-ahead, not by ``paths``.
         """
 
@@ -192,7 +192,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def delete_many(self, paths: Sequence[str]) -> DeleteResult:
-        """Delete files; those already gone are told apart where the storage can tell. ``delete`` a batch."""
+        """Delete files; those already gone are told apart where the storage can tell. One ``delete`` per batch."""
 
     @abc.abstractmethod
     def exists(self) -> bool:
