@@ -25,11 +25,12 @@ from pipelines.files.retained import Kept, kept, refuse_guarded
 from pipelines.job import Meter, Progress, Session, Stopwatch, proceed, refuse_unknown, silent
 from pipelines.sweep.released import Report, freed_by
 from trinitylake_core import Lakehouse, spec
+from trinitylake_core.acknowledge import write_hint
 from trinitylake_core.changes import Expired, facts
 from trinitylake_core.commit import commit, now_millis
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import CorruptNode, InvalidInput, PlanOutdated
-from trinitylake_core.versions import Root
+from trinitylake_core.versions import Root, raise_boundary
 
 _LEDGER: Final = logging.getLogger("pipelines.ledger")
 DEFAULT_KEEP_LAST: Final = 100
@@ -88,12 +89,14 @@ class Config:
 def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
     """Expire versions, or say what that would free.
 
-    Costs O(log versions) ``get``, one ``create``, two ``put``, a ``list`` of the roots, and one ``delete`` for a
-    thousand of them. A dry run walks the trees of all versions, each shared node read once, and lists everything.
+    Costs O(log versions) ``get``, one ``create``, two ``put`` (three in the first run of a process on S3), a ``list``
+    of the roots, and one ``delete`` for a thousand of them. A dry run walks the trees of all versions, each shared
+    node read once, and lists everything.
 
     Raises:
         Refused: the lakehouse forbids deleting (``maintenance.delete.enabled``).
         PlanOutdated: the plan no longer holds.
+        UnsafeStorage: the storage cannot compare and set, so that two runs could lower the boundary.
         ReadOnly, InvalidInput, Corrupt, StorageError.
     """
     work = _Expiration(spark, lake, config or Config(), progress or silent)
@@ -120,11 +123,12 @@ class _Expiration:
         self.progress = progress
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.meter = Meter(lake.storage)
-        self.kept: Kept = kept(lake.files)
         self.deletes = not config.dry_run and config.plan_to is None
+        self.kept: Kept = kept(lake.files, heal=self.deletes)
         if self.deletes:
             refuse_guarded(self.kept.definition)
-        self.oldest = max(self.kept.boundary, self.kept.newest.oldest_version)
+            self.files.refuse_no_compare_and_set(self.kept.newest)
+        self.oldest = self.kept.boundary
         self.options = config.plan_options if config.plan_options is not None else dict(lake.storage.spec()[1])
         newest = self.kept.newest.version
         self.report = Report(lake.root, not self.deletes, newest, None, self.oldest, self.oldest)
@@ -139,14 +143,15 @@ class _Expiration:
         if not self.deletes:
             self.tell(boundary)
             return self.done()
-        if boundary > self.oldest or report.snapshots_expired:
-            self.commit(boundary)
+        if boundary > self.kept.newest.oldest_version or report.snapshots_expired:
+            boundary = self.commit(boundary)
             self.watch.lap("commit")
         self.still_wanted()
-        self.advance_boundary(max(boundary, self.oldest))
+        below = self.advance_boundary(boundary)
         self.watch.lap("boundary")
         self.still_wanted()
-        self.delete_roots()
+        self.delete_roots(below)
+        self.heal_hint()
         self.watch.lap("delete")
         return self.done()
 
@@ -230,7 +235,8 @@ class _Expiration:
 
     # -- what it does --------------------------------------------------------------------------------
 
-    def commit(self, boundary: int) -> None:
+    def commit(self, boundary: int) -> int:
+        """Commit a root with a new boundary; return what the root says, which is more if others were faster."""
         self.progress("commit", 0, 1)
         count = boundary - self.oldest
         told = {"versions_expired": count, "first_expired": self.oldest, "oldest_version": boundary}
@@ -238,6 +244,7 @@ class _Expiration:
         change = Expired(self.files, boundary, summary, self.edited)
         root = commit(self.files, self.kept.newest, change, before_commit=self.still_wanted)
         self.report.version_after = root.version
+        return root.oldest_version
 
     def edited(self, definition: LakehouseDef) -> tuple[LakehouseDef, dict[str, Any]]:
         """Return a definition without the expired snapshots; asked again after a lost race."""
@@ -252,18 +259,19 @@ class _Expiration:
             del edited.snapshots[name]
         return edited, {"snapshots_expired": names} if names else {}
 
-    def advance_boundary(self, boundary: int) -> None:
-        """Raise the boundary file to what is committed; looked at again, in case another run wrote meanwhile.
+    def advance_boundary(self, boundary: int) -> int:
+        """Raise the boundary file to what is committed, and return below which version roots may be deleted.
 
-        One ``get``; to write it one ``put`` and two ``get``.
+        That is what the file says durably, but never more than the newest root says: a file can lie. One ``get``, and
+        one ``put`` to write it; some ``get`` more if another run was further.
         """
-        versions = self.files.versions
-        while versions.boundary() < boundary:
-            self.files.storage.replace(spec.BOUNDARY_FILE, str(boundary).encode())
-            newest = self.files.newest()
-            self.files.saw(newest)
-            boundary = max(boundary, newest.oldest_version)
-        self.report.boundary_after = boundary
+        says = raise_boundary(self.files.versions, boundary)
+        self.report.boundary_after = says
+        if says == boundary:
+            return boundary
+        newest = self.files.newest()
+        self.files.saw(newest)
+        return min(says, newest.oldest_version)
 
     def roots_below(self, boundary: int, first: int = 0) -> list[Listed]:
         """Return root files by version, ascending. One ``list`` a page."""
@@ -271,9 +279,13 @@ class _Expiration:
         found = [each for each in files if each.kind == ROOT and first <= (each.version or 0) < boundary]
         return sorted(found, key=lambda each: each.version or 0)
 
-    def delete_roots(self) -> None:
-        """Delete what lies below the boundary file, an interrupted run's leftovers among it. Counts failures."""
-        found = self.roots_below(self.files.versions.boundary())
+    def delete_roots(self, below: int) -> None:
+        """Delete the roots below a version: expired ones, an interrupted run's leftovers, and those of late writers.
+
+        A writer that created the root of an expired version, and died before it looked, leaves it behind. Counts
+        failures.
+        """
+        found = self.roots_below(below)
         self.report.leftovers = sum((each.version or 0) < self.oldest for each in found)
         done = Deleted()
         for part in delete(self.files.storage, ((each.path, each.bytes) for each in found)):
@@ -282,6 +294,12 @@ class _Expiration:
         report = self.report
         report.attempted, report.deleted, report.already_gone = done.attempted, done.deleted, done.already_gone
         report.failed, report.bytes, report.failures = done.failed, done.bytes, done.failures
+
+    def heal_hint(self) -> None:
+        """Write the hint again if it misleads; a commit has just written it. One ``get``, rarely a ``put``."""
+        newest = self.files.tip.version
+        if self.report.version_after is None and self.files.versions.hint() != newest:
+            write_hint(self.files.storage, newest)
 
     def done(self) -> Report:
         self.report.requests = self.meter.by_kind()

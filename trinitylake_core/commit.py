@@ -115,6 +115,14 @@ class Files:
             self.storage.prove_exclusive_create(base.definition_path, self.versions.definition_data(base))
             self._proven = True
 
+    def refuse_no_compare_and_set(self, base: Root) -> None:
+        """Refuse a storage that cannot compare and set, before the boundary depends on it. Raises ``UnsafeStorage``.
+
+        Proved by replacing the lakehouse definition of ``base`` by itself, under a condition that does not hold. One
+        ``put`` the first time in a process on an object store.
+        """
+        self.storage.prove_compare_and_set(base.definition_path, self.versions.definition_data(base))
+
     def refuse_broken(self, path: str, version: int, data: bytes | memoryview) -> None:
         """Prove the root that is about to be created, in strict mode; otherwise do nothing. Reads the whole tree.
 

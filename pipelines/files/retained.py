@@ -16,7 +16,7 @@ from trinitylake_core.definitions import LakehouseDef, TransactionDef, decode_tr
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidLocation, Refused
 from trinitylake_core.locations import root_path, validate_path
 from trinitylake_core.storage import Storage
-from trinitylake_core.versions import Root
+from trinitylake_core.versions import Root, lower_lying_boundary
 
 GUARD: Final = "maintenance.delete.enabled"
 """Property of a lakehouse; anything but ``true`` forbids every job to delete."""
@@ -29,6 +29,7 @@ class Kept:
     """The roots of a lakehouse at one moment. ``boundary`` is read before ``newest``: nothing in between is missed."""
 
     boundary: int
+    """What the boundary file says, or the newest root where that says more."""
     newest: Root
     definition: LakehouseDef
     snapshots: dict[str, str]
@@ -42,16 +43,23 @@ class Kept:
         return versions + [Start(path, FOREVER, FOREVER) for path in sorted({*self.snapshots.values()} - known)]
 
 
-def kept(files: Files) -> Kept:
-    """Return what is kept now. Four ``get`` or so; the newest root is searched anew.
+def kept(files: Files, *, heal: bool = False) -> Kept:
+    """Return what is kept now. Five ``get`` or so; the newest root is searched anew.
+
+    With ``heal``, a boundary file that says more than expiration can have written is put right first.
 
     Raises:
         ReadOnly: another generation of the format wrote the lakehouse.
         Corrupt: boundary or a snapshot's root path make no sense.
+        UnsafeStorage: the boundary file is to be put right, and the storage cannot compare and set.
     """
     boundary = files.versions.boundary()
     newest = files.newest()
     files.saw(newest)
+    if heal and boundary > newest.oldest_version:
+        files.refuse_no_compare_and_set(newest)
+        lowered = lower_lying_boundary(files.versions)
+        boundary = boundary if lowered is None else lowered
     return kept_at(files, boundary, newest)
 
 
@@ -66,7 +74,7 @@ def kept_at(files: Files, boundary: int, newest: Root) -> Kept:
             invariant="I16",
         )
     definition = files.definition(newest)
-    return Kept(boundary, newest, definition, _snapshot_roots(definition))
+    return Kept(max(boundary, newest.oldest_version), newest, definition, _snapshot_roots(definition))
 
 
 def _snapshot_roots(definition: LakehouseDef) -> dict[str, str]:

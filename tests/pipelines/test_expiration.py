@@ -18,7 +18,10 @@ from tests.pipelines.test_orphans import assert_sound, directory_of
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened
+from tests.support.moto_s3 import IGNORES_IF_MATCH
+from tests.support.s3_servers import S3Server
 from tests.support.surgery import listing
+from tests.support.sweep import S3Place
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.check import check_version
 from trinitylake_core.commit import now_millis
@@ -31,6 +34,7 @@ from trinitylake_core.errors import (
     StorageError,
     TransactionExpired,
     TrinityLakeError,
+    UnsafeStorage,
     VersionExpired,
 )
 from trinitylake_core.locations import root_path
@@ -227,6 +231,93 @@ def test_the_boundary_is_never_lowered(tmp_path: Path) -> None:
     report = expire(stale, keep_last=8)
     assert (high, high, None) == (report.boundary_before, report.boundary_after, report.version_after)
     assert high == boundary(lake)
+
+
+def test_defect_2_a_late_expiration_does_not_lower_the_boundary_of_a_faster_one(tmp_path: Path) -> None:
+    """It stood right before it wrote the boundary; a writer that stalled in between is refused, nothing comes back."""
+    lake = filled(new_lake(tmp_path), tables=60, changes=1)
+    newest = lake.version
+    stalled = lake.at(version=newest - 6).transaction()
+    stalled.create_namespace("lost")
+    late = reopened(lake)
+    done: list[int] = []
+
+    def stand_still(kind: str, path: str, action: Any) -> Any:
+        if kind == "put" and path == spec.BOUNDARY_FILE and not done:
+            done.append(expire(reopened(lake), keep_last=1).boundary_after)
+        return action()
+
+    late.storage.interceptor = stand_still  # type: ignore[attr-defined]
+    report = expire(late, keep_last=10)
+    assert newest - 9 < done[0] == boundary(lake) == report.boundary_after
+    assert versions_on_disk(lake)[0] == boundary(lake)
+    time.sleep(0.02)  # the clock of the file system ticks: the boundary was surely written before the late root
+    with pytest.raises(TransactionExpired):
+        stalled.commit()
+    assert (newest + 2, False) == (reopened(lake).version, "lost" in reopened(lake).namespaces())
+    assert_sound(lake, boundary(lake))
+
+
+@pytest.mark.parametrize("lie", [None, b"garbage", b"2", b"9999", b"20"])
+def test_an_expiration_heals_a_boundary_file_that_lies(tmp_path: Path, lie: bytes | None) -> None:
+    """Missing, garbage, too low or too high: afterwards it says what the newest root says, and nothing is lost."""
+    lake = filled(new_lake(tmp_path), tables=60, changes=1)
+    oldest = expire(lake, keep_last=lake.version - 5).boundary_after
+    assert oldest < 20 < lake.version
+    file = directory_of(lake) / spec.BOUNDARY_FILE
+    file.unlink() if lie is None else file.write_bytes(lie)
+    (directory_of(lake) / spec.HINT_FILE).write_bytes(b"1")
+    expire(reopened(lake), keep_last=500)
+    assert (oldest, oldest) == (boundary(lake), versions_on_disk(lake)[0])
+    assert str(reopened(lake).version) == (directory_of(lake) / spec.HINT_FILE).read_text()
+    assert_sound(lake, oldest)
+
+
+def test_late_roots_below_the_boundary_are_removed(tmp_path: Path) -> None:
+    """Of writers that created the root of an expired version and died before they looked; by `clean`, too."""
+    lake = filled(new_lake(tmp_path), tables=40)
+    files = listing(directory_of(lake))
+    oldest = expire(lake, keep_last=3).boundary_after
+    late = directory_of(lake) / root_path(2)
+    late.write_bytes(files[root_path(2)])
+    assert 1 == expire(reopened(lake), keep_last=50).leftovers
+    assert not late.exists()
+    late.write_bytes(files[root_path(2)])
+    orphans.run(None, reopened(lake), orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    assert not late.exists()
+    assert_sound(lake, oldest)
+
+
+def test_cleaning_finishes_the_boundary_of_an_expiration_that_died(tmp_path: Path) -> None:
+    """Its root says the boundary, the file does not yet: it does before anything is removed."""
+    lake = filled(new_lake(tmp_path), tables=40)
+    oldest = expire(lake, keep_last=3).boundary_after
+    (directory_of(lake) / spec.BOUNDARY_FILE).unlink()
+    cleaner, order = reopened(lake), []
+
+    def record(kind: str, path: str, action: Any) -> Any:
+        order.append((kind, path == spec.BOUNDARY_FILE))
+        return action()
+
+    cleaner.storage.interceptor = record  # type: ignore[attr-defined]
+    report = orphans.run(None, cleaner, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    assert (True, oldest) == (report.deleted > 0, boundary(lake))
+    deletes = [number for number, (kind, _) in enumerate(order) if kind == "delete"]
+    assert order.index(("put", True)) < deletes[0]
+
+
+@pytest.mark.s3
+def test_a_store_that_ignores_compare_and_set_expires_nothing(moto_server: S3Server) -> None:
+    """Committing goes on there."""
+    root = f"{moto_server.new_root()}{IGNORES_IF_MATCH}/"
+    lake = Lakehouse.create(root, storage_options=moto_server.options)
+    for number in range(4):
+        with lake.transaction() as txn:
+            txn.create_namespace(f"n{number}")
+    before = S3Place(moto_server, root).files()
+    with pytest.raises(UnsafeStorage, match="ignores compare-and-set"):
+        expire(lake.refresh(), keep_last=1)
+    assert before == S3Place(moto_server, root).files()
 
 
 # -- plans ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from trinitylake_core.errors import AlreadyExists, InvalidInput, TrinityLakeError, UnsafeStorage
+from trinitylake_core.errors import AlreadyExists, InvalidInput, StorageError, TrinityLakeError, UnsafeStorage
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.disk import (
     MISSING,
@@ -32,7 +32,7 @@ from trinitylake_core.storage.disk import (
     write_file,
 )
 from trinitylake_core.storage.durability import SYNC_MODES, Unsynced, sync_path
-from trinitylake_core.storage.failures import Outdated
+from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.filelock import LOCK_FILE, locked, prove_lock
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
 from trinitylake_core.storage.retry import CommonOptions, take_flag
@@ -296,7 +296,12 @@ class LocalStorage(BaseStorage):
         """Prove once that the file system refuses a second lock. No request. Raises ``UnsafeStorage``."""
         del path, data
         if not self._lock_proven:
-            self._retrying("put", LOCK_FILE, lambda: prove_lock(self._lock_file()))
+            try:
+                prove_lock(self._lock_file())
+            except TransientError as error:
+                raise StorageError(str(error)) from None
+            except OSError as error:
+                raise self._translate("put", LOCK_FILE, error) from None
             self._lock_proven = True
 
     def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:

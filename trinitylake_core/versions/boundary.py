@@ -10,7 +10,7 @@ from trinitylake_core import spec
 from trinitylake_core.errors import TrinityLakeError
 from trinitylake_core.storage import Tagged
 from trinitylake_core.versions.files import RootFiles, number_in
-from trinitylake_core.versions.search import newest_listed
+from trinitylake_core.versions.search import find_newest, newest_listed
 
 
 def raise_boundary(files: RootFiles, to: int) -> int:
@@ -31,24 +31,25 @@ def raise_boundary(files: RootFiles, to: int) -> int:
 
 
 def lower_lying_boundary(files: RootFiles) -> int | None:
-    """Replace a boundary that no root reaches by the one that the newest root says; return that, or ``None``.
+    """Replace a boundary that expiration cannot have written by the one that the newest root says, and return that.
 
-    The only case in which the file becomes smaller. Expiration never removes the newest version, so a boundary beyond
-    every root in a listing that was begun after it was read was not written by expiration. If anybody has written the
-    file since, it is left alone.
+    The only case in which the file becomes smaller, and ``None`` in all others. Expiration commits a root that says the
+    boundary before it writes the file, so a file that says more than a root found after it was read is a lie. If
+    versions below it are missing all the same, it is left alone: lowered, it would promise what is gone. So it is if
+    anybody has written it since.
 
-    One ``get`` if the file says 0; else two, a ``list`` and a ``put``.
+    REQUIRES :meth:`Storage.prove_compare_and_set`. Some ``get``, two ``head``, one ``put``.
     """
     seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
     says = _said(seen)
     if not says:
         return None
-    version, _ = newest_listed(files)
-    root = files.try_root(version) if version < says else None
-    if root is None:
+    newest = find_newest(files)
+    truth = newest.oldest_version
+    if says <= truth or not files.root_exists(truth) or not files.root_exists(min(says - 1, newest.version)):
         return None
-    truth = str(root.oldest_version).encode()
-    return root.oldest_version if files.storage.compare_and_set(spec.BOUNDARY_FILE, truth, seen) is not None else None
+    done = files.storage.compare_and_set(spec.BOUNDARY_FILE, str(truth).encode(), seen)
+    return truth if done is not None else None
 
 
 def boundary_by_roots(files: RootFiles) -> int:

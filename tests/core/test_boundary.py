@@ -1,0 +1,271 @@
+"""The boundary: no root below it is the newest, no commit below it is acknowledged, no hole above it is silent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.faults import FaultPlan, attach, detach
+from tests.support.lakes import new_lake, reopened
+from tests.support.surgery import Surgery
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.changes import SameContent
+from trinitylake_core.commit import commit
+from trinitylake_core.errors import Corrupt, CorruptNode, StorageError, TransactionExpired
+from trinitylake_core.locations import root_path
+from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.versions import Versions, lower_lying_boundary, raise_boundary
+
+NEWEST = 12
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """A lakehouse of 13 versions, each a namespace more; the handle stands on the newest."""
+    lake = new_lake(tmp_path)
+    for number in range(NEWEST):
+        with lake.transaction() as txn:
+            txn.create_namespace(f"n{number:02}")
+    return lake.refresh()
+
+
+def expired(lake: Lakehouse, up_to: int = 10) -> None:
+    """Expire as the protocol says, whatever the ages: a root, the boundary, then the roots below it."""
+    again = reopened(lake)
+    change = SameContent(spec.OP_EXPIRE, {}, {spec.OLDEST_VERSION: str(up_to)})
+    commit(again.files, again.files.tip, change)
+    raise_boundary(again.files.versions, up_to)
+    again.storage.delete_many([root_path(version) for version in range(up_to)])
+
+
+def begun(lake: Lakehouse, version: int) -> tuple[Lakehouse, Any]:
+    """Return a fresh handle of an old version, and a transaction that began there."""
+    handle = reopened(lake).at(version=version)
+    txn = handle.transaction()
+    txn.create_namespace("late")
+    return handle, txn
+
+
+def at_create(lake: Lakehouse, happens: Callable[[], object], then: Any = None) -> None:
+    """Let something happen while a writer stands right before the creation of its root; once."""
+    storage = lake.storage
+    assert isinstance(storage, BaseStorage)
+
+    def intercept(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if kind == "create":
+            happens()
+            storage.interceptor = then
+        return action()
+
+    storage.interceptor = intercept
+
+
+# -- a root below the boundary is nothing --------------------------------------------------------------
+
+
+def zombie(lake: Lakehouse) -> None:
+    """Leave the root of a writer that was late and died before it looked: version 3, created after it expired."""
+    handle, txn = begun(lake, 2)
+    at_create(handle, lambda: expired(lake), FaultPlan("fail_from", kinds={"get", "put", "delete", "head"}))
+    with pytest.raises(StorageError, match="unknown"):
+        txn.commit()
+    assert Surgery(lake.root, 4).file(root_path(3)).exists()
+
+
+@pytest.mark.parametrize("hint", [b"3", b"2", b"0", None, b"13"])
+def test_defect_1_a_young_root_below_the_boundary_is_never_the_newest(lake: Lakehouse, hint: bytes | None) -> None:
+    """Neither for a cold open, whatever the hint says, nor for a handle that stands on it or before it."""
+    zombie(lake)
+    handles = [Lakehouse(lake.files, root) for root in (Versions(lake.storage).try_root(3), lake.root_node) if root]
+    surgery = Surgery(lake.root, 4)
+    if hint is None:
+        surgery.remove(spec.HINT_FILE)
+    else:
+        surgery.write(spec.HINT_FILE, hint)
+    assert NEWEST + 1 == reopened(lake).version
+    for handle in handles:
+        assert NEWEST + 1 == handle.files.versions.latest(handle.root_node).version
+
+
+def test_defect_1_trying_again_after_an_unknown_outcome_does_not_acknowledge_the_late_root(lake: Lakehouse) -> None:
+    """The transaction finds its own root; it lies below the boundary, so that it is no version."""
+    handle, txn = begun(lake, 2)
+    at_create(handle, lambda: expired(lake), FaultPlan("fail_from", kinds={"get", "put", "delete", "head"}))
+    with pytest.raises(StorageError, match="unknown"):
+        txn.commit()
+    detach(handle.storage)
+    with pytest.raises(TransactionExpired):
+        txn.commit()
+    assert "late" not in reopened(lake).namespaces()
+
+
+def test_an_unreadable_boundary_makes_the_outcome_unknown(lake: Lakehouse) -> None:
+    """The commit may well be there, and trying again finds it."""
+    txn = lake.transaction()
+    txn.create_namespace("mine")
+    plan = FaultPlan("fail_from", kinds={"get"})
+    attach(lake.storage, plan)
+    with pytest.raises(StorageError, match="whether it counts is unknown: the boundary cannot be read"):
+        txn.commit()
+    detach(lake.storage)
+    assert NEWEST + 1 == txn.commit()
+    assert [] == list(reopened(lake).check(definitions=True))
+
+
+def test_a_version_that_expired_right_after_its_creation_is_not_called_refused(lake: Lakehouse) -> None:
+    """Created as the next version, followed by others and expired, all before the look: its files live on."""
+    txn = lake.transaction()
+    txn.create_namespace("mine")
+    storage = lake.storage
+    assert isinstance(storage, BaseStorage)
+    done: list[str] = []
+
+    def stall(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if path == spec.BOUNDARY_FILE and not done:
+            done.append(path)
+            other = reopened(lake)
+            for number in range(3):
+                with other.transaction() as more:
+                    more.create_namespace(f"more{number}")
+            expired(lake, NEWEST + 3)
+        return action()
+
+    storage.interceptor = stall
+    with pytest.raises(StorageError, match="committed and expired since"):
+        txn.commit()
+    newest = reopened(lake)
+    assert "mine" in newest.namespaces()
+    assert [] == list(newest.check(definitions=True))
+
+
+def test_a_garbage_boundary_is_told_by_the_newest_root(lake: Lakehouse) -> None:
+    """Commits go on, and a writer below what the newest root says is refused all the same."""
+    handle, txn = begun(lake, 2)
+    at_create(handle, lambda: (expired(lake), Surgery(lake.root, 4).write(spec.BOUNDARY_FILE, b"garbage")))
+    with pytest.raises((TransactionExpired, StorageError)):
+        txn.commit()
+    with reopened(lake).transaction() as more:
+        more.create_namespace("more")
+    newest = reopened(lake)
+    assert (NEWEST + 2, True, False) == (newest.version, "more" in newest.namespaces(), "late" in newest.namespaces())
+
+
+# -- holes ---------------------------------------------------------------------------------------------
+
+
+def test_defect_13_a_hole_ends_no_history(lake: Lakehouse) -> None:
+    """The versions before it are there, so their absence is damage, not the end."""
+    Surgery(lake.root, 4).remove(root_path(6))
+    seen: list[int] = []
+    with pytest.raises(CorruptNode, match="version 6 is missing") as raised:
+        seen.extend(info.version for info in reopened(lake).history())
+    assert ("I14", root_path(6)) == (raised.value.invariant, raised.value.path)
+    with pytest.raises(CorruptNode, match="version 6 is missing"):
+        reopened(lake).at(version=6)
+    with pytest.raises(CorruptNode, match="version 6 is missing"):
+        reopened(lake).at(timestamp=lake.at(version=7).info().created_at_millis - 1)
+
+
+@pytest.mark.parametrize("began", [4, 5])
+def test_defect_13_no_commit_is_acknowledged_into_a_hole(lake: Lakehouse, began: int) -> None:
+    """Neither by a writer that began right before it, nor by one that rebases up to it; nothing of it stays."""
+    _, txn = begun(lake, began)
+    surgery = Surgery(lake.root, 4)
+    surgery.remove(root_path(6))
+    with pytest.raises(Corrupt) as raised:
+        txn.commit()
+    assert "I14" == raised.value.invariant
+    assert not surgery.file(root_path(6)).exists()
+    newest = reopened(lake)
+    assert (NEWEST, False) == (newest.version, "late" in newest.namespaces())
+
+
+def test_defect_13_a_known_version_that_is_lost_is_told(lake: Lakehouse) -> None:
+    """A handle does not fall back to an older version in silence."""
+    Surgery(lake.root, 4).remove(root_path(NEWEST))
+    with pytest.raises(CorruptNode, match="is missing"):
+        lake.refresh()
+
+
+def test_a_root_in_the_place_of_another_is_found_by_whoever_rebases(lake: Lakehouse) -> None:
+    """Roots name the transaction of the version that they were committed on."""
+    _, txn = begun(lake, 4)
+    surgery = Surgery(lake.root, 4)
+    surgery.system_row(root_path(6), spec.TXN_ID, "another")
+    with pytest.raises(CorruptNode, match="was not committed on top of"):
+        txn.commit()
+
+
+# -- searches have no side effects ---------------------------------------------------------------------
+
+
+def test_defect_7_a_search_for_other_names_changes_nothing_for_other_threads(lake: Lakehouse) -> None:
+    """While one thread looks whether the Java SDK wrote the lakehouse, another commits under our names."""
+    storage, versions = lake.storage, lake.files.versions
+    assert isinstance(storage, BaseStorage)
+    names: list[str] = []
+    storage.replace(spec.HINT_FILE, b"400000")  # misleads: the search looks for names of the SDK, too
+
+    def look(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if threading.current_thread().name == "search":
+            names.append(versions.path(NEWEST + 1))
+        return action()
+
+    storage.interceptor = look
+    search = threading.Thread(target=versions.latest, name="search")
+    search.start()
+    search.join()
+    assert len(names) > 5
+    assert {root_path(NEWEST + 1)} == set(names)
+
+
+def test_defect_18_definition_and_data_come_together(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for the data while another thread has just decoded the definition gets it."""
+    from trinitylake_core.versions import files
+
+    versions = Versions(lake.storage)
+    root = lake.root_node
+    real, seen = files.effective, []
+
+    def slow(message: Any) -> Any:
+        other = threading.Thread(target=lambda: seen.append(versions.definition_data(root)))
+        if not seen:
+            seen.append(b"")
+            other.start()
+            other.join()
+        return real(message)
+
+    monkeypatch.setattr(files, "effective", slow)
+    versions.definition(root)
+    assert versions.definition_data(root) == seen[1]
+
+
+# -- moving the boundary -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lie", [None, b"", b"garbage", b"3"])
+def test_the_boundary_file_grows_over_what_lies_or_is_missing(lake: Lakehouse, lie: bytes | None) -> None:
+    surgery = Surgery(lake.root, 4)
+    if lie is not None:
+        surgery.write(spec.BOUNDARY_FILE, lie)
+    assert (5, 5) == (raise_boundary(lake.files.versions, 5), lake.files.versions.boundary())
+    assert (5, 5) == (raise_boundary(lake.files.versions, 4), lake.files.versions.boundary())
+
+
+@pytest.mark.parametrize("lie", [b"9999", b"7"])
+def test_only_a_boundary_that_expiration_cannot_have_written_is_lowered(lake: Lakehouse, lie: bytes) -> None:
+    """Its root would say so, and it does not. Where versions are missing all the same, the file stays."""
+    versions = lake.files.versions
+    assert lower_lying_boundary(versions) is None
+    Surgery(lake.root, 4).write(spec.BOUNDARY_FILE, lie)
+    assert (0, 0) == (lower_lying_boundary(versions), versions.boundary())
+    expired(lake, 10)
+    assert lower_lying_boundary(versions) is None
+    assert 10 == versions.boundary()
+    Surgery(lake.root, 4).write(spec.BOUNDARY_FILE, b"12")
+    Surgery(lake.root, 4).remove(root_path(11))
+    assert (None, 12) == (lower_lying_boundary(versions), versions.boundary())
