@@ -86,6 +86,18 @@ def test_tests_mirror_the_tree(package: str) -> None:
     assert [] == [named[name] for name in tops & set(named) if not (ROOT / "tests" / f"{named[name]}.py").is_file()]
 
 
+def test_the_code_cites_sections_that_the_format_has() -> None:
+    """docs/format.md numbers its sections from 1 without gaps; ``(format, section N)`` names one of them."""
+    text = (ROOT / "docs/format.md").read_text(encoding="utf-8")
+    numbers = re.findall(r"^## (\d+)\. ", text, re.MULTILINE)
+    assert [str(number) for number in range(1, len(numbers) + 1)] == numbers
+    assert [] == re.findall(r"^## (?!\d+\. ).*", text, re.MULTILINE)
+    code = "\n".join(path.read_text(encoding="utf-8") for each in PACKAGES for path in (ROOT / each).rglob("*.py"))
+    cited = re.findall(r"format(?:\.md)?`*,\s+sections?\s+([\d, and]+)", code)
+    assert len(cited) > 50
+    assert set() == {number for each in cited for number in re.findall(r"\d+", each)} - set(numbers)
+
+
 def test_the_glossary_explains_every_system_row() -> None:
     """Each system row of spec.py is a term of docs/glossary.md; a new row needs one line there."""
     spec = (ROOT / "trinitylake_core/spec.py").read_text(encoding="utf-8")
