@@ -126,15 +126,15 @@ class _Proof:
             yield f"the backup cannot be opened: {error}; export to another root URI, this one is damaged"
             return
         self.report.version = backup.version
-        foreign = self.foreign(backup)
-        if foreign is not None:
-            yield foreign
+        mismatch = self.mismatch(backup)
+        if mismatch is not None:
+            yield mismatch
             return
         yield from self.compared(backup)
         yield from self.verified(backup)
         yield from self.too_old(backup.version)
 
-    def foreign(self, backup: Lakehouse) -> str | None:
+    def mismatch(self, backup: Lakehouse) -> str | None:
         """Return why a lakehouse is no backup of this one, if it is none."""
         if backup.definition.id != self.lake.definition.id:
             return f"{self.target.root} holds another lakehouse; export to another root URI"

@@ -382,7 +382,7 @@ class _Clean:
     def done(self) -> Report:
         self.report.requests |= self.meter.by_kind()
         self.report.nodes_read = self.sweep.nodes_read
-        self.report.foreign = self.sweep.foreign
+        self.report.foreign = self.sweep.unknown
         return self.report
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pipelines import diff
 from pipelines.integrity.preflight import Preflight
-from pipelines.job import Progress, Session, refuse_unknown, silent
+from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.recovery import required
@@ -84,7 +83,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         CommitConflict: somebody changed one of these objects meanwhile.
         ReadOnly, StorageError.
     """
-    began = time.perf_counter()
+    watch = Stopwatch()
     preflight = Preflight(spark, lake.files, config.engine, config.spark_from_files, progress or silent)
     compare = diff.Config("local" if config.engine == "local" else "auto")
     done = lake.restore(
@@ -99,6 +98,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
     )
     if done.version_after is not None:
         lake.catch_up()  # no request: one that failed now would make what is done look like a failure
+    watch.lap("all")
     return Report(
         version_before=done.version,
         version_after=done.version_after,
@@ -107,5 +107,5 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         engine=preflight.checked.engine,
         definitions_checked=preflight.checked.definitions,
         bytes_read=preflight.checked.bytes,
-        seconds={"all": round(time.perf_counter() - began, 4)},
+        seconds=watch.seconds,
     )

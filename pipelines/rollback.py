@@ -6,14 +6,13 @@ before the commit, and names what would change.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pipelines import diff
 from pipelines.integrity.preflight import Preflight
-from pipelines.job import Progress, Session, refuse_unknown, silent
+from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.recovery import required
 
@@ -93,8 +92,8 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         PlanOutdated: somebody committed since the plan, and ``force`` is not set.
         ReadOnly, StorageError.
     """
-    began = time.perf_counter()
-    before = lake.storage.counts.snapshot()
+    watch = Stopwatch()
+    meter = Meter(lake.storage)
     preflight = Preflight(spark, lake.files, config.engine, config.spark_from_files, progress or silent)
     done = lake.rollback(
         **config.target.keywords(),
@@ -106,11 +105,12 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         differ=diff.differ(spark, lake.files, diff.Config(_of_diff(config.engine))),
         before_commit=config.before_commit,
     )
-    checked, spent = preflight.checked, lake.storage.counts - before
+    checked = preflight.checked
     on_spark = checked.engine == "spark"
-    requests = spent.requests() + (checked.nodes + checked.definitions if on_spark else 0)
+    requests = meter.requests() + (checked.nodes + checked.definitions if on_spark else 0)
     if done.version_after is not None:
         lake.catch_up()  # no request: one that failed now would make what is done look like a failure
+    watch.lap("all")
     return Report(
         version_before=done.version,
         version_after=done.version_after,
@@ -121,7 +121,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         definitions_checked=checked.definitions,
         bytes_read=checked.bytes,
         requests=requests,
-        seconds={"all": round(time.perf_counter() - began, 4)},
+        seconds=watch.seconds,
     )
 
 

@@ -14,7 +14,7 @@ from pipelines import compaction
 from pipelines.files.retained import kept, live_transactions
 from pipelines.job import Progress, Session, silent, started
 from pipelines.sweep import open_sweep
-from pipelines.sweep.model import Foreign, Size
+from pipelines.sweep.model import Size, UnknownFiles
 from pipelines.tasks import collect
 from pipelines.trees.walk import FOREVER, Start, TreeSource, walk_local, walk_on_spark
 from trinitylake_core import Lakehouse, Stats
@@ -53,7 +53,7 @@ class Reach:
     newest: Size
     history: Size
     nothing: Size
-    foreign: Foreign
+    foreign: UnknownFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def _reach(lake: Lakehouse, spark: Session, progress: Progress) -> Reach:
         found = sweep.sizes(now_kept.newest.version, now_kept.boundary)
     finally:
         sweep.release()
-    return Reach(found.newest, found.history, found.nothing, sweep.foreign)
+    return Reach(found.newest, found.history, found.nothing, sweep.unknown)
 
 
 def _rows(

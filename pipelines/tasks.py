@@ -118,7 +118,7 @@ def map_rows(
 
     A row weighs one, or what ``weight`` says; about 8,192 together are handed on at once.
     """
-    return map_batches(frame, partial(_rows_as_batches, work, schema, weight or _one), schema, *storages)
+    return map_batches(frame, partial(_rows_as_batches, work, schema, weight or _weighs_one), schema, *storages)
 
 
 def _rows_as_batches(
@@ -132,7 +132,7 @@ def _rows_as_batches(
         yield pa.RecordBatch.from_pylist(piece, schema=schema)
 
 
-def _one(row: object) -> int:
+def _weighs_one(row: object) -> int:
     del row
     return 1
 

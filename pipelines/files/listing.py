@@ -23,7 +23,7 @@ from trinitylake_core.locations import parse
 from trinitylake_core.storage import FileInfo, Storage, open_storage
 from trinitylake_core.versions import to_millis
 
-FOREIGN: Final = "foreign"
+UNKNOWN: Final = "unknown"
 FIXED: Final = "fixed"
 """Kind of hint and boundary."""
 ROOT: Final = "root"
@@ -60,7 +60,7 @@ def kind_of(path: str) -> tuple[str, int | None]:
     """Return the kind of a file by its name, and the version of a root."""
     parsed = parse(path)
     if parsed is None or (parsed.kind == ROOT and parsed.legacy):
-        return FOREIGN, None
+        return UNKNOWN, None
     if parsed.kind == ROOT:
         return ROOT, parsed.version
     return (parsed.kind, None) if parsed.kind in CANDIDATES else (FIXED, None)

@@ -8,9 +8,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from pipelines.files.deletion import Deleted, delete
-from pipelines.files.listing import FOREIGN, TRANSACTION, Listed, inventory_files, list_shard, read_inventory, shards
+from pipelines.files.listing import TRANSACTION, UNKNOWN, Listed, inventory_files, list_shard, read_inventory, shards
 from pipelines.job import Progress
-from pipelines.sweep.model import SHOWN, Alone, Foreign, Size, Sizes, Totals
+from pipelines.sweep.model import SHOWN, Alone, Size, Sizes, Totals, UnknownFiles
 from pipelines.trees.walk import Start, TreeSource, walk_local
 from trinitylake_core.storage import Storage
 
@@ -25,7 +25,7 @@ class LocalSweep:
         self._files: dict[str, Listed] = {}
         self._live: dict[str, tuple[int, int]] = {}
         self._orphans: dict[str, Listed] = {}
-        self.foreign = Foreign()
+        self.unknown = UnknownFiles()
         self.nodes_read = 0
 
     def list_files(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
@@ -38,17 +38,17 @@ class LocalSweep:
         total = Size()
         for file in self._files.values():
             total.count(file.bytes)
-        self._set_foreign_aside()
+        self._set_unknown_aside()
         return total
 
-    def _set_foreign_aside(self) -> None:
-        foreign = sorted(path for path, file in self._files.items() if file.kind == FOREIGN)
-        size = sum(self._files.pop(path).bytes for path in foreign)
-        self.foreign = Foreign(len(foreign), size, self.foreign.directories, tuple(foreign[:SHOWN]))
+    def _set_unknown_aside(self) -> None:
+        unknown = sorted(path for path, file in self._files.items() if file.kind == UNKNOWN)
+        size = sum(self._files.pop(path).bytes for path in unknown)
+        self.unknown = UnknownFiles(len(unknown), size, self.unknown.directories, tuple(unknown[:SHOWN]))
 
     def _listing(self) -> Iterator[Listed]:
         found = shards(self._storage)
-        self.foreign.directories = tuple(sorted(found.unknown)[:SHOWN])
+        self.unknown.directories = tuple(sorted(found.unknown)[:SHOWN])
         yield from found.files
         for prefix in found.prefixes:
             yield from list_shard(self._storage, prefix)

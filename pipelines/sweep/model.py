@@ -29,8 +29,8 @@ class Size:
 
 
 @dataclass(slots=True)
-class Foreign:
-    """What belongs to somebody else: files of unknown names, and directories that were not looked into."""
+class UnknownFiles:
+    """Files whose names the format does not define, and directories of other names, which are never looked into."""
 
     files: int = 0
     bytes: int = 0
@@ -77,7 +77,7 @@ class Sizes:
 class Sweep(Protocol):
     """The state of one sweep, wherever it is kept: what is listed, what is live, and what is neither."""
 
-    foreign: Foreign
+    unknown: UnknownFiles
     nodes_read: int
 
     def list_files(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
@@ -167,7 +167,7 @@ class Report:
     orphan_bytes: int = 0
     young: Size = field(default_factory=Size)
     unknown_age: Size = field(default_factory=Size)
-    foreign: Foreign = field(default_factory=Foreign)
+    foreign: UnknownFiles = field(default_factory=UnknownFiles)
     plan: str | None = None
     attempted: int = 0
     deleted: int = 0

@@ -19,10 +19,10 @@ from pipelines.files.listing import BATCH as ROWS
 from pipelines.files.listing import (
     CANDIDATES,
     FIXED,
-    FOREIGN,
     ROOT,
     SCHEMA,
     TRANSACTION,
+    UNKNOWN,
     Listed,
     batch_of,
     inventory_files,
@@ -31,7 +31,7 @@ from pipelines.files.listing import (
     shards,
 )
 from pipelines.job import Progress
-from pipelines.sweep.model import SHOWN, Alone, Foreign, Size, Sizes, Totals
+from pipelines.sweep.model import SHOWN, Alone, Size, Sizes, Totals, UnknownFiles
 from pipelines.tasks import (
     LONG,
     TEXT,
@@ -75,7 +75,7 @@ class SparkSweep:
         self._paths: set[str] = set()
         self._orphans: DataFrame | None = None
         self._transactions: list[tuple[str, int]] | None = None
-        self.foreign = Foreign()
+        self.unknown = UnknownFiles()
         self.nodes_read = 0
 
     # -- list ----------------------------------------------------------------------------------------
@@ -99,15 +99,15 @@ class SparkSweep:
 
     def _everything(self) -> DataFrame:
         top = shards(self._storage)
-        self.foreign.directories = tuple(sorted(top.unknown)[:SHOWN])
+        self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
         return self._listed(top.prefixes, list_shard).unionByName(self._rows(top.files))
 
     def _count_listed(self, files: DataFrame) -> Size:
         kinds = _by_kind(files)
-        foreign = kinds.get(FOREIGN, Size())
-        named = collect(files.where(f"kind = '{FOREIGN}'").select("path").orderBy("path").limit(SHOWN))
-        self.foreign = Foreign(
-            foreign.files, foreign.bytes, self.foreign.directories, tuple(row["path"] for row in named)
+        unknown_files = kinds.get(UNKNOWN, Size())
+        named = collect(files.where(f"kind = '{UNKNOWN}'").select("path").orderBy("path").limit(SHOWN))
+        self.unknown = UnknownFiles(
+            unknown_files.files, unknown_files.bytes, self.unknown.directories, tuple(row["path"] for row in named)
         )
         self._progress("list", sum(each.files for each in kinds.values()), None)
         return Size(sum(each.files for each in kinds.values()), sum(each.bytes for each in kinds.values()))
@@ -235,7 +235,7 @@ class SparkSweep:
     def sizes(self, newest: int, boundary: int) -> Sizes:
         """Return what the newest version reaches, what only the rest of history does, and what nothing does."""
         files = self._listing().join(self._tags(), "path", "left")
-        reached = files.where(f"last IS NOT NULL AND kind NOT IN ('{FIXED}', '{FOREIGN}')")
+        reached = files.where(f"last IS NOT NULL AND kind NOT IN ('{FIXED}', '{UNKNOWN}')")
         reached = checkpointed(reached)
         return Sizes(
             _sized(reached.where(f"last = {newest}")),
