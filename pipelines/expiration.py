@@ -21,7 +21,7 @@ from pipelines.durations import DAY, millis, shown
 from pipelines.files import plans
 from pipelines.files.deletion import Deleted, delete
 from pipelines.files.listing import ROOT, Listed, listed
-from pipelines.files.retained import Kept, kept, refuse_guarded
+from pipelines.files.retained import Retained, refuse_guarded, retained
 from pipelines.job import Meter, Progress, Session, Stopwatch, proceed, refuse_unknown, silent
 from pipelines.sweep.released import Report, freed_by
 from trinitylake_core import Lakehouse, spec
@@ -124,13 +124,13 @@ class _Expiration:
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.meter = Meter(lake.storage)
         self.deletes = not config.dry_run and config.plan_to is None
-        self.kept: Kept = kept(lake.files, heal=self.deletes)
+        self.retained: Retained = retained(lake.files, heal=self.deletes)
         if self.deletes:
-            refuse_guarded(self.kept.definition)
-            self.files.refuse_no_compare_and_set(self.kept.newest)
-        self.oldest = self.kept.boundary
+            refuse_guarded(self.retained.definition)
+            self.files.refuse_no_compare_and_set(self.retained.newest)
+        self.oldest = self.retained.boundary
         self.options = config.plan_options if config.plan_options is not None else dict(lake.storage.spec()[1])
-        newest = self.kept.newest.version
+        newest = self.retained.newest.version
         self.report = Report(lake.root, not self.deletes, newest, None, self.oldest, self.oldest)
         self.watch = Stopwatch(self.report.seconds)
 
@@ -138,12 +138,12 @@ class _Expiration:
         boundary = self.planned_boundary() if self.config.plan is not None else self.wanted_boundary()
         report = self.report
         report.boundary_after, report.versions_expired = boundary, boundary - self.oldest
-        report.snapshots_expired = tuple(self.expired_snapshots(self.kept.definition))
+        report.snapshots_expired = tuple(self.expired_snapshots(self.retained.definition))
         self.watch.lap("plan")
         if not self.deletes:
             self.tell(boundary)
             return self.done()
-        if boundary > self.kept.newest.oldest_version or report.snapshots_expired:
+        if boundary > self.retained.newest.oldest_version or report.snapshots_expired:
             boundary = self.commit(boundary)
             self.watch.lap("commit")
         self.still_wanted()
@@ -160,9 +160,9 @@ class _Expiration:
     def wanted_boundary(self) -> int:
         """Return the first version that a rule holds. O(log versions) ``get``: creation times ascend."""
         keep_last, age = self.config.rules()
-        newest = self.kept.newest.version
+        newest = self.retained.newest.version
         by_count = newest if keep_last is None else min(newest, newest - keep_last + 1)
-        limit = self.now - self.kept.definition.txn_ttl_millis
+        limit = self.now - self.retained.definition.txn_ttl_millis
         if age is not None:
             limit = min(limit, self.now - millis(age))
         low, high = self.oldest, max(self.oldest, by_count)
@@ -179,7 +179,7 @@ class _Expiration:
 
         After an expiration with nothing else committed, that is what the next run finds, and so on for ever.
         """
-        if boundary != self.oldest + 1 or self.kept.newest.operation != spec.OP_EXPIRE:
+        if boundary != self.oldest + 1 or self.retained.newest.operation != spec.OP_EXPIRE:
             return False
         keep_last, _ = self.config.rules()
         return (keep_last is not None and boundary == by_count) or self.root(self.oldest).operation == spec.OP_EXPIRE
@@ -197,13 +197,13 @@ class _Expiration:
         """Return the boundary of a plan that still holds: the same history, from the same version on."""
         uri = str(self.config.plan)
         plan = plans.Plan(uri, self.options)
-        plans.refuse_other(plan.header, "expire", self.files, self.kept)
+        plans.refuse_other(plan.header, "expire", self.files, self.retained)
         boundary = plan.header.oldest_version
         self.report.plan = uri
         wanted = {self.files.versions.path(version) for version in range(self.oldest, boundary)}
         if {file.path for file in plan.files()} != wanted:
             raise PlanOutdated(f"the oldest version is now {self.oldest}, so the plan is outdated; make a new plan")
-        limit = self.now - self.kept.definition.txn_ttl_millis
+        limit = self.now - self.retained.definition.txn_ttl_millis
         if boundary > self.oldest and self.root(boundary - 1).created_at_millis >= limit:
             raise PlanOutdated("txn_ttl_millis was raised and now protects versions of the plan; make a new plan")
         return boundary
@@ -215,7 +215,7 @@ class _Expiration:
     # -- what it would free --------------------------------------------------------------------------
 
     def tell(self, boundary: int) -> None:
-        self.report.freed = freed_by(self.spark, self.files, self.kept, boundary, self.config.engine, self.progress)
+        self.report.freed = freed_by(self.spark, self.files, self.retained, boundary, self.config.engine, self.progress)
         self.watch.lap("walk")
         if self.config.plan_to is not None:
             self.write_plan(self.config.plan_to, boundary)
@@ -228,7 +228,7 @@ class _Expiration:
         rows = [plans.PlanRow(file, f"version {file.version}: {', '.join(rules)}") for file in found]
         total = (len(rows), sum(file.bytes for file in found))
         plans.write(
-            uri, self.options, plans.header("expire", self.files, self.kept, total, oldest_version=boundary), rows
+            uri, self.options, plans.header("expire", self.files, self.retained, total, oldest_version=boundary), rows
         )
         self.report.plan = uri
         self.watch.lap("write")
@@ -242,14 +242,14 @@ class _Expiration:
         told = {"versions_expired": count, "first_expired": self.oldest, "oldest_version": boundary}
         summary = facts(reason=self.config.reason, **told)
         change = Expired(self.files, boundary, summary, self.edited)
-        root = commit(self.files, self.kept.newest, change, before_commit=self.still_wanted)
+        root = commit(self.files, self.retained.newest, change, before_commit=self.still_wanted)
         self.report.version_after = root.version
         return root.oldest_version
 
     def edited(self, definition: LakehouseDef) -> tuple[LakehouseDef, dict[str, Any]]:
         """Return a definition without the expired snapshots; asked again after a lost race."""
         refuse_guarded(definition)
-        if definition.txn_ttl_millis > self.kept.definition.txn_ttl_millis:
+        if definition.txn_ttl_millis > self.retained.definition.txn_ttl_millis:
             raise PlanOutdated("txn_ttl_millis was raised meanwhile; run the expiration again")
         names = self.expired_snapshots(definition)
         self.report.snapshots_expired = tuple(names)

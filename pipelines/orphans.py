@@ -25,7 +25,16 @@ from pipelines.durations import DAY, millis, shown
 from pipelines.files import plans
 from pipelines.files.deletion import Deleted
 from pipelines.files.listing import Listed, inventory_millis
-from pipelines.files.retained import Kept, Saved, kept, kept_at, live_transactions, paths_of, refuse_guarded, slack
+from pipelines.files.retained import (
+    Retained,
+    Saved,
+    live_transactions,
+    paths_of,
+    refuse_guarded,
+    retained,
+    retained_at,
+    slack,
+)
 from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for_all, proceed, refuse_unknown, silent
 from pipelines.sweep import Sweep, open_sweep
 from pipelines.sweep.model import Report, Totals
@@ -128,7 +137,7 @@ class _Clean:
     """One cleaning."""
 
     saved: Saved
-    marked: Kept | None = None
+    marked: Retained | None = None
 
     def __init__(self, spark: Session, lake: Lakehouse, config: Config, progress: Progress) -> None:
         self.files = lake.files
@@ -221,17 +230,17 @@ class _Clean:
             self.write_plan(self.config.plan_to, marked, totals)
         return self.done()
 
-    def mark(self, now: int) -> Kept:
+    def mark(self, now: int) -> Retained:
         """Mark everything that is kept. Transactions first: one that was committed meanwhile is a version by then."""
 
         def starts(saved: Saved) -> list[Start]:
-            self.marked = marked = kept(self.files)
+            self.marked = marked = retained(self.files)
             if self.plan is not None:
                 plans.refuse_other(self.plan.header, "clean", self.files, marked)
             return saved.starts + marked.starts()
 
         self.saved = self.mark_saved(now, starts, afresh=True)
-        marked = cast("Kept", self.marked)
+        marked = cast("Retained", self.marked)
         self.report.version, self.report.boundary = marked.newest.version, marked.boundary
         self.report.snapshots, self.report.transactions = len(marked.snapshots), len(self.saved.paths)
         self.report.dead_transactions = self.saved.dead
@@ -264,13 +273,13 @@ class _Clean:
         """Whether what could not be read may be something that is no longer kept."""
         if self.marked is None:
             return False
-        again = kept(self.files)
+        again = retained(self.files)
         same = (again.boundary, again.snapshots) == (self.marked.boundary, self.marked.snapshots)
         return not same or again.newest.oldest_version != self.marked.newest.oldest_version
 
     # -- acting --------------------------------------------------------------------------------------
 
-    def act(self, marked: Kept, cutoff: int, now: int, gone: int) -> None:
+    def act(self, marked: Retained, cutoff: int, now: int, gone: int) -> None:
         """Fence the orphans off, mark what is kept since the first look, and delete what is left of them."""
         if self.report.orphan_files:
             fence = self.fence(marked, cutoff)
@@ -296,7 +305,7 @@ class _Clean:
             self.files.refuse_no_compare_and_set(fence)
             raise_boundary(self.files.versions, fence.oldest_version)
 
-    def fence(self, marked: Kept, cutoff: int) -> Root:
+    def fence(self, marked: Retained, cutoff: int) -> Root:
         """Commit the fence: who commits after it knows that files before ``cutoff`` are void."""
         told = facts(safety_age_seconds=self.report.safety_age_seconds, orphan_files=self.report.orphan_files)
         root = commit(self.files, marked.newest, Fence(cutoff, told), before_commit=self.still_wanted)
@@ -304,7 +313,7 @@ class _Clean:
         self.watch.lap("fence")
         return root
 
-    def mark_since(self, marked: Kept, fence: Root, now: int) -> None:
+    def mark_since(self, marked: Retained, fence: Root, now: int) -> None:
         """Mark what is kept as of the fence and was not marked before it, and what was committed since.
 
         The fence itself reaches what the version below it does. What was committed since cannot reach an orphan, unless
@@ -320,18 +329,18 @@ class _Clean:
         known = paths_of(self.saved.starts) | {fence.path}
 
         def starts(saved: Saved) -> list[Start]:
-            again = kept(self.files)
+            again = retained(self.files)
             refuse_guarded(again.definition)
             if again.boundary < marked.boundary:
                 raise PlanOutdated(f"the boundary fell from {marked.boundary} to {again.boundary}; nothing was deleted")
-            since = again.starts(since=marked) + kept_at(self.files, fence.version, fence).starts(since=marked)
+            since = again.starts(since=marked) + retained_at(self.files, fence.version, fence).starts(since=marked)
             return [each for each in dict.fromkeys(saved.starts + since) if each.path not in known]
 
         self.mark_saved(now, starts)
         if self.files.newest().oldest_version > fence.oldest_version:
             raise _Vanished(f"versions below {self.files.tip.version} expired meanwhile")
 
-    def agreed(self, plan: plans.Plan, marked: Kept, cutoff: int) -> tuple[Totals, int]:
+    def agreed(self, plan: plans.Plan, marked: Retained, cutoff: int) -> tuple[Totals, int]:
         """Take the files of a plan that are orphans still; return them, and how many are gone already.
 
         Raises:
@@ -353,7 +362,7 @@ class _Clean:
         self.report.plan, self.report.safety_age_seconds = uri, plan.header.safety_age_seconds
         return plan
 
-    def write_plan(self, uri: str, marked: Kept, totals: Totals) -> None:
+    def write_plan(self, uri: str, marked: Retained, totals: Totals) -> None:
         reason = (
             f"not reached from versions {marked.boundary} to {marked.newest.version}, {self.report.snapshots} "
             f"snapshots and {self.report.transactions} saved transactions; older than "

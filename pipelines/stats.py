@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from pipelines import compaction
-from pipelines.files.retained import kept, live_transactions
+from pipelines.files.retained import live_transactions, retained
 from pipelines.job import Progress, Session, silent, started
 from pipelines.sweep import open_sweep
 from pipelines.sweep.model import Size, UnknownFiles
@@ -135,11 +135,11 @@ def _reach(lake: Lakehouse, spark: Session, progress: Progress) -> Reach:
         sweep.list_files(None, {})
         ttl = lake.definition.txn_ttl_millis
         saved = live_transactions(files.storage, sweep.transactions(), ttl, now_millis())
-        now_kept = kept(files)
-        versions = [each for each in now_kept.starts() if each.last < FOREVER]
-        others = [each for each in (*now_kept.starts(), *saved.starts) if each.last >= FOREVER]
+        current = retained(files)
+        versions = [each for each in current.starts() if each.last < FOREVER]
+        others = [each for each in (*current.starts(), *saved.starts) if each.last >= FOREVER]
         sweep.mark([*versions, *(Start(each.path, -1, -1) for each in others)], saved.paths)
-        found = sweep.sizes(now_kept.newest.version, now_kept.boundary)
+        found = sweep.sizes(current.newest.version, current.boundary)
     finally:
         sweep.release()
     return Reach(found.newest, found.history, found.nothing, sweep.unknown)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pipelines.files.listing import Listed, listed, split_uri
-from pipelines.files.retained import Kept
+from pipelines.files.retained import Retained
 from pipelines.tasks import LONG, TEXT
 from trinitylake_core.commit import Files, now_millis
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
@@ -70,16 +70,16 @@ class PlanRow(NamedTuple):
 
 
 def header(
-    job: str, files: Files, kept: Kept, total: tuple[int, int], *, age: float = 0.0, oldest_version: int = 0
+    job: str, files: Files, retained: Retained, total: tuple[int, int], *, age: float = 0.0, oldest_version: int = 0
 ) -> Header:
     """Return the header of a plan made now."""
     return Header(
         job=job,
         root=files.storage.root,
-        lakehouse_id=kept.definition.id,
-        version=kept.newest.version,
-        txn=kept.newest.txn or "",
-        boundary=kept.boundary,
+        lakehouse_id=retained.definition.id,
+        version=retained.newest.version,
+        txn=retained.newest.txn or "",
+        boundary=retained.boundary,
         created_at_millis=now_millis(),
         safety_age_seconds=age,
         oldest_version=oldest_version,
@@ -137,7 +137,7 @@ class Plan:
                 yield listed(*row)
 
 
-def refuse_other(head: Header, job: str, files: Files, kept: Kept) -> None:
+def refuse_other(head: Header, job: str, files: Files, retained: Retained) -> None:
     """Refuse a plan of another job or lakehouse, or one made for a history that is no longer there.
 
     Raises:
@@ -146,14 +146,14 @@ def refuse_other(head: Header, job: str, files: Files, kept: Kept) -> None:
     """
     if head.job != job:
         raise InvalidInput(f"this is a plan of `{head.job}`, not of `{job}`")
-    if (head.root, head.lakehouse_id) != (files.storage.root, kept.definition.id):
+    if (head.root, head.lakehouse_id) != (files.storage.root, retained.definition.id):
         raise InvalidInput(f"this plan was made for another lakehouse, {head.root} with ID {head.lakehouse_id}")
-    if kept.newest.version < head.version or kept.boundary < head.boundary:
+    if retained.newest.version < head.version or retained.boundary < head.boundary:
         raise PlanOutdated(
             f"the plan was made at version {head.version}, boundary {head.boundary}, and the lakehouse is back at "
-            f"version {kept.newest.version}, boundary {kept.boundary}; make a new plan"
+            f"version {retained.newest.version}, boundary {retained.boundary}; make a new plan"
         )
-    if head.version >= kept.boundary:
-        root = kept.newest if head.version == kept.newest.version else files.versions.try_root(head.version)
+    if head.version >= retained.boundary:
+        root = retained.newest if head.version == retained.newest.version else files.versions.try_root(head.version)
         if root is None or (root.txn or "") != head.txn:
             raise PlanOutdated(f"version {head.version} is not the one that the plan was made at; make a new plan")

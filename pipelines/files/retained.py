@@ -1,6 +1,6 @@
 """What a lakehouse keeps: the roots that every job which deletes must start from (format, section 6).
 
-Kept are all versions from the boundary to the newest, the snapshots in the newest lakehouse definition,
+Retained are all versions from the boundary to the newest, the snapshots in the newest lakehouse definition,
 expired or not, and the saved transactions that are alive.
 """
 
@@ -25,7 +25,7 @@ CLOCK_SLACK_MILLIS: Final = 300_000
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Retained:
     """The roots of a lakehouse at one moment. ``boundary`` is read before ``newest``: nothing in between is missed."""
 
     boundary: int
@@ -35,7 +35,7 @@ class Kept:
     snapshots: dict[str, str]
     """Root path of every snapshot whose root lies in this lakehouse, by name."""
 
-    def starts(self, since: Kept | None = None) -> list[Start]:
+    def starts(self, since: Retained | None = None) -> list[Start]:
         """Return the roots to walk from; with ``since`` only those that were not kept then."""
         first = self.boundary if since is None else max(self.boundary, since.newest.version + 1)
         known = set() if since is None else set(since.snapshots.values())
@@ -43,7 +43,7 @@ class Kept:
         return versions + [Start(path, FOREVER, FOREVER) for path in sorted({*self.snapshots.values()} - known)]
 
 
-def kept(files: Files, *, heal: bool = False) -> Kept:
+def retained(files: Files, *, heal: bool = False) -> Retained:
     """Return what is kept now. Five ``get`` or so; the newest root is searched anew.
 
     With ``heal``, a boundary file that says more than expiration can have written is put right first.
@@ -60,11 +60,11 @@ def kept(files: Files, *, heal: bool = False) -> Kept:
         files.refuse_no_compare_and_set(newest)
         lowered = lower_lying_boundary(files.versions)
         boundary = boundary if lowered is None else lowered
-    return kept_at(files, boundary, newest)
+    return retained_at(files, boundary, newest)
 
 
-def kept_at(files: Files, boundary: int, newest: Root) -> Kept:
-    """Return what is kept as of a root. At most one ``get``. Raises as :func:`kept`."""
+def retained_at(files: Files, boundary: int, newest: Root) -> Retained:
+    """Return what is kept as of a root. At most one ``get``. Raises as :func:`retained`."""
     refuse_foreign(files, newest)
     if max(boundary, newest.oldest_version) > newest.version:
         raise Corrupt(
@@ -74,7 +74,7 @@ def kept_at(files: Files, boundary: int, newest: Root) -> Kept:
             invariant="I16",
         )
     definition = files.definition(newest)
-    return Kept(max(boundary, newest.oldest_version), newest, definition, _snapshot_roots(definition))
+    return Retained(max(boundary, newest.oldest_version), newest, definition, _snapshot_roots(definition))
 
 
 def _snapshot_roots(definition: LakehouseDef) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipelines.files.retained import Kept, kept, live_transactions
+from pipelines.files.retained import Retained, live_transactions, retained
 from pipelines.job import Progress, Session, engine_for_all
 from pipelines.sweep import open_sweep
 from trinitylake_core.commit import Files, now_millis
@@ -81,7 +81,7 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def freed_by(spark: Session, files: Files, before: Kept, boundary: int, engine: str, progress: Progress) -> Freed:
+def freed_by(spark: Session, files: Files, before: Retained, boundary: int, engine: str, progress: Progress) -> Freed:
     """Return what a new boundary frees. A listing, and one ``get`` per node of all versions together."""
     count = boundary - max(before.boundary, before.newest.oldest_version)
     if count == 0:
@@ -92,10 +92,10 @@ def freed_by(spark: Session, files: Files, before: Kept, boundary: int, engine: 
     try:
         sweep.list_files(None, {})
         saved = live_transactions(storage, sweep.transactions(), before.definition.txn_ttl_millis, now_millis())
-        now_kept = kept(files)
-        if now_kept.boundary != before.boundary:
+        current = retained(files)
+        if current.boundary != before.boundary:
             raise PlanOutdated("another expiration came in between; plan again")
-        sweep.mark(now_kept.starts() + saved.starts, saved.paths)
+        sweep.mark(current.starts() + saved.starts, saved.paths)
         alone = sweep.alone(boundary)
     finally:
         sweep.release()
