@@ -27,6 +27,7 @@ _TXN: Final = re.compile(r"txn-([A-Za-z0-9_.-]+)\.binpb")
 _OBJECT: Final = re.compile(rf"(namespace|table|view)-(.+)-({_UUID})\.binpb", re.DOTALL)
 _SDK_OBJECT: Final = re.compile(rf"(.+)-({_UUID})\.binpb", re.DOTALL)
 _SAFE_PATH: Final = re.compile(r"(?:[01]{4}/){3}[01]{8}-[^/\0]+|_[A-Za-z0-9_.-]+")
+_UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -103,14 +104,14 @@ def transaction_path(transaction_id: str) -> str:
 def definition_path(kind: str, namespace: str, name: str | None = None) -> str:
     """Return a new path for an object definition; ``kind`` is ``namespace``, ``table`` or ``view``.
 
-    The names in it are for people: they are cut where the last segment would outgrow what file
-    systems take, and readers follow the stored pointer only.
+    The names in it are for people: they keep letters, digits, ``.``, ``_`` and ``-``, anything else becomes ``_``, so
+    that no file name breaks an XML request, a shell or a log. They are cut where the last segment would outgrow what
+    file systems take. Readers follow the stored pointer only, and :func:`parse` knows the names written before, too.
     """
-    label = namespace if name is None else f"{namespace}-{name}"
+    label = _UNREADABLE.sub("_", namespace if name is None else f"{namespace}-{name}")
     tail = f"-{uuid.uuid4()}.binpb"
     room = spec.FILE_NAME_MAX_BYTES - len("00000000-") - len(kind) - 1 - len(tail)
-    label = label.encode()[:room].decode(errors="ignore")
-    return optimised(f"{kind}-{label}{tail}")
+    return optimised(f"{kind}-{label[:room]}{tail}")
 
 
 def parse(path: str) -> ParsedPath | None:

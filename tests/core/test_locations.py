@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+import re
 import uuid
 from typing import Any
 
@@ -235,3 +236,18 @@ def test_what_is_accepted_stays_inside(path: str) -> None:
 def test_an_accepted_path_is_returned_as_it_is(path: str) -> None:
     with contextlib.suppress(InvalidLocation):
         assert path == validate_path(path)
+
+
+@pytest.mark.parametrize("name", ["b\uffff", "größe 表🙂", "a/b", "$(rm -rf)", "x" * 400, "a.b_c-d"])
+def test_defect_11_names_in_paths_are_plain(name: str) -> None:
+    """Whatever an object is called, its file's name breaks no XML, shell or log; and it is recognised."""
+    path = locations.definition_path("table", "ns", name)
+    assert re.fullmatch(r"[01/]{15}[01]{8}-[A-Za-z0-9._-]+", path)
+    assert "table" == getattr(locations.parse(path), "kind", None)
+    assert name in path or not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name)
+
+
+def test_names_as_they_were_written_before_are_recognised() -> None:
+    """Lakehouses have them, and `clean` must know them."""
+    path = locations.optimised("table-ns-größe \uffff-5a5e0000-0000-4000-8000-000000000001.binpb")
+    assert "table" == getattr(locations.parse(path), "kind", None)

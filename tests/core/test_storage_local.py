@@ -162,6 +162,40 @@ def test_credentials_in_a_root_are_refused_and_not_repeated() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "sftp://user:hunter2@host/lake",
+        "ftp://hunter2@host/lake",
+        "s3://hunter2@bucket/lake",
+        "SFTP:user:hunter2@host/lake",
+        "abfs://user:hunter2@account/lake",
+        "https://host/lake?X-Amz-Signature=hunter2",
+        "az://container/lake?sig=hunter2",
+        "sftp://user:hunter2@host/a/../b",
+        "sftp://user:hun\nter2@host/",
+        "gs://user%3Ahunter2@bucket/x",
+        "file://user:hunter2@host/lake",
+        "//user:hunter2@host/lake",
+        "user:hunter2@host/lake",
+    ],
+)
+def test_defect_15_credentials_in_any_root_are_refused_and_not_printed(uri: str) -> None:
+    """Of whatever scheme, and whatever else is wrong with the root."""
+    with pytest.raises(InvalidLocation) as caught:
+        normalise_root(uri)
+    shown = f"{caught.value!s} {caught.value!r}"
+    assert "hunter2" not in shown
+    assert "ter2" not in shown
+
+
+def test_a_container_is_no_credential() -> None:
+    """In the URIs of Azure it stands where others have the user."""
+    assert "abfss://container@account.dfs.core.windows.net/lake/" == normalise_root(
+        "abfss://container@account.dfs.core.windows.net/lake"
+    )
+
+
 def test_a_percent_encoded_root_names_the_decoded_directory(tmp_path: Path) -> None:
     """``Path.as_uri()`` works also for names with spaces."""
     place = tmp_path / "my lake ü"

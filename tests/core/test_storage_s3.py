@@ -85,6 +85,17 @@ def test_counted_requests_are_the_real_ones(storage: Storage, moto_server: S3Ser
     assert expected == storage.counts.as_dict()
 
 
+def test_defect_11_a_strange_name_does_not_block_the_others(storage: Storage) -> None:
+    """U+FFFF cannot stand in the XML of a batch: such names go one by one, the others in one request."""
+    names = ["d/a", "d/b\uffff", "d/c", "d/e\ud7ff"]
+    storage.write_many((name, b"x") for name in names)
+    before = storage.counts.snapshot()
+    result = storage.delete_many([*names, "d/gone\ufffe"])
+    assert ({*names, "d/gone\ufffe"}, {}) == (set(result.deleted), result.failed)
+    assert {"delete": 3} == (storage.counts - before).as_dict()
+    assert [] == list(storage.list())
+
+
 def test_long_listings_are_paged(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page is a request, and no file is lost between pages."""
     monkeypatch.setattr("trinitylake_core.storage.s3._PAGE", 7)

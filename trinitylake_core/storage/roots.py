@@ -10,6 +10,8 @@ from trinitylake_core.errors import InvalidLocation
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+_SECRET_QUERY = re.compile(r"(?i)[?&][^=&]*(sig|token|secret|passw|key|credential)[^=&]*=")
 _S3_SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3"}
 
 
@@ -23,12 +25,14 @@ def normalise_root(uri: str) -> str:
         raise InvalidLocation(f"a root URI must be a string, not {type(uri).__name__}")
     match = _SCHEME.match(uri)
     if match is None or len(match.group(1)) == 1:
+        uri = uri if "@" not in uri else "***"
         raise InvalidLocation(
             f"root URI {uri!r} has no scheme; write {f'file://{Path(uri).absolute()}'!r} for a local directory "
             "(file:///abs/path) or s3://bucket/path for an object store"
         )
     scheme = match.group(1).lower()
     rest = uri[match.end() :]
+    _refuse_credentials(scheme, rest)
     if _CONTROL.search(uri):
         raise InvalidLocation(f"root URI {uri!r} holds control characters")
     if scheme == "file":
@@ -54,8 +58,6 @@ def _normalise_file(uri: str, rest: str) -> str:
 
 def _normalise_remote(scheme: str, rest: str) -> str:
     authority, _, path = rest.partition("/")
-    if "@" in authority and scheme == "s3":
-        raise InvalidLocation(f"root URI {scheme}://***@... holds credentials; pass them as storage options")
     if not authority and (scheme == "s3" or not path.strip("/")):
         raise InvalidLocation(f"root URI '{scheme}://{rest}' names no bucket; write {scheme}://bucket/path")
     path = path.rstrip("/")
@@ -63,6 +65,18 @@ def _normalise_remote(scheme: str, rest: str) -> str:
         _refuse_dots(path.split("/"), f"{scheme}://{rest}")
     root = f"{scheme}://{authority}/{path}"
     return root if root.endswith("/") else f"{root}/"
+
+
+def _refuse_credentials(scheme: str, rest: str) -> None:
+    """Refuse credentials in a root URI, of whatever scheme, and print nothing of it: they would end up in logs.
+
+    A user without a password is one, too, unless the part before ``@`` is a container (``abfs://container@account``).
+    """
+    user, at, _ = rest.split("?", 1)[0].split("/", 1)[0].rpartition("@")
+    secret = ":" in user or "%3a" in user.lower() or scheme not in _CONTAINERS
+    query = scheme != "file" and _SECRET_QUERY.search(rest)
+    if (at and secret) or query:
+        raise InvalidLocation(f"root URI {scheme}://*** holds credentials; pass them as storage options")
 
 
 def _refuse_dots(segments: list[str], uri: str) -> None:

@@ -13,12 +13,20 @@ that accept these headers and ignore them, therefore :meth:`S3Storage.prove_excl
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from trinitylake_core.errors import AlreadyExists, InvalidInput, StorageError, TrinityLakeError, UnsafeStorage
+from trinitylake_core.errors import (
+    AlreadyExists,
+    InvalidInput,
+    StorageDenied,
+    StorageError,
+    TrinityLakeError,
+    UnsafeStorage,
+)
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
@@ -26,6 +34,7 @@ from trinitylake_core.storage.retry import take_flag
 from trinitylake_core.storage.s3_errors import is_beyond_the_end, is_transient_code, map_error, refused_swap
 
 _PAGE: Final = 1000
+_NOT_IN_XML: Final = re.compile("[^\\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _PASSED_FROM_ENVIRONMENT: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 _OTHER: Final = Tagged(b"", '"00000000000000000000000000000000"')
@@ -131,6 +140,27 @@ class S3Storage(BaseStorage):
                 again.append(path)
         result.deleted = list(names.values())
         return result, again
+
+    def delete_many(self, paths: Sequence[str]) -> DeleteResult:
+        """Delete in batches. A name that XML cannot hold would spoil its batch, so each has a request of its own."""
+        strange = [path for path in paths if _NOT_IN_XML.search(path)]
+        if not strange:
+            return super().delete_many(paths)
+        for path in strange:
+            self._guard(path)
+        result = super().delete_many([path for path in paths if not _NOT_IN_XML.search(path)])
+        for part in self._parallel(strange, self._delete_alone):
+            result.deleted += part.deleted
+            result.failed.update(part.failed)
+        return result
+
+    def _delete_alone(self, path: str) -> DeleteResult:
+        """Delete one object by its URL; an error is that of this object alone."""
+        try:
+            self._retrying("delete", path, partial(self._call, "delete_object", Key=self._key(path)))
+        except StorageDenied as error:
+            return DeleteResult(failed={path: self._clean(error)})
+        return DeleteResult(deleted=[path])
 
     # Listing.
 
