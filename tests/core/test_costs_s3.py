@@ -13,6 +13,8 @@ from tests.support.lakes import NAME_SIZE, filled
 from tests.support.s3_servers import S3Server
 from tests.support.sweep import S3Place
 from trinitylake_core import Lakehouse, spec
+from trinitylake_core.changes import Fence
+from trinitylake_core.commit import commit
 from trinitylake_core.locations import root_path
 from trinitylake_core.node import Node
 from trinitylake_core.nodefile import encode
@@ -130,6 +132,17 @@ def test_a_commit_that_loses_one_race(lake: Lakehouse, measured: Measure) -> Non
     counts = measured(lake, txn.commit)
     assert (2, 2, 4, 0, 1) == (counts.put, counts.create, counts.get, counts.list, counts.head)
     assert_documented("commit that loses one race", counts)
+
+
+def test_a_commit_that_meets_a_fence(lake: Lakehouse, measured: Measure) -> None:
+    """It asks once when its base was stored; what is younger than the fence stays as it is."""
+    other = _reopened(lake)
+    txn = lake.transaction()
+    txn.create_table("ns", "mine")
+    commit(other.files, other.files.tip, Fence(1, {}))
+    counts = measured(lake, txn.commit)
+    assert (2, 2, 4, 0, 2) == (counts.put, counts.create, counts.get, counts.list, counts.head)
+    assert_documented("commit that loses the race to a cleaning", counts)
 
 
 def test_a_cold_lookup(moto_server: S3Server, measured: Measure) -> None:

@@ -19,7 +19,7 @@ from pipelines.files.retained import slack
 from pipelines.sweep.local import LocalSweep
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
-from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
+from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened
 from tests.support.surgery import listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
@@ -271,6 +271,41 @@ def test_what_is_committed_while_it_runs_stays(tmp_path: Path) -> None:
         (directory_of(lake) / late).exists(),
     )
     assert_sound(lake)
+
+
+def test_a_transaction_that_is_committed_while_it_is_marked_is_no_reason_to_start_over(tmp_path: Path) -> None:
+    """Its running root is gone then: what is alive is read again, and the marking goes on."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    txn = reopened(lake).transaction()
+    txn.create_table("ns0", "saved")
+    saved, gone, mark = txn.save(), plant(lake, node_path()), LocalSweep.mark
+    asked: list[int] = []
+
+    def commit_meanwhile(self: LocalSweep, starts: Any, paths: Any, *, afresh: bool = False) -> None:
+        if not asked:
+            reopened(lake).resume_transaction(saved).commit()
+        asked.append(1)
+        mark(self, starts, paths, afresh=afresh)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalSweep, "mark", commit_meanwhile)
+        report = clean(lake, later())
+    assert (3, False) == (len(asked), (directory_of(lake) / gone).exists())
+    assert ("saved" in reopened(lake).tables("ns0"), 1) == (True, operations(reopened(lake)).count("clean"))
+    assert 0 == report.failed
+    assert_sound(lake)
+
+
+def test_what_a_cleaning_asks_for(tmp_path: Path) -> None:
+    """The storage's time, and with orphans a commit, and another listing."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    idle = clean(lake, later()).requests
+    plant(lake, node_path())
+    busy = clean(lake, later()).requests
+    assert {"put": 1, "head": 1, "create": 0} == {kind: idle.get(kind, 0) for kind in ("put", "head", "create")}
+    assert {"put": 2, "head": 2, "create": 1} == {kind: busy.get(kind, 0) for kind in ("put", "head", "create")}
+    directories = 4  # that one more file makes on a disk
+    assert idle["list"] < busy["list"] <= 2 * (idle["list"] + directories)
 
 
 def test_failures_are_counted_and_the_rest_goes_on(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ _OPERATIONS = (
     spec.OP_UPGRADE,
     spec.OP_CLEAN,
     spec.OP_ABORT,
+    spec.OP_ALTER,
 )
 
 
