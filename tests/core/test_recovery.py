@@ -448,6 +448,39 @@ def test_a_restore_whose_target_expires_meanwhile_is_refused(sound: Lakehouse) -
         sound.restore("ns0.*", version=7, reason="r", preflight=preflight)
 
 
+TAKES_OVER: dict[str, Callable[[Lakehouse, Callable[[], None]], object]] = {
+    "rollback": lambda lake, before: lake.rollback(version=3, reason="r", before_commit=before),
+    "forced rollback": lambda lake, before: lake.rollback(version=3, reason="r", force=True, before_commit=before),
+    "restore": lambda lake, before: lake.restore("ns0.*", version=3, exact=True, reason="r", before_commit=before),
+    "snapshot": lambda lake, before: lake.create_snapshot("late", version=3, before_commit=before),
+    "partial snapshot": lambda lake, before: lake.create_snapshot(
+        "late", version=3, kind="partial", before_commit=before
+    ),
+}
+
+
+@pytest.mark.parametrize("job", TAKES_OVER)
+def test_a_job_that_takes_over_files_stops_when_their_version_expired_right_before_its_root(
+    sound: Lakehouse, job: str
+) -> None:
+    """From then on nothing marks these files. What was committed after the expiration carries the boundary on."""
+    newest: list[int] = []
+
+    def expired() -> None:
+        if not newest:
+            expire(reopened(sound), 5)
+            newest.append(reopened(sound).create_snapshot("other").version + 1)
+
+    before = set(files(sound))
+    with pytest.raises(VersionExpired, match="version 3 has expired; the oldest one kept is 5"):
+        TAKES_OVER[job](sound, expired)
+    assert newest == [sound.refresh().version]
+    assert ["other"] == [each.name for each in sound.snapshots()]
+    left = {path for path in files(sound).keys() - before if "-node-" in path}
+    assert left <= {each.root_path for each in sound.snapshots()}
+    assert [] == list(sound.check(definitions=True))
+
+
 # -- snapshots -----------------------------------------------------------------------------------------
 
 
