@@ -4,53 +4,36 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from trinitylake_core import saved, spec
 from trinitylake_core.aborts import abort_saved
 from trinitylake_core.acknowledge import remove_quietly
-from trinitylake_core.catalog import codec_of
 from trinitylake_core.commit import (
-    Draft,
     Files,
     commit,
-    flushed_for,
     new_id,
     now_millis,
-    whoami,
 )
-from trinitylake_core.definitions import commit_buffer_bytes, encode
-from trinitylake_core.edits import CatalogEdits
+from trinitylake_core.definitions import encode
 from trinitylake_core.errors import (
     CommitConflict,
-    Corrupt,
-    FileMissing,
     InvalidInput,
     StorageError,
     TransactionExpired,
     TransactionNotFound,
 )
 from trinitylake_core.footprint import Footprint
-from trinitylake_core.locations import definition_path
-from trinitylake_core.nodestore import NodeWriter
-from trinitylake_core.versions import Delta, Root
+from trinitylake_core.transaction_change import SERIALIZABLE, SNAPSHOT, AlreadyCommitted, TransactionChange
+from trinitylake_core.versions import Root
 
+__all__ = ["SERIALIZABLE", "SNAPSHOT", "Transaction"]
 _LOG = logging.getLogger(__name__)
-SNAPSHOT: Final = "SNAPSHOT"
-SERIALIZABLE: Final = "SERIALIZABLE"
 
 
-class _AlreadyCommitted(Exception):
-    """The version that this transaction became in an earlier attempt."""
-
-    def __init__(self, version: int) -> None:
-        super().__init__(version)
-        self.version = version
-
-
-class Transaction(CatalogEdits):
+class Transaction(TransactionChange):
     """Changes that become one version, or none. Not thread-safe.
 
     All reading methods see the transaction's own changes. As a context manager it commits on a normal exit and
@@ -79,12 +62,10 @@ class Transaction(CatalogEdits):
         default = SERIALIZABLE if definition.txn_isolation_level else SNAPSHOT
         if isolation not in (None, SNAPSHOT, SERIALIZABLE):
             raise InvalidInput(f"isolation must be {SNAPSHOT} or {SERIALIZABLE}, not {isolation!r}")
-        super().__init__(transaction_id or new_id(), base, files.store, codec_of(definition, sdk=files.versions.sdk))
-        self.isolation = isolation or default
+        super().__init__(files, base, transaction_id or new_id(), isolation or default)
         self.version: int | None = None
         self.began_at_millis = now_millis() if began_at_millis is None else began_at_millis
         self.ttl_millis = definition.txn_ttl_millis
-        self._files = files
         self._reason = reason
         self._operation = operation
         self._facts = dict(facts or {})
@@ -92,9 +73,7 @@ class Transaction(CatalogEdits):
         self._done = False
         self._committing = False
         self._uncertain = False
-        self._written: set[str] = set()
         self._file: saved.SavedFile | None = None
-        self._saved_definitions: frozenset[str] = frozenset()
 
     @classmethod
     def resume(cls, files: Files, transaction_id: str) -> Self:
@@ -145,7 +124,7 @@ class Transaction(CatalogEdits):
         self._files.refuse_unsafe(self._base)
         try:
             version = self._become(before_commit)
-        except _AlreadyCommitted as done:
+        except AlreadyCommitted as done:
             version = done.version
         except (CommitConflict, TransactionExpired, TransactionNotFound):
             self._give_up()
@@ -190,10 +169,6 @@ class Transaction(CatalogEdits):
         for path in again:
             self._files.storage.replace(path, files[path])
         self._write_new({path: data for path, data in files.items() if path not in again})
-
-    def _write_new(self, files: Mapping[str, bytes]) -> None:
-        self._written |= files.keys()
-        self._files.storage.write_many(files.items())
 
     def save(self) -> str:
         """Store the transaction for another process to resume by its ID, and end it here.
@@ -281,97 +256,3 @@ class Transaction(CatalogEdits):
             self.abort()
         except (CommitConflict, StorageError) as failed:  # what ended the block is what the caller has to know
             _LOG.warning("transaction %s was given up, but not aborted: %s", self.id, failed)
-
-    # -- the change, as the commit protocol sees it ----------------------------------------------
-
-    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
-        """Return the root on top of ``base``: its tree, its buffer, and this transaction's messages at the end."""
-        own = self.messages()
-        buffer_bytes = commit_buffer_bytes(self._files.definition(base))
-        node = flushed_for(writer, base, own, created_at_millis, buffer_bytes).with_messages(own)
-        deleted = own.values.count(None)
-        facts = {"author": whoami(), "set": len(own) - deleted, "deleted": deleted, **self._facts}
-        if self._reason:
-            facts["reason"] = self._reason
-        return Draft(node, self._operation, self.id, facts, dict(self._system))
-
-    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
-        """Prove that nothing in ``newer`` conflicts with this transaction. Raises ``CommitConflict``."""
-        conflicts = self._footprint.against(self._writes, serializable=self.isolation == SERIALIZABLE)
-        for root in newer:
-            if root.txn == self.id:
-                self._recognise(root)
-            if root.operation in spec.QUIET_OPERATIONS:
-                continue
-            if root.operation not in spec.TRANSACTIONAL_OPERATIONS:
-                raise CommitConflict(
-                    f"version {root.version} ({root.operation or 'of another writer'}) replaced the whole tree; "
-                    "read again and retry the transaction",
-                    version=root.version,
-                )
-            touched = conflicts.touched(root.own_messages())
-            if touched:
-                raise CommitConflict(
-                    f"version {root.version} changed {self._named(touched)}, which this transaction depends on; "
-                    "read again and retry the transaction",
-                    keys=touched,
-                    version=root.version,
-                )
-
-    def renew(self, base: Root) -> None:
-        """Write the definitions again under new names; a cleaning may be removing the old ones. One ``put`` each.
-
-        Those that another process saved are read first, one ``get`` each. Raises ``TransactionExpired`` if they are
-        gone already.
-        """
-        held = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
-        held |= self._read_saved(base)
-        new = {
-            old: definition_path(*self._keys.split(key))
-            for key, old in self._writes.items()
-            if old is not None and old in held
-        }
-        self._write_new({path: held[old] for old, path in new.items()})
-        self._writes = {key: new.get(path or "", path) for key, path in self._writes.items()}
-        self._definitions = {new.get(path, path): each for path, each in self._definitions.items()}
-        self._saved_definitions = frozenset(new.get(path, path) for path in self._saved_definitions)
-
-    def _read_saved(self, base: Root) -> dict[str, bytes]:
-        paths = [path for path in self._writes.values() if path in self._saved_definitions]
-        found: dict[str, bytes] = {}
-        for path, data in self._files.storage.read_many(paths):
-            if isinstance(data, FileMissing):
-                raise TransactionExpired(
-                    f"what was saved of this transaction is gone since version {base.version}; begin a new one"
-                )
-            found[path] = data
-        return found
-
-    def _recognise(self, root: Delta) -> None:
-        """Tell a commit whose answer was lost from one that another process made of the same saved transaction."""
-        if root.operation == spec.OP_ABORT:
-            raise CommitConflict(
-                f"this transaction was aborted by another process, in version {root.version}", version=root.version
-            )
-        own, found = self.messages(), root.own_messages()
-        same = zip(own.values, found.values, strict=True) if own.keys == found.keys else None
-        if same is not None and all(one == other or self._same_content(one, other) for one, other in same):
-            raise _AlreadyCommitted(root.version)
-        raise CommitConflict(
-            f"this transaction was resumed elsewhere and committed there as version {root.version}",
-            keys=own.keys,
-            version=root.version,
-        )
-
-    def _same_content(self, own: str | None, other: str | None) -> bool:
-        """Whether two definitions are the same under two names: a cleaning made somebody write them again."""
-        if own is None or other is None:
-            return False
-        try:
-            return self._read_definition(own) == self._files.storage.read(other)
-        except (Corrupt, FileMissing):
-            return False
-
-    def _named(self, keys: Sequence[str]) -> str:
-        shown = ", ".join(str(self._keys.decode(key)) for key in keys[:5])
-        return shown + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
