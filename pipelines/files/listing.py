@@ -7,7 +7,6 @@ somebody else, a nested lakehouse for example: it is reported, and never looked 
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from pipelines.files.packed import unpacked
 from pipelines.tasks import LONG, TEXT
 from trinitylake_core.errors import FileMissing, InvalidInput
 from trinitylake_core.locations import parse
@@ -185,9 +185,9 @@ def _batches(data: bytes, name: str) -> Iterator[pa.RecordBatch]:
         if name.endswith(".parquet"):
             yield from parquet.ParquetFile(pa.BufferReader(data)).iter_batches(BATCH)
         else:
-            text = gzip.decompress(data) if name.endswith(".gz") else data
+            text = unpacked(data, name) if name.endswith(".gz") else data
             yield from csv.open_csv(pa.BufferReader(text))
-    except (pa.ArrowException, OSError, EOFError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise InvalidInput(f"inventory {name} cannot be read: {error}") from None
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pipelines.files.listing import split_uri
+from pipelines.files.packed import unpacked
 from trinitylake_core.errors import FileMissing, InvalidInput
 from trinitylake_core.storage import Storage, open_storage
 
@@ -77,7 +76,10 @@ def lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:
         InvalidInput: a line is too long, or the file is not what its name says.
         FileMissing, StorageError.
     """
-    data, offset = _unpacked(storage, block) if block.file.endswith(_PACKED) else _whole_lines(storage, block)
+    if block.file.endswith(_PACKED):
+        data, offset = unpacked(storage.read(block.file), block.file), 0
+    else:
+        data, offset = _whole_lines(storage, block)
     if offset == 0:
         data = data.removeprefix(_BYTE_ORDER_MARK)
     for line in data.split(b"\n"):
@@ -104,17 +106,10 @@ def _whole_lines(storage: Storage, block: Block) -> tuple[bytes, int]:
     return b"".join(parts), block.begin - before + start
 
 
-def _unpacked(storage: Storage, block: Block) -> tuple[bytes, int]:
-    try:
-        return gzip.decompress(storage.read(block.file)), 0
-    except (OSError, EOFError, zlib.error) as error:
-        raise InvalidInput(f"{block.file} is not a valid gzip file, or is cut short: {error}") from None
-
-
 def in_words(storage: Storage, place: Place) -> str:
     """Return a place as people look for it: file and line. Reads the file up to there."""
     if place.file.endswith(_PACKED):
-        before = gzip.decompress(storage.read(place.file))[: place.offset].count(b"\n")
+        before = unpacked(storage.read(place.file), place.file)[: place.offset].count(b"\n")
     else:
         steps = range(0, place.offset, BLOCK_BYTES)
         parts = (storage.read_range(place.file, at, min(at + BLOCK_BYTES, place.offset)) for at in steps)

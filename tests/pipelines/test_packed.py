@@ -1,0 +1,41 @@
+"""Compressed text is unpacked whole, or refused: never more of it than fits into memory."""
+
+from __future__ import annotations
+
+import gzip
+import resource
+
+import pytest
+
+from pipelines.files.packed import unpacked
+from trinitylake_core.errors import InvalidInput
+
+
+def test_all_members_are_unpacked() -> None:
+    """As `gzip` and `pigz` write them, padded or not."""
+    data = gzip.compress(b"one ") + gzip.compress(b"two") + b"\0" * 512
+    assert b"one two" == unpacked(data, "f.gz")
+    assert b"" == unpacked(gzip.compress(b""), "f.gz")
+
+
+@pytest.mark.parametrize("data", [b"garbage", gzip.compress(b"whole")[:-5], gzip.compress(b"one") + b"garbage"])
+def test_what_is_damaged_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidInput, match=r"f\.gz is not a valid gzip file, or is cut short"):
+        unpacked(data, "f.gz")
+
+
+def test_a_bomb_is_refused_before_it_is_in_memory() -> None:
+    """Half a megabyte that would become half a gigabyte."""
+    bomb = gzip.compress(bytes(512 << 20), 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InvalidInput, match="more than 1 MiB"):
+        unpacked(bomb, "f.gz", 1 << 20)
+    assert 64 << 10 > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+
+
+def test_the_bound_is_exact() -> None:
+    assert b"abc" == unpacked(gzip.compress(b"abc"), "f.gz", 3)
+    with pytest.raises(InvalidInput):
+        unpacked(gzip.compress(b"abcd"), "f.gz", 3)
+    with pytest.raises(InvalidInput):
+        unpacked(gzip.compress(b"ab") + gzip.compress(b"cd"), "f.gz", 3)
