@@ -13,7 +13,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from trinitylake_core import spec
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.leafrun import Columns, cut, in_order, laid_out, merged, pieces_of, proved
+from trinitylake_core.leafrun import Columns, cut, end_to_end, in_order, laid_out, merged, pieces_of, proved
 from trinitylake_core.node import Messages
 from trinitylake_core.proof import Proof, Range
 from trinitylake_core.subtree import Dead, Ref, Work
@@ -97,9 +97,10 @@ def _flushed(
     pieces = pieces_of(len(new), len(refs), max(1, sink.min_keys), sink.max_keys)
     if pieces is None or not in_order(old.keys, low, high):
         return None
-    if not proved(old, messages, new, low, high):
-        raise Corrupt("the proof of a run of leaves failed: nothing was committed; please report this as a bug")
     parts, between = cut(new, pieces)
+    whole = end_to_end(old, leaves, pivots) and end_to_end(new, parts, between)
+    if not whole or not proved(old, messages, new, low, high):
+        raise Corrupt("the proof of a run of leaves failed: nothing was committed; please report this as a bug")
     made = [_written(sink, part, stamp) for part in parts]
     live = [pivot for pivot in pivots if pivot is not None]
     new_keys, new_values = _split(between)

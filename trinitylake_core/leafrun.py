@@ -176,6 +176,25 @@ def proved(old: Columns, messages: Messages, new: Columns, low: str | None, high
     )
 
 
+def end_to_end(whole: Columns, parts: Sequence[Columns], between: Sequence[tuple[str, str] | None]) -> bool:
+    """Return whether rows are exactly those of parts, one after the other, and the rows between them; ``None`` is none.
+
+    ``proved`` compares two wholes. This says that nothing was lost when leaves were laid out, or a whole was cut.
+    """
+    at = 0
+    for index, part in enumerate(parts):
+        count = len(part)
+        if not (whole.keys.slice(at, count).equals(part.keys) and whole.values.slice(at, count).equals(part.values)):
+            return False
+        at += count
+        row = between[index] if index < len(between) else None
+        if row is not None:
+            if at >= len(whole) or whole.row(at) != row:
+                return False
+            at += 1
+    return at == len(whole)
+
+
 def in_order(keys: Any, low: str | None, high: str | None) -> bool:
     """Return whether keys ascend strictly and lie strictly between two others."""
     if not len(keys):

@@ -242,7 +242,7 @@ def _refuse_disorder(node: Node, path: str | None, within: Range, messages: Mapp
 def _prove_places(node: Node, children: Sequence[Range]) -> None:
     """Raise ``Corrupt`` unless each child lies between the keys around the pointer to it."""
     lows, highs = [low for low, _ in children], [high for _, high in children]
-    if not len(node.keys) + 1 == len(children) == len(node.children) or any(map(ge, lows, highs)):
-        raise Corrupt(f"{_FAILED}: a child is missing, too many, or empty; {_BUG}")
+    if not len(node.keys) + 1 == len(children) == len(set(node.children)) or any(map(ge, lows, highs)):
+        raise Corrupt(f"{_FAILED}: a child is missing, there twice, too many, or empty; {_BUG}")
     if any(map(ge, node.keys, lows[1:])) or any(map(gt, highs, node.keys)):
         raise Corrupt(f"{_FAILED}: a child does not lie between the keys around it; {_BUG}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from pipelines import compaction
 from tests.support.lakes import content, filled, new_lake
 from tests.support.surgery import Surgery
 from tests.support.sweep import DiskPlace, Files, read_files
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, leafflush
 from trinitylake_core.errors import Corrupt
+from trinitylake_core.leafrun import Columns
 from trinitylake_core.node import Messages, Node
 from trinitylake_core.nodestore import NodeWriter
 from trinitylake_core.rewrite import Rewriter
@@ -113,6 +115,47 @@ def test_two_clean_children_that_are_swapped_are_not_committed(
     monkeypatch.setattr(Rewriter, "_work", broken)
     _refused(place)
     assert done
+
+
+def _first_row_lost(rows: Columns) -> Columns:
+    return Columns(rows.keys.slice(1), rows.values.slice(1))
+
+
+@pytest.mark.parametrize("where", ["laid_out", "merged", "cut", "a leaf for another"])
+def test_leaves_that_lose_rows_as_columns_are_not_committed(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbouring leaves are rewritten together: laid out, merged, cut, written."""
+    lake = filled(new_lake(tmp_path, order=16, target=12_000), tables=300, changes=100)
+    compaction.run(None, lake, LOCAL)
+    with lake.refresh().transaction() as txn:
+        for number in range(0, 300, 2):
+            txn.alter_table(f"ns{number % 3}", f"t{number:03}", properties={"a": "b"})
+    version = lake.refresh().version
+    honest: Any = getattr(leafflush, where, None)
+    calls = []
+
+    def broken(*arguments: Any) -> Any:
+        calls.append(1)
+        found = honest(*arguments)
+        return ([_first_row_lost(found[0][0]), *found[0][1:]], found[1]) if where == "cut" else _first_row_lost(found)
+
+    def exchanged(sink: Any, rows: Columns, stamp: int) -> Ref:
+        made = written(sink, rows, stamp)
+        calls.append(1)
+        paths.append(made.path)
+        made.path = paths[0]
+        return made
+
+    if honest is not None:
+        monkeypatch.setattr(leafflush, where, broken)
+    else:
+        written, paths = leafflush._written, []
+        monkeypatch.setattr(leafflush, "_written", exchanged)
+    with pytest.raises(Corrupt, match="proof"):
+        compaction.run(None, lake, LOCAL)
+    assert calls
+    assert version == lake.refresh().version
 
 
 # -- random mutations ----------------------------------------------------------------------------------
