@@ -76,6 +76,21 @@ def test_each_shared_node_is_read_once(tmp_path: Path) -> None:
     assert [3] == verified(lake, 3).versions
 
 
+def test_one_version_is_verified_with_one_get_per_file(tmp_path: Path) -> None:
+    """What it means is proved from the nodes of the walk; nothing but a few roots is read again."""
+    storage = open_storage(*many(tmp_path).storage.spec())
+    report = verify.run(None, storage, verify.Config("newest", definitions=True, engine="local"))
+    assert report.ok
+    assert report.nodes_read + report.definitions_read + 12 >= storage.counts.get
+
+
+def test_what_one_version_lacks_is_found_without_the_others(tmp_path: Path) -> None:
+    lake = many(tmp_path)
+    wanted = _no_namespace(lake, Surgery(lake.root, ORDER))
+    findings = verified(lake, lake.version + 1).findings
+    assert [wanted] * len(lake.tables("ns1")) == [(each.invariant, each.file) for each in findings]
+
+
 def test_a_version_that_never_existed_is_wrong_input(tmp_path: Path) -> None:
     with pytest.raises(VersionNotFound):
         verified(new_lake(tmp_path), 7)
