@@ -13,17 +13,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trinitylake_core.node import Messages
 
+if TYPE_CHECKING:  # the command line loads this module, and must not wait for what only a compaction needs
+    import numpy.typing as npt
+
 _STRING: Final = pa.string()
-_Rows: TypeAlias = npt.NDArray[np.int64]
+_Rows: TypeAlias = "npt.NDArray[np.int64]"
 FILL: Final = 0.75
 """How full new leaves are made where a run needs another number of them: room for the next changes on either side."""
 _ROOMY: Final = 0.95
@@ -165,6 +166,8 @@ def proved(old: Columns, messages: Messages, new: Columns, low: str | None, high
     Exact, not by a hash: rows that no message touches are those of ``old``, the others those that messages set.
     Filters by membership; the merge works by positions.
     """
+    import pyarrow.compute as pc  # noqa: PLC0415 - loaded by a compaction, not by every command
+
     touched = pa.array(messages.keys, _STRING)
     ours = pc.is_in(new.keys, value_set=touched)
     sets = pa.array([value is not None for value in messages.values], pa.bool_())
@@ -197,6 +200,8 @@ def end_to_end(whole: Columns, parts: Sequence[Columns], between: Sequence[tuple
 
 def in_order(keys: Any, low: str | None, high: str | None) -> bool:
     """Return whether keys ascend strictly and lie strictly between two others."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - the same
+
     if not len(keys):
         return True
     ascending = pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py()
