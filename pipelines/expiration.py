@@ -54,7 +54,7 @@ class Config:
         reason: why, for the history.
         plan_to: URI to write the plan to; changes nothing.
         plan: URI of a plan to carry out, if it still holds.
-        plan_options: storage options for these two; by default those of the lakehouse.
+        plan_options: storage options for these two; by default those of the lakehouse that apply to them.
         now_millis: the time, for tests.
         before_commit: called right before the root is created, before the boundary file is advanced, and before
             roots are deleted; raising there gives the rest up.
@@ -129,7 +129,7 @@ class _Expiration:
             refuse_guarded(self.retained.definition)
             self.files.refuse_no_compare_and_set(self.retained.newest)
         self.oldest = self.retained.boundary
-        self.options = config.plan_options if config.plan_options is not None else dict(lake.storage.spec()[1])
+        self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, lake.storage)
         newest = self.retained.newest.version
         self.report = Report(lake.root, not self.deletes, newest, None, self.oldest, self.oldest)
         self.watch = Stopwatch(self.report.seconds)

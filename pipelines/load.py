@@ -31,6 +31,7 @@ from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.node import Node
 from trinitylake_core.nodestore import NodeWriter
 from trinitylake_core.rewrite import Rewriter
+from trinitylake_core.storage import options_for
 from trinitylake_core.versions import Root, objects_of
 
 _LOG: Final = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ def run(
         source: the URI, or a local path, of a file of JSON Lines, perhaps compressed (``.gz``), or of a directory.
         config: how.
         progress: called with phase, done and total.
-        source_options: storage options for the source; those of the lakehouse by default.
+        source_options: storage options for the source; by default those of the lakehouse that apply to it.
 
     Costs two ``get`` per node that is there, one ``put`` per definition and new node, and one ``create``.
 
@@ -118,7 +119,7 @@ def run(
         CommitConflict: somebody else changed the same meanwhile, or replaced the tree; load again.
         ReadOnly, Corrupt, StorageError.
     """
-    options = lake.storage.spec()[1] if source_options is None else source_options
+    options = options_for(source, *lake.storage.spec()) if source_options is None else source_options
     config = config or Config()
     for restart in range(config.restarts + 1):
         work = _Load(spark, lake.refresh(), source, options, config, progress or silent)

@@ -71,7 +71,7 @@ class Config:
             ``txn_ttl_millis`` old when the inventory was made: it may belong to a saved transaction that is not listed.
         plan_to: URI to write the plan to; deletes nothing.
         plan: URI of a plan to carry out, if it still holds.
-        plan_options: storage options for these three; by default those of the lakehouse.
+        plan_options: storage options for these three; by default those of the lakehouse that apply to them.
         now_millis: the time instead of the storage's, for tests.
         before_commit: called right before the fence is committed and before anything is deleted; raising there deletes
             nothing.
@@ -155,7 +155,8 @@ class _Clean:
         order = self.definition.order
         self.new_sweep = partial(open_sweep, self.engine, spark, self.files.storage, order, progress)
         self.sweep: Sweep = self.new_sweep()
-        self.options = config.plan_options if config.plan_options is not None else dict(self.files.storage.spec()[1])
+        self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, self.files.storage)
+        self.inventory_options = plans.options_of(config.inventory, config.plan_options, self.files.storage)
         self.report = Report(lake.root, newest.version, 0, self.engine, not self.deletes, self.safety_age())
         self.plan = self.read_plan(config.plan) if config.plan is not None else None
         self.watch = Stopwatch(self.report.seconds)
@@ -189,7 +190,7 @@ class _Clean:
         cutoff = now - millis(self.report.safety_age_seconds)
         if self.config.inventory is None:
             return cutoff
-        return min(cutoff, inventory_millis(self.config.inventory, self.options) - self.lifetime_millis())
+        return min(cutoff, inventory_millis(self.config.inventory, self.inventory_options) - self.lifetime_millis())
 
     # -- the steps -----------------------------------------------------------------------------------
 
@@ -213,7 +214,7 @@ class _Clean:
         self.marked = None
         now = self.time()
         cutoff = self.cutoff(now)
-        self.report.listed = self.sweep.list_files(self.config.inventory, self.options)
+        self.report.listed = self.sweep.list_files(self.config.inventory, self.inventory_options)
         self.watch.lap("list")
         marked = self.mark(now)
         self.watch.lap("mark")

@@ -53,7 +53,7 @@ def _refuse_unknown(files: Files, base: Root, target: Root, patterns: Sequence[t
     ]
     if unknown:
         raise ObjectNotFound(
-            f"{', '.join(unknown)} names nothing in version {target.version} nor in version {base.version}"
+            f"{', '.join(map(repr, unknown))} names nothing in version {target.version} nor in version {base.version}"
         )
 
 

@@ -27,7 +27,7 @@ from pipelines.cli.arguments import Arguments, UsageError, overview, parse
 from pipelines.cli.commands import Result
 from pipelines.cli.commands.command import Call
 from pipelines.cli.progress import PrintedProgress
-from pipelines.cli.storage_options import storage_options
+from pipelines.cli.storage_options import environment_options, storage_options
 from pipelines.job import silent
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -62,6 +62,10 @@ _SECRET_MIN_LENGTH: Final = 8
 _SPOOL_BYTES: Final = 8 << 20
 
 
+class OutputFailed(Exception):
+    """Standard output takes nothing more: the disk behind it is full, or nobody opened it."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``argv`` is without the name of the program."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -80,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(words: list[str], *, debug: bool) -> int:
     secrets: list[str] = []
     try:
+        if sys.stdout is None:
+            raise OutputFailed("standard output is closed; nothing was done")
         arguments = parse(words, os.environ)
         if isinstance(arguments, str):
             _print([arguments])
@@ -87,22 +93,24 @@ def _main(words: list[str], *, debug: bool) -> int:
         if arguments.command is None:
             _say(overview())
             return WRONG_INPUT
-        options = storage_options(arguments.options.storage_option)
-        secrets += (each for each in secrets_of(options) if len(each) >= _SECRET_MIN_LENGTH)
-        return _run(arguments, options, debug=debug)
+        everywhere, given = environment_options(os.environ), storage_options(arguments.options.storage_option)
+        found = [*secrets_of(everywhere), *secrets_of(given)]
+        secrets += (each for each in found if len(each) >= _SECRET_MIN_LENGTH)
+        return _run(arguments, given, everywhere, debug=debug)
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place to report it
         return _failed(error, secrets, as_json="--json" in words, debug=debug)
 
 
-def _run(arguments: Arguments, options: Mapping[str, Any], *, debug: bool) -> int:
+def _run(arguments: Arguments, given: Mapping[str, Any], everywhere: Mapping[str, Any], *, debug: bool) -> int:
     parsed, command = arguments.options, arguments.command
     if command is None:
         raise UsageError("no command")
     progress = PrintedProgress(sys.stderr) if sys.stderr is not None and not parsed.quiet else None
     with ExitStack() as stack:
-        call = Call(parsed, arguments.root, options, progress or silent, stack, "WARN" if debug else "OFF")
+        log_level = "WARN" if debug else "OFF"
+        call = Call(parsed, arguments.root, given, progress or silent, stack, log_level, everywhere)
         if progress is not None:
             stack.callback(progress.close)
         if parsed.json:
@@ -119,8 +127,26 @@ def _print(lines: Iterable[str], progress: PrintedProgress | None = None) -> Non
     for line in lines:
         if progress is not None:
             progress.close()
-        sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        _write(f"{line}\n")
+    _flush()
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(f"cannot write to standard output: {error.strerror}") from error
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(f"cannot write to standard output: {error.strerror}") from error
 
 
 def _say(text: str) -> None:
@@ -138,8 +164,8 @@ def _json(run: Any, call: Call) -> int:
             report.write_json(result.data, spool.write, ascii_only=_ascii_only(sys.__stdout__))
         spool.seek(0)
         while block := spool.read(1 << 20):
-            sys.stdout.write(block)
-    sys.stdout.flush()
+            _write(block)
+    _flush()
     return result.code
 
 
@@ -183,7 +209,9 @@ def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debu
     if debug and not isinstance(error, UsageError):
         _say(sanitise("".join(traceback.format_exception(error)), secrets).rstrip())
     _say(f"error: {message}")
-    if as_json:
+    if isinstance(error, OutputFailed):
+        _forget_stdout()
+    elif as_json:
         kind = InvalidInput if isinstance(error, UsageError) else type(error)
         document = {"error": {"type": kind.__name__, "message": message}}
         report.write_json(document, sys.stdout.write, ascii_only=_ascii_only(sys.stdout))
@@ -194,6 +222,8 @@ def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debu
 def _described(error: BaseException) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", INTERRUPTED
+    if isinstance(error, OutputFailed):
+        return str(error), FAILED
     for kind, code in _EXIT_CODES:
         if isinstance(error, kind):
             return str(error), code

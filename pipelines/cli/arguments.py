@@ -71,9 +71,13 @@ def parse(words: Sequence[str], environment: Mapping[str, str]) -> Arguments | s
     if not rest:
         return Arguments(None, argparse.Namespace(storage_option=[]))
     if rest[0] in {"-h", "--help", "help"}:
+        if len(rest) == 2 and rest[1] not in COMMANDS and _group(rest[1]):
+            return group_help(rest[1])
         return overview() if len(rest) == 1 else help_of(_command(rest[1:]))
     if rest[0] == "--version":
         return f"trinitylake {_version()}"
+    if len(rest) > 1 and rest[1] in {"-h", "--help"} and rest[0] not in COMMANDS and _group(rest[0]):
+        return group_help(rest[0])
     command = _command(rest)
     own = leading + rest[len(command.name.split()) :]
     if any(word in {"-h", "--help"} for word in own[: own.index("--") if "--" in own else None]):
@@ -90,6 +94,19 @@ def overview() -> str:
     return head + "\n".join(lines) + tail + _ENVIRONMENT
 
 
+def group_help(word: str) -> str:
+    """Return the help text of commands that begin with one word, such as ``snapshot``."""
+    group = _group(word)
+    width = max(len(each.synopsis) for each in group)
+    lines = [f"  {each.synopsis:<{width}}  {each.help}" for each in group]
+    head = f"usage: trinitylake {word} <command> ROOT [options]\n\ncommands:\n"
+    return head + "\n".join(lines) + f"\n\nexample:\n  {group[0].example}"
+
+
+def _group(word: str) -> list[Command]:
+    return [each for name, each in COMMANDS.items() if name.split()[0] == word]
+
+
 def help_of(command: Command) -> str:
     """Return the help text of a command."""
     return _parser(command).format_help().rstrip()
@@ -104,9 +121,8 @@ def _command(words: Sequence[str]) -> Command:
         found = COMMANDS.get(" ".join(words[:count]))
         if found is not None:
             return found
-    below = [name for name in COMMANDS if name.split()[0] == words[0]]
-    if below:
-        raise UsageError(f"{words[0]} needs one of: {', '.join(name.split()[1] for name in below)}")
+    if group := _group(words[0]):
+        raise UsageError(f"{words[0]} needs one of: {', '.join(each.name.split()[1] for each in group)}")
     close = difflib.get_close_matches(words[0], COMMANDS, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"the commands are: {', '.join(COMMANDS)}"
     raise UsageError(f"unknown command {words[0]!r}; {hint}")

@@ -10,22 +10,22 @@ from typing import Any, Final
 from trinitylake_core.errors import InvalidInput
 
 VARIABLE: Final = "TRINITYLAKE_STORAGE_OPTIONS"
+_OF_OBJECT_STORES: Final = frozenset(
+    {"anon", "client_kwargs", "config_kwargs", "connect_timeout", "endpoint_url", "key", "path_style", "profile"}
+    | {"read_timeout", "region", "region_name", "secret", "token", "use_ssl"}
+)
 _FROM_ENVIRONMENT: Final = "env:"
 
 
-def storage_options(given: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the storage options of a command.
+def storage_options(given: Sequence[str]) -> dict[str, Any]:
+    """Return the storage options on a command line, texts ``KEY=VALUE``.
 
-    Args:
-        given: texts ``KEY=VALUE``. The value ``env:NAME`` is that of an environment variable, and one that
-            begins with ``{`` is JSON.
-        environment: where the variable ``TRINITYLAKE_STORAGE_OPTIONS``, a JSON object, is looked up; what
-            is given wins.
+    The value ``env:NAME`` is that of an environment variable, and one that begins with ``{`` is JSON.
 
     Raises:
-        InvalidInput: a text or a variable is malformed; the message shows no value.
+        InvalidInput: a text is malformed; the message shows no value.
     """
-    found = _from_variable((os.environ if environment is None else environment).get(VARIABLE))
+    found: dict[str, Any] = {}
     for text in given:
         key, equals, value = text.partition("=")
         if not equals or not key:
@@ -34,7 +34,15 @@ def storage_options(given: Sequence[str], environment: Mapping[str, str] | None 
     return found
 
 
-def _from_variable(text: str | None) -> dict[str, Any]:
+def applicable(options: Mapping[str, Any], uri: str) -> dict[str, Any]:
+    """Return the options of the environment that are for a URI: a local path takes none of an object store's."""
+    local = uri.partition("://")[0].lower() == "file" or "://" not in uri
+    return {name: value for name, value in options.items() if not (local and name in _OF_OBJECT_STORES)}
+
+
+def environment_options(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the storage options in ``TRINITYLAKE_STORAGE_OPTIONS``, a JSON object. Raises ``InvalidInput``."""
+    text = environment.get(VARIABLE)
     if not text:
         return {}
     try:

@@ -22,7 +22,7 @@ from pipelines.files.retained import Retained
 from pipelines.tasks import LONG, TEXT
 from trinitylake_core.commit import Files, now_millis
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
-from trinitylake_core.storage import open_storage
+from trinitylake_core.storage import Storage, open_storage, options_for
 
 _METADATA: Final = b"trinitylake.plan"
 _FORMAT: Final = 1
@@ -67,6 +67,11 @@ class PlanRow(NamedTuple):
 
     file: Listed
     reason: str
+
+
+def options_of(uri: str | None, given: Mapping[str, Any] | None, storage: Storage) -> dict[str, Any]:
+    """Return the storage options for a plan or an inventory: those given, else those of the lakehouse that apply."""
+    return dict(given) if given is not None else options_for(uri or storage.root, *storage.spec())
 
 
 def header(

@@ -893,3 +893,35 @@ def test_a_missing_java_is_one_line(root: str) -> None:
     done = _subprocess("compact", root, JAVA_HOME="/nowhere")
     assert (2, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
     assert "Spark needs Java 17 or newer" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["ls"], ["ls", "--json"], ["history"]])
+@pytest.mark.parametrize(("where", "says"), [(">/dev/full", "No space left on device"), (">&-", "nothing was done")])
+def test_an_output_that_takes_nothing_is_told_in_one_line(sales: str, words: list[str], where: str, says: str) -> None:
+    line = f'"{sys.executable}" -m pipelines.cli {" ".join(words)} "{sales}" {where}'
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert 4 == done.returncode
+    assert says in done.stderr
+    assert 1 == len(done.stderr.splitlines()), done.stderr
+
+
+@pytest.mark.parametrize("words", [["snapshot", "--help"], ["help", "snapshot"], ["snapshot", "-h"]])
+def test_a_group_of_commands_has_help(run: Run, words: list[str]) -> None:
+    done = run(*words)
+    assert 0 == done.code
+    assert ["usage: trinitylake snapshot <command> ROOT [options]", True] == [
+        done.out.splitlines()[0],
+        "snapshot create ROOT NAME" in done.out,
+    ]
+
+
+def test_a_kind_of_storage_that_cannot_be_opened_is_no_bug(run: Run) -> None:
+    done = run("ls", "ftp://host/lake")
+    assert (4, True) == (done.code, done.err.startswith("error: ftp://host/lake"))
+
+
+def test_options_of_an_object_store_in_the_environment_do_not_hinder_local_lakehouses(
+    run: Run, sales: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRINITYLAKE_STORAGE_OPTIONS", '{"key": "a", "secret": "b", "endpoint_url": "http://x"}')
+    assert 0 == run("ls", sales).code

@@ -4,7 +4,7 @@
 lost answers above it; ``local``, ``s3`` and ``generic`` are the backends; ``probe`` proves a place fit for a lakehouse.
 """
 
-from trinitylake_core.storage.opening import open_storage
+from trinitylake_core.storage.opening import open_storage, options_for
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage, Tagged
 from trinitylake_core.storage.probe import ProbeResult, probe
 from trinitylake_core.storage.roots import normalise_root
@@ -19,5 +19,6 @@ __all__ = [
     "Tagged",
     "normalise_root",
     "open_storage",
+    "options_for",
     "probe",
 ]

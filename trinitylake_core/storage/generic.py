@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from inspect import signature
 from typing import Any, Final
 
 from trinitylake_core.errors import (
@@ -212,11 +213,23 @@ def _make_filesystem(root: str, scheme: str, options: Mapping[str, Any]) -> Any:
     try:
         import fsspec  # noqa: PLC0415 - not needed for local lakehouses
 
+        _refuse_missing(fsspec.get_filesystem_class(scheme), root, options)
         return fsspec.filesystem(scheme, **options)
     except ImportError as error:
         raise StorageError(f"{root}: the fsspec file system for {scheme}:// is not installed: {error}") from error
     except ValueError as error:
         raise StorageError(f"{root}: no file system for {scheme}://: {error}") from error
+
+
+def _refuse_missing(kind: type[Any], root: str, options: Mapping[str, Any]) -> None:
+    """Raise ``StorageError`` if a file system needs options that nobody gave: ``ftp`` and ``sftp`` need a host."""
+    needed = [
+        each.name
+        for each in signature(kind.__init__).parameters.values()
+        if each.kind == each.POSITIONAL_OR_KEYWORD and each.default is each.empty and each.name != "self"
+    ]
+    if missing := [name for name in needed if name not in options]:
+        raise StorageError(f"{root}: this kind of storage needs the storage option {', '.join(missing)}")
 
 
 def _modified_millis(details: Mapping[str, Any]) -> int:

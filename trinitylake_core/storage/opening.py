@@ -9,10 +9,28 @@ from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.generic import FsspecStorage
 from trinitylake_core.storage.local import LocalStorage
 from trinitylake_core.storage.port import Storage
-from trinitylake_core.storage.roots import normalise_root
+from trinitylake_core.storage.retry import CommonOptions
+from trinitylake_core.storage.roots import S3_SCHEMES, normalise_root
 from trinitylake_core.storage.s3 import S3Storage
 
 _BACKENDS: dict[str, type[BaseStorage]] = {"file": LocalStorage, "s3": S3Storage}
+
+
+def options_for(uri: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those storage options of a lakehouse that apply to another URI, too. No request.
+
+    All of them where both lie in the same kind of storage; else those that every kind knows, such as ``retries``:
+    the key of a bucket says nothing about a local file. A URI without a scheme is a local path.
+    """
+    if _kind(uri) == _kind(root):
+        return dict(options)
+    return {name: value for name, value in options.items() if name in CommonOptions.__slots__}
+
+
+def _kind(uri: str) -> str:
+    scheme, found, _ = uri.partition("://")
+    scheme = scheme.lower() if found else "file"
+    return "s3" if scheme in S3_SCHEMES else scheme
 
 
 def open_storage(root: str, options: Mapping[str, Any] | None = None) -> Storage:

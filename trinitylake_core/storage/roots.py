@@ -12,7 +12,7 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(//)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 _SECRET_QUERY = re.compile(r"(?i)[?&][^=&]*(sig|token|secret|passw|key|credential)[^=&]*=")
-_S3_SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3"}
+S3_SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3"}
 
 
 def normalise_root(uri: str) -> str:
@@ -39,7 +39,7 @@ def normalise_root(uri: str) -> str:
         return _normalise_file(uri, rest)
     if match.group(2) is None:
         raise InvalidLocation(f"root URI {uri!r} lacks '//' after the scheme; write {scheme}://...")
-    return _normalise_remote(_S3_SCHEMES.get(scheme, scheme), rest)
+    return _normalise_remote(S3_SCHEMES.get(scheme, scheme), rest)
 
 
 def local_path(root: str) -> str:

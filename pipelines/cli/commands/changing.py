@@ -70,7 +70,7 @@ def _json_object(text: str) -> dict[str, Any]:
 )
 def create(call: Call) -> Result:
     """Create a lakehouse."""
-    lake = Lakehouse.create(call.root, storage_options=call.storage_options, **definition_of(call))
+    lake = Lakehouse.create(call.root, storage_options=call.options_for(call.root), **definition_of(call))
     definition = to_dict(lake.definition)
     data = {"root": lake.root, "version": lake.version, "definition": definition}
     return Result(data, in_order([f"created {lake.root}, version {lake.version}"], report.fields(definition)))

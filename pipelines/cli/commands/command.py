@@ -10,10 +10,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pipelines.cli.storage_options import applicable
 from pipelines.job import Progress
 from pipelines.session import SessionConfig, lazy_session
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.storage import options_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,14 +59,23 @@ class Call:
     options: argparse.Namespace
     root: str
     storage_options: Mapping[str, Any]
+    """Those of the command line, which are for ROOT."""
     progress: Progress
     stack: ExitStack
     log_level: str = "OFF"
+    environment_options: Mapping[str, Any] = field(default_factory=dict)
+    """Storage options of the environment, for whatever they fit."""
     _session: Callable[[], SparkSession] | None = field(default=None)
 
     def open(self, root: str | None = None) -> Lakehouse:
         """Return the newest version of the lakehouse, or of another one."""
-        return Lakehouse.open(self.root if root is None else root, storage_options=self.storage_options)
+        where = self.root if root is None else root
+        return Lakehouse.open(where, storage_options=self.options_for(where))
+
+    def options_for(self, uri: str, root: str | None = None) -> dict[str, Any]:
+        """Return the storage options for a URI: those of the lakehouse, as far as they apply to it."""
+        given = options_for(uri, root or self.root or uri, self.storage_options)
+        return applicable(self.environment_options, uri) | given
 
     def at(self) -> Lakehouse:
         """Return the version that the options of ``AT`` choose, the newest one without them."""

@@ -75,9 +75,9 @@ def load(call: Call) -> Result:
     config = loading.Config(
         existing=options.existing, engine=options.engine, dry_run=options.dry_run, reason=options.reason
     )
-    source = storage_options(options.source_storage_option, {}) if options.source_storage_option else None
-    given = call.storage_options if source is None else source
-    return reported(loading.run(call.spark, call.open(), options.source, config, call.progress, source_options=given))
+    given = options.source_storage_option
+    source = storage_options(given) if given else call.options_for(options.source)
+    return reported(loading.run(call.spark, call.open(), options.source, config, call.progress, source_options=source))
 
 
 @command(
@@ -122,13 +122,13 @@ def upgrade(call: Call) -> Result:
     config = upgrading.Config(
         history=options.history, definition=definition_of(call), engine=options.engine, dry_run=options.dry_run
     )
-    target = storage_options(options.target_storage_option, {}) if options.target_storage_option else None
+    target = storage_options(options.target_storage_option) if options.target_storage_option else None
     done = upgrading.run(
         call.spark,
         call.open(options.src),
         options.dst,
         config,
-        storage_options=call.storage_options if target is None else target,
+        storage_options=call.options_for(options.dst, options.src) if target is None else target,
         progress=call.progress,
     )
     return reported(done)
@@ -142,7 +142,7 @@ def upgrade(call: Call) -> Result:
 )
 def doctor(call: Call) -> Result:
     """Probe a storage."""
-    found = list(probe(call.root, call.storage_options))
+    found = list(probe(call.root, call.options_for(call.root)))
     ok = all(each.ok for each in found)
     rows = ([each.name, "ok" if each.ok else "FAILED", each.detail] for each in found)
     data = {"root": call.root, "ok": ok, "checks": found}

@@ -205,7 +205,7 @@ def create_snapshot(call: Call) -> Result:
         exporting.Config(version=options.version, engine=options.engine),
         expires_at=expires,
         reason=options.reason,
-        storage_options=_target_options(call),
+        storage_options=_target_options(call, options.target),
         progress=call.progress,
     )
     return Result(done, report.fields(done))
@@ -275,12 +275,12 @@ def export(call: Call) -> Result:
         call.open(),
         options.target,
         config,
-        storage_options=_target_options(call),
+        storage_options=_target_options(call, options.target),
         progress=call.progress,
     )
     return Result(done, report.fields(done))
 
 
-def _target_options(call: Call) -> dict[str, Any]:
+def _target_options(call: Call, target: str) -> dict[str, Any]:
     given = call.options.target_storage_option
-    return storage_options(given, {}) if given else dict(call.storage_options)
+    return storage_options(given) if given else call.options_for(target)

@@ -153,7 +153,7 @@ def verify(call: Call) -> Result:
     options = call.options
     which = options.version if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
     config = verifying.Config(which, definitions=options.definitions, engine=options.engine)
-    storage = open_storage(call.root, call.storage_options)
+    storage = open_storage(call.root, call.options_for(call.root))
     return _verified(verifying.run(call.spark, storage, config, call.progress))
 
 
