@@ -1,4 +1,4 @@
-"""Definitions that know their content, and nodes that know their name (format, sections 3 and 6)."""
+"""Definitions that know their content, and nodes that know their name (format, sections 3 and 5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compaction proves: no mutation between reading and writing is committed (format, section 5)."""
+"""What a compaction proves: no mutation between reading and writing is committed (format, section 4)."""
 
 from __future__ import annotations
 

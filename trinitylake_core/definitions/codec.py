@@ -189,7 +189,7 @@ _C = TypeVar("_C", LakehouseDef, NamespaceDef, TableDef, ViewDef)
 
 
 def _proved(message: _C, data: bytes, path: str) -> _C:
-    """Return a message without its checksum, which is proved if there is one (format, section 6)."""
+    """Return a message without its checksum, which is proved if there is one (format, section 5)."""
     if message.HasField("checksum"):
         if not has_checksum(data) or mmh3.mmh3_x64_128_digest(data[:-_CHECKSUM_BYTES]) != message.checksum:
             raise CorruptDefinition(f"{path}: the {_name(type(message))} does not match its checksum", path=path)
