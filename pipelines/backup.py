@@ -1,4 +1,4 @@
-"""Whether a backup, a repeated export, could take the place of its lakehouse: proved by reading it (format, section 6).
+"""Verifies that a backup, a repeated export, could replace its lakehouse, by reading it (format, section 6).
 
 1. **open** it: is it a lakehouse, and an export of this one that nobody wrote to;
 2. **compare**: its newest version exists at the source, and both have the same content digest;

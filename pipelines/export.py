@@ -1,4 +1,4 @@
-"""Export: all files of a version, or of every version that is kept, at another root URI (format, section 6).
+"""Export: copy one version, or all retained versions, to another root URI (format, section 6).
 
 The four steps: what the version reaches (**walk**), what both roots hold (**list**), the difference
 (**minus**), and **act**: definitions first, then nodes, roots last. A node is copied only when all below it

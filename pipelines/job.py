@@ -1,4 +1,4 @@
-"""What every job has: where it may run, whom it tells how far it is, and how long and how much it took.
+"""The shape of every job: its engine, its progress, and the time and requests that it takes.
 
 A job is a module with a ``Config``, ``run`` and a frozen or growing ``Report``. Where there is more to say than that,
 ``plan`` returns what ``run`` would do, and changes nothing.

@@ -114,7 +114,7 @@ def run(
     Costs two ``get`` per node that is there, one ``put`` per definition and new node, and one ``create``.
 
     Raises:
-        InvalidInput: a line is no object, an object is given twice; nothing was written.
+        InvalidInput: a line is not an object, or an object is given twice; nothing was written.
         AlreadyExists, ObjectNotFound: an object is there already, a namespace is not; nothing was written.
         CommitConflict: somebody else changed the same meanwhile, or replaced the tree; load again.
         ReadOnly, Corrupt, StorageError.

@@ -351,7 +351,7 @@ class _Clean:
         reached = self.sweep.reached()
         if reached:
             raise PlanOutdated(
-                f"{len(reached)} or more files of the plan are in use by now, {reached[0]} for one; nothing was "
+                f"at least {len(reached)} files of the plan are in use, such as {reached[0]}; nothing was "
                 "deleted, make a new plan"
             )
         return self.sweep.agree(cutoff)

@@ -1,4 +1,4 @@
-"""Restore: bring some objects back as they were at a version, as one ordinary transaction (format, section 6)."""
+"""Restore: bring selected objects back as they were at a version, in one ordinary transaction (format, section 6)."""
 
 from __future__ import annotations
 

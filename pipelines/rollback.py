@@ -1,4 +1,4 @@
-"""Rollback: make the newest version say what an older one says (format, section 6).
+"""Rollback: return the whole catalog to an older version (format, section 6).
 
 Plan, prove on Spark that every file of the target is there and intact, then one commit. A dry run stops
 before the commit, and names what would change.

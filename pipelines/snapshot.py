@@ -35,7 +35,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A period whose snapshot should be there by now: its name, and the newest one there is."""
+    """A period whose snapshot is overdue: the name of the missing one, and the newest one that exists."""
 
     period: str
     name: str
@@ -77,7 +77,7 @@ def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: dat
     """Return what policies ask for. Pure.
 
     A period without a snapshot gets one; of its snapshots the newest ``keep`` stay, this one among them.
-    Snapshots with other names, and those of periods without a policy, are nobody's but their maker's.
+    Snapshots with other names, and those of periods without a policy, are left to those who made them.
 
     Args:
         policies: how many to keep, by period: ``{"daily": 14, "weekly": 8}``.

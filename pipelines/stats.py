@@ -1,4 +1,4 @@
-"""The health of a lakehouse: what one read of the root tells, what a walk over its tree adds, and since when.
+"""The health of a lakehouse: the figures of its root, those of a walk over its tree, and the age of its backlog.
 
 Whether compactions keep up is read off the history (:func:`debt`): since when more is buffered than is wanted.
 """

@@ -1,6 +1,6 @@
 """The one way into Spark tasks and back: rows are spread over tasks, mapped with open storages, and collected.
 
-Whoever works in tasks calls :func:`map_batches` or :func:`map_rows`, and whoever waits for tasks calls
+Code that works in tasks calls :func:`map_batches` or :func:`map_rows`, and code that waits for tasks calls
 :func:`collect`, :func:`collect_one`, :func:`stream`, :func:`count` or :func:`checkpointed`. So every task opens a
 storage once, finds these packages, and hands its rows on in pieces of bounded weight, and an error of this library
 that a task raised arrives at the driver as itself. Only the DataFrame API is used: all of it works over Spark Connect.

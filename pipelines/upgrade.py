@@ -1,4 +1,4 @@
-"""Upgrade: write a lakehouse of any generation as a canonical one at another root URI (format, section 7).
+"""Upgrade: rewrite a lakehouse of any generation in the canonical format at another root URI (format, section 7).
 
 Definitions keep their paths and bytes, so the content digest stays the same. With ``history`` every
 retained version becomes a version of the new lakehouse, created at the same time, as one transaction of

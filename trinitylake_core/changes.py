@@ -1,4 +1,4 @@
-"""The changes that are no transactions: compaction, rollback, new definitions, a new boundary (format, section 6)."""
+"""The changes that are not transactions: compaction, rollback, new definitions, a new boundary (format, section 6)."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Files:
         return self.versions.latest(self.tip)
 
     def refuse_unsafe(self, base: Root) -> None:
-        """Refuse a storage whose exclusive creation is none, before anything is written to it.
+        """Refuse a storage that ignores exclusive creation, before anything is written to it.
 
         Proved by creating again the lakehouse definition of ``base``: it is there, and never changes. A root
         would do, too, but if it has expired meanwhile the proof would bring it back.
@@ -247,7 +247,7 @@ class _Fences:
 
 
 def may_be_void(files: Files, base: Root) -> bool:
-    """Whether files that a version reaches, or that were written since it was read, may be gone by now.
+    """Whether files that a version reaches, or that were written since it was read, may be gone.
 
     For a job that cannot read something: this tells damage from what `expire` and `clean` removed under its hands.
     Two ``get`` and one ``head``.

@@ -165,7 +165,7 @@ class Node:
         return (pending.values[row],) if row < len(pending.keys) and pending.keys[row] == key else None
 
     def child_index(self, key: str) -> int:
-        """Return the index of the child whose range holds ``key``, which is no pivot."""
+        """Return the index of the child whose range holds ``key``, which is not a pivot."""
         return bisect_right(self.keys, key)
 
     def position(self, key: str) -> int | None:
@@ -174,7 +174,7 @@ class Node:
         return row if row < len(self.keys) and self.keys[row] == key else None
 
     def bounds(self, child: int) -> tuple[str | None, str | None]:
-        """Return the pivots around a child; ``None`` where there is none."""
+        """Return the pivots around a child; ``None`` at the edges."""
         return (self.keys[child - 1] if child else None, self.keys[child] if child < len(self.keys) else None)
 
     def table_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Copying immutable files between two roots, in this process or in Spark tasks. What is there already is skipped."""
+"""Copying immutable files between two roots, in this process or in Spark tasks. Existing files are skipped."""
 
 from __future__ import annotations
 

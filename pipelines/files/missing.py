@@ -1,4 +1,4 @@
-"""What one root URI lacks of what trees at another one reach: walked, listed on both sides, compared.
+"""Which files that trees at one root URI reach are missing at another: walk, list both sides, compare.
 
 Exports copy it. A file counts as there when it has the size that it has at the source: files are immutable.
 """

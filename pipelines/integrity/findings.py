@@ -17,7 +17,7 @@ FINDINGS_MAX: Final = 10_000
 """So many findings are kept; the others are counted."""
 VIOLATION: Final = ("invariant", "file", "message", "hint")
 COUNTED: Final = "counted"
-"""Stands in the place of an invariant for what is no finding, but a number of files that a task counted."""
+"""Takes the place of the invariant in a row that is not a finding but a number of files that a task counted."""
 NODES_NAMED: Final = "nodes named"
 DEFINITIONS: Final = "definitions"
 DEFINITIONS_PROVED: Final = "definitions proved"

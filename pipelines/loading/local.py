@@ -1,4 +1,4 @@
-"""A load in this process: what is loaded is in memory, what is there already passes by."""
+"""A load in this process: new objects are held in memory, existing ones are streamed."""
 
 from __future__ import annotations
 

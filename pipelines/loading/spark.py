@@ -1,4 +1,4 @@
-"""A load on Spark: read in blocks, sort by ranges of keys, one tree per range. Nothing of its size is on the driver."""
+"""A load on Spark: read in blocks, sort by ranges of keys, one tree per range. Never holds it all on the driver."""
 
 from __future__ import annotations
 

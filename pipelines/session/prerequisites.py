@@ -1,4 +1,4 @@
-"""What has to be there before Spark starts: a Java that is new enough, or a server that listens."""
+"""What must be there before Spark starts: a recent Java, or a server that listens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark's Java prints while it starts, and nobody can switch off."""
+"""Filters what Spark's Java prints while it starts and no setting turns off."""
 
 from __future__ import annotations
 

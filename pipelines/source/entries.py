@@ -82,7 +82,7 @@ class Entry:
         return [self.arguments[name] for name in _REQUIRED if name in self.arguments]
 
     def definition(self) -> dict[str, Any]:
-        """Return the other arguments as ``Transaction`` takes them. Raises ``InvalidInput`` for what is no schema."""
+        """Return the other arguments as ``Transaction`` takes them. Raises ``InvalidInput`` for an invalid schema."""
         found = {name: value for name, value in self.arguments.items() if name not in _REQUIRED}
         if "schema" in found:
             new = self.action.startswith("create")

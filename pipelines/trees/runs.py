@@ -1,4 +1,4 @@
-"""What consecutive roots have in common, told once.
+"""What consecutive roots have in common, stored once.
 
 A root holds its children and the paths in its write buffer, and the next version's root nearly the same ones. Handed
 on as they are, a thousand versions would be a thousand write buffers. As *runs* (these paths, from this version to

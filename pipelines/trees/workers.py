@@ -169,7 +169,7 @@ def _share(work: _Work) -> None:
             work.finish(index, worker.flush(work.row(index)))
         worker.barrier()
     except (EOFError, OSError, pickle.PickleError):
-        work.give_back(taken)  # the worker died, of a memory limit perhaps: whoever is left does its part
+        work.give_back(taken)  # the worker died, perhaps of a memory limit: the others do its part
     except Exception as error:  # noqa: BLE001 - what failed in the worker, raised again by who waits for the results
         work.fail(error)
     finally:

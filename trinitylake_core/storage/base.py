@@ -162,7 +162,7 @@ class BaseStorage(Funnel):
     # Comparing and setting.
 
     def read_tagged(self, path: str) -> Tagged:
-        """Return a small mutable file as it is. One ``get`` a try; a missing one is no error."""
+        """Return a small mutable file as it is. One ``get`` per attempt; a missing one is not an error."""
         self._guard(path)
         try:
             found = self._retrying("get", path, partial(self._get_tagged, path))

@@ -1,4 +1,4 @@
-"""How often and how patiently a storage request is tried again, and the options every backend knows."""
+"""How often, and after which waits, a storage request is retried; the options that every backend knows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CommonOptions:
     def override(self, options: Mapping[str, Any]) -> tuple[CommonOptions, dict[str, Any]]:
         """Return these options with those of ``options``, and what in ``options`` is the backend's own.
 
-        Raises ``InvalidInput`` for a value that is no number or out of range.
+        Raises ``InvalidInput`` for a value that is not a number or out of range.
         """
         rest = dict(options)
         values: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Root URIs: one spelling for each, and clear words for those that cannot be meant."""
+"""Root URIs: one spelling for each, and clear errors for wrong ones."""
 
 from __future__ import annotations
 

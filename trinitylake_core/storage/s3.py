@@ -1,4 +1,4 @@
-"""S3 and its look-alikes, over s3fs: one HTTP request for each counted request.
+"""S3 and compatible stores, by s3fs: one HTTP request for each counted request.
 
 Storage options: ``key``, ``secret``, ``token``, ``profile``, ``anon``, ``endpoint_url``, ``region``,
 ``path_style`` (default: true when there is an ``endpoint_url``), ``connect_timeout`` (5 s), ``read_timeout``
