@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from trinitylake_core import spec
 from trinitylake_core.changes import RolledBack, facts, refuse_changed, refuse_lost
 from trinitylake_core.commit import Files, commit, refuse_foreign
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.recovery_plan import (
     SHOWN,
@@ -75,8 +76,9 @@ def rollback(
     if target.path == base.path:
         raise InvalidInput(f"version {base.version} is the newest one already: there is nothing to roll back")
     refuse_lost(files, base, target)
-    prove_intact(target, (preflight or default_preflight(files))(target))
-    changes = (differ or default_differ(files))(base, target) if dry_run else None
+    with _still_kept(files, target):
+        prove_intact(target, (preflight or default_preflight(files))(target))
+        changes = (differ or default_differ(files))(base, target) if dry_run else None
     planned = plan_of(files, spec.OP_ROLLBACK, base, target, changes, told)
     if dry_run:
         return planned
@@ -129,9 +131,10 @@ def restore(
     if not only:
         raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
     refuse_lost(files, base, target)
-    changes = to_restore(files, base, target, only, (differ or default_differ(files))(base, target), exact=exact)
-    back = [change for change in changes if change.new_path is not None]
-    prove_intact(target, (preflight or default_definitions_preflight(files))(back))
+    with _still_kept(files, target):
+        changes = to_restore(files, base, target, only, (differ or default_differ(files))(base, target), exact=exact)
+        back = [change for change in changes if change.new_path is not None]
+        prove_intact(target, (preflight or default_definitions_preflight(files))(back))
     planned = plan_of(files, spec.OP_RESTORE, base, target, changes, told)
     if dry_run or not changes:
         return planned
@@ -145,6 +148,21 @@ def restore(
         if change.kind == NAMESPACE and change.new_path is None:
             txn.close_namespace(change.namespace)
     return replace(planned, version_after=txn.commit(before_commit=before_commit))
+
+
+@contextmanager
+def _still_kept(files: Files, target: Root) -> Iterator[None]:
+    """Tell damage from a target that expired, and was cleaned, while it was read. Then three ``get`` more.
+
+    Raises:
+        VersionExpired, SnapshotNotFound: the target is no longer kept, so that what is missing was removed.
+        Corrupt: it is kept, and damaged.
+    """
+    try:
+        yield
+    except Corrupt:
+        refuse_lost(files, files.newest(), target)
+        raise
 
 
 class _Restoring(Transaction):

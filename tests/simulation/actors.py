@@ -28,6 +28,8 @@ from trinitylake_core.transaction import Transaction
 Action = Callable[[], Any]
 STALE: Final = 3
 """The version that stale handles stand on."""
+TARGET: Final = 4
+"""The version that recoveries and snapshots take over; newer ones soon need the first definition of ``t31`` no more."""
 SAVED_ANEW: Final = "5a5e0000-0000-4000-8000-000000000002"
 _REFUSED: Final = (CommitConflict, TransactionExpired)
 
@@ -172,12 +174,12 @@ def _cleaner(age_seconds: float) -> Callable[[World], Action]:
 
 
 def _rollback(world: World, lake: Lakehouse) -> Any:
-    world.rollback_target = STALE
-    return rollback.run(None, lake, rollback.Config(version=STALE, reason="simulated", engine="local"))
+    world.rollback_target = TARGET
+    return rollback.run(None, lake, rollback.Config(version=TARGET, reason="simulated", engine="local"))
 
 
 def _restore(world: World, lake: Lakehouse) -> Any:
-    config = restore.Config(only=["a.t1"], version=STALE, reason="simulated", engine="local")
+    config = restore.Config(only=["a.t31"], version=TARGET, reason="simulated", engine="local")
     return restore.run(None, lake, config)
 
 
@@ -236,7 +238,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "write-stale": Kind(_writer("t10", version=STALE), _REFUSED),
     "write-twice": Kind(_twice, _REFUSED),
     "write-large": Kind(_large_writer, _REFUSED),
-    "save": Kind(_save),
+    "save": Kind(_save, _ENDED),
     "publish": Kind(_resumed(_publish), _ENDED),
     "save-again": Kind(_resumed(_save_again), _ENDED),
     "abort": Kind(_resumed(_abort), _ENDED),
@@ -248,7 +250,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "clean-aged": Kind(_cleaner(3 * 86_400), _OUTDATED),
     "rollback": Kind(_pipeline(_rollback), _OUTDATED),
     "restore": Kind(_pipeline(_restore), _OUTDATED),
-    "snapshot": Kind(_snapshotter("minimal", STALE), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
+    "snapshot": Kind(_snapshotter("minimal", TARGET), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
     "snapshot-partial": Kind(_snapshotter("partial", None), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
     "snapshot-drop": Kind(_dropper, (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
     "export": Kind(_exporter, _OUTDATED),

@@ -78,6 +78,9 @@ def ground() -> Ground:
                 create_tables(txn, *(f"t{number}{each}" if number else f"t{each}" for each in range(3)))
             lake.refresh()
             at[lake.version] = store.copy()
+        with lake.transaction() as txn:
+            count_up(txn, "t31")
+        at[lake.refresh().version] = store.copy()
         compaction.run(None, lake, compaction.Config(engine="local"))
         at[lake.refresh().version] = store.copy()
         lake.create_snapshot(SNAPSHOT, version=2)

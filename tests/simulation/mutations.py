@@ -7,20 +7,35 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pipelines import expiration, orphans
+from pipelines.files.retained import Saved
+from trinitylake_core import aborts, changes, saved, snapshots, transaction
+from trinitylake_core import commit as commits
+from trinitylake_core.acknowledge import write_hint
+from trinitylake_core.definitions import encode
+from trinitylake_core.spec import BOUNDARY_FILE
+from trinitylake_core.versions import search
+
+Patches = dict[tuple[Any, str], Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """A repair taken out: how, and where a schedule against it is to be found.
+    """A repair taken out: how, and within which bounds a schedule against it is to be found.
 
-    ``kinds`` is the scenario, ``preemptions`` and ``faults`` are the bounds within which one exists.
+    Attributes:
+        patches: what is replaced by what, by owner and name; asked when the repair is taken out.
+        kinds: the scenario.
+        preemptions: of the schedule.
+        faults: of the schedule, each of the kinds in ``fault``.
+        fault: deaths and stalls, say.
     """
 
-    patches: Callable[[], dict[tuple[Any, str], Any]]
+    patches: Callable[[], Patches]
     kinds: tuple[str, ...]
     preemptions: int = 1
     faults: int = 0
-    fault: tuple[str, ...] = ("die", "month")
-    order: str = "reversed"
+    fault: tuple[str, ...] = ("die",)
 
     def taken_out(self) -> AbstractContextManager[None]:
         """Take the repair out as long as the context lasts."""
@@ -28,8 +43,8 @@ class Mutation:
 
 
 @contextmanager
-def _patched(patches: dict[tuple[Any, str], Any]) -> Iterator[None]:
-    before = {(owner, name): getattr(owner, name) for owner, name in patches}
+def _patched(patches: Patches) -> Iterator[None]:
+    before = {(owner, name): vars(owner)[name] for owner, name in patches}
     for (owner, name), value in patches.items():
         setattr(owner, name, value)
     try:
@@ -39,4 +54,70 @@ def _patched(patches: dict[tuple[Any, str], Any]) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-MUTATIONS: Final[dict[str, Mutation]] = {}
+def _blind_boundary(files: Any, to: int) -> int:
+    if (int(files.boundary_file() or 0)) < to:
+        files.storage.replace(BOUNDARY_FILE, str(to).encode())
+    return to
+
+
+def _blind_replace(self: Any, definition: Any) -> bool:
+    self._storage.replace(self.path, encode(definition))
+    self.definition = definition
+    return True
+
+
+def _unfenced(self: Any, marked: Any, cutoff: int) -> Any:
+    return marked.newest
+
+
+MUTATIONS: Final[dict[str, Mutation]] = {
+    "the boundary is looked at after creating": Mutation(
+        lambda: {(commits, "acknowledge"): lambda versions, root, written: write_hint(versions.storage, root.version)},
+        ("write-stale", "expire"),
+    ),
+    "a search ends with a look at the boundary": Mutation(
+        lambda: {(search._Found, "is_newest"): property(lambda self: self.root is not None)},
+        ("write-stale", "expire"),
+        faults=1,
+    ),
+    "the boundary is compared and set": Mutation(
+        lambda: {(expiration, "raise_boundary"): _blind_boundary}, ("expire", "expire-some")
+    ),
+    "fenced files are written again": Mutation(
+        lambda: {(commits._Fences, "void"): lambda self, newer: False}, ("write-other", "clean")
+    ),
+    "fenced jobs start over": Mutation(
+        lambda: {(commits._Fences, "void"): lambda self, newer: False}, ("compact", "clean")
+    ),
+    "a rollback does not take over what expired": Mutation(
+        lambda: {(changes, "refuse_lost"): lambda files, newest, wanted: None}, ("rollback", "expire", "clean")
+    ),
+    "a snapshot does not take over what expired": Mutation(
+        lambda: {(snapshots, "refuse_lost"): lambda files, newest, wanted: None}, ("snapshot", "expire", "clean")
+    ),
+    "cleaning commits a fence": Mutation(lambda: {(orphans._Clean, "fence"): _unfenced}, ("write-other", "clean")),
+    "cleaning marks what came in before the fence": Mutation(
+        lambda: {(orphans._Clean, "mark_since"): lambda self, marked, fence, now: None},
+        ("write-other", "clean"),
+        preemptions=2,
+    ),
+    "saved transactions are marked": Mutation(
+        lambda: {(orphans, "live_transactions"): lambda *about: Saved()}, ("clean",), preemptions=0
+    ),
+    "a save looks at the fence": Mutation(
+        lambda: {(saved, "fenced"): lambda storage, since, newest: False}, ("save", "clean")
+    ),
+    "a commit takes the saved transaction": Mutation(
+        lambda: {(saved.SavedFile, "take"): lambda self: None}, ("publish", "save-again")
+    ),
+    "saves are compared and set": Mutation(
+        lambda: {(saved.SavedFile, "replace"): _blind_replace}, ("save-again", "publish")
+    ),
+    "the abort of what was taken is decided by a root": Mutation(
+        lambda: {(aborts, "_decide"): lambda files, base, transaction_id: None}, ("publish", "abort")
+    ),
+    "a late commit meets the abort": Mutation(
+        lambda: {(transaction.Transaction, "_recognise"): lambda self, root: None}, ("publish", "abort")
+    ),
+}
+"""By the rule that is missing; the names are those of the model where it has the rule."""

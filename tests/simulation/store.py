@@ -28,7 +28,7 @@ ORDERS: Final[Mapping[str, Order]] = {
     "reversed": lambda names: names[::-1],
     "mixed": lambda names: sorted(names, key=mmh3.hash),
 }
-"""In which order a store deletes the names of a batch: S3 promises none."""
+"""In which order a store deletes the names of a batch, and answers requests that are sent at once: S3 promises none."""
 Observer = Callable[[str, str, bytes | None], None]
 
 
@@ -108,6 +108,11 @@ class SimStorage(BaseStorage):
         super().__init__(root, options)
         self.store = _stores[root]
         self.interceptor = _intercept
+
+    def at_once(self, *actions: Callable[[], None]) -> None:
+        """Call functions one after another, in the order of this store: those that wait for each other have none."""
+        for number in self.store.order([str(each) for each in range(len(actions))]):
+            actions[int(number)]()
 
     def _found(self, path: str) -> Stored:
         try:

@@ -1,0 +1,25 @@
+"""A repair that is taken out is missed: the simulation finds a schedule against what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.explore import Bounds, explore
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.scenarios import Scenario
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_missing_repair_is_found(name: str, record_property: Callable[[str, object], None]) -> None:
+    """And the same bounds hold nothing against the product as it is."""
+    mutation = MUTATIONS[name]
+    scenario, bounds = Scenario(mutation.kinds), Bounds(mutation.preemptions, mutation.faults, mutation.fault)
+    with mutation.taken_out():
+        found = explore(scenario, bounds)
+    assert found.violation is not None, f"{found.schedules} schedules, and nobody misses: {name}"
+    record_property("schedule", str(found.violation.schedule))
+    print(f"without {name!r}: {scenario.name} {str(found.violation.schedule)!r}: {found.violation.violations[0]}")
+    whole = explore(scenario, bounds)
+    assert whole.violation is None
