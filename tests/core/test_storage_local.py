@@ -475,6 +475,34 @@ def test_without_syncfs_files_are_synced_one_by_one(
     assert ["sync a", "sync b", "sync c", "sync ."] == order.events
 
 
+@pytest.mark.parametrize(
+    ("release", "reports"),
+    [
+        ("5.7.19", False),
+        ("4.19.0-25-amd64", False),
+        ("5.8.0", True),
+        ("5.10.1-x", True),
+        ("6.18.44-fc", True),
+        ("", False),
+    ],
+)
+def test_defect_18_syncfs_is_used_only_where_it_reports_errors(release: str, reports: bool) -> None:
+    """Before Linux 5.8 it succeeds although data was lost."""
+    assert reports == durability.reports_errors(release)
+
+
+def test_defect_18_without_syncfs_every_file_is_remembered(
+    root: str, order: _Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was asked for: nothing else would tell that data was not written."""
+    monkeypatch.setattr(durability, "_syncfs", None)
+    monkeypatch.setattr(durability, "_REMEMBERED_FILES", 2)
+    storage = open_storage(root, {"sync": "filesystem"})
+    storage.write_many((name, b"x") for name in ("a", "b", "c", "d"))
+    storage.barrier()
+    assert ["sync a", "sync b", "sync c", "sync d", "sync ."] == order.events
+
+
 def test_durable_false_never_syncs(root: str, order: _Order) -> None:
     """For throw-away lakehouses."""
     storage = open_storage(root, {"durable": False})
