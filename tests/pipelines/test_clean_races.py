@@ -10,7 +10,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,8 @@ from trinitylake_core.locations import node_path
 from trinitylake_core.storage import open_storage
 
 WRITERS: Final = 4
+_LATE_SECONDS: Final = 30.0
+"""How much longer a job that has not come through once may go on, on a machine that is busy with other things."""
 SKEW_NANOS: Final = 2 * 86_400 * 10**9
 SIZES: Final[dict[str, Any]] = {
     "order": 4,
@@ -111,10 +113,14 @@ def _read(place: Place, seed: int, done: Done) -> None:
     del seed, done
 
 
-def _worker(work: Callable[[Place, int, Done], None], place: Place, seed: int, until: float, answers: Any) -> None:
+def _worker(
+    work: Callable[[Place, int, Done], None], place: Place, seed: int, seconds: float, ready: Any, answers: Any
+) -> None:
     _set_clock(seed)
     done = Done(work.__name__)
-    while time.monotonic() < until:
+    ready.wait(120)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until or (done.through <= 0 and time.monotonic() < until + _LATE_SECONDS):
         try:
             work(place, seed, done)
             done.through += 1
@@ -126,16 +132,30 @@ def _worker(work: Callable[[Place, int, Done], None], place: Place, seed: int, u
 def race(place: Place, seconds: float) -> list[Done]:
     """Let everybody race, one or two of them stopped at any time; return what they did."""
     context = forking()
-    answers, until = context.Queue(), time.monotonic() + seconds
     jobs = [*[_write] * WRITERS, _save, _compact, _clean, _read]
+    answers, ready = context.Queue(), context.Barrier(len(jobs) + 1)
     processes = [
-        context.Process(target=_worker, args=(job, place, seed, until, answers)) for seed, job in enumerate(jobs)
+        context.Process(target=_worker, args=(job, place, seed, seconds, ready, answers))
+        for seed, job in enumerate(jobs)
     ]
     for process in processes:
-        process.daemon = True  # goes with this one, if another of them fails
         process.start()
+    try:
+        ready.wait(120)
+        _stop_now_and_then(processes, time.monotonic() + seconds - 2)
+        done = [answers.get(timeout=120) for _ in processes]
+        for process in processes:
+            process.join(60)
+            assert 0 == process.exitcode
+    finally:
+        for process in processes:
+            process.kill()  # also one that is stopped
+    return done
+
+
+def _stop_now_and_then(processes: Sequence[Any], until: float) -> None:
     draw = random.Random(5)
-    while time.monotonic() < until - 2:
+    while time.monotonic() < until:
         stopped = draw.sample(processes, 2)
         assert [None] * len(processes) == [process.exitcode for process in processes]
         for process in stopped:
@@ -144,11 +164,6 @@ def race(place: Place, seconds: float) -> list[Done]:
         for process in stopped:
             os.kill(process.pid, signal.SIGCONT)
         time.sleep(0.1)
-    done = [answers.get(timeout=120) for _ in processes]
-    for process in processes:
-        process.join(60)
-        assert 0 == process.exitcode
-    return done
 
 
 def prove(place: Place, done: list[Done], record_property: Callable[[str, object], None]) -> None:
