@@ -27,6 +27,7 @@ from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
     Corrupt,
+    CorruptNode,
     FileMissing,
     ReadOnly,
     StorageError,
@@ -320,11 +321,26 @@ def is_foreign(files: Files, base: Root) -> bool:
 
 
 def refuse_foreign(files: Files, base: Root) -> None:
-    """Refuse to write a lakehouse that another generation of the format wrote. Raises ``ReadOnly``."""
+    """Refuse to write a lakehouse that another generation of the format wrote, or whose order is not that of its root.
+
+    A writer makes as many rows as the order says: one that was tampered with would make it fill the memory.
+
+    Raises:
+        ReadOnly: another generation of the format.
+        CorruptNode: the key table of the root has not as many rows as the lakehouse definition says.
+    """
     if is_foreign(files, base):
         raise ReadOnly(
             f"{files.storage.root} was written by another generation of the format and is read-only here; "
             f"`trinitylake upgrade {files.storage.root} <new root>` writes a canonical copy that can be changed"
+        )
+    rows, order = base.node.table_rows, files.definition(base).order
+    if rows is not None and rows != order:
+        raise CorruptNode(
+            f"root {base.path!r} has a key table of {rows} rows, but the definition says {order}: one of them "
+            "was tampered with, and nothing was written; restore it from an export",
+            path=base.path,
+            invariant="I2",
         )
 
 

@@ -146,3 +146,20 @@ def test_a_node_without_a_name_is_an_old_one(tmp_path: Path) -> None:
     with again.transaction() as txn:
         txn.create_table("ns0", "new")
     assert surgery.decode(root_path(again.refresh().version)).named
+
+
+@pytest.mark.parametrize("order", [5, 2**32 - 1])
+def test_an_order_that_is_not_that_of_the_nodes_allocates_nothing(tmp_path: Path, order: int) -> None:
+    """A definition that says another order would make each writer fill a key table of so many rows."""
+    lake = _lake(tmp_path)
+    surgery = Surgery(lake.root, 4)
+    definition = LakehouseDef()
+    definition.CopyFrom(lake.definition)
+    definition.order = order
+    root = lake.root_node
+    surgery.write(root.definition_path, encode(definition))
+    surgery.strip(root.path, spec.LAKEHOUSE_DEF_COPY)
+    again = Lakehouse.open(lake.root, storage_options=FAST)
+    with pytest.raises(CorruptNode, match="key table of 4 rows"), again.transaction() as txn:
+        txn.create_namespace("new")
+    assert lake.version == Lakehouse.open(lake.root, storage_options=FAST).version
