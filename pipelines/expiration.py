@@ -179,7 +179,8 @@ class _Expiration:
 
         After an expiration with nothing else committed, that is what the next run finds, and so on for ever.
         """
-        if boundary != self.oldest + 1 or self.retained.newest.operation != spec.OP_EXPIRE:
+        own = {spec.OP_EXPIRE: 1, spec.OP_CLEAN: 2}.get(self.retained.newest.operation or "", 0)  # a cleaning follows
+        if boundary > self.oldest + own:
             return False
         keep_last, _ = self.config.rules()
         return (keep_last is not None and boundary == by_count) or self.root(self.oldest).operation == spec.OP_EXPIRE

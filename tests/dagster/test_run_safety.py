@@ -37,6 +37,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "RETRY", dg.RetryPolicy(max_retries=2))
     for job in (expiration, orphans):
         monkeypatch.setattr(job, "now_millis", lambda: now_millis() + TEN_DAYS_MILLIS)
+    monkeypatch.setattr(orphans, "storage_time", lambda _: now_millis() + TEN_DAYS_MILLIS)
 
 
 @pytest.fixture

@@ -81,6 +81,7 @@ def test_every_asset_and_every_job(place: Place, spark: Any, monkeypatch: pytest
     before = place.lake
     for job in (expiration, orphans):
         monkeypatch.setattr(job, "now_millis", lambda: now_millis() + TEN_DAYS_MILLIS)
+    monkeypatch.setattr(orphans, "storage_time", lambda _: now_millis() + TEN_DAYS_MILLIS)
 
     done = place.launch("maintenance")
     materialised = {event.asset_key.path[-1] for event in done.get_asset_materialization_events() if event.asset_key}
