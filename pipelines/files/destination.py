@@ -70,6 +70,9 @@ class Destination:
 
         Until the hint is written, a copy of one version opens at the older one, which is still all there.
         Returns how many roots were removed.
+
+        Raises:
+            Refused: another export to the same place put a later version there meanwhile.
         """
         versions = Versions(self.storage)
         if versions.boundary() != self.first:
@@ -78,7 +81,12 @@ class Destination:
             write_hint(self.storage, self.last)
         paths = [root_path(version) for version in self.older]
         removed = len(self.storage.delete_many(paths).deleted) if paths else 0
-        if Versions(self.storage).latest().version != self.last:
+        newest = Versions(self.storage).latest().version
+        if newest > self.last:
+            raise Refused(
+                f"another export has put version {newest} at {self.storage.root} meanwhile; run one at a time"
+            )
+        if newest != self.last:
             raise Corrupt(f"{self.storage.root} does not open at version {self.last}; please report this as a bug")
         return removed
 

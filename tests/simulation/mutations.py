@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from pipelines import expiration, orphans
 from pipelines.files.retained import Saved
-from trinitylake_core import aborts, changes, saved, snapshots, transaction
+from trinitylake_core import aborts, changes, saved, snapshots
 from trinitylake_core import commit as commits
 from trinitylake_core.acknowledge import write_hint
 from trinitylake_core.definitions import encode
 from trinitylake_core.spec import BOUNDARY_FILE
+from trinitylake_core.transaction_change import TransactionChange
 from trinitylake_core.versions import search
 
 Patches = dict[tuple[Any, str], Any]
@@ -117,7 +118,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(aborts, "_decide"): lambda files, base, transaction_id: None}, ("publish", "abort")
     ),
     "a late commit meets the abort": Mutation(
-        lambda: {(transaction.Transaction, "_recognise"): lambda self, root: None}, ("publish", "abort")
+        lambda: {(TransactionChange, "_recognise"): lambda self, root: None}, ("publish", "abort")
     ),
 }
 """By the rule that is missing; the names are those of the model where it has the rule."""
