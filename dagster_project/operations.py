@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 import dagster as dg
-from pydantic import Field
 
+from dagster_project import launchpads
 from dagster_project.assets import key
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
 from dagster_project.metadata import health, recovery
@@ -22,114 +22,14 @@ from trinitylake_core.recovery import required
 _RECOVERY: Final = ("rollback", "restore")
 
 
-# -- what may be chosen in the launchpad ---------------------------------------------------------------
-
-_REASON = Field(description="Why; required, and recorded in the history.")
-_ENGINE = Field(default=None, description="spark, local or auto; overrides lakehouses.yaml.")
-_TARGET = Field(
-    description="Root URI to write to. Its storage options are those of `export` in lakehouses.yaml, or those of "
-    "`backup` if it is the target of the backup."
-)
-
-
-class RollbackConfig(dg.Config):
-    """Where to roll back to: exactly one of version, timestamp and snapshot."""
-
-    reason: str = _REASON
-    version: int | None = Field(default=None, description="The version to go back to.")
-    timestamp: str | None = Field(
-        default=None, description="Or the version that was the newest at that time, ISO 8601, UTC."
-    )
-    snapshot: str | None = Field(default=None, description="Or the version that this snapshot names.")
-    dry_run: bool = Field(default=True, description="Verify the target and show the plan; false carries it out.")
-    expected_version: int | None = Field(
-        default=None, description="The version at which the plan was made; stop if objects changed after it."
-    )
-    force: bool = Field(default=False, description="Also undo what is committed while this runs.")
-    engine: str | None = _ENGINE
-
-
-class RestoreConfig(dg.Config):
-    """Which objects to bring back, and from exactly one of version, timestamp and snapshot."""
-
-    reason: str = _REASON
-    only: list[str] = Field(description="Patterns: sales.orders, 'sales.*', or sales for the namespace itself.")
-    version: int | None = Field(default=None, description="As they were at this version.")
-    timestamp: str | None = Field(default=None, description="Or as they were at this time, ISO 8601, UTC.")
-    snapshot: str | None = Field(default=None, description="Or as they were in this snapshot.")
-    exact: bool = Field(default=False, description="Also drop matching objects that did not exist then.")
-    dry_run: bool = Field(default=True, description="Show what would change; false carries it out.")
-    engine: str | None = _ENGINE
-
-
-class ExportConfig(dg.Config):
-    """What to copy, and where to."""
-
-    target: str = _TARGET
-    history: bool = Field(default=True, description="Copy all retained versions and snapshots: a backup.")
-    version: int | None = Field(default=None, description="Copy only this version; overrides history.")
-    dry_run: bool = Field(default=False, description="Count what would be copied; write nothing.")
-    engine: str | None = _ENGINE
-
-
-class VerifyConfig(dg.Config):
-    """What to verify."""
-
-    versions: str = Field(
-        default="newest", description="newest, all (all retained versions and snapshots), or a version number."
-    )
-    definitions: bool = Field(default=True, description="Also read and parse every definition.")
-    engine: str | None = _ENGINE
-
-
-class UpgradeConfig(dg.Config):
-    """What to rewrite in the canonical format, and where."""
-
-    target: str = _TARGET
-    history: bool = Field(default=True, description="Upgrade all retained versions, not only the newest.")
-    definition: dict[str, Any] = Field(
-        default_factory=dict, description="Fields to change in the new lakehouse definition, such as order: 128."
-    )
-    dry_run: bool = Field(default=True, description="Read and check everything; write nothing.")
-    engine: str | None = _ENGINE
-
-
-class AlterConfig(dg.Config):
-    """Which properties of the lakehouse to set or to remove."""
-
-    reason: str = _REASON
-    properties: dict[str, str] = Field(
-        default_factory=dict, description="Values by name, such as maintenance.delete.enabled: 'false'."
-    )
-    remove: list[str] = Field(default_factory=list, description="Names of properties to remove.")
-    dry_run: bool = Field(default=True, description="Show what would change; false carries it out.")
-
-
-def defaults(settings: LakehouseSettings) -> dict[str, dict[str, Any]]:
-    """Return the configuration that the launchpad of each job starts with. Empty fields have to be filled in."""
-    target = settings.export.target or ""
-    backup = settings.backup.target if settings.backup is not None else ""
-    return {
-        "rollback": {"version": None, "reason": "", "dry_run": True},
-        "restore": {"only": [], "version": None, "reason": "", "exact": False, "dry_run": True},
-        "export": {"target": target or backup, "history": True, "dry_run": False},
-        "verify": {"versions": "newest", "definitions": True},
-        "upgrade": {"target": target, "history": True, "definition": {}, "dry_run": True},
-        "alter": {"properties": {}, "remove": [], "reason": "", "dry_run": True},
-    }
-
-
-# -- the jobs ------------------------------------------------------------------------------------------
-
-
 def operations_of(settings: LakehouseSettings) -> list[dg.JobDefinition]:
     """Return the jobs of one lakehouse that people start by hand."""
     made = tuple(make(settings) for make in (_rollback, _restore, _export, _verify, _upgrade, _alter))
-    return [_job(settings, name, op) for name, op in zip(defaults(settings), made, strict=True)]
+    return [_job(settings, name, op) for name, op in zip(launchpads.defaults(settings), made, strict=True)]
 
 
 def _job(settings: LakehouseSettings, name: str, op: dg.OpDefinition) -> dg.JobDefinition:
-    chosen = {"ops": {op.name: {"config": defaults(settings)[name]}}}
+    chosen = {"ops": {op.name: {"config": launchpads.defaults(settings)[name]}}}
     description = f"{op.description}\n\nLakehouse {settings.name!r}."
 
     @dg.job(
@@ -178,7 +78,7 @@ def _rollback(settings: LakehouseSettings) -> Any:
         "verifies every file of the target first. Undone versions stay readable. With `dry_run: true`, the default, it "
         "only shows the plan: what would be added, removed and changed, and whose versions would be undone.",
     )
-    def roll_back(context: dg.OpExecutionContext, config: RollbackConfig, spark: SparkResource) -> None:
+    def roll_back(context: dg.OpExecutionContext, config: launchpads.RollbackConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> tuple[rollback.Report, rollback.Report]:
             how = rollback.Config(**_chosen(settings, config, config.engine, watch))
             planned = rollback.plan(watch.spark, lake, how, watch.progress)
@@ -203,7 +103,7 @@ def _restore(settings: LakehouseSettings) -> Any:
         "Brings selected objects back as they were at a version, in one ordinary transaction; everything else is left "
         "alone. With `dry_run: true`, the default, it only shows what would change.",
     )
-    def bring_back(context: dg.OpExecutionContext, config: RestoreConfig, spark: SparkResource) -> None:
+    def bring_back(context: dg.OpExecutionContext, config: launchpads.RestoreConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> tuple[restore.Report, restore.Report]:
             how = restore.Config(**_chosen(settings, config, config.engine, watch))
             planned = restore.plan(watch.spark, lake, how, watch.progress)
@@ -217,7 +117,7 @@ def _restore(settings: LakehouseSettings) -> Any:
     return bring_back
 
 
-def _target_version(config: RollbackConfig | RestoreConfig) -> dict[str, Any]:
+def _target_version(config: launchpads.RollbackConfig | launchpads.RestoreConfig) -> dict[str, Any]:
     return RecoveryTarget(config.version, config.timestamp, config.snapshot).keywords()
 
 
@@ -233,7 +133,7 @@ def _export(settings: LakehouseSettings) -> Any:
         "Copies the lakehouse to another root. Repeated, it is an incremental backup: it copies only new files, and "
         "reads each one back to compare it.",
     )
-    def copy(context: dg.OpExecutionContext, config: ExportConfig, spark: SparkResource) -> None:
+    def copy(context: dg.OpExecutionContext, config: launchpads.ExportConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> export.Report:
             how = export.Config(
                 version=config.version,
@@ -259,7 +159,7 @@ def _verify(settings: LakehouseSettings) -> Any:
         "with its remedy. Read-only.",
         pool=False,
     )
-    def prove(context: dg.OpExecutionContext, config: VerifyConfig, spark: SparkResource) -> None:
+    def prove(context: dg.OpExecutionContext, config: launchpads.VerifyConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> verify.Report:
             which = int(config.versions) if config.versions.isdecimal() else config.versions
             how = verify.Config(which, definitions=config.definitions, engine=_engine(settings, config.engine))
@@ -282,7 +182,7 @@ def _upgrade(settings: LakehouseSettings) -> Any:
         "Rewrites a lakehouse of any format generation in the canonical format at another root, with its history. Only "
         "reads the source. With `dry_run: true`, the default, it checks everything and writes nothing.",
     )
-    def renew(context: dg.OpExecutionContext, config: UpgradeConfig, spark: SparkResource) -> None:
+    def renew(context: dg.OpExecutionContext, config: launchpads.UpgradeConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> upgrade.Report:
             how = upgrade.Config(
                 history=config.history,
@@ -308,7 +208,7 @@ def _alter(settings: LakehouseSettings) -> Any:
         "`maintenance.delete.enabled: 'false'` forbids every job to delete, until it is removed or set to 'true'. With "
         "`dry_run: true`, the default, it only shows what would change.",
     )
-    def change(context: dg.OpExecutionContext, config: AlterConfig, spark: SparkResource) -> None:
+    def change(context: dg.OpExecutionContext, config: launchpads.AlterConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> Alteration:
             if both := sorted(config.properties.keys() & set(config.remove)):
                 raise InvalidInput(f"{', '.join(both)}: either a value or `remove`")

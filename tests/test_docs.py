@@ -43,6 +43,7 @@ ELSEWHERE = {
     "pipelines/cli": "pipelines/test_cli",
     "dagster/factory": "dagster/test_definitions",
     "dagster/jobs": "dagster/test_definitions",
+    "dagster/launchpads": "dagster/test_operations",
     "dagster/lost_runs": "dagster/test_postgres",  # runs of a real instance whose processes were killed
     "dagster/metadata": "dagster/test_assets",
     "dagster/pacing": "dagster/test_sensors",
