@@ -112,9 +112,8 @@ SMALL: Final[Mapping[str, Scope]] = {
 }
 """Visited in seconds."""
 LARGE: Final[Mapping[str, Scope]] = {
-    **_scopes("W W K", "R w E", "C E K", "B E K", "N E K", "T E K", "w E K", "S K K", "R W w E", "F w E e", "C W E"),
+    **_scopes("W W K", "R w E", "C E K", "B E K", "N E K", "T E K", "w E K", "S K K", "C W E"),
     **_scopes("P A K", "P P A", "P S S", "P P K", saved=True),
-    **_scopes("C C E K", "W W E K", ticks=1, deaths=0),
 }
 """Visited in minutes."""
 
