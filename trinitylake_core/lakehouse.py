@@ -93,6 +93,7 @@ class Lakehouse(Handle):
         except NotALakehouse:
             first = create_empty(versions, message)
             return cls(Files(storage, versions, first, strict=strict), first)
+        versions.definition(existing)  # one that this release does not support says that first
         raise AlreadyExists(f"{storage.root} already holds a lakehouse, at version {existing.version}")
 
     # -- changing ------------------------------------------------------------------------------

@@ -52,9 +52,8 @@ def _refuse_unknown(files: Files, base: Root, target: Root, patterns: Sequence[t
         pattern for pattern, each in patterns if not any(_names(files, root, pattern, each) for root in (target, base))
     ]
     if unknown:
-        raise ObjectNotFound(
-            f"{', '.join(map(repr, unknown))} names nothing in version {target.version} nor in version {base.version}"
-        )
+        named = ", ".join(each or repr(each) for each in unknown)
+        raise ObjectNotFound(f"{named} names nothing in version {target.version} nor in version {base.version}")
 
 
 def _names(files: Files, root: Root, pattern: str, compiled: re.Pattern[str]) -> bool:
