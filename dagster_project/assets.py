@@ -11,7 +11,7 @@ from pydantic import Field
 from dagster_project.config.settings import LAKEHOUSE_TAG, Backup, LakehouseSettings
 from dagster_project.metadata import health, pictures, recovery
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
-from dagster_project.watched import RETRY, Watch, advised, carried_out, watched
+from dagster_project.watched import RETRY, Watch, advice, advised, carried_out, watched
 from pipelines import compaction, export, stats
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
@@ -107,32 +107,36 @@ def tree_health(settings: LakehouseSettings) -> dg.AssetsDefinition:
         key=key(settings, HEALTH),
         deps=[key(settings, DEFINITION)],
         description="The state of the tree: objects, height, buffered messages (the debt that a compaction pays off), "
-        "nodes and bytes per level, reads per lookup, and the cost of a compaction now. Numbers are plotted over time.",
+        "nodes and bytes per level, reads per lookup, and the cost of a compaction now. Numbers are plotted over time. "
+        "A damaged node is reported with advice instead of them. Terminating the run stops Spark.",
         group_name=settings.slug,
         owners=settings.owners,
         kinds={"trinitylake"},
         tags=tags(settings),
     )
-    def health(spark: SparkResource) -> dg.MaterializeResult[Any]:
-        lake = open_lakehouse(settings)
-        return dg.MaterializeResult(
-            metadata=_health(lake, settings, spark), data_version=dg.DataVersion(str(lake.version))
-        )
+    def measured(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
+        def work(lake: Lakehouse, watch: Watch) -> dg.MaterializeResult[Any]:
+            return dg.MaterializeResult(
+                metadata=_health(lake, settings, watch), data_version=dg.DataVersion(str(lake.version))
+            )
 
-    return health
+        return carried_out(context, settings, spark, work)
+
+    return measured
 
 
-def _health(lake: Lakehouse, settings: LakehouseSettings, spark: SparkResource) -> health.Metadata:
+def _health(lake: Lakehouse, settings: LakehouseSettings, watch: Watch) -> health.Metadata:
+    """Return the figures of the tree; those of the root alone, with advice, where a node is damaged."""
     summary = lake.stats()
     if not settings.health.levels:
         return health.of_stats(summary)
     on_spark = settings.health.engine_for(summary.objects) == "spark"
-    session = partial(spark_session, spark, settings) if on_spark else None
     try:
         picture = pictures.tree(sketch(lake), f"version {lake.version}")
-        return {"picture": picture} | health.of_deep(stats.deep(lake, session))
+        deep = stats.deep(lake, watch.spark if on_spark else None, watch.progress)
+        return {"picture": picture} | health.of_deep(deep)
     except Corrupt as error:  # the integrity check runs next and reports everything that is broken
-        return health.of_stats(summary) | {"levels_not_measured": str(error)}
+        return health.of_stats(summary) | {"levels_not_measured": f"{error}\n{advice(error)}"}
 
 
 def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:

@@ -163,9 +163,10 @@ def _rows(
             f.sum((f.col("text_bytes") > over_bytes).cast("int")).alias("over"),
         )
     )
-    rows = collect(sums)
-    walk.release()
-    return rows
+    try:
+        return collect(sums)
+    finally:
+        walk.release()
 
 
 def _levels(lake: Lakehouse, rows: Iterable[Mapping[str, Any]]) -> tuple[Level, ...]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -14,6 +19,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
 from pipelines import compaction
+from pipelines.trees.sketch import sketch
 from trinitylake_core import Lakehouse
 
 STEP = "lakehouse__sales_eu__"
@@ -34,9 +40,9 @@ def metadata(result: dg.ExecuteInProcessResult, name: str) -> dict[str, Any]:
     }
 
 
-def node_file(lake: Lakehouse) -> Path:
-    """Return the file of the first child of the root."""
-    return Path(unquote(urlsplit(lake.root).path)) / lake.root_node.node.children[0]
+def node_file(lake: Lakehouse, *, last: bool = False) -> Path:
+    """Return the file of the first child of the root, or of the last."""
+    return Path(unquote(urlsplit(lake.root).path)) / lake.root_node.node.children[-1 if last else 0]
 
 
 @pytest.mark.spark
@@ -112,6 +118,94 @@ def test_a_broken_node_fails_the_check_and_stops_what_comes_after(
     done = {event.asset_key.path[-1] for event in result.get_asset_materialization_events() if event.asset_key}
     assert {assets.HEALTH} == done
     assert lake.root_node.node.children[0] in metadata(result, assets.HEALTH)["levels_not_measured"]
+
+
+def large(settings: LakehouseSettings, engine: str) -> LakehouseSettings:
+    """Return settings that measure the tree with an engine."""
+    sizes = {"spark": 1, "local": 1_000_000}
+    measured = settings.health.model_copy(update={"spark_from_objects": sizes[engine]})
+    return settings.model_copy(update={"health": measured})
+
+
+def measured(
+    settings: LakehouseSettings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> dg.ExecuteInProcessResult:
+    """Materialise ``tree_health`` without its check. Its picture shows one node a level, so the walk reads the rest."""
+    monkeypatch.setattr(assets, "sketch", partial(sketch, width=1))
+    job = merged((settings,), spark=SparkResource(keep_running=True)).get_repository_def().get_job("__ASSET_JOB")
+    chosen = job.get_subset(asset_selection={assets.key(settings, assets.HEALTH)}, asset_check_selection=set())
+    return chosen.execute_in_process(instance=instance, raise_on_error=False)
+
+
+ENGINES = [pytest.param("local"), pytest.param("spark", marks=pytest.mark.spark)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_corrupt_node_is_reported_with_advice_where_the_tree_is_measured(
+    engine: str,
+    settings: LakehouseSettings,
+    lake: Lakehouse,
+    instance: dg.DagsterInstance,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where only a task on Spark read it: the figures of the root, and what to do next."""
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    node_file(lake, last=True).write_bytes(b"garbage")
+    result = measured(large(settings, engine), instance, monkeypatch)
+    assert result.success
+    shown = metadata(result, assets.HEALTH)
+    assert lake.root_node.node.children[-1] in shown["levels_not_measured"]
+    assert "Run the job `verify`" in shown["levels_not_measured"]
+    assert lake.stats().messages == shown["buffered_messages"]
+
+
+def test_a_corrupt_root_fails_the_measuring_with_advice(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (Path(unquote(urlsplit(lake.root).path)) / lake.root_node.path).write_bytes(b"garbage")
+    result = measured(settings, instance, monkeypatch)
+    (failure,) = result.get_step_failure_events()
+    assert "Run the job `verify`" in str(failure.event_specific_data)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_measuring_the_tree_can_be_terminated(
+    engine: str,
+    settings: LakehouseSettings,
+    lake: Lakehouse,
+    instance: dg.DagsterInstance,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node is a pipe that nobody writes to; the signal of Terminate comes as soon as somebody reads it."""
+    session = request.getfixturevalue("spark") if engine == "spark" else None
+    if session is None:  # nothing can wake a thread of this process that reads: it is left behind
+        monkeypatch.setattr(watched, "_STOPS_WITHIN_SECONDS", 0.1)
+    leaf, over = node_file(lake, last=True), threading.Event()
+    leaf.unlink()
+    os.mkfifo(leaf)
+
+    def terminate() -> None:
+        with leaf.open("wb"):  # waits for a reader
+            os.kill(os.getpid(), signal.SIGINT)
+            over.wait(60)
+
+    terminating = threading.Thread(target=terminate, daemon=True)
+    terminating.start()
+    began = time.monotonic()
+    try:
+        result = measured(large(settings, engine), instance, monkeypatch)
+    finally:
+        over.set()
+        terminating.join(10)
+    (failure,) = result.get_step_failure_events()
+    assert "the run was cancelled; " in str(failure.event_specific_data)
+    assert time.monotonic() - began < 40
+    if session is not None:
+        assert "Spark was stopped" in str(failure.event_specific_data)
+        assert 3 == session.range(3).count()
 
 
 @pytest.mark.parametrize("status", ["CANCELING", "CANCELED"])
