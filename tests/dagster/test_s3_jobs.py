@@ -103,8 +103,20 @@ def test_every_asset_and_every_job(place: Place, spark: Any, monkeypatch: pytest
     assert ("spark", "spark", 0) == (copied["engine"], verified["engine"], verified["findings"])
     told(place.launch("upgrade", target=f"{place.root}new/", dry_run=False, definition={"order": 7}))
     assert (7, place.open().digest()) == (place.open("new").definition.order, place.open("new").digest())
+    _guard(place)
     jobs = {job.name.removeprefix("everywhere_") for job in place.defs.get_repository_def().get_all_jobs()}
     assert jobs - {"__ASSET_JOB"} == place.executed
+
+
+def _guard(place: Place) -> None:
+    """Forbid deleting: a version with the same content, in which nothing but the property is new."""
+    before = place.open()
+    guard = "maintenance.delete.enabled"
+    done = told(place.launch("alter", properties={guard: "false"}, reason="audit", dry_run=False))
+    after = place.open()
+    assert [{"property": guard, "before": None, "after": "false"}] == done["properties"]
+    assert (before.version + 1, after.version) == (after.version, done["version_committed"])
+    assert ({guard: "false"}, before.digest()) == (dict(after.definition.properties), after.digest())
 
 
 def _write_and_undo(place: Place) -> None:
