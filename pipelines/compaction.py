@@ -18,8 +18,9 @@ from pipelines.trees import subtrees, workers
 from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
 from trinitylake_core.changes import Compacted, TreeReplaced, facts
-from trinitylake_core.commit import commit, may_be_void, now_millis, refuse_foreign
+from trinitylake_core.commit import commit, now_millis, refuse_foreign
 from trinitylake_core.errors import Corrupt, InvalidInput
+from trinitylake_core.fences import may_be_void
 from trinitylake_core.node import Node
 from trinitylake_core.nodestore import NodeWriter
 from trinitylake_core.rewrite import Rewriter

@@ -18,8 +18,8 @@ from pipelines.job import Progress, Session, engine_for, refuse_unknown, silent,
 from pipelines.tasks import TEXT, count, map_rows, on_disk, slots, spread, stream
 from pipelines.tasks import Row as TaskRow
 from trinitylake_core import Change, Lakehouse
-from trinitylake_core.commit import Files
 from trinitylake_core.diff import Row, Span, Unshared, changes, diff_nodes, unshared
+from trinitylake_core.files import Files
 from trinitylake_core.node import Node
 from trinitylake_core.nodefile import decode
 from trinitylake_core.nodestore import NodeStore

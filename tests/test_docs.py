@@ -15,6 +15,10 @@ ELSEWHERE = {
     "core/catalog": "core/test_model",  # every read, against a dictionary
     "core/changes": "core/test_transaction",  # compactions, rollbacks and definitions that race with commits
     "core/aborts": "core/test_saved",
+    "core/files": "core/test_transaction",
+    "core/root_flush": "core/test_costs",  # by what commits write
+    "core/loaded": "pipelines/test_load",
+    "core/rolled_back": "core/test_recovery",
     "core/acknowledge": "core/test_versions",
     "core/creation": "core/test_transaction",  # every test creates its lakehouse
     "core/handle": "core/test_model",  # every read, against a dictionary

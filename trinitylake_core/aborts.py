@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from trinitylake_core import spec
 from trinitylake_core.changes import Aborted, facts
-from trinitylake_core.commit import MAX_ATTEMPTS, Files, commit
+from trinitylake_core.commit import MAX_ATTEMPTS, commit
 from trinitylake_core.errors import CommitConflict, TransactionExpired
+from trinitylake_core.files import Files
 from trinitylake_core.saved import SavedFile
 from trinitylake_core.versions import Root
 

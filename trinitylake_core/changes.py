@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, zip_longest
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trinitylake_core import spec
-from trinitylake_core.catalog import codec_of
-from trinitylake_core.commit import Draft, Files, new_id, whoami
+from trinitylake_core.commit import Draft, new_id, whoami
 from trinitylake_core.definitions import LakehouseDef, encode
-from trinitylake_core.errors import CommitConflict, PlanOutdated, SnapshotNotFound, VersionExpired
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
-from trinitylake_core.locations import lakehouse_def_path, root_path
+from trinitylake_core.errors import CommitConflict
+from trinitylake_core.files import Files
+from trinitylake_core.locations import lakehouse_def_path
 from trinitylake_core.node import Messages, Node
 from trinitylake_core.nodestore import NodeWriter
-from trinitylake_core.tree import scan, search
-from trinitylake_core.versions import Delta, Root, RootRows, copy_of_definition
+from trinitylake_core.versions import Delta, Root, copy_of_definition
 
 _NO_MESSAGES = Messages()
 
@@ -208,147 +205,3 @@ class Compacted:
             f"version {base.version} (clean) removes files as old as those that were written for this; {self.again}",
             version=base.version,
         )
-
-
-class Loaded(Compacted):
-    """A root of a new tree: what version ``base`` says, and what was loaded. Nothing is deleted by it.
-
-    Commits of others stay, if they touch nothing that the load wrote, and drop no namespace that it filled.
-    """
-
-    operation = spec.OP_LOAD
-    again = "load again"
-
-    def __init__(self, files: Files, base: Root, node: Node, summary: dict[str, Any]) -> None:
-        super().__init__(node, summary)
-        self._files = files
-        self._before = base.node
-
-    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
-        """Take over the messages of newer versions. About one ``get`` per level and changed key, twice.
-
-        Raises:
-            CommitConflict: one of them touches what was loaded.
-        """
-        super().rebase(base, newer)
-        codec = codec_of(self._files.definition(base))
-        for root in newer:
-            own = root.own_messages()
-            touched = [key for key, value in zip(own.keys, own.values, strict=True) if self._loaded(codec, key, value)]
-            if touched:
-                named = ", ".join(str(codec.decode(key)) for key in touched[:5])
-                raise CommitConflict(
-                    f"version {root.version} changed {named}, which this load wrote or depends on; {self.again}",
-                    keys=touched,
-                    version=root.version,
-                )
-
-    def _loaded(self, codec: KeyCodec, key: str, value: str | None) -> bool:
-        before, after = (search(self._files.store, node, key) for node in (self._before, self._node))
-        name = codec.decode(key)
-        return before != after or (value is None and name.kind == NAMESPACE and self._filled(codec, name.namespace))
-
-    def _filled(self, codec: KeyCodec, namespace: str) -> bool:
-        """Return whether the load put anything into a namespace. One ``get`` per node of it, twice."""
-        for kind in (TABLE, VIEW):
-            within = codec.range(kind, namespace)
-            before, after = (chain.from_iterable(self._values(node, within)) for node in (self._before, self._node))
-            if any(one != two for one, two in zip_longest(before, after)):
-                return True
-        return False
-
-    def _values(self, node: Node, within: KeyRange) -> Iterator[list[str]]:
-        return (values for _, values in scan(self._files.store, node, within))
-
-
-class RolledBack:
-    """A root that says what an older one says (format, section 6). Somebody else's commit in between stops it."""
-
-    def __init__(self, files: Files, target: Root, summary: dict[str, Any], *, force: bool = False) -> None:
-        self._files = files
-        self._target = target
-        self._summary = summary
-        self._force = force
-        self._txn = new_id()
-        self._definition = ("", b"")
-
-    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
-        """Return the target's node, under the definition that :func:`rolled_back` makes. At most one ``put``."""
-        del created_at_millis, writer
-        path, data = self._definition_for(base)
-        rows = definition_rows(path, data) | {spec.ROLLBACK_FROM_ROOT: base.path}
-        return Draft(self._target.node.with_messages(_NO_MESSAGES), spec.OP_ROLLBACK, self._txn, self._summary, rows)
-
-    def _definition_for(self, base: Root) -> tuple[str, bytes]:
-        target = self._files.definition(self._target)
-        definition = rolled_back(target, self._files.definition(base))
-        if definition == target:
-            return self._target.definition_path, encode(target)
-        return written(self._files, definition)
-
-    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
-        """Stop: the plan was made for another version. With ``force`` go on, if the target is still kept.
-
-        What changes no object (compaction, snapshot, expiration) stops nothing.
-
-        Raises:
-            PlanOutdated, VersionExpired, SnapshotNotFound.
-        """
-        refuse_lost(self._files, newer[-1], self._target)
-        if not self._force:
-            refuse_changed(base.version, newer)
-
-    def renew(self, base: Root) -> None:
-        """Do nothing: the target is kept, so no fence touches its files, and the definition is written by `build`."""
-
-
-def rolled_back(target: LakehouseDef, newest: LakehouseDef) -> LakehouseDef:
-    """Return the target's definition with what no rollback changes: the newest snapshots and ``maintenance.*``.
-
-    A rollback to before the property that forbids deleting must not lift it.
-    """
-    definition = LakehouseDef()
-    definition.CopyFrom(target)
-    definition.snapshots.clear()
-    for name, snapshot in newest.snapshots.items():
-        definition.snapshots[name].CopyFrom(snapshot)
-    for name in [each for each in target.properties if each.startswith(spec.MAINTENANCE_PROPERTIES)]:
-        del definition.properties[name]
-    for name, value in newest.properties.items():
-        if name.startswith(spec.MAINTENANCE_PROPERTIES):
-            definition.properties[name] = value
-    return definition
-
-
-def refuse_changed(planned_at: int, newer: Sequence[RootRows]) -> None:
-    """Raise ``PlanOutdated`` if one of the versions after a plan changed objects."""
-    loud = [root for root in newer if root.operation not in spec.QUIET_OPERATIONS]
-    if loud:
-        raise PlanOutdated(
-            f"somebody committed since the plan, which was made at version {planned_at}: {_named(loud)}; look at the "
-            "new plan (--dry-run), or undo whatever came in between too with --force"
-        )
-
-
-def _named(roots: Sequence[RootRows]) -> str:
-    shown = []
-    for root in roots[-3:][::-1]:
-        author, reason = root.summary.get("author", "somebody"), root.summary.get("reason")
-        shown.append(f"version {root.version} ({root.operation} by {author}{f': {reason}' if reason else ''})")
-    return ", ".join(shown) + (f" and {len(roots) - 3} more" if len(roots) > 3 else "")
-
-
-def refuse_lost(files: Files, newest: RootRows, wanted: Root) -> None:
-    """Refuse a version that ``newest`` no longer keeps: its files may be removed at any moment. No request.
-
-    Raises:
-        VersionExpired: it lies below the boundary, even if its root was not deleted yet.
-        SnapshotNotFound: it was read by a snapshot that was dropped meanwhile.
-    """
-    if wanted.path == root_path(wanted.version):
-        if wanted.version < newest.oldest_version:
-            raise VersionExpired(
-                f"version {wanted.version} has expired; the oldest one kept is {newest.oldest_version}"
-            )
-    elif all(each.root_node_file_path != wanted.path for each in files.definition(newest).snapshots.values()):
-        raise SnapshotNotFound(f"the snapshot of version {wanted.version} was dropped meanwhile")

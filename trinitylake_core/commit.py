@@ -20,26 +20,20 @@ from functools import cache
 from typing import Any, Protocol
 
 from trinitylake_core import spec
-from trinitylake_core.acknowledge import acknowledge, expired, remove_quietly, write_hint
-from trinitylake_core.check import check_tree
-from trinitylake_core.definitions import LakehouseDef
+from trinitylake_core.acknowledge import acknowledge, expired, remove_quietly
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
-    Corrupt,
     CorruptNode,
-    FileMissing,
     ReadOnly,
-    StorageError,
     TransactionExpired,
 )
-from trinitylake_core.node import Messages, Node
-from trinitylake_core.nodefile import decode, encode
-from trinitylake_core.nodestore import NodeStore, NodeWriter
-from trinitylake_core.rewrite import Rewriter
-from trinitylake_core.storage import Storage
-from trinitylake_core.subtree import heaviest_children
-from trinitylake_core.versions import Delta, Root, RootRows, Versions
+from trinitylake_core.fences import Fences
+from trinitylake_core.files import Files
+from trinitylake_core.node import Node
+from trinitylake_core.nodefile import encode
+from trinitylake_core.nodestore import NodeWriter
+from trinitylake_core.versions import Delta, Root
 
 _LOG = logging.getLogger(__name__)
 MAX_ATTEMPTS = 100
@@ -77,69 +71,6 @@ class Change(Protocol):
         """
 
 
-class Files:
-    """Storage, nodes and versions of one lakehouse: what reading and committing need.
-
-    ``tip`` is the newest root this process has seen; a transaction begins there.
-    """
-
-    def __init__(self, storage: Storage, versions: Versions, tip: Root, *, strict: bool = False) -> None:
-        self.storage = storage
-        self.versions = versions
-        self.tip = tip
-        self.strict = strict
-        self._proven = False
-        definition = versions.definition(tip)
-        self.store = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
-
-    def definition(self, root: RootRows) -> LakehouseDef:
-        """Return the lakehouse definition of a version."""
-        return self.versions.definition(root)
-
-    def saw(self, root: Root) -> None:
-        """Remember a root that may be the newest."""
-        if root.version > self.tip.version:
-            self.tip = root
-
-    def newest(self) -> Root:
-        """Return the newest root, from the tip on. Three ``get`` if there is none newer; the tip stays as it is."""
-        return self.versions.latest(self.tip)
-
-    def refuse_unsafe(self, base: Root) -> None:
-        """Refuse a storage that ignores exclusive creation, before anything is written to it.
-
-        Proved by creating again the lakehouse definition of ``base``: it is there, and never changes. A root
-        would do, too, but if it has expired meanwhile the proof would bring it back.
-        Raises ``UnsafeStorage``. One ``create`` the first time a process writes below a root.
-        """
-        if not self._proven:
-            self.storage.prove_exclusive_create(base.definition_path, self.versions.definition_data(base))
-            self._proven = True
-
-    def refuse_no_compare_and_set(self, base: Root) -> None:
-        """Refuse a storage that cannot compare and set, before the boundary depends on it. Raises ``UnsafeStorage``.
-
-        Proved by replacing the lakehouse definition of ``base`` by itself, under a condition that does not hold. One
-        ``put`` the first time in a process on an object store.
-        """
-        self.storage.prove_compare_and_set(base.definition_path, self.versions.definition_data(base))
-
-    def refuse_broken(self, path: str, version: int, data: bytes | memoryview) -> None:
-        """Prove the root that is about to be created, in strict mode; otherwise do nothing. Reads the whole tree.
-
-        Raises:
-            Corrupt: it breaks an invariant; nothing was committed.
-        """
-        if self.strict:
-            root = Root(version, path, decode(data, path, self.store.order), data)
-            for found in check_tree(self.versions, root):
-                raise Corrupt(f"{found.file}: {found.message}; nothing was committed", invariant=found.invariant)
-
-    def fork(self) -> Files:
-        """Return the same files with a node store of its own, for one writer."""
-        return Files(self.storage, self.versions, self.tip, strict=self.strict)
-
-
 def commit(
     files: Files,
     base: Root,
@@ -173,7 +104,7 @@ def commit(
     now = now_millis()
     began = now if began_at_millis is None else began_at_millis
     lifetime = _Lifetime(began, files.definition(base).txn_ttl_millis)
-    fences = _Fences(files.storage, base)
+    fences = Fences(files.storage, base)
     for attempt in range(attempts):
         lifetime.refuse_expired()
         root = _attempt(files, base, change, lifetime, before_commit)
@@ -189,7 +120,7 @@ def commit(
         files.saw(base)
         if fences.void(newer):
             change.renew(base)
-            fences = _Fences(files.storage, base)
+            fences = Fences(files.storage, base)
     raise CommitConflict(
         f"gave up after {attempts} lost races; try again when fewer writers commit", version=base.version
     )
@@ -213,56 +144,6 @@ class _Lifetime:
         A courtesy by the age of ``base``: safety rests on the look afterwards (``acknowledge``), which is always made.
         """
         return now_millis() >= min(self.began_at_millis, base.created_at_millis) + self.ttl_millis // 2
-
-
-class _Fences:
-    """What the fences of cleanings mean for files written since a root was read (format, section 6).
-
-    A fence says that files written before its time are void unless a root up to it reaches them. A commit that wins
-    without having lost needs no look: a fence that is older than the files was in the chain when ``began`` was read,
-    and its time lies before that; a later one finds the new root in the chain and keeps what it reaches.
-
-    What counts is when ``began`` was stored, by the storage's own clock. That is before any file of the change was,
-    however many there are, in whichever order and however often they were sent. It may be much earlier, so a change on
-    top of an old root is now and then renewed without need; once, for it then stands on the fence.
-    """
-
-    def __init__(self, storage: Storage, began: Root) -> None:
-        self._storage = storage
-        self._began = began
-        self._seen = False
-
-    def void(self, newer: Sequence[Delta]) -> bool:
-        """Whether files written since ``began`` may be gone, now that ``newer`` came in between.
-
-        No request without a fence among them; else one ``head``.
-        """
-        newest = newer[-1]
-        fenced = any(root.operation == spec.OP_CLEAN for root in newer)
-        self._seen = self._seen or fenced
-        if not self._seen:
-            return False
-        if self._began.version < newest.oldest_version:
-            return True  # it has expired: a file of its name would be another's
-        return fenced and _stored_at(self._storage, self._began) < newest.void_before_millis
-
-
-def may_be_void(files: Files, base: Root) -> bool:
-    """Whether files that a version reaches, or that were written since it was read, may be gone.
-
-    For a job that cannot read something: this tells damage from what `expire` and `clean` removed under its hands.
-    Two ``get`` and one ``head``.
-    """
-    newest = files.newest()
-    return base.version < newest.oldest_version or _stored_at(files.storage, base) < newest.void_before_millis
-
-
-def _stored_at(storage: Storage, root: Root) -> int:
-    """Return when a root was stored, by the storage's clock; 0 if it is gone. One ``head``."""
-    try:
-        return storage.info(root.path).modified_millis
-    except FileMissing:
-        return 0
 
 
 def _attempt(
@@ -342,39 +223,6 @@ def refuse_foreign(files: Files, base: Root) -> None:
             path=base.path,
             invariant="I2",
         )
-
-
-def storage_time(files: Files) -> int:
-    """Return the time by the storage's own clock, in epoch milliseconds; never later than it is.
-
-    It is what the storage says of the hint, which is written for that: one ``put`` and one ``head``. Whoever else
-    writes it meanwhile does no harm. Raises ``StorageError``.
-    """
-    write_hint(files.storage, files.tip.version)
-    try:
-        return files.storage.info(spec.HINT_FILE).modified_millis
-    except FileMissing:
-        raise StorageError(f"the clock of {files.storage.root} cannot be read: no hint can be written") from None
-
-
-def flushed_for(writer: NodeWriter, base: Root, own: Messages, stamp: int, buffer_bytes: int) -> Node:
-    """Return the node of ``base``, its older messages pushed down if with ``own`` the root would grow too large.
-
-    That is: a write buffer of more than ``buffer_bytes``, which every commit writes again, or a node over its target.
-    Then the heaviest children get their messages, until half of either is free; about one ``put`` per such child.
-    """
-    node, target = base.node, writer.target_bytes
-    size, buffered = own.nbytes(), node.buffer.nbytes()
-    if not buffered or (buffered + size <= buffer_bytes and node.estimated_bytes() + size <= target):
-        return node
-    rewriter = Rewriter(writer, stamp)
-    tree = rewriter.ref_of(node)
-    top, below = rewriter.open(tree), max(target - size, target // 2)
-    room = node.table_bytes() + max(buffer_bytes - size, buffer_bytes // 2)
-    of_root, of_others = heaviest_children(min(room, below)), heaviest_children(below)
-    tree = rewriter.flush(tree, lambda work: (of_root if work is top else of_others)(work))
-    rewriter.open(tree)
-    return rewriter.node_of(tree)
 
 
 def new_id() -> str:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from trinitylake_core.commit import Files, now_millis, refuse_foreign
+from trinitylake_core.commit import now_millis, refuse_foreign
 from trinitylake_core.creation import create_empty, create_first
 from trinitylake_core.definitions import new_lakehouse_def
 from trinitylake_core.errors import AlreadyExists, InvalidInput, NotALakehouse
+from trinitylake_core.files import Files
 from trinitylake_core.handle import Handle, Stats
 from trinitylake_core.properties import Alteration, alter
 from trinitylake_core.recovery import (

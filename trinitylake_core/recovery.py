@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from trinitylake_core import spec
-from trinitylake_core.changes import RolledBack, facts, refuse_changed, refuse_lost
-from trinitylake_core.commit import Files, commit, refuse_foreign
+from trinitylake_core.changes import facts
+from trinitylake_core.commit import commit, refuse_foreign
 from trinitylake_core.errors import Corrupt, InvalidInput
+from trinitylake_core.files import Files
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.recovery_plan import (
     SHOWN,
@@ -25,6 +26,7 @@ from trinitylake_core.recovery_plan import (
     plan_of,
     prove_intact,
 )
+from trinitylake_core.rolled_back import RolledBack, refuse_changed, refuse_lost
 from trinitylake_core.selection import to_restore
 from trinitylake_core.transaction import Transaction
 from trinitylake_core.versions import Delta, Root, Versions

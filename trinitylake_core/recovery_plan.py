@@ -12,9 +12,9 @@ from typing import Final
 from trinitylake_core import diff, spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_definitions, check_tree, violation
-from trinitylake_core.commit import Files
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import Corrupt, InvalidDefinition
+from trinitylake_core.files import Files
 from trinitylake_core.selection import label_of
 from trinitylake_core.versions import Root, VersionInfo, Versions, version_info
 

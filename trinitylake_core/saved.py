@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trinitylake_core import locations, nodefile, spec
 from trinitylake_core.acknowledge import remove_quietly
-from trinitylake_core.commit import MAX_ATTEMPTS, Files, new_id
+from trinitylake_core.commit import MAX_ATTEMPTS, new_id
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
 from trinitylake_core.errors import (
     CommitConflict,
@@ -22,6 +22,7 @@ from trinitylake_core.errors import (
     TransactionExpired,
     TransactionNotFound,
 )
+from trinitylake_core.files import Files
 from trinitylake_core.locations import node_path, transaction_path, validate_path
 from trinitylake_core.node import Messages, Node
 from trinitylake_core.storage import Storage, Tagged

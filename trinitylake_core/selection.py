@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from trinitylake_core import diff, tree
 from trinitylake_core.catalog import codec_of, entries
-from trinitylake_core.commit import Files
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import InvalidName, NamespaceNotEmpty, ObjectNotFound
+from trinitylake_core.files import Files
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
 from trinitylake_core.versions import Root
 

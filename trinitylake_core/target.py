@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from trinitylake_core.commit import Files
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.files import Files
 from trinitylake_core.snapshots import snapshot_root
 from trinitylake_core.versions import Root
 

@@ -11,12 +11,7 @@ from typing import Any, Self
 from trinitylake_core import saved, spec
 from trinitylake_core.aborts import abort_saved
 from trinitylake_core.acknowledge import remove_quietly
-from trinitylake_core.commit import (
-    Files,
-    commit,
-    new_id,
-    now_millis,
-)
+from trinitylake_core.commit import commit, new_id, now_millis
 from trinitylake_core.definitions import encode
 from trinitylake_core.errors import (
     CommitConflict,
@@ -25,6 +20,7 @@ from trinitylake_core.errors import (
     TransactionExpired,
     TransactionNotFound,
 )
+from trinitylake_core.files import Files
 from trinitylake_core.footprint import Footprint
 from trinitylake_core.transaction_change import SERIALIZABLE, SNAPSHOT, AlreadyCommitted, TransactionChange
 from trinitylake_core.versions import Root

@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.commit import Draft, Files, flushed_for, whoami
+from trinitylake_core.commit import Draft, whoami
 from trinitylake_core.definitions import commit_buffer_bytes, encode
 from trinitylake_core.edits import CatalogEdits
 from trinitylake_core.errors import CommitConflict, Corrupt, FileMissing, TransactionExpired
+from trinitylake_core.files import Files
 from trinitylake_core.locations import definition_path
 from trinitylake_core.nodestore import NodeWriter
+from trinitylake_core.root_flush import flushed_for
 from trinitylake_core.versions import Delta, Root
 
 SNAPSHOT: Final = "SNAPSHOT"

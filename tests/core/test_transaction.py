@@ -27,6 +27,7 @@ from trinitylake_core import (
     TransactionExpired,
     changes,
     commit,
+    rolled_back,
     spec,
 )
 from trinitylake_core.locations import root_path
@@ -449,7 +450,7 @@ def test_a_rollback_says_what_the_older_version_says_and_keeps_history(lake: Lak
     again = reopened(lake)
     assert 2 == again.version
     target = again.at(version=1)
-    root = commit.commit(again.files, again.files.tip, changes.RolledBack(again.files, target.root_node, {}))
+    root = commit.commit(again.files, again.files.tip, rolled_back.RolledBack(again.files, target.root_node, {}))
     again.refresh()
     assert (content(target), target.digest()) == (content(again), again.digest())
     assert ([], root_path(2), root_path(2)) == (list(root.own_messages()), root.previous_root, root.rollback_from_root)
@@ -484,7 +485,7 @@ def test_a_compaction_takes_over_what_was_committed_meanwhile(lake: Lakehouse) -
 def test_a_compaction_starts_over_after_a_rollback(lake: Lakehouse) -> None:
     base = lake.root_node
     other = reopened(lake)
-    commit.commit(other.files, other.files.tip, changes.RolledBack(other.files, other.at(version=0).root_node, {}))
+    commit.commit(other.files, other.files.tip, rolled_back.RolledBack(other.files, other.at(version=0).root_node, {}))
     with pytest.raises(changes.TreeReplaced):
         compacted(lake, base)
     assert [] == reopened(lake).namespaces()

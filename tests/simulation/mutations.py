@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pipelines import expiration, orphans
 from pipelines.files.retained import Saved
-from trinitylake_core import aborts, changes, saved, snapshots
+from trinitylake_core import aborts, fences, rolled_back, saved, snapshots
 from trinitylake_core import commit as commits
 from trinitylake_core.acknowledge import write_hint
 from trinitylake_core.definitions import encode
@@ -85,13 +85,13 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(expiration, "raise_boundary"): _blind_boundary}, ("expire", "expire-some")
     ),
     "fenced files are written again": Mutation(
-        lambda: {(commits._Fences, "void"): lambda self, newer: False}, ("write-other", "clean")
+        lambda: {(fences.Fences, "void"): lambda self, newer: False}, ("write-other", "clean")
     ),
     "fenced jobs start over": Mutation(
-        lambda: {(commits._Fences, "void"): lambda self, newer: False}, ("compact", "clean")
+        lambda: {(fences.Fences, "void"): lambda self, newer: False}, ("compact", "clean")
     ),
     "a rollback does not take over what expired": Mutation(
-        lambda: {(changes, "refuse_lost"): lambda files, newest, wanted: None}, ("rollback", "expire", "clean")
+        lambda: {(rolled_back, "refuse_lost"): lambda files, newest, wanted: None}, ("rollback", "expire", "clean")
     ),
     "a snapshot does not take over what expired": Mutation(
         lambda: {(snapshots, "refuse_lost"): lambda files, newest, wanted: None}, ("snapshot", "expire", "clean")
