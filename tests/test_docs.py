@@ -34,6 +34,7 @@ ELSEWHERE = {
     "core/node": "core/test_nodefile",  # pure data; tested as what a file round-trips to
     "core/nodestore": "core/test_costs",  # cached reads and batched writes, by their requests
     "core/saved": "core/test_transaction",
+    "core/savedfile": "core/test_saved",
     "core/snapshots": "core/test_recovery",
     "core/spec": "core/test_golden",  # constants; files of older releases still open
     "core/storage": "core/test_storage_local",  # one suite for all backends, and a file for each

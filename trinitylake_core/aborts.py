@@ -7,7 +7,7 @@ from trinitylake_core.changes import Aborted, facts
 from trinitylake_core.commit import MAX_ATTEMPTS, commit
 from trinitylake_core.errors import CommitConflict, TransactionExpired
 from trinitylake_core.files import Files
-from trinitylake_core.saved import SavedFile
+from trinitylake_core.savedfile import SavedFile
 from trinitylake_core.versions import Root
 
 

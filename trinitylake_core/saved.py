@@ -1,8 +1,7 @@
 """Saved transactions: write, audit, publish, each by another process (format, sections 5 and 6).
 
-The ``txn-`` file is replaced by compare-and-set only. It says where the running root is, and what became of the
-transaction: SAVED, COMMITTING (somebody has taken it), ABORTED. It is never the file that decides whether a
-transaction is committed: the roots do.
+A first save writes the ``txn-`` file once. One that replaces a save announces the new running root beside the old one,
+looks whether a cleaning may have removed what was written for it, and confirms it then.
 """
 
 from __future__ import annotations
@@ -11,158 +10,28 @@ from dataclasses import dataclass
 
 from trinitylake_core import locations, nodefile, spec
 from trinitylake_core.acknowledge import remove_quietly
-from trinitylake_core.commit import MAX_ATTEMPTS, new_id
-from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
+from trinitylake_core.definitions import TransactionDef
 from trinitylake_core.errors import (
-    CommitConflict,
     CorruptDefinition,
     CorruptNode,
     FileMissing,
     InvalidLocation,
     TransactionExpired,
-    TransactionNotFound,
 )
 from trinitylake_core.files import Files
-from trinitylake_core.locations import node_path, transaction_path, validate_path
+from trinitylake_core.locations import node_path, validate_path
 from trinitylake_core.node import Messages, Node
-from trinitylake_core.storage import Storage, Tagged
+from trinitylake_core.savedfile import SavedFile, changed, not_found
+from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root
-
-
-class SavedFile:
-    """The file of one saved transaction, as this process last read or wrote it.
-
-    Attributes:
-        definition: what it says; ``None`` if there is none.
-        running: path of the running root that this process resumed or saved, proved to be one; ``None`` before.
-    """
-
-    def __init__(self, storage: Storage, transaction_id: str) -> None:
-        self.id = transaction_id
-        self.path = transaction_path(transaction_id)
-        self.definition: TransactionDef | None = None
-        self.running: str | None = None
-        self._storage = storage
-        self._seen = Tagged(None)
-        self._me = new_id()
-
-    def read(self) -> TransactionDef | None:
-        """Return what the file says by now, ``None`` if it is gone. One ``get``.
-
-        Raises:
-            CorruptDefinition: it is garbage, or of another transaction.
-        """
-        self._seen = self._storage.read_tagged(self.path)
-        self.definition = None
-        if self._seen.data is not None:
-            definition = decode_transaction(self._seen.data, self.path)
-            if definition.id != self.id:
-                raise CorruptDefinition(f"{self.path} is of transaction {definition.id}", path=self.path)
-            self.definition = definition
-        return self.definition
-
-    def replace(self, definition: TransactionDef) -> bool:
-        """Replace the file if it still is as it was seen; return whether it was. One ``put``."""
-        done = self._storage.compare_and_set(self.path, encode(definition), self._seen)
-        if done is not None:
-            self._seen, self.definition = done, definition
-        return done is not None
-
-    def _marked(self, state: TransactionDef.State) -> TransactionDef:
-        marked = TransactionDef()
-        marked.CopyFrom(self.definition or TransactionDef())
-        marked.state = state
-        return marked
-
-    # -- taking ------------------------------------------------------------------------------------
-
-    def take(self) -> None:
-        """Say that this process begins to commit what it resumed. One ``put``; none if that is said already.
-
-        Others may have taken it before and after: which of them commits is decided by the roots.
-
-        Raises:
-            TransactionNotFound: it was aborted, or the file is gone.
-            CommitConflict: it was saved again since it was resumed.
-        """
-        for _ in range(MAX_ATTEMPTS):
-            if self._me in self._takers():
-                return
-            self._refuse_other()
-            taken = self._marked(TransactionDef.COMMITTING)
-            taken.taken_by.append(self._me)
-            if self.replace(taken):
-                return
-            self.read()
-        raise CommitConflict(f"transaction {self.id} was changed again and again; try again")
-
-    def _takers(self) -> list[str]:
-        return [] if self.definition is None else list(self.definition.taken_by)
-
-    def _refuse_other(self) -> None:
-        if self.definition is None:
-            raise not_found(self.id)
-        if self.definition.state == TransactionDef.ABORTED:
-            raise TransactionNotFound(f"transaction {self.id} was aborted by another process")
-        if self.definition.running_root_node_file_path != self.running:
-            raise CommitConflict(f"transaction {self.id} was saved again since it was resumed; resume it again")
-
-    def refuse_unsavable(self) -> None:
-        """Raise ``CommitConflict`` if what this process saw must not be saved over: somebody began to commit it."""
-        if self.definition is not None and self.definition.state != TransactionDef.SAVED:
-            raise CommitConflict(f"somebody has begun to commit transaction {self.id}; commit it too, or abort it")
-
-    # -- aborting ----------------------------------------------------------------------------------
-
-    @property
-    def over(self) -> bool:
-        """Whether the file is gone, or says that the transaction was aborted."""
-        return self.definition is None or self.definition.state == TransactionDef.ABORTED
-
-    @property
-    def superseded(self) -> bool:
-        """Whether another process saved it again."""
-        return self.definition is not None and self.definition.running_root_node_file_path != self.running
-
-    @property
-    def taken_by_others(self) -> bool:
-        """Whether somebody else has begun to commit it, and may merely be asleep."""
-        return bool(set(self._takers()) - {self._me})
-
-    @property
-    def taken(self) -> bool:
-        """Whether anybody has begun to commit it."""
-        return bool(self._takers())
-
-    def mark_aborted(self) -> bool:
-        """Say that it was aborted; `clean` removes its files. Return whether it still was as it was seen. One ``put``.
-
-        REQUIRES: nobody can commit it any more once that is said: nobody has taken it, or the roots have decided.
-        """
-        return self.replace(self._marked(TransactionDef.ABORTED))
-
-    def remove(self) -> None:
-        """Remove the file and the running root of a transaction that is committed, best effort. Two ``delete``.
-
-        The file first: whoever finds it finds the running root, too.
-        """
-        remove_quietly(self._storage, [self.path])
-        if self.running is not None:
-            remove_quietly(self._storage, [self.running])
-
-
-def not_found(transaction_id: str) -> TransactionNotFound:
-    """Return the error for a transaction that has no file."""
-    return TransactionNotFound(
-        f"there is no saved transaction {transaction_id!r}: it was committed, aborted, cleaned up, or never saved"
-    )
-
 
 # -- saving --------------------------------------------------------------------------------------------
 
 
 def save(files: Files, base: Root, transaction: TransactionDef, own: Messages, state: str, file: SavedFile) -> None:
-    """Store a transaction under its ID: a running root, then the definition. Two ``put``, one ``delete`` if again.
+    """Store a transaction under its ID: a running root, then the definition. Two ``put``.
+
+    If it was resumed, that is an announcement: what was saved before counts until ``file.confirm()``.
 
     Raises:
         CommitConflict: it was saved, taken, aborted or removed since this process resumed it.
@@ -178,15 +47,9 @@ def save(files: Files, base: Root, transaction: TransactionDef, own: Messages, s
     files.storage.write_many([(path, nodefile.encode(node, files.store.order, path))])
     files.storage.barrier()
     transaction.beginning_root_node_file_path = base.path
-    transaction.running_root_node_file_path = path
-    if not file.replace(transaction):
+    if not (file.announce(path) if file.resumed else file.store(transaction, path)):
         remove_quietly(files.storage, [path])
-        raise CommitConflict(
-            f"transaction {transaction.id} was saved, taken or aborted elsewhere since it was resumed; resume it again"
-        )
-    if file.running is not None:
-        remove_quietly(files.storage, [file.running])
-    file.running = path
+        raise changed(transaction.id)
 
 
 def fenced(storage: Storage, since: Root, newest: Root) -> bool:
@@ -260,7 +123,7 @@ def _resumed(files: Files, file: SavedFile, definition: TransactionDef) -> Saved
     )  # fmt: skip
     state = node.system.pop(spec.TXN_STATE, "")
     node.system.pop(spec.TXN_ID, None)  # that of the saved transaction; which one made the base is not stored
-    file.running = definition.running_root_node_file_path
+    file.resume(definition)
     return Saved(definition, _beginning(definition, node, file.path), own, state, file)
 
 

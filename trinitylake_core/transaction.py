@@ -22,6 +22,7 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.files import Files
 from trinitylake_core.footprint import Footprint
+from trinitylake_core.savedfile import SavedFile
 from trinitylake_core.transaction_change import SERIALIZABLE, SNAPSHOT, AlreadyCommitted, TransactionChange
 from trinitylake_core.versions import Root
 
@@ -69,7 +70,7 @@ class Transaction(TransactionChange):
         self._done = False
         self._committing = False
         self._uncertain = False
-        self._file: saved.SavedFile | None = None
+        self._file: SavedFile | None = None
 
     @classmethod
     def resume(cls, files: Files, transaction_id: str) -> Self:
@@ -170,7 +171,8 @@ class Transaction(TransactionChange):
         """Store the transaction for another process to resume by its ID, and end it here.
 
         Costs one ``put`` per definition and two for the transaction, and a search for the newest version, which tells
-        whether a cleaning came in between; then all of it is written once more.
+        whether a cleaning came in between; then all of it is written once more. If it was resumed, one ``put`` and one
+        ``delete`` more: what was saved before counts until it is known that nothing was cleaned.
 
         Raises:
             CommitConflict: it was resumed, and another process saved, took or aborted it since.
@@ -179,7 +181,7 @@ class Transaction(TransactionChange):
         self._refuse_done()
         self._files.refuse_unsafe(self._base)
         self._prove_compare_and_set()
-        file = self._file or saved.SavedFile(self._files.storage, self.id)
+        file = self._file or SavedFile(self._files.storage, self.id)
         file.refuse_unsavable()
         self._write_definitions()
         since = self._base
@@ -189,13 +191,14 @@ class Transaction(TransactionChange):
                 self.renew(newest)
                 self._store_in(file)
                 since = newest
+            file.confirm()
         except StorageError:
             self._uncertain = True  # it may have been stored, and would need its definitions
             raise
         self._done = True
         return self.id
 
-    def _store_in(self, file: saved.SavedFile) -> None:
+    def _store_in(self, file: SavedFile) -> None:
         definition = saved.new_transaction_def(self.id, self.isolation, self.began_at_millis, self.ttl_millis)
         state = json.dumps({"footprint": self._footprint.to_json(), "reason": self._reason})
         saved.save(self._files, self._base, definition, self.messages(), state, file)

@@ -109,6 +109,9 @@ class Saved:
 def live_transactions(storage: Storage, listed: Iterable[tuple[str, int]], ttl_millis: int, now_millis: int) -> Saved:
     """Return the saved transactions that are alive among listed (path, modified) pairs. One ``get`` each.
 
+    One that is being saved again has two running roots, and costs one ``head`` more: the one that is not confirmed yet
+    may have been cleaned before it was announced, and then nobody will confirm it.
+
     One that was committed or aborted since the listing is left out: whatever it became is a version by now.
 
     Raises:
@@ -120,28 +123,40 @@ def live_transactions(storage: Storage, listed: Iterable[tuple[str, int]], ttl_m
     for (path, modified), (_, data) in zip(pairs, contents, strict=True):
         if isinstance(data, FileMissing):
             continue
-        running = _running_root(path, data, modified, ttl_millis, now_millis)
-        if running is None:
+        running = _running_roots(path, data, modified, ttl_millis, now_millis)
+        if not running:
             found.dead += 1
         else:
             found.paths.add(path)
-            found.starts.append(Start(running, FOREVER, FOREVER))
+            confirmed, *pending = running
+            there = [each for each in pending if _is_there(storage, each)]
+            found.starts.extend(Start(each, FOREVER, FOREVER) for each in (confirmed, *there))
     return found
 
 
-def _running_root(path: str, data: bytes, modified: int, ttl_millis: int, now_millis: int) -> str | None:
-    """Return the running root of a transaction, or ``None`` if it is dead: aborted, or past its time."""
+def _is_there(storage: Storage, path: str) -> bool:
+    try:
+        storage.info(path)
+    except FileMissing:
+        return False
+    return True
+
+
+def _running_roots(path: str, data: bytes, modified: int, ttl_millis: int, now_millis: int) -> list[str]:
+    """Return the running root of a transaction, and the one not confirmed yet; none if it is aborted or too old."""
     try:
         definition = decode_transaction(data, path)
-        running = validate_path(definition.running_root_node_file_path)
+        running = [validate_path(definition.running_root_node_file_path)]
+        if definition.pending_running_root_node_file_path:
+            running.append(validate_path(definition.pending_running_root_node_file_path))
     except (Corrupt, InvalidLocation) as error:
         if modified + ttl_millis + slack(ttl_millis) < now_millis:  # whatever it was, it could not be alive
-            return None
+            return []
         raise CorruptDefinition(
             f"saved transaction {path!r} cannot be read ({error}) and may be live; nothing was deleted", path=path
         ) from None
     alive = definition.state != TransactionDef.ABORTED and now_millis < _dies_at(definition, ttl_millis)
-    return running if alive else None
+    return running if alive else []
 
 
 def _dies_at(definition: TransactionDef, ttl_millis: int) -> int:

@@ -27,6 +27,7 @@ from trinitylake_core.commit import commit, now_millis
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
 from trinitylake_core.locations import node_path, parse, root_path, transaction_path
 from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.storage.failures import TransientError
 
 DAY = 86_400_000
 
@@ -215,6 +216,182 @@ def test_an_exception_in_the_block_is_what_the_caller_sees(lake: Lakehouse) -> N
     with pytest.raises(ZeroDivisionError), txn:
         raise ZeroDivisionError
     prove(lake, "saved")
+
+
+# -- saving again --------------------------------------------------------------------------------------
+
+
+class Died(BaseException):
+    """A process is killed."""
+
+
+def at_txn_put(txn: Transaction, *what: Callable[[Callable[[], Any]], Any]) -> None:
+    """Do something around each ``put`` of the ``txn-`` file: the first for the first of them, and so on."""
+    storage, left = txn._files.storage, list(what)
+    assert isinstance(storage, BaseStorage)
+
+    def around(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        return left.pop(0)(action) if left and kind == "put" and "-txn-" in path else action()
+
+    storage.interceptor = around
+
+
+def as_it_is(action: Callable[[], Any]) -> Any:
+    return action()
+
+
+def saving_again(lake: Lakehouse, saved: str) -> Transaction:
+    txn = resumed(lake, saved)
+    txn.create_table("ns", "more", properties={"by": "more"})
+    return txn
+
+
+def test_a_later_save_that_is_cleaned_and_dies_keeps_the_one_before(lake: Lakehouse) -> None:
+    """`clean` removes what was written for it, then it sets its file, and dies before it looks for fences."""
+    saved = save(lake)
+    txn = saving_again(lake, saved)
+
+    def late(action: Callable[[], Any]) -> Any:
+        clean(lake)
+        action()
+        raise Died
+
+    at_txn_put(txn, late)
+    with pytest.raises(Died):
+        txn.save()
+    clean(lake)
+    assert ["saved", "t", "u"] == resumed(lake, saved).tables("ns")
+    saving_again(lake, saved).save()
+    clean(lake)
+    assert "more" == resumed(lake, saved).table("ns", "more").properties["by"]
+    resumed(lake, saved).commit()
+    prove(lake, "more", "saved")
+
+
+def test_a_cleaning_keeps_a_save_that_is_not_confirmed_yet(lake: Lakehouse) -> None:
+    """It fences after the later save has looked, and lists before that is confirmed."""
+    saved = save(lake)
+    txn = saving_again(lake, saved)
+
+    def confirm(action: Callable[[], Any]) -> Any:
+        clean(lake)
+        return action()
+
+    at_txn_put(txn, as_it_is, confirm)
+    txn.save()
+    clean(lake)
+    again = resumed(lake, saved)
+    assert ["more", "saved"] == [again.table("ns", name).properties["by"] for name in ("more", "saved")]
+    again.commit()
+    prove(lake, "more", "saved")
+
+
+def test_a_later_save_that_a_cleaning_overtook_is_announced_again(lake: Lakehouse) -> None:
+    saved = save(lake)
+    txn = saving_again(lake, saved)
+
+    def late(action: Callable[[], Any]) -> Any:
+        clean(lake)
+        return action()
+
+    at_txn_put(txn, late)
+    txn.save()
+    clean(lake)
+    resumed(lake, saved).commit()
+    newest = prove(lake, "more", "saved")
+    assert "more" == newest.table("ns", "more").properties["by"]
+
+
+def test_a_commit_supersedes_a_save_that_is_not_confirmed_yet(lake: Lakehouse) -> None:
+    """Whether it resumed the transaction before or after the announcement: it commits what counts, the old save."""
+    for number, early in enumerate((True, False)):
+        saved = save(lake, f"s{number}")
+        txn, others = saving_again(lake, saved), [resumed(lake, saved)]
+
+        def confirm(action: Callable[[], Any], saved: str = saved, early: bool = early, first: Any = others[0]) -> Any:
+            (first if early else resumed(lake, saved)).commit()
+            return action()
+
+        at_txn_put(txn, as_it_is, confirm)
+        with pytest.raises(CommitConflict, match="saved, taken or aborted elsewhere"):
+            txn.save()
+        clean(lake)
+    prove(lake, "s0", "s1")
+
+
+def test_an_abort_does_not_overlook_a_save_that_has_begun_since(lake: Lakehouse) -> None:
+    """Whoever lost the race of two saves leaves it at that; whoever resumed the transaction after that may abort it."""
+    saved = save(lake)
+    early, txn = resumed(lake, saved), saving_again(lake, saved)
+    early.create_table("ns", "early")
+
+    def confirm(action: Callable[[], Any]) -> Any:
+        with pytest.raises(CommitConflict, match="saved, taken or aborted elsewhere"), early:
+            early.save()
+        assert state_of(lake, saved) == TransactionDef.SAVED
+        resumed(lake, saved).abort()
+        return action()
+
+    at_txn_put(txn, as_it_is, confirm)
+    with pytest.raises(CommitConflict, match="saved, taken or aborted elsewhere"):
+        txn.save()
+    assert state_of(lake, saved) == TransactionDef.ABORTED
+    clean(lake)
+    prove(lake)
+
+
+def test_a_confirmation_whose_answer_was_lost_is_found_though_somebody_went_on(lake: Lakehouse) -> None:
+    saved = save(lake)
+    txn = saving_again(lake, saved)
+
+    def lose(action: Callable[[], Any]) -> Any:
+        action()
+        other = resumed(lake, saved)._file
+        assert other is not None
+        other.take()
+        raise TransientError("no answer")
+
+    at_txn_put(txn, as_it_is, lose)
+    assert saved == txn.save()
+    clean(lake)
+    resumed(lake, saved).commit()
+    prove(lake, "more", "saved")
+
+
+def test_a_save_after_an_abort_that_was_refused_replaces_nothing_later(lake: Lakehouse) -> None:
+    """The abort has read the file again, and so has seen the later save; what was resumed is the earlier one."""
+    saved = save(lake)
+    b = resumed(lake, saved)
+    b.create_table("ns", "from_b")
+    saving_again(lake, saved).save()
+    with pytest.raises(CommitConflict, match="saved again"):
+        b.abort()
+    with pytest.raises(CommitConflict, match="resume it again"):
+        b.save()
+    assert ["more", "saved", "t", "u"] == resumed(lake, saved).tables("ns")
+
+
+def test_a_running_root_that_is_announced_and_missing_stops_no_cleaning(lake: Lakehouse) -> None:
+    """But one whose name is none does: nobody knows what was meant."""
+    saved = save(lake)
+    edit(lake, saved, pending_running_root_node_file_path=node_path())
+    clean(lake)
+    assert ["saved", "t", "u"] == resumed(lake, saved).tables("ns")
+    edit(lake, saved, pending_running_root_node_file_path="../elsewhere")
+    with pytest.raises(Corrupt, match="may be live; nothing was deleted"):
+        clean(lake)
+    resumed(lake, saved).commit()
+    prove(lake, "saved")
+
+
+def test_saving_again_costs_one_put_and_one_delete_more(lake: Lakehouse) -> None:
+    txn = saving_again(lake, save(lake))
+    txn._prove_compare_and_set()  # once for each process
+    before = txn._files.storage.counts.snapshot()
+    txn.save()
+    spent = txn._files.storage.counts - before
+    # A definition, the running root, the file that announces it, and the one that confirms it.
+    assert (4, 1, 0) == (spent.put, spent.delete, spent.head)
 
 
 # -- taking --------------------------------------------------------------------------------------------

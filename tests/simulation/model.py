@@ -36,17 +36,13 @@ class Root(NamedTuple):
 class Saved(NamedTuple):
     """The file of the one saved transaction: its revision, its definition, and who took it for committing.
 
-    ``before`` is the revision that this one was made from; it stands in the same file.
+    ``pending`` is the definition of the next revision, before it is confirmed; nobody resumes that.
     """
 
     revision: int
     definition: str
     state: str = "open"
-    before: Saved | None = None
-
-    def whole(self, names: frozenset[str]) -> Saved | None:
-        """Return the revision that can be resumed, of those in the file."""
-        return self if self.definition in names else self.before and self.before.whole(names)
+    pending: str = ""
 
 
 class World(NamedTuple):
@@ -120,9 +116,9 @@ def _broken_save(world: World, revision: int, names: frozenset[str]) -> Iterator
     if commits:
         if commits[0] < revision:
             yield f"revision {revision} was saved, and revision {commits[0]} was committed"
-    elif world.saved is None or ((whole := world.saved.whole(names)) is not None and whole.revision < revision):
+    elif world.saved is None or world.saved.revision < revision:
         yield f"revision {revision} was saved and is gone"
-    elif whole is None:
+    elif world.saved.definition not in names:
         yield f"revision {revision} was saved, and {world.saved.definition}, which replaced it, is gone"
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pipelines import expiration, orphans
+from pipelines.files import retained
 from pipelines.files.retained import Saved
-from trinitylake_core import aborts, fences, rolled_back, saved, snapshots
+from trinitylake_core import aborts, fences, rolled_back, saved, savedfile, snapshots
 from trinitylake_core import commit as commits
 from trinitylake_core.acknowledge import write_hint
-from trinitylake_core.definitions import encode
+from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.transaction_change import TransactionChange
 from trinitylake_core.versions import search
@@ -67,6 +68,12 @@ def _blind_replace(self: Any, definition: Any) -> bool:
     return True
 
 
+def _announce_nothing(self: Any, running: str) -> bool:
+    replaced = TransactionDef()
+    replaced.CopyFrom(self.definition)
+    return bool(self.store(replaced, running))
+
+
 def _unfenced(self: Any, marked: Any, cutoff: int) -> Any:
     return marked.newest
 
@@ -108,11 +115,17 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a save looks at the fence": Mutation(
         lambda: {(saved, "fenced"): lambda storage, since, newest: False}, ("save", "clean")
     ),
+    "a save keeps the one before": Mutation(
+        lambda: {(savedfile.SavedFile, "announce"): _announce_nothing}, ("save-again", "clean"), faults=1
+    ),
+    "pending saves are marked": Mutation(
+        lambda: {(retained, "_is_there"): lambda storage, path: False}, ("save-again", "clean")
+    ),
     "a commit takes the saved transaction": Mutation(
-        lambda: {(saved.SavedFile, "take"): lambda self: None}, ("publish", "save-again")
+        lambda: {(savedfile.SavedFile, "take"): lambda self: None}, ("publish", "save-again")
     ),
     "saves are compared and set": Mutation(
-        lambda: {(saved.SavedFile, "replace"): _blind_replace}, ("save-again", "publish")
+        lambda: {(savedfile.SavedFile, "replace"): _blind_replace}, ("save-again", "publish")
     ),
     "the abort of what was taken is decided by a root": Mutation(
         lambda: {(aborts, "_decide"): lambda files, base, transaction_id: None}, ("publish", "abort")

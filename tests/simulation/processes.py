@@ -89,10 +89,10 @@ def listed() -> Request:
 
 
 def read_saved() -> Request:
-    """Read the file of the saved transaction; the answer is the file, the revision in it that is whole, and its age."""
+    """Read the file of the saved transaction; the answer is the file, the file again if it is whole, and its age."""
 
     def request(w: World) -> list[tuple[World, Any]]:
-        seen = w.saved and w.saved.whole(w.names())
+        seen = w.saved if w.saved and w.saved.definition in w.names() else None
         return [(w, (w.saved, seen, seen and dict(w.files)[seen.definition]))]
 
     return _named("read saved", request)
@@ -242,7 +242,9 @@ def cleaning(maker: str, rules: Rules) -> Process:
         files, saved = yield listed()
     live = fence.files | fence.pins
     if saved is not None and "saved transactions are marked" in rules:
-        live |= {saved.definition, *([saved.before.definition] if saved.before else [])}
+        live |= {saved.definition}
+        if "pending saves are marked" in rules:
+            live |= {saved.pending}
     first = fence.oldest if "every retained version is marked" in rules else fence.version
     for version in range(fence.version - 1, first - 1, -1):
         root = yield get(version)
@@ -311,17 +313,18 @@ def reader(start: int | None, rules: Rules) -> Process:
 
 @ends
 def saving(maker: str, rules: Rules) -> Process:
-    """Resume the saved transaction, or begin it, and save it: definition, file, look at the newest root."""
-    file, seen, _ = yield read_saved()
+    """Resume the saved transaction, or begin it, and save it: definition, file, look at the newest root, confirm."""
+    file, _, _ = yield read_saved()
     if file is not None and file.state != "open" and "a taken or aborted save is not replaced" in rules:
         return
     revision = 0 if file is None else file.revision + 1
-    before = seen._replace(before=None) if seen is not None and "a save keeps the one before" in rules else None
+    keeps = file is not None and "a save keeps the one before" in rules
     compare = "saves are compared and set" in rules
     for attempt in ("", "'", "''"):
         name = f"{maker}1{attempt}"
         since = yield put(name)
-        to = Saved(revision, name, "open", before)
+        confirmed = Saved(revision, name)
+        to = file._replace(pending=name) if keeps else confirmed
         if not (yield set_saved(to, file, compare=compare)):
             return
         file = to
@@ -329,7 +332,8 @@ def saving(maker: str, rules: Rules) -> Process:
         if root is None:
             return
         if root.void <= since or "a save looks at the fence" not in rules:
-            yield Fact(("saved", revision))
+            if not keeps or (yield set_saved(confirmed, file, compare=compare)):
+                yield Fact(("saved", revision))
             return
 
 
@@ -340,7 +344,7 @@ def publishing(maker: str, base: Root, rules: Rules) -> Process:
     if seen is None or file.state == "aborted":
         return
     if "a commit takes the saved transaction" in rules and not (
-        yield set_saved(file._replace(state=maker), file, compare=True)
+        yield set_saved(file._replace(state=maker, pending=""), file, compare=True)
     ):
         return
 
@@ -360,7 +364,7 @@ def aborting(maker: str, base: Root, rules: Rules) -> Process:
     file, seen, _ = yield read_saved()
     if seen is None or file.state == "aborted":
         return
-    aborted = file._replace(state="aborted")
+    aborted = file._replace(state="aborted", pending="")
     if file.state != "open":
 
         def meet(root: Root) -> None:

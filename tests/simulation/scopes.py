@@ -96,6 +96,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "a save keeps the one before": Rule(
         "P S K", "its file is set, its definition was cleaned, it dies: the one that was acknowledged is lost too"
     ),
+    "pending saves are marked": Rule(
+        "P S K", "it looks, a cleaning fences and lists, it confirms: its definition is cleaned after that"
+    ),
     "a late commit meets the abort": Rule("P A", "the abort of a taken transaction is acknowledged, then committed"),
     "aborting is compared and set": Rule("P A", "what somebody has just taken is aborted, acknowledged, and committed"),
 }

@@ -25,8 +25,7 @@ def test_a_missing_repair_is_found(name: str, record_property: Callable[[str, ob
     assert whole.violation is None
 
 
-@pytest.mark.xfail(strict=True, reason="the file of a saved transaction does not keep the save before (docs/format.md)")
 def test_a_later_save_that_dies_keeps_the_one_before() -> None:
-    """Its definition is cleaned before its file is set, and it dies before it looks: the model's rule is missing."""
+    """Its definition is cleaned before its file is set, and it dies before it looks."""
     scenario = Scenario(("save-again", "clean"))
     assert explore(scenario, Bounds(1, 1, ("die",))).violation is None

@@ -281,7 +281,7 @@ class RawViewDef(_message.Message):
     def __init__(self, representations: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class TransactionDef(_message.Message):
-    __slots__ = ("id", "isolation_level", "beginning_root_node_file_path", "running_root_node_file_path", "began_at_millis", "expire_at_millis", "state", "taken_by")
+    __slots__ = ("id", "isolation_level", "beginning_root_node_file_path", "running_root_node_file_path", "began_at_millis", "expire_at_millis", "state", "taken_by", "pending_running_root_node_file_path")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         SAVED: _ClassVar[TransactionDef.State]
@@ -298,6 +298,7 @@ class TransactionDef(_message.Message):
     EXPIRE_AT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TAKEN_BY_FIELD_NUMBER: _ClassVar[int]
+    PENDING_RUNNING_ROOT_NODE_FILE_PATH_FIELD_NUMBER: _ClassVar[int]
     id: str
     isolation_level: IsolationLevel
     beginning_root_node_file_path: str
@@ -306,4 +307,5 @@ class TransactionDef(_message.Message):
     expire_at_millis: int
     state: TransactionDef.State
     taken_by: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., beginning_root_node_file_path: _Optional[str] = ..., running_root_node_file_path: _Optional[str] = ..., began_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., state: _Optional[_Union[TransactionDef.State, str]] = ..., taken_by: _Optional[_Iterable[str]] = ...) -> None: ...
+    pending_running_root_node_file_path: str
+    def __init__(self, id: _Optional[str] = ..., isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., beginning_root_node_file_path: _Optional[str] = ..., running_root_node_file_path: _Optional[str] = ..., began_at_millis: _Optional[int] = ..., expire_at_millis: _Optional[int] = ..., state: _Optional[_Union[TransactionDef.State, str]] = ..., taken_by: _Optional[_Iterable[str]] = ..., pending_running_root_node_file_path: _Optional[str] = ...) -> None: ...
