@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable, Iterator
 
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.commit import Draft, new_id, now_millis
+from trinitylake_core.commits.commit import Draft, new_id, now_millis
 from trinitylake_core.definitions import new_lakehouse_def
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.lakehouse import create_first
-from trinitylake_core.nodestore import NodeStore, NodeWriter
-from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.storage import open_storage
-from trinitylake_core.tree import Batch
+from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.search import Batch
 from trinitylake_core.versions import Versions
 
 _PATH = "0101/0101/0101/01010101-table-{}-6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8.binpb"

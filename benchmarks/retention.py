@@ -23,7 +23,7 @@ from benchmarks import lakes, report
 from pipelines import expiration, orphans, verify
 from pipelines.session import get_session, stop_session
 from trinitylake_core import Lakehouse
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.locations import definition_path, node_path
 from trinitylake_core.storage import open_storage
 

@@ -21,8 +21,8 @@ from pipelines.session import get_session, stop_session
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.definitions import encode, namespace_def, table_def
 from trinitylake_core.locations import optimised, root_path
-from trinitylake_core.nodefile import encode as encode_node
 from trinitylake_core.storage import open_storage
+from trinitylake_core.tree.nodefile import encode as encode_node
 from trinitylake_core.versions import from_millis
 
 _SPACE = uuid.UUID(int=4)

@@ -17,7 +17,7 @@ from dagster_project.resources import SparkResource
 from dagster_project.watched import RETRY, Watch, carried_out
 from pipelines import export, restore, rollback, upgrade, verify
 from trinitylake_core import Alteration, InvalidInput, Lakehouse, RecoveryTarget
-from trinitylake_core.recovery import required
+from trinitylake_core.recovery.recover import required
 
 _RECOVERY: Final = ("rollback", "restore")
 

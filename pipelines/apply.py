@@ -29,7 +29,7 @@ from trinitylake_core.errors import (
     ObjectNotFound,
     TrinityLakeError,
 )
-from trinitylake_core.tree import search
+from trinitylake_core.tree.search import search
 
 
 @dataclass(frozen=True, slots=True)

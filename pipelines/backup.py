@@ -23,7 +23,7 @@ from pipelines.integrity.originals import compare_definitions
 from pipelines.job import Progress, Session, engine_for_all, refuse_unknown, silent
 from pipelines.trees.digest import digest
 from trinitylake_core import Lakehouse
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.versions import from_millis

@@ -17,14 +17,14 @@ from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unkno
 from pipelines.trees import subtrees, workers
 from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
-from trinitylake_core.changes import Compacted, TreeReplaced, facts
-from trinitylake_core.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.commits.changes import Compacted, TreeReplaced, facts
+from trinitylake_core.commits.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.errors import Corrupt, InvalidInput
-from trinitylake_core.fences import may_be_void
-from trinitylake_core.node import Node
-from trinitylake_core.nodestore import NodeWriter
-from trinitylake_core.rewrite import Rewriter
-from trinitylake_core.subtree import Ref, dirty_children
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.subtree import Ref, dirty_children
 from trinitylake_core.versions import Root
 
 _LOG = logging.getLogger(__name__)

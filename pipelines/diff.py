@@ -18,13 +18,13 @@ from pipelines.job import Progress, Session, engine_for, refuse_unknown, silent,
 from pipelines.tasks import TEXT, count, map_rows, on_disk, slots, spread, stream
 from pipelines.tasks import Row as TaskRow
 from trinitylake_core import Change, Lakehouse
+from trinitylake_core.commits.files import Files
 from trinitylake_core.diff import Row, Span, Unshared, changes, diff_nodes, unshared
-from trinitylake_core.files import Files
-from trinitylake_core.node import Node
-from trinitylake_core.nodefile import decode
-from trinitylake_core.nodestore import NodeStore
-from trinitylake_core.recovery import Differ
+from trinitylake_core.recovery.recover import Differ
 from trinitylake_core.storage import Storage
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodefile import decode
+from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import Root
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs

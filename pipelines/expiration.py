@@ -25,9 +25,9 @@ from pipelines.files.retained import Retained, refuse_guarded, retained
 from pipelines.job import Meter, Progress, Session, Stopwatch, proceed, refuse_unknown, silent
 from pipelines.sweep.released import Report, freed_by
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.acknowledge import write_hint
-from trinitylake_core.changes import Expired, facts
-from trinitylake_core.commit import commit, now_millis
+from trinitylake_core.commits.acknowledge import write_hint
+from trinitylake_core.commits.changes import Expired, facts
+from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import CorruptNode, InvalidInput, PlanOutdated
 from trinitylake_core.versions import Root, raise_boundary

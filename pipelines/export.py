@@ -23,14 +23,14 @@ from pipelines.files.missing import DEFINITION, NODE, Comparison, Missing, looke
 from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for, proceed, refuse_unknown, silent, started
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
-from trinitylake_core.changes import definition_rows
-from trinitylake_core.commit import refuse_foreign
+from trinitylake_core.commits.changes import definition_rows
+from trinitylake_core.commits.commit import refuse_foreign
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import FileMissing, InvalidInput, Refused
 from trinitylake_core.locations import root_path, validate_path
-from trinitylake_core.node import Messages
-from trinitylake_core.nodefile import encode as encode_node
 from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.tree.node import Messages
+from trinitylake_core.tree.nodefile import encode as encode_node
 
 _WITHOUT_SNAPSHOTS: Final = uuid.UUID("5b0f6c1e-7d0a-4f0e-9a6b-3d1f2c4e8a90")
 

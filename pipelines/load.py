@@ -25,15 +25,15 @@ from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target, pro
 from pipelines.source.lines import text_files
 from pipelines.trees.subtrees import root_of, taken_over
 from trinitylake_core import Lakehouse
-from trinitylake_core.changes import FilesVoid, facts
-from trinitylake_core.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.commits.changes import FilesVoid, facts
+from trinitylake_core.commits.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.commits.fences import may_be_void
+from trinitylake_core.commits.loaded import Loaded
 from trinitylake_core.errors import Corrupt, InvalidInput
-from trinitylake_core.fences import may_be_void
-from trinitylake_core.loaded import Loaded
-from trinitylake_core.node import Node
-from trinitylake_core.nodestore import NodeWriter
-from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.storage import options_for
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.versions import Root, objects_of
 
 _LOG: Final = logging.getLogger(__name__)

@@ -40,10 +40,10 @@ from pipelines.sweep import Sweep, open_sweep
 from pipelines.sweep.model import Report, Totals
 from pipelines.trees.walk import Start
 from trinitylake_core import Lakehouse
-from trinitylake_core.changes import Fence, facts
-from trinitylake_core.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.commits.changes import Fence, facts
+from trinitylake_core.commits.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.commits.fences import storage_time
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated
-from trinitylake_core.fences import storage_time
 from trinitylake_core.versions import Root, raise_boundary
 
 _LOG: Final = logging.getLogger(__name__)

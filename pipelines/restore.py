@@ -11,7 +11,7 @@ from pipelines.integrity.preflight import Preflight
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.recovery import required
+from trinitylake_core.recovery.recover import required
 
 
 @dataclass(frozen=True, slots=True)

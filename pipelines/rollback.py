@@ -14,7 +14,7 @@ from pipelines import diff
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
-from trinitylake_core.recovery import required
+from trinitylake_core.recovery.recover import required
 
 
 @dataclass(frozen=True, slots=True)

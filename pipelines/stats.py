@@ -18,7 +18,7 @@ from pipelines.sweep.model import Size, UnknownFiles
 from pipelines.tasks import collect
 from pipelines.trees.walk import FOREVER, Start, TreeSource, walk_local, walk_on_spark
 from trinitylake_core import Lakehouse, Stats
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import VersionNotFound
 from trinitylake_core.versions import Root, Versions, from_millis
 

@@ -17,18 +17,18 @@ from pipelines.files.copying import Copied, copy_all
 from pipelines.job import Progress, Session, Stopwatch, proceed, refuse_unknown, silent, started
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.changes import facts
-from trinitylake_core.commit import Draft, new_id
+from trinitylake_core.commits.changes import facts
+from trinitylake_core.commits.commit import Draft, new_id
 from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, InvalidName, NotALakehouse
 from trinitylake_core.keys import EVERYTHING, ObjectName
 from trinitylake_core.lakehouse import create_first
-from trinitylake_core.node import Node
-from trinitylake_core.nodestore import NodeStore, NodeWriter
-from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.storage import Storage, open_storage
-from trinitylake_core.transaction import Transaction
-from trinitylake_core.tree import Batch, scan
+from trinitylake_core.transactions.transaction import Transaction
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.search import Batch, scan
 from trinitylake_core.versions import Versions
 
 _CARRIED: Final = (

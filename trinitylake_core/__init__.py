@@ -33,10 +33,10 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.lakehouse import Lakehouse, Stats
 from trinitylake_core.properties import Alteration
-from trinitylake_core.recovery import RecoveryPlan
+from trinitylake_core.recovery.recover import RecoveryPlan
+from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.snapshots import SnapshotInfo
-from trinitylake_core.target import RecoveryTarget
-from trinitylake_core.transaction import SERIALIZABLE, SNAPSHOT, Transaction
+from trinitylake_core.transactions.transaction import SERIALIZABLE, SNAPSHOT, Transaction
 from trinitylake_core.versions import VersionInfo
 
 __all__ = [

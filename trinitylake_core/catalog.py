@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 import mmh3
 
 from trinitylake_core import keys as names
-from trinitylake_core import tree
 from trinitylake_core.definitions import (
     LakehouseDef,
     NamespaceDef,
@@ -23,8 +22,9 @@ from trinitylake_core.definitions import (
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, ObjectNotFound
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
 from trinitylake_core.locations import validate_path
-from trinitylake_core.node import Node
-from trinitylake_core.nodestore import NodeStore
+from trinitylake_core.tree import search as tree
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodestore import NodeStore
 
 _DECODERS: Final[dict[str, Callable[[bytes, str], NamespaceDef | TableDef | ViewDef]]] = {
     NAMESPACE: decode_namespace,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trinitylake_core import nodefile, spec, tree
+from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import (
@@ -22,8 +22,10 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.keys import NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_path
-from trinitylake_core.node import Messages, Node, merged
 from trinitylake_core.storage import Storage
+from trinitylake_core.tree import nodefile
+from trinitylake_core.tree import search as tree
+from trinitylake_core.tree.node import Messages, Node, merged
 from trinitylake_core.versions import Root, Versions
 from trinitylake_core.violations import Violation, check_definitions, check_node, violation
 

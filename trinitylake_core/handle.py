@@ -9,14 +9,14 @@ from typing import Self
 
 from trinitylake_core.catalog import CatalogView, codec_of
 from trinitylake_core.check import Violation, check_lakehouse, check_version
-from trinitylake_core.commit import is_foreign
+from trinitylake_core.commits.commit import is_foreign
+from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
-from trinitylake_core.files import Files
-from trinitylake_core.node import Node
+from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.snapshots import SnapshotInfo, snapshot_infos
 from trinitylake_core.storage import Storage
-from trinitylake_core.target import RecoveryTarget
+from trinitylake_core.tree.node import Node
 from trinitylake_core.versions import Root, VersionInfo, objects_of, version_info
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from trinitylake_core.commit import now_millis, refuse_foreign
-from trinitylake_core.creation import create_empty, create_first
+from trinitylake_core.commits.commit import now_millis, refuse_foreign
+from trinitylake_core.commits.creation import create_empty, create_first
+from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import new_lakehouse_def
 from trinitylake_core.errors import AlreadyExists, InvalidInput, NotALakehouse
-from trinitylake_core.files import Files
 from trinitylake_core.handle import Handle, Stats
 from trinitylake_core.properties import Alteration, alter
-from trinitylake_core.recovery import (
+from trinitylake_core.recovery.recover import (
     DefinitionsPreflight,
     Differ,
     Preflight,
@@ -23,10 +23,10 @@ from trinitylake_core.recovery import (
     restore,
     rollback,
 )
+from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos
 from trinitylake_core.storage import Storage, open_storage
-from trinitylake_core.target import RecoveryTarget
-from trinitylake_core.transaction import Transaction
+from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Versions, to_millis
 
 __all__ = ["Lakehouse", "Stats", "create_first"]

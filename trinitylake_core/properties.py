@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trinitylake_core import spec
-from trinitylake_core.changes import NewDefinition, facts
-from trinitylake_core.commit import commit, refuse_foreign
+from trinitylake_core.commits.changes import NewDefinition, facts
+from trinitylake_core.commits.commit import commit, refuse_foreign
+from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import LakehouseDef, altered_lakehouse
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.files import Files
 from trinitylake_core.versions import Root
 
 

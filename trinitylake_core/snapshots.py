@@ -9,9 +9,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from trinitylake_core import spec
-from trinitylake_core.acknowledge import remove_quietly
-from trinitylake_core.changes import NewDefinition, facts
-from trinitylake_core.commit import commit, now_millis
+from trinitylake_core.commits.acknowledge import remove_quietly
+from trinitylake_core.commits.changes import NewDefinition, facts
+from trinitylake_core.commits.commit import commit, now_millis
+from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.rolled_back import refuse_lost
 from trinitylake_core.definitions import LakehouseDef, SnapshotDef
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -21,12 +23,10 @@ from trinitylake_core.errors import (
     SnapshotNotFound,
     VersionNotFound,
 )
-from trinitylake_core.files import Files
 from trinitylake_core.locations import node_path, validate_path
-from trinitylake_core.node import Node
-from trinitylake_core.nodefile import encode
-from trinitylake_core.nodestore import NodeWriter
-from trinitylake_core.rolled_back import refuse_lost
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodefile import encode
+from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.versions import Root, from_millis
 
 KINDS: Final = ("minimal", "full", "partial")

@@ -10,8 +10,8 @@ from trinitylake_core import spec
 from trinitylake_core.catalog import decode_definition
 from trinitylake_core.definitions import has_checksum
 from trinitylake_core.errors import Corrupt, FileMissing
-from trinitylake_core.node import Node
 from trinitylake_core.storage import Storage
+from trinitylake_core.tree.node import Node
 
 _HINTS: Final = {
     "I1": "the file is damaged: restore it from an export, or roll back to a version that does not use it",

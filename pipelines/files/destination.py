@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.acknowledge import write_hint
+from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.errors import AlreadyExists, Corrupt, NotALakehouse, Refused
 from trinitylake_core.locations import parse, root_path
 from trinitylake_core.storage import Storage

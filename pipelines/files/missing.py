@@ -22,8 +22,8 @@ from trinitylake_core.definitions import decode_lakehouse
 from trinitylake_core.errors import CorruptDefinition, FileMissing
 from trinitylake_core.keys import KINDS
 from trinitylake_core.locations import parse, validate_path
-from trinitylake_core.nodefile import decode
 from trinitylake_core.storage import Storage
+from trinitylake_core.tree.nodefile import decode
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession

@@ -20,9 +20,9 @@ from pyarrow import parquet
 from pipelines.files.listing import Listed, listed, split_uri
 from pipelines.files.retained import Retained
 from pipelines.tasks import LONG, TEXT
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.commits.files import Files
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
-from trinitylake_core.files import Files
 from trinitylake_core.storage import Storage, open_storage, options_for
 
 _METADATA: Final = b"trinitylake.plan"

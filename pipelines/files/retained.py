@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pipelines.trees.walk import FOREVER, Start
-from trinitylake_core.commit import refuse_foreign
+from trinitylake_core.commits.commit import refuse_foreign
+from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import LakehouseDef, TransactionDef, decode_transaction
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidLocation, Refused
-from trinitylake_core.files import Files
 from trinitylake_core.locations import root_path, validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, lower_lying_boundary

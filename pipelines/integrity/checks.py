@@ -21,8 +21,8 @@ from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_root, violation
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import Corrupt, InvalidDefinition
-from trinitylake_core.nodestore import NodeStore
 from trinitylake_core.storage import Storage
+from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import Root, Versions
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs

@@ -15,15 +15,15 @@ from typing import Final
 
 from pipelines.integrity.findings import counted
 from pipelines.integrity.meaning import Named, homeless, proved_definitions, without_namespace
-from trinitylake_core import tree
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation
 from trinitylake_core.diff import diff_nodes
 from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
 from trinitylake_core.keys import NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_path
-from trinitylake_core.nodestore import NodeStore
 from trinitylake_core.storage import Storage
+from trinitylake_core.tree import search as tree
+from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import Root, Versions
 
 _TOGETHER: Final = 4096

@@ -22,9 +22,9 @@ from trinitylake_core.check import Violation, check_node, violation
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation, InvalidName
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.locations import validate_path
-from trinitylake_core.node import Node
-from trinitylake_core.nodefile import decode
-from trinitylake_core.tree import MAX_HEIGHT
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodefile import decode
+from trinitylake_core.tree.search import MAX_HEIGHT
 
 UNREADABLE: Final = -1
 """The height of a node that could not be read: what lies below it is not looked at."""

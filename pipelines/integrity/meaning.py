@@ -23,9 +23,9 @@ from trinitylake_core.check import Violation, check_definitions, violation
 from trinitylake_core.errors import InvalidLocation, InvalidName
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec
 from trinitylake_core.locations import validate_path
-from trinitylake_core.nodestore import NodeStore
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree import scan
+from trinitylake_core.tree.nodestore import NodeStore
+from trinitylake_core.tree.search import scan
 from trinitylake_core.versions import Root, Versions
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs

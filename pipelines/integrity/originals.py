@@ -17,7 +17,7 @@ from trinitylake_core.definitions import has_checksum
 from trinitylake_core.errors import FileMissing
 from trinitylake_core.keys import KeyRange
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree import scan
+from trinitylake_core.tree.search import scan
 
 _RESULT: Final = pa.schema({"compared": LONG, "different": LONG, "example": TEXT})
 

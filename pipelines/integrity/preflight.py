@@ -18,8 +18,8 @@ from pipelines.integrity.meaning import definitions_on_spark, proved_definitions
 from pipelines.job import Meter, Progress, Session, engine_for, silent, started
 from trinitylake_core import Change, Violation
 from trinitylake_core.check import check_tree
-from trinitylake_core.files import Files
-from trinitylake_core.recovery import check_lakehouse_definition
+from trinitylake_core.commits.files import Files
+from trinitylake_core.recovery.recover import check_lakehouse_definition
 from trinitylake_core.versions import Root
 
 SHOWN: Final = 10

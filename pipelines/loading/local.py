@@ -23,11 +23,11 @@ from pipelines.loading.model import (
     tally_of,
 )
 from pipelines.source.lines import Place, blocks
-from trinitylake_core.node import Node
-from trinitylake_core.nodestore import NodeStore
-from trinitylake_core.proof import Witness
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree import Batch, scan
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodestore import NodeStore
+from trinitylake_core.tree.proof import Witness
+from trinitylake_core.tree.search import Batch, scan
 
 
 class LocalLoad:

@@ -25,11 +25,11 @@ from trinitylake_core.definitions import (
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, ObjectNotFound
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
 from trinitylake_core.locations import definition_path
-from trinitylake_core.nodestore import NodeStore, NodeWriter
-from trinitylake_core.proof import Proof
-from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree import Batch
+from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
+from trinitylake_core.tree.proof import Proof
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.search import Batch
 
 REFUSE: Final = "refuse"
 SKIP: Final = "skip"

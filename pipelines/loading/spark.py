@@ -46,11 +46,11 @@ from pipelines.tasks import (
 )
 from pipelines.trees.subtrees import HANDED_BACK
 from trinitylake_core.keys import KeyCodec
-from trinitylake_core.node import Node
-from trinitylake_core.nodestore import NodeStore
-from trinitylake_core.proof import Witness
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree import Batch, applied, child_height, scan
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodestore import NodeStore
+from trinitylake_core.tree.proof import Witness
+from trinitylake_core.tree.search import Batch, applied, child_height, scan
 from trinitylake_core.versions import Root, Versions
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs

@@ -8,9 +8,9 @@ from typing import Final
 from pipelines.files.retained import Retained, live_transactions, retained
 from pipelines.job import Progress, Session, engine_for_all
 from pipelines.sweep import open_sweep
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.commits.files import Files
 from trinitylake_core.errors import PlanOutdated
-from trinitylake_core.files import Files
 
 SHOWN: Final = 1000
 

@@ -15,7 +15,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.catalog import content_hash
 from trinitylake_core.keys import KeyRange
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree import scan
+from trinitylake_core.tree.search import scan
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from trinitylake_core import Lakehouse
-from trinitylake_core.node import Node
+from trinitylake_core.tree.node import Node
 
 WIDTH: Final = 200
 T = TypeVar("T")

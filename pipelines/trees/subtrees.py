@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pipelines.tasks import BINARY, BOOL, INT, LONG, TEXT, Row, collect, map_rows, slots, spread
-from trinitylake_core.node import Node
-from trinitylake_core.nodefile import decode, encode
-from trinitylake_core.nodestore import NodeStore, NodeWriter
-from trinitylake_core.proof import Range
-from trinitylake_core.rewrite import Rewriter
 from trinitylake_core.storage import Storage
-from trinitylake_core.subtree import Ref, dirty_children
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodefile import decode, encode
+from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
+from trinitylake_core.tree.proof import Range
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.subtree import Ref, dirty_children
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession

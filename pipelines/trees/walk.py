@@ -18,9 +18,9 @@ from pipelines.trees.levels import ROOT, SparkLevels, Visitor, walk_here
 from pipelines.trees.runs import in_runs
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing
-from trinitylake_core.nodefile import decode
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree import MAX_HEIGHT
+from trinitylake_core.tree.nodefile import decode
+from trinitylake_core.tree.search import MAX_HEIGHT
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession

@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
 from pipelines.trees.subtrees import flush_subtree, received, subtree_row
-from trinitylake_core.nodestore import NodeStore
 from trinitylake_core.storage import open_storage
-from trinitylake_core.subtree import Ref
+from trinitylake_core.tree.nodestore import NodeStore
+from trinitylake_core.tree.subtree import Ref
 
 START_SECONDS: Final = 0.8
 """What starting a worker costs on a slow day; less work than twice that is left to this process alone."""

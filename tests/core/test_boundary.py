@@ -13,8 +13,8 @@ from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.changes import SameContent
-from trinitylake_core.commit import commit
+from trinitylake_core.commits.changes import SameContent
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import Corrupt, CorruptNode, StorageError, TransactionExpired
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage.base import BaseStorage

@@ -11,9 +11,9 @@ import pytest
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import ABSENT, RIGHT, WRONG, Surgery, set_system_row
 from trinitylake_core import CorruptNode, Lakehouse, Violation, spec
-from trinitylake_core.changes import NewDefinition
 from trinitylake_core.check import check_version
-from trinitylake_core.commit import commit
+from trinitylake_core.commits.changes import NewDefinition
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.definitions import LakehouseDef, NamespaceDef, SnapshotDef, encode
 from trinitylake_core.locations import definition_path, node_path, root_path
 from trinitylake_core.versions import Root

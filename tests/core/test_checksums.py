@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.lakes import FAST, compacted, filled, new_lake
 from tests.support.surgery import Surgery
-from trinitylake_core import Lakehouse, nodefile, spec
+from trinitylake_core import Lakehouse, spec
 from trinitylake_core.check import check_version
 from trinitylake_core.definitions import (
     DECODERS,
@@ -25,7 +25,8 @@ from trinitylake_core.definitions import (
 )
 from trinitylake_core.errors import CorruptDefinition, CorruptNode
 from trinitylake_core.locations import root_path
-from trinitylake_core.node import Node
+from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.node import Node
 
 DEFINITIONS: list[tuple[str, Definition]] = [
     ("lakehouse", LakehouseDef(id="l", order=5, properties={"b": "2", "a": "1"})),

@@ -13,13 +13,13 @@ from tests.support.lakes import NAME_SIZE, filled
 from tests.support.s3_servers import S3Server
 from tests.support.sweep import S3Place
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.changes import Fence
-from trinitylake_core.commit import commit
+from trinitylake_core.commits.changes import Fence
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.locations import root_path
-from trinitylake_core.node import Node
-from trinitylake_core.nodefile import encode
 from trinitylake_core.storage import RequestCounts, s3
 from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodefile import encode
 from trinitylake_core.versions import Versions
 
 pytestmark = pytest.mark.s3

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trinitylake_core.diff import diff_nodes
 from trinitylake_core.diff.compare import _compare, _Entries, merge
 from trinitylake_core.diff.stream import Run
-from trinitylake_core.node import Messages, Node
+from trinitylake_core.tree.node import Messages, Node
 
 LEAF = 64
 

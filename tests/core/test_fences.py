@@ -12,14 +12,14 @@ import pytest
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import compacted, content, filled, new_lake, operations, reopened
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.changes import Compacted, Fence, FilesVoid, SameContent, facts
 from trinitylake_core.check import check_version
-from trinitylake_core.commit import commit
+from trinitylake_core.commits.changes import Compacted, Fence, FilesVoid, SameContent, facts
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import StorageError, TransactionExpired
 from trinitylake_core.locations import parse
-from trinitylake_core.nodestore import NodeWriter
-from trinitylake_core.rewrite import Rewriter
-from trinitylake_core.subtree import dirty_children
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.subtree import dirty_children
 from trinitylake_core.versions import Root
 
 TICK = 0.02

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from trinitylake_core.footprint import Footprint, MergedRanges
 from trinitylake_core.keys import EVERYTHING, KeyRange
-from trinitylake_core.node import Messages
+from trinitylake_core.transactions.footprint import Footprint, MergedRanges
+from trinitylake_core.tree.node import Messages
 
 
 class Counted(str):

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.surgery import listing
-from trinitylake_core import Lakehouse, ReadOnly, VersionNotFound, changes, commit
+from trinitylake_core import Lakehouse, ReadOnly, VersionNotFound
 from trinitylake_core.check import check_version
+from trinitylake_core.commits import changes, commit
 from trinitylake_core.definitions import to_dict
 from trinitylake_core.storage.roots import local_path
 from trinitylake_core.versions import from_millis

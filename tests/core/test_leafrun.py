@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trinitylake_core import leaffile, nodefile
 from trinitylake_core.errors import CorruptNode
-from trinitylake_core.leafrun import Columns, cut, laid_out, merged, pieces_of, proved
-from trinitylake_core.node import Messages, Node
+from trinitylake_core.tree import leaffile, nodefile
+from trinitylake_core.tree.leafrun import Columns, cut, laid_out, merged, pieces_of, proved
+from trinitylake_core.tree.node import Messages, Node
 
 FIXED = st.integers(0, 120).map("C{:04}".format)
 MIXED = FIXED | st.sampled_from(["C1", "Cß", "C日本", "C\U0001f600", "D", "C00011"])

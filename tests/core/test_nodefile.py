@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from tests.support.lakes import FAST, compacted, content, filled, new_lake
 from tests.support.surgery import ABSENT, RIGHT, WRONG, Columns, Surgery, node_file
-from trinitylake_core import Corrupt, CorruptNode, Lakehouse, ObjectNotFound, nodefile, spec
+from trinitylake_core import Corrupt, CorruptNode, Lakehouse, ObjectNotFound, spec
 from trinitylake_core.locations import node_path
-from trinitylake_core.node import Messages, Node
+from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.node import Messages, Node
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 KEYS = TEXT.map(lambda text: "C===" + text)

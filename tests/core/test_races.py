@@ -18,13 +18,13 @@ from tests.support.s3_servers import S3Server
 from tests.support.sweep import S3Place, write_files
 from tests.support.writers import PAIRS, Place, Raced, pool, race, recolour, write, write_own
 from trinitylake_core import Lakehouse
-from trinitylake_core import commit as commit_module
-from trinitylake_core.commit import commit, now_millis
+from trinitylake_core.commits import commit as commit_module
+from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.errors import CommitConflict, TransactionExpired
 from trinitylake_core.spec import BOUNDARY_FILE, OP_COMPACT
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.transaction import SERIALIZABLE, SNAPSHOT, Transaction
+from trinitylake_core.transactions.transaction import SERIALIZABLE, SNAPSHOT, Transaction
 
 SIZES: dict[str, Any] = {
     "order": 4,

@@ -11,8 +11,8 @@ import pytest
 from tests.support.lakes import new_lake, reopened
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.locations import root_path
-from trinitylake_core.node import Messages, Node
-from trinitylake_core.nodefile import encode
+from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.nodefile import encode
 
 MIB = 1 << 20
 FEW = 50

@@ -27,12 +27,12 @@ from trinitylake_core import (
     Violation,
     spec,
 )
-from trinitylake_core.changes import NewDefinition, SameContent, facts
-from trinitylake_core.commit import commit
+from trinitylake_core.commits.changes import NewDefinition, SameContent, facts
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.locations import root_path
-from trinitylake_core.nodefile import encode
-from trinitylake_core.recovery import SINCE_SHOWN
+from trinitylake_core.recovery.recover import SINCE_SHOWN
+from trinitylake_core.tree.nodefile import encode
 from trinitylake_core.versions import Root, from_millis
 
 EXPIRED = 4

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.memory import ColumnMemorySink, MemorySink, prove_tree
-from trinitylake_core import tree
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.keys import EVERYTHING, KeyRange
-from trinitylake_core.node import Messages, Node
-from trinitylake_core.proof import entries_hash
-from trinitylake_core.rewrite import Rewriter
-from trinitylake_core.subtree import Ref, dirty_children, heaviest_children
+from trinitylake_core.tree import search as tree
+from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.proof import entries_hash
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.subtree import Ref, dirty_children, heaviest_children
 
 ORDERS = st.integers(3, 9)
 
@@ -24,8 +24,8 @@ ORDERS = st.integers(3, 9)
 def short_runs() -> Iterator[None]:
     """Two neighbours are columns already: the trees here are small."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trinitylake_core.leafflush.SHORTEST", 2)
-        patch.setattr("trinitylake_core.leafflush.LARGEST_ROWS", 30)
+        patch.setattr("trinitylake_core.tree.leafflush.SHORTEST", 2)
+        patch.setattr("trinitylake_core.tree.leafflush.LARGEST_ROWS", 30)
         yield
 
 

@@ -22,8 +22,8 @@ from trinitylake_core import (
     TransactionNotFound,
     spec,
 )
-from trinitylake_core.changes import SameContent, facts
-from trinitylake_core.commit import commit, now_millis
+from trinitylake_core.commits.changes import SameContent, facts
+from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
 from trinitylake_core.locations import node_path, parse, root_path, transaction_path
 from trinitylake_core.storage.base import BaseStorage

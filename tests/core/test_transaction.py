@@ -25,11 +25,9 @@ from trinitylake_core import (
     StorageError,
     Transaction,
     TransactionExpired,
-    changes,
-    commit,
-    rolled_back,
     spec,
 )
+from trinitylake_core.commits import changes, commit, rolled_back
 from trinitylake_core.locations import root_path
 
 SNAPSHOT, SERIALIZABLE = "SNAPSHOT", "SERIALIZABLE"

@@ -305,7 +305,7 @@ def test_a_handle_stays_where_it_is_until_it_is_refreshed(tmp_path: Path) -> Non
 
 def test_times_increase_strictly_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock is set back by a day between two commits."""
-    from trinitylake_core import commit
+    from trinitylake_core.commits import commit
 
     lake = new_lake(tmp_path)
     now = lake.info().created_at_millis

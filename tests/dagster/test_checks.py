@@ -16,7 +16,7 @@ from dagster_project.resources import SparkResource
 from pipelines import compaction, snapshot, stats
 from tests.dagster.test_assets import STEP, node_file, run
 from trinitylake_core import Lakehouse
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 
 HOURS = 3_600_000
 

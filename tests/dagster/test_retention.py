@@ -18,7 +18,7 @@ from pipelines import expiration, orphans, snapshot
 from tests.dagster.conftest import filled
 from tests.dagster.test_assets import STEP, metadata, node_file, run
 from trinitylake_core import Lakehouse
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 
 HOUR_MILLIS = 3_600_000
 

@@ -17,7 +17,7 @@ from pipelines import compaction, expiration, export, orphans, restore, rollback
 from tests.dagster.test_assets import STEP
 from tests.dagster.test_retention import files
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 
 TEN_DAYS_MILLIS = 864_000_000
 ASSETS = {

@@ -15,7 +15,7 @@ from tests.dagster.conftest import filled
 from tests.dagster.test_operations import told
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 
 TEN_DAYS_MILLIS = 864_000_000
 ASSETS = (

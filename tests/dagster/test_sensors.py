@@ -14,7 +14,7 @@ from dagster_project.factory import merged
 from dagster_project.pacing import Seen
 from pipelines import compaction, snapshot, stats
 from trinitylake_core import Lakehouse
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 
 
 def look(

@@ -12,7 +12,7 @@ import pytest
 from pipelines import compaction, expiration, export, load, orphans, restore, rollback, snapshot, upgrade
 from tests.support.lakes import FAST, filled, new_lake
 from trinitylake_core import Lakehouse, NotALakehouse
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.storage import open_storage
 
 OBJECTS = Path(__file__).parent.parent / "support" / "objects.jsonl"

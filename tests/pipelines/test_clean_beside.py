@@ -15,7 +15,7 @@ from tests.support.lakes import content, filled, new_lake, reopened
 from tests.support.surgery import listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import CommitConflict, Corrupt
 
 if TYPE_CHECKING:

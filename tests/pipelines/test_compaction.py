@@ -18,8 +18,8 @@ from tests.support.s3_servers import KEY, SECRET, S3Server
 from tests.support.sweep import DiskPlace, Files, Place, S3Place, read_files, write_files
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode, InvalidInput
-from trinitylake_core.nodestore import NodeStore
 from trinitylake_core.spec import OP_COMPACT, OP_ROLLBACK
+from trinitylake_core.tree.nodestore import NodeStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -252,7 +252,7 @@ def test_without_its_proof_nothing_is_committed(
     spark: SparkSession, place: Place, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sums of before and after differ: an error, no version."""
-    monkeypatch.setattr("trinitylake_core.rewrite.Rewriter.proved", lambda self: False)
+    monkeypatch.setattr("trinitylake_core.tree.rewrite.Rewriter.proved", lambda self: False)
     version = _open(place).version
     with pytest.raises(Exception, match="proof"):
         compaction.run(spark, _open(place), compaction.Config(engine=engine))

@@ -13,13 +13,14 @@ from pipelines import compaction
 from tests.support.lakes import content, filled, new_lake
 from tests.support.surgery import Surgery
 from tests.support.sweep import DiskPlace, Files, read_files
-from trinitylake_core import Lakehouse, leafflush
+from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.leafrun import Columns
-from trinitylake_core.node import Messages, Node
-from trinitylake_core.nodestore import NodeWriter
-from trinitylake_core.rewrite import Rewriter
-from trinitylake_core.subtree import Ref, Work
+from trinitylake_core.tree import leafflush
+from trinitylake_core.tree.leafrun import Columns
+from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.subtree import Ref, Work
 
 FAST_RUNS = 40
 LOCAL = compaction.Config(engine="local")

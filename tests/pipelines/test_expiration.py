@@ -24,7 +24,7 @@ from tests.support.surgery import listing
 from tests.support.sweep import S3Place
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.check import check_version
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import (
     CommitConflict,
     InvalidInput,

@@ -19,8 +19,8 @@ from tests.support.s3_servers import S3Server
 from tests.support.surgery import Surgery, listing
 from tests.support.sweep import in_memory
 from trinitylake_core import AlreadyExists, Corrupt, InvalidInput, Lakehouse, Refused, SnapshotNotFound, spec
-from trinitylake_core.changes import SameContent, facts
-from trinitylake_core.commit import commit
+from trinitylake_core.commits.changes import SameContent, facts
+from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import NotALakehouse, ReadOnly, StorageError
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage

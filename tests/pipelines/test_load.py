@@ -15,7 +15,7 @@ from pipelines.loading import spark as load_spark
 from tests.support.lakes import FAST, content, filled, new_lake
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse
-from trinitylake_core.changes import TreeReplaced
+from trinitylake_core.commits.changes import TreeReplaced
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,

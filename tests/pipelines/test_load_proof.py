@@ -15,11 +15,12 @@ from pipelines.loading import local, model
 from pipelines.loading.model import Row, Writing
 from pipelines.loading.spark import _part
 from tests.support.lakes import content, filled, new_lake
-from trinitylake_core import Lakehouse, tree
+from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.node import Messages
-from trinitylake_core.proof import Witness
-from trinitylake_core.rewrite import Rewriter
+from trinitylake_core.tree import search as tree
+from trinitylake_core.tree.node import Messages
+from trinitylake_core.tree.proof import Witness
+from trinitylake_core.tree.rewrite import Rewriter
 
 Batches = Iterator[tree.Batch]
 

@@ -23,11 +23,11 @@ from tests.support.lakes import FAST, compacted, content, filled, new_lake, oper
 from tests.support.surgery import listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import decode_transaction
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated, Refused, StorageError
 from trinitylake_core.locations import definition_path, node_path, root_path, transaction_path
-from trinitylake_core.transaction import Transaction
+from trinitylake_core.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,7 +174,7 @@ def test_what_is_deleted_is_fenced_off_by_a_version(tmp_path: Path) -> None:
     path, version = plant(lake, node_path()), lake.version
     time.sleep(0.02)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trinitylake_core.commit.now_millis", lambda: now_millis() - 30 * DAY)
+        patch.setattr("trinitylake_core.commits.commit.now_millis", lambda: now_millis() - 30 * DAY)
         patch.setattr("pipelines.orphans.now_millis", lambda: now_millis() - 30 * DAY)
         report = clean(lake, older_than_seconds=0, allow_recent=True)
     assert (1, version + 1) == (report.deleted, report.version_after)

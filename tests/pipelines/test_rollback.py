@@ -16,7 +16,7 @@ from pipelines.integrity.preflight import Preflight
 from tests.support.lakes import FAST, GOOD, content, filled, new_lake, reopened, with_a_mistake
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import InvalidInput, Lakehouse, PlanOutdated, StorageError, Violation, locations
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.versions import from_millis

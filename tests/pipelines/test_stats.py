@@ -12,7 +12,7 @@ from pipelines.stats import debt, messages_of
 from tests.support.lakes import compacted, filled, new_lake
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import CorruptNode
 
 HOUR = 3600

@@ -15,12 +15,13 @@ from tests.pipelines.test_orphans import directory_of, later, plant
 from tests.support.generator import build
 from tests.support.lakes import compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
-from trinitylake_core import Lakehouse, nodefile, spec
+from trinitylake_core import Lakehouse, spec
 from trinitylake_core.check import check_lakehouse, check_version
 from trinitylake_core.errors import Corrupt, VersionNotFound
 from trinitylake_core.locations import node_path, root_path
-from trinitylake_core.node import Node
 from trinitylake_core.storage import open_storage
+from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.node import Node
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

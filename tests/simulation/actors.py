@@ -24,7 +24,7 @@ from trinitylake_core.errors import (
     TransactionNotFound,
     VersionExpired,
 )
-from trinitylake_core.transaction import Transaction
+from trinitylake_core.transactions.transaction import Transaction
 
 Action = Callable[[], Any]
 STALE: Final = 3

@@ -18,7 +18,7 @@ from tests.simulation.scheduler import Outside
 from tests.simulation.store import ROOT, SimStorage, Store
 from trinitylake_core import Lakehouse
 from trinitylake_core.locations import node_path
-from trinitylake_core.transaction import Transaction
+from trinitylake_core.transactions.transaction import Transaction
 
 BEGINNING: Final = 1_700_000_000_000
 SAVED: Final = "5a5e0000-0000-4000-8000-000000000001"

@@ -10,12 +10,14 @@ from typing import Any, Final
 from pipelines import expiration, orphans
 from pipelines.files import retained
 from pipelines.files.retained import Saved
-from trinitylake_core import aborts, fences, rolled_back, saved, savedfile, snapshots
-from trinitylake_core import commit as commits
-from trinitylake_core.acknowledge import write_hint
+from trinitylake_core import snapshots
+from trinitylake_core.commits import commit as commits
+from trinitylake_core.commits import fences, rolled_back
+from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.spec import BOUNDARY_FILE
-from trinitylake_core.transaction_change import TransactionChange
+from trinitylake_core.transactions import aborts, saved, savedfile
+from trinitylake_core.transactions.transaction_change import TransactionChange
 from trinitylake_core.versions import search
 
 Patches = dict[tuple[Any, str], Any]

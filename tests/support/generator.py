@@ -19,7 +19,7 @@ from pipelines import expiration
 from tests.support.lakes import FAST, compacted, new_lake
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import TransactionDef, decode_transaction
 from trinitylake_core.errors import TrinityLakeError
 from trinitylake_core.locations import (
@@ -31,7 +31,7 @@ from trinitylake_core.locations import (
     root_path,
     transaction_path,
 )
-from trinitylake_core.transaction import Transaction
+from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import from_millis
 
 DAY: Final = 86_400_000

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from trinitylake_core import Lakehouse
-from trinitylake_core.changes import Compacted, facts
-from trinitylake_core.commit import commit, now_millis
-from trinitylake_core.nodestore import NodeWriter
-from trinitylake_core.rewrite import Rewriter
+from trinitylake_core.commits.changes import Compacted, facts
+from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.storage import open_storage
-from trinitylake_core.subtree import dirty_children
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.subtree import dirty_children
 from trinitylake_core.versions import Root
 
 FAST: Final = {"durable": False}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trinitylake_core import nodefile
-from trinitylake_core.leaffile import decode_columns, encode_columns
-from trinitylake_core.leafrun import Columns
-from trinitylake_core.node import Node
+from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.leaffile import decode_columns, encode_columns
+from trinitylake_core.tree.leafrun import Columns
+from trinitylake_core.tree.node import Node
 
 
 class MemorySink:

@@ -16,11 +16,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from trinitylake_core import nodefile, spec
+from trinitylake_core import spec
 from trinitylake_core.locations import root_path
-from trinitylake_core.node import Node
 from trinitylake_core.storage.filelock import LOCK_FILE
 from trinitylake_core.storage.roots import local_path, normalise_root
+from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.node import Node
 
 Columns = dict[str, list[str | None]]
 """The raw columns of a node file, by name, in order."""

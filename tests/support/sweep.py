@@ -31,7 +31,7 @@ from tests.support.s3_servers import S3Server
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
-from trinitylake_core.commit import now_millis
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import (
     AlreadyExists,
     NotALakehouse,
@@ -43,7 +43,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.locations import lakehouse_def_path, node_path, transaction_path
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
 from trinitylake_core.storage import Storage, open_storage, s3
-from trinitylake_core.transaction import Transaction
+from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import from_millis
 
 Files = dict[str, bytes]

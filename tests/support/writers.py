@@ -17,7 +17,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_version
 from trinitylake_core.errors import CommitConflict, InvalidInput, NamespaceNotEmpty, ObjectNotFound, PlanOutdated
 from trinitylake_core.spec import OP_COMMIT, OP_COMPACT, OP_RESTORE, OP_ROLLBACK
-from trinitylake_core.transaction import SERIALIZABLE, Transaction
+from trinitylake_core.transactions.transaction import SERIALIZABLE, Transaction
 from trinitylake_core.versions import Root
 
 Place = tuple[str, dict[str, Any]]

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from trinitylake_core.diff.changes import Change, Row, changes
 from trinitylake_core.diff.stream import EVERYWHERE, Run, Span, Stream, Subtree
 from trinitylake_core.keys import KeyCodec, ObjectName
-from trinitylake_core.node import Node
-from trinitylake_core.tree import Batch, NodeReader, scan
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.search import Batch, NodeReader, scan
 
 
 def diff_nodes(

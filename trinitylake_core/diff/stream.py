@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from trinitylake_core.errors import CorruptNode
-from trinitylake_core.node import Messages, Node, merged
-from trinitylake_core.tree import MAX_HEIGHT, Batch, NodeReader, applied, child_height
+from trinitylake_core.tree.node import Messages, Node, merged
+from trinitylake_core.tree.search import MAX_HEIGHT, Batch, NodeReader, applied, child_height
 
 
 @dataclass(frozen=True, slots=True)

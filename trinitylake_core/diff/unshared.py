@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trinitylake_core.diff.stream import Stream, Subtree
-from trinitylake_core.node import Node
-from trinitylake_core.tree import NodeReader
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.search import NodeReader
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 
-from trinitylake_core import locations, nodefile, spec
+from trinitylake_core import locations, spec
 from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, effective
 from trinitylake_core.errors import CorruptDefinition, CorruptNode, FileMissing, InvalidLocation
-from trinitylake_core.node import Node
 from trinitylake_core.storage import Storage
+from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.node import Node
 from trinitylake_core.versions.root import Root, RootRows
 
 

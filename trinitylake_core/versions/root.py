@@ -9,7 +9,7 @@ from typing import Any
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, InvalidInput
-from trinitylake_core.node import Messages, Node
+from trinitylake_core.tree.node import Messages, Node
 
 
 class RootRows:

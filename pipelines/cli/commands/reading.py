@@ -15,7 +15,7 @@ from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import to_dict
 from trinitylake_core.errors import ObjectNotFound
 from trinitylake_core.keys import KINDS, NAMESPACE
-from trinitylake_core.node import Node
+from trinitylake_core.tree.node import Node
 
 KIND = option("--kind", choices=KINDS, help="only objects of this kind")
 

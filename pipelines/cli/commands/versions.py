@@ -15,7 +15,7 @@ from pipelines.job import ENGINES
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import describe_difference, to_dict
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.tree import search
+from trinitylake_core.tree.search import search
 from trinitylake_core.versions import Root, to_millis, version_info
 
 # -- history -------------------------------------------------------------------------------------------

@@ -1,0 +1,207 @@
+"""The changes that are not transactions: compaction, rollback, new definitions, a new boundary (format, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trinitylake_core import spec
+from trinitylake_core.commits.commit import Draft, new_id, whoami
+from trinitylake_core.commits.files import Files
+from trinitylake_core.definitions import LakehouseDef, encode
+from trinitylake_core.errors import CommitConflict
+from trinitylake_core.locations import lakehouse_def_path
+from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.versions import Delta, Root, copy_of_definition
+
+_NO_MESSAGES = Messages()
+
+
+class TreeReplaced(CommitConflict):
+    """A rollback or a bulk load came in between: start over from the newest version."""
+
+
+class FilesVoid(TreeReplaced):
+    """What was written, or taken over from the base, may have been removed meanwhile: start over, nothing is wrong."""
+
+
+def facts(**more: Any) -> dict[str, Any]:
+    """Return a summary that tells who acted, without what is not known."""
+    return {"author": whoami()} | {name: value for name, value in more.items() if value is not None}
+
+
+def definition_rows(path: str, data: bytes) -> dict[str, str | None]:
+    """Return the system rows that point to a lakehouse definition."""
+    return {spec.LAKEHOUSE_DEF: path, spec.LAKEHOUSE_DEF_COPY: copy_of_definition(data, path)}
+
+
+def written(files: Files, definition: LakehouseDef) -> tuple[str, bytes]:
+    """Write a new lakehouse definition; return path and content. One ``put``, and no ``get`` to read it later."""
+    path, data = lakehouse_def_path(), encode(definition)
+    files.storage.write_many([(path, data)])
+    files.versions.knows_definition(path, data)
+    return path, data
+
+
+class SameContent:
+    """A version that says what its base says: for a new definition or a new boundary. Conflicts with nothing."""
+
+    def __init__(self, operation: str, summary: dict[str, Any], system: dict[str, str | None] | None = None) -> None:
+        self._operation = operation
+        self._summary = summary
+        self._system = system or {}
+        self._txn = new_id()
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the base's node under new system rows. Rewrites nothing."""
+        del created_at_millis, writer
+        return Draft(
+            base.node.with_messages(_NO_MESSAGES), self._operation, self._txn, self._summary, dict(self._system)
+        )
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Accept whatever was committed meanwhile."""
+
+    def renew(self, base: Root) -> None:
+        """Do nothing: what it refers to is written by :meth:`build`, anew for each base."""
+
+
+class Fence(SameContent):
+    """A version that fences off old files: those written before ``void_before_millis`` that no root reaches are void.
+
+    Whoever commits later rebases over it, and so knows (format, "Expiration and orphan removal").
+    """
+
+    def __init__(self, void_before_millis: int, summary: dict[str, Any]) -> None:
+        super().__init__(spec.OP_CLEAN, summary)
+        self._void_before = void_before_millis
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the base's node under the later of its own fence and this one. Writes nothing."""
+        self._system = {spec.VOID_BEFORE_MILLIS: str(max(base.void_before_millis, self._void_before))}
+        return super().build(base, created_at_millis, writer)
+
+
+class Aborted(SameContent):
+    """A version that says of a saved transaction that it was aborted. Conflicts with nothing but that transaction.
+
+    Whoever took the transaction before, and comes late, meets this root when it rebases; or it came first, and this
+    change meets its root.
+    """
+
+    def __init__(self, transaction_id: str, summary: dict[str, Any]) -> None:
+        super().__init__(spec.OP_ABORT, summary)
+        self._txn = transaction_id
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Look for the transaction among what was committed meanwhile. Raises ``CommitConflict`` if it is there."""
+        for root in newer:
+            if root.txn == self._txn and root.operation != spec.OP_ABORT:
+                raise CommitConflict(
+                    f"transaction {self._txn} was committed by another process, as version {root.version}",
+                    version=root.version,
+                )
+
+
+class NewDefinition(SameContent):
+    """A version with an edited lakehouse definition; after a lost race the edit is made again on the newest one."""
+
+    def __init__(
+        self, files: Files, operation: str, summary: dict[str, Any], edit: Callable[[LakehouseDef, Root], LakehouseDef]
+    ) -> None:
+        super().__init__(operation, summary)
+        self._files = files
+        self._edit = edit
+        self.written: list[str] = []
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Write the edited definition and return the base's node pointing to it. One ``put``."""
+        definition = self._edit(self._files.definition(base), base)
+        path, data = written(self._files, definition)
+        self.written.append(path)
+        self._system = definition_rows(path, data)
+        return super().build(base, created_at_millis, writer)
+
+
+class Expired(SameContent):
+    """A version with a new boundary, and without the snapshots that have expired. Conflicts with nothing.
+
+    ``edit`` returns the lakehouse definition to go on with and the facts about it, or raises; it is asked again
+    after a lost race. The boundary is never lowered.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        oldest_version: int,
+        summary: dict[str, Any],
+        edit: Callable[[LakehouseDef], tuple[LakehouseDef, dict[str, Any]]],
+    ) -> None:
+        super().__init__(spec.OP_EXPIRE, summary)
+        self._files = files
+        self._oldest = oldest_version
+        self._told = summary
+        self._edit = edit
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the base's node under the new boundary. One ``put`` if the definition changes, else none."""
+        before = self._files.definition(base)
+        definition, about = self._edit(before)
+        self._system = {spec.OLDEST_VERSION: str(max(base.oldest_version, self._oldest))}
+        if definition != before:
+            self._system |= definition_rows(*written(self._files, definition))
+        self._summary = self._told | about
+        return super().build(base, created_at_millis, writer)
+
+
+class Compacted:
+    """A root whose messages were pushed down; whatever writers commit meanwhile is appended to it again.
+
+    ``node`` was made from version ``base``; its non-root nodes are written already.
+    """
+
+    operation = spec.OP_COMPACT
+    again = "compact again from the newest version"
+
+    def __init__(self, node: Node, summary: dict[str, Any]) -> None:
+        self._node = node
+        self._replayed = Messages()
+        self._summary = summary
+        self._txn = new_id()
+        self._compacted: int | None = None
+        self.rebased_over = 0
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the compacted root, its buffer holding the messages committed since."""
+        del base, created_at_millis, writer
+        summary = {**self._summary, "rebased_over": self.rebased_over} if self.rebased_over else self._summary
+        return Draft(self._node.with_messages(self._replayed), self.operation, self._txn, summary, disposable=False)
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Take over the messages of newer versions, oldest first. Raises ``TreeReplaced``."""
+        self._compacted = base.version if self._compacted is None else self._compacted
+        if newer[-1].oldest_version > self._compacted:
+            raise FilesVoid(
+                f"version {self._compacted} expired meanwhile, and nodes that only it holds may be removed at any "
+                f"moment; {self.again}",
+                version=newer[-1].version,
+            )
+        for root in newer:
+            if root.operation in spec.QUIET_OPERATIONS:
+                continue
+            if root.operation not in spec.TRANSACTIONAL_OPERATIONS:
+                raise TreeReplaced(
+                    f"version {root.version} ({root.operation or 'of another writer'}) replaced the whole tree; "
+                    f"{self.again}",
+                    version=root.version,
+                )
+            self._replayed.extend(root.own_messages())
+            self.rebased_over += 1
+
+    def renew(self, base: Root) -> None:
+        """Give up: there are too many files to write again. Raises ``FilesVoid``."""
+        raise FilesVoid(
+            f"version {base.version} (clean) removes files as old as those that were written for this; {self.again}",
+            version=base.version,
+        )

@@ -1,0 +1,247 @@
+"""The commit protocol: the only creator of roots (format, section 6).
+
+A *change* builds a root on top of a base. When somebody else won the version, the change is asked
+whether it may be rebased onto what was committed meanwhile, and is built again on top of that.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import os
+import random
+import socket
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+from trinitylake_core import spec
+from trinitylake_core.commits.acknowledge import acknowledge, expired, remove_quietly
+from trinitylake_core.commits.fences import Fences
+from trinitylake_core.commits.files import Files
+from trinitylake_core.errors import (
+    AlreadyExists,
+    CommitConflict,
+    CorruptNode,
+    ReadOnly,
+    TransactionExpired,
+)
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodefile import encode
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.versions import Delta, Root
+
+_LOG = logging.getLogger(__name__)
+MAX_ATTEMPTS = 100
+"""How often a lost race is tried again before the commit gives up."""
+_BACKOFF_SECONDS = 0.005
+_BACKOFF_MAX_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a new root will say. ``system`` adds to, or replaces, the rows that every commit carries forward."""
+
+    node: Node
+    operation: str
+    txn: str
+    summary: dict[str, Any] = field(default_factory=dict)
+    system: dict[str, str | None] = field(default_factory=dict)
+    disposable: bool = True
+    """Whether the nodes written for this draft are of no use when the race is lost."""
+
+
+class Change(Protocol):
+    """Something that becomes a version."""
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the root on top of ``base``. Non-root nodes go to ``writer``."""
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Prepare for being built on top of the last of ``newer``. Raises ``CommitConflict``."""
+
+    def renew(self, base: Root) -> None:
+        """Write again, under new names, what was written before ``base`` was read: it may be void.
+
+        Raises ``CommitConflict`` if that is more than a commit can do; then the whole job starts over.
+        """
+
+
+def commit(
+    files: Files,
+    base: Root,
+    change: Change,
+    *,
+    began_at_millis: int | None = None,
+    attempts: int = MAX_ATTEMPTS,
+    before_commit: Callable[[], None] | None = None,
+) -> Root:
+    """Make a change the next version, rebasing over whoever comes first, and return its root.
+
+    Costs what the change writes, 1 ``create``, and beside each other 1 ``put`` (the hint), 1 ``get`` (the boundary)
+    and 1 ``head`` (the next version). For each lost race one ``get`` per version lost to, and two more. Everything the
+    root refers to is durable before the root is visible.
+    ``before_commit`` is called right before the root is created, each time it is tried; raising there gives the
+    change up, and leaves what was written for it as orphans.
+
+    REQUIRES: ``base`` was read before anything was written that the change refers to, and that ``base`` does not
+    reach. By that :class:`_Fences` knows what a cleaning that came in between may have removed, whenever the process
+    stood still, and however long.
+
+    Raises:
+        CommitConflict: the change does not go with what was committed meanwhile.
+        TransactionExpired: more than ``txn_ttl_millis`` passed since ``began_at_millis``, or ``base`` has expired.
+        Corrupt: a root is missing between others; nothing was committed.
+        StorageError: the storage failed; the message says so if nobody knows whether the change was committed.
+        ReadOnly, UnsafeStorage.
+    """
+    refuse_foreign(files, base)
+    files.refuse_unsafe(base)
+    now = now_millis()
+    began = now if began_at_millis is None else began_at_millis
+    lifetime = _Lifetime(began, files.definition(base).txn_ttl_millis)
+    fences = Fences(files.storage, base)
+    for attempt in range(attempts):
+        lifetime.refuse_expired()
+        root = _attempt(files, base, change, lifetime, before_commit)
+        if root is not None:
+            files.saw(root)
+            return root
+        # Wait first: what is read after that is as new as can be when the next root is created.
+        time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
+        newer, newest = files.versions.since(base)
+        change.rebase(base, newer)
+        base = newest
+        refuse_foreign(files, base)
+        files.saw(base)
+        if fences.void(newer):
+            change.renew(base)
+            fences = Fences(files.storage, base)
+    raise CommitConflict(
+        f"gave up after {attempts} lost races; try again when fewer writers commit", version=base.version
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lifetime:
+    """When a transaction began and how long it may live (the name-reuse fence of the format, section 6)."""
+
+    began_at_millis: int
+    ttl_millis: int
+
+    def refuse_expired(self) -> None:
+        """Raise ``TransactionExpired`` past the time to live."""
+        if now_millis() >= self.began_at_millis + self.ttl_millis:
+            raise TransactionExpired("the transaction is past its time to live (txn_ttl_millis); begin a new one")
+
+    def fenced(self, base: Root) -> bool:
+        """Whether the version after ``base`` may well have expired, so that a look before the creation saves one.
+
+        A courtesy by the age of ``base``: safety rests on the look afterwards (``acknowledge``), which is always made.
+        """
+        return now_millis() >= min(self.began_at_millis, base.created_at_millis) + self.ttl_millis // 2
+
+
+def _attempt(
+    files: Files, base: Root, change: Change, lifetime: _Lifetime, before_commit: Callable[[], None] | None
+) -> Root | None:
+    stamp = max(now_millis(), base.created_at_millis + 1)
+    writer = NodeWriter(files.store)
+    draft = change.build(base, stamp, writer)
+    node = finished(base, draft, stamp)
+    path = files.versions.path(base.version + 1)
+    data = encode(node, writer.order, path)
+    node.nbytes = len(data)
+    writer.flush()
+    if lifetime.fenced(base) and files.versions.boundary() > base.version + 1:
+        remove_quietly(files.storage, writer.written)
+        raise expired(base.version + 1)
+    files.refuse_broken(path, base.version + 1, data)
+    if before_commit is not None:
+        before_commit()
+    try:
+        files.storage.create(path, data)
+    except AlreadyExists:
+        if draft.disposable:
+            remove_quietly(files.storage, writer.written)
+        return None
+    root = Root(base.version + 1, path, node, data)
+    acknowledge(files.versions, root, writer.written)
+    return root
+
+
+def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
+    """Return the root node of a draft with all its system rows set."""
+    carried = base.node.system if base is not None else {}
+    version = 0 if base is None else base.version + 1
+    rows: dict[str, str | None] = {
+        spec.LAKEHOUSE_DEF: carried.get(spec.LAKEHOUSE_DEF),
+        spec.LAKEHOUSE_DEF_COPY: carried.get(spec.LAKEHOUSE_DEF_COPY),
+        spec.PREVIOUS_ROOT: None if base is None else base.path,
+        spec.PREVIOUS_TXN: None if base is None else base.txn,
+        spec.VERSION: str(version),
+        spec.CREATED_AT_MILLIS: str(stamp),
+        spec.OLDEST_VERSION: carried.get(spec.OLDEST_VERSION, "0"),
+        spec.VOID_BEFORE_MILLIS: carried.get(spec.VOID_BEFORE_MILLIS),
+        spec.OPERATION: draft.operation,
+        spec.TXN_ID: draft.txn,
+        spec.SUMMARY: json.dumps(draft.summary, separators=(",", ":"), sort_keys=True),
+    }
+    rows |= draft.system
+    draft.node.system = {name: value for name, value in rows.items() if value is not None}
+    return draft.node
+
+
+def is_foreign(files: Files, base: Root) -> bool:
+    """Return whether another generation of the format wrote this version."""
+    return files.versions.sdk or not base.node.canonical or spec.LAKEHOUSE_DEF not in base.node.system
+
+
+def refuse_foreign(files: Files, base: Root) -> None:
+    """Refuse to write a lakehouse that another generation of the format wrote, or whose order is not that of its root.
+
+    A writer makes as many rows as the order says: one that was tampered with would make it fill the memory.
+
+    Raises:
+        ReadOnly: another generation of the format.
+        CorruptNode: the key table of the root has not as many rows as the lakehouse definition says.
+    """
+    if is_foreign(files, base):
+        raise ReadOnly(
+            f"{files.storage.root} was written by another generation of the format and is read-only here; "
+            f"`trinitylake upgrade {files.storage.root} <new root>` writes a canonical copy that can be changed"
+        )
+    rows, order = base.node.table_rows, files.definition(base).order
+    if rows is not None and rows != order:
+        raise CorruptNode(
+            f"root {base.path!r} has a key table of {rows} rows, but the definition says {order}: one of them "
+            "was tampered with, and nothing was written; restore it from an export",
+            path=base.path,
+            invariant="I2",
+        )
+
+
+def new_id() -> str:
+    """Return a new transaction ID."""
+    return str(uuid.uuid4())
+
+
+def now_millis() -> int:
+    """Return the time in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+@cache
+def whoami() -> str:
+    """Return who is running this process, for the summary of a version; ``TRINITYLAKE_AUTHOR`` overrides."""
+    if author := os.environ.get("TRINITYLAKE_AUTHOR"):
+        return author
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

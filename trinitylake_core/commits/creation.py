@@ -1,0 +1,44 @@
+"""Version 0: the first root of a lakehouse (format, section 6)."""
+
+from __future__ import annotations
+
+from trinitylake_core import spec
+from trinitylake_core.commits.acknowledge import remove_quietly, write_hint
+from trinitylake_core.commits.changes import definition_rows, facts
+from trinitylake_core.commits.commit import Draft, finished, new_id, now_millis
+from trinitylake_core.definitions import LakehouseDef, encode
+from trinitylake_core.errors import AlreadyExists, UnsafeStorage
+from trinitylake_core.locations import lakehouse_def_path
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodefile import encode as encode_node
+from trinitylake_core.versions import Root, Versions
+
+
+def create_empty(versions: Versions, message: LakehouseDef) -> Root:
+    """Create version 0 of a lakehouse without objects. Costs and raises as :func:`create_first`."""
+    draft = Draft(Node(subtree_keys=0, subtree_messages=0), spec.OP_CREATE, new_id(), facts())
+    return create_first(versions, message, draft)
+
+
+def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Root:
+    """Create version 0 from a draft whose non-root nodes are written already. One ``put``, one ``create``, the hint.
+
+    Raises:
+        AlreadyExists: there is a version 0; nothing was changed.
+        UnsafeStorage, StorageError.
+    """
+    storage = versions.storage
+    path, data = lakehouse_def_path(), encode(message)
+    storage.write_many([(path, data)])
+    try:
+        storage.prove_exclusive_create(path, data)
+        draft.system = definition_rows(path, data) | draft.system
+        node = finished(None, draft, now_millis())
+        content = encode_node(node, message.order, versions.path(0))
+        storage.create(versions.path(0), content)
+    except (UnsafeStorage, AlreadyExists):
+        remove_quietly(storage, [path])
+        raise
+    node.nbytes = len(content)
+    write_hint(storage, 0)
+    return Root(0, versions.path(0), node, content)

@@ -1,0 +1,75 @@
+"""The fences of cleanings: whether files that were written are void (format, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trinitylake_core import spec
+from trinitylake_core.commits.acknowledge import write_hint
+from trinitylake_core.commits.files import Files
+from trinitylake_core.errors import FileMissing, StorageError
+from trinitylake_core.storage import Storage
+from trinitylake_core.versions import Delta, Root
+
+
+class Fences:
+    """What the fences of cleanings mean for files written since a root was read (format, section 6).
+
+    A fence says that files written before its time are void unless a root up to it reaches them. A commit that wins
+    without having lost needs no look: a fence that is older than the files was in the chain when ``began`` was read,
+    and its time lies before that; a later one finds the new root in the chain and keeps what it reaches.
+
+    What counts is when ``began`` was stored, by the storage's own clock. That is before any file of the change was,
+    however many there are, in whichever order and however often they were sent. It may be much earlier, so a change on
+    top of an old root is now and then renewed without need; once, for it then stands on the fence.
+    """
+
+    def __init__(self, storage: Storage, began: Root) -> None:
+        self._storage = storage
+        self._began = began
+        self._seen = False
+
+    def void(self, newer: Sequence[Delta]) -> bool:
+        """Whether files written since ``began`` may be gone, now that ``newer`` came in between.
+
+        No request without a fence among them; else one ``head``.
+        """
+        newest = newer[-1]
+        fenced = any(root.operation == spec.OP_CLEAN for root in newer)
+        self._seen = self._seen or fenced
+        if not self._seen:
+            return False
+        if self._began.version < newest.oldest_version:
+            return True  # it has expired: a file of its name would be another's
+        return fenced and _stored_at(self._storage, self._began) < newest.void_before_millis
+
+
+def may_be_void(files: Files, base: Root) -> bool:
+    """Whether files that a version reaches, or that were written since it was read, may be gone.
+
+    For a job that cannot read something: this tells damage from what `expire` and `clean` removed under its hands.
+    Two ``get`` and one ``head``.
+    """
+    newest = files.newest()
+    return base.version < newest.oldest_version or _stored_at(files.storage, base) < newest.void_before_millis
+
+
+def _stored_at(storage: Storage, root: Root) -> int:
+    """Return when a root was stored, by the storage's clock; 0 if it is gone. One ``head``."""
+    try:
+        return storage.info(root.path).modified_millis
+    except FileMissing:
+        return 0
+
+
+def storage_time(files: Files) -> int:
+    """Return the time by the storage's own clock, in epoch milliseconds; never later than it is.
+
+    It is what the storage says of the hint, which is written for that: one ``put`` and one ``head``. Whoever else
+    writes it meanwhile does no harm. Raises ``StorageError``.
+    """
+    write_hint(files.storage, files.tip.version)
+    try:
+        return files.storage.info(spec.HINT_FILE).modified_millis
+    except FileMissing:
+        raise StorageError(f"the clock of {files.storage.root} cannot be read: no hint can be written") from None

@@ -1,0 +1,74 @@
+"""The files of one lakehouse: what reading and committing need of storage, nodes and versions."""
+
+from __future__ import annotations
+
+from trinitylake_core.check import check_tree
+from trinitylake_core.definitions import LakehouseDef
+from trinitylake_core.errors import Corrupt
+from trinitylake_core.storage import Storage
+from trinitylake_core.tree.nodefile import decode
+from trinitylake_core.tree.nodestore import NodeStore
+from trinitylake_core.versions import Root, RootRows, Versions
+
+
+class Files:
+    """Storage, nodes and versions of one lakehouse: what reading and committing need.
+
+    ``tip`` is the newest root this process has seen; a transaction begins there.
+    """
+
+    def __init__(self, storage: Storage, versions: Versions, tip: Root, *, strict: bool = False) -> None:
+        self.storage = storage
+        self.versions = versions
+        self.tip = tip
+        self.strict = strict
+        self._proven = False
+        definition = versions.definition(tip)
+        self.store = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
+
+    def definition(self, root: RootRows) -> LakehouseDef:
+        """Return the lakehouse definition of a version."""
+        return self.versions.definition(root)
+
+    def saw(self, root: Root) -> None:
+        """Remember a root that may be the newest."""
+        if root.version > self.tip.version:
+            self.tip = root
+
+    def newest(self) -> Root:
+        """Return the newest root, from the tip on. Three ``get`` if there is none newer; the tip stays as it is."""
+        return self.versions.latest(self.tip)
+
+    def refuse_unsafe(self, base: Root) -> None:
+        """Refuse a storage that ignores exclusive creation, before anything is written to it.
+
+        Proved by creating again the lakehouse definition of ``base``: it is there, and never changes. A root
+        would do, too, but if it has expired meanwhile the proof would bring it back.
+        Raises ``UnsafeStorage``. One ``create`` the first time a process writes below a root.
+        """
+        if not self._proven:
+            self.storage.prove_exclusive_create(base.definition_path, self.versions.definition_data(base))
+            self._proven = True
+
+    def refuse_no_compare_and_set(self, base: Root) -> None:
+        """Refuse a storage that cannot compare and set, before the boundary depends on it. Raises ``UnsafeStorage``.
+
+        Proved by replacing the lakehouse definition of ``base`` by itself, under a condition that does not hold. One
+        ``put`` the first time in a process on an object store.
+        """
+        self.storage.prove_compare_and_set(base.definition_path, self.versions.definition_data(base))
+
+    def refuse_broken(self, path: str, version: int, data: bytes | memoryview) -> None:
+        """Prove the root that is about to be created, in strict mode; otherwise do nothing. Reads the whole tree.
+
+        Raises:
+            Corrupt: it breaks an invariant; nothing was committed.
+        """
+        if self.strict:
+            root = Root(version, path, decode(data, path, self.store.order), data)
+            for found in check_tree(self.versions, root):
+                raise Corrupt(f"{found.file}: {found.message}; nothing was committed", invariant=found.invariant)
+
+    def fork(self) -> Files:
+        """Return the same files with a node store of its own, for one writer."""
+        return Files(self.storage, self.versions, self.tip, strict=self.strict)

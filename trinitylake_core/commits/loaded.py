@@ -1,0 +1,68 @@
+"""A bulk load as a change: what is new beside what is there (format, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, zip_longest
+from typing import Any
+
+from trinitylake_core import spec
+from trinitylake_core.catalog import codec_of
+from trinitylake_core.commits.changes import Compacted
+from trinitylake_core.commits.files import Files
+from trinitylake_core.errors import CommitConflict
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.search import scan, search
+from trinitylake_core.versions import Delta, Root
+
+
+class Loaded(Compacted):
+    """A root of a new tree: what version ``base`` says, and what was loaded. Nothing is deleted by it.
+
+    Commits of others stay, if they touch nothing that the load wrote, and drop no namespace that it filled.
+    """
+
+    operation = spec.OP_LOAD
+    again = "load again"
+
+    def __init__(self, files: Files, base: Root, node: Node, summary: dict[str, Any]) -> None:
+        super().__init__(node, summary)
+        self._files = files
+        self._before = base.node
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Take over the messages of newer versions. About one ``get`` per level and changed key, twice.
+
+        Raises:
+            CommitConflict: one of them touches what was loaded.
+        """
+        super().rebase(base, newer)
+        codec = codec_of(self._files.definition(base))
+        for root in newer:
+            own = root.own_messages()
+            touched = [key for key, value in zip(own.keys, own.values, strict=True) if self._loaded(codec, key, value)]
+            if touched:
+                named = ", ".join(str(codec.decode(key)) for key in touched[:5])
+                raise CommitConflict(
+                    f"version {root.version} changed {named}, which this load wrote or depends on; {self.again}",
+                    keys=touched,
+                    version=root.version,
+                )
+
+    def _loaded(self, codec: KeyCodec, key: str, value: str | None) -> bool:
+        before, after = (search(self._files.store, node, key) for node in (self._before, self._node))
+        name = codec.decode(key)
+        return before != after or (value is None and name.kind == NAMESPACE and self._filled(codec, name.namespace))
+
+    def _filled(self, codec: KeyCodec, namespace: str) -> bool:
+        """Return whether the load put anything into a namespace. One ``get`` per node of it, twice."""
+        for kind in (TABLE, VIEW):
+            within = codec.range(kind, namespace)
+            before, after = (chain.from_iterable(self._values(node, within)) for node in (self._before, self._node))
+            if any(one != two for one, two in zip_longest(before, after)):
+                return True
+        return False
+
+    def _values(self, node: Node, within: KeyRange) -> Iterator[list[str]]:
+        return (values for _, values in scan(self._files.store, node, within))

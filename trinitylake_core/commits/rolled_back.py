@@ -1,0 +1,112 @@
+"""A rollback as a change, and the refusals of recovery plans that no longer hold (format, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trinitylake_core import spec
+from trinitylake_core.commits.changes import definition_rows, written
+from trinitylake_core.commits.commit import Draft, new_id
+from trinitylake_core.commits.files import Files
+from trinitylake_core.definitions import LakehouseDef, encode
+from trinitylake_core.errors import PlanOutdated, SnapshotNotFound, VersionExpired
+from trinitylake_core.locations import root_path
+from trinitylake_core.tree.node import Messages
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.versions import Delta, Root, RootRows
+
+_NO_MESSAGES = Messages()
+
+
+class RolledBack:
+    """A root that says what an older one says (format, section 6). Somebody else's commit in between stops it."""
+
+    def __init__(self, files: Files, target: Root, summary: dict[str, Any], *, force: bool = False) -> None:
+        self._files = files
+        self._target = target
+        self._summary = summary
+        self._force = force
+        self._txn = new_id()
+        self._definition = ("", b"")
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the target's node, under the definition that :func:`rolled_back` makes. At most one ``put``."""
+        del created_at_millis, writer
+        path, data = self._definition_for(base)
+        rows = definition_rows(path, data) | {spec.ROLLBACK_FROM_ROOT: base.path}
+        return Draft(self._target.node.with_messages(_NO_MESSAGES), spec.OP_ROLLBACK, self._txn, self._summary, rows)
+
+    def _definition_for(self, base: Root) -> tuple[str, bytes]:
+        target = self._files.definition(self._target)
+        definition = rolled_back(target, self._files.definition(base))
+        if definition == target:
+            return self._target.definition_path, encode(target)
+        return written(self._files, definition)
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Stop: the plan was made for another version. With ``force`` go on, if the target is still kept.
+
+        What changes no object (compaction, snapshot, expiration) stops nothing.
+
+        Raises:
+            PlanOutdated, VersionExpired, SnapshotNotFound.
+        """
+        refuse_lost(self._files, newer[-1], self._target)
+        if not self._force:
+            refuse_changed(base.version, newer)
+
+    def renew(self, base: Root) -> None:
+        """Do nothing: the target is kept, so no fence touches its files, and the definition is written by `build`."""
+
+
+def rolled_back(target: LakehouseDef, newest: LakehouseDef) -> LakehouseDef:
+    """Return the target's definition with what no rollback changes: the newest snapshots and ``maintenance.*``.
+
+    A rollback to before the property that forbids deleting must not lift it.
+    """
+    definition = LakehouseDef()
+    definition.CopyFrom(target)
+    definition.snapshots.clear()
+    for name, snapshot in newest.snapshots.items():
+        definition.snapshots[name].CopyFrom(snapshot)
+    for name in [each for each in target.properties if each.startswith(spec.MAINTENANCE_PROPERTIES)]:
+        del definition.properties[name]
+    for name, value in newest.properties.items():
+        if name.startswith(spec.MAINTENANCE_PROPERTIES):
+            definition.properties[name] = value
+    return definition
+
+
+def refuse_changed(planned_at: int, newer: Sequence[RootRows]) -> None:
+    """Raise ``PlanOutdated`` if one of the versions after a plan changed objects."""
+    loud = [root for root in newer if root.operation not in spec.QUIET_OPERATIONS]
+    if loud:
+        raise PlanOutdated(
+            f"somebody committed since the plan, which was made at version {planned_at}: {_named(loud)}; look at the "
+            "new plan (--dry-run), or undo whatever came in between too with --force"
+        )
+
+
+def _named(roots: Sequence[RootRows]) -> str:
+    shown = []
+    for root in roots[-3:][::-1]:
+        author, reason = root.summary.get("author", "somebody"), root.summary.get("reason")
+        shown.append(f"version {root.version} ({root.operation} by {author}{f': {reason}' if reason else ''})")
+    return ", ".join(shown) + (f" and {len(roots) - 3} more" if len(roots) > 3 else "")
+
+
+def refuse_lost(files: Files, newest: RootRows, wanted: Root) -> None:
+    """Refuse a version that ``newest`` no longer keeps: its files may be removed at any moment. No request.
+
+    Raises:
+        VersionExpired: it lies below the boundary, even if its root was not deleted yet.
+        SnapshotNotFound: it was read by a snapshot that was dropped meanwhile.
+    """
+    if wanted.path == root_path(wanted.version):
+        if wanted.version < newest.oldest_version:
+            raise VersionExpired(
+                f"version {wanted.version} has expired; the oldest one kept is {newest.oldest_version}"
+            )
+    elif all(each.root_node_file_path != wanted.path for each in files.definition(newest).snapshots.values()):
+        raise SnapshotNotFound(f"the snapshot of version {wanted.version} was dropped meanwhile")

@@ -1,0 +1,1 @@
+"""Transactions: changes to the catalog that become one version, or none (format, section 6)."""

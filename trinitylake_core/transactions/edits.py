@@ -1,0 +1,196 @@
+"""What a transaction reads and changes: the catalog as it will be, and what that depends on (format, section 6)."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trinitylake_core.catalog import CatalogView
+from trinitylake_core.definitions import (
+    NamespaceDef,
+    TableDef,
+    ViewDef,
+    altered_namespace,
+    altered_table,
+    altered_view,
+    encode,
+    namespace_def,
+    table_def,
+    view_def,
+)
+from trinitylake_core.errors import AlreadyExists, NamespaceNotEmpty, ObjectNotFound
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
+from trinitylake_core.locations import definition_path
+from trinitylake_core.transactions.footprint import Footprint
+from trinitylake_core.tree import search as tree
+from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.nodestore import NodeStore
+from trinitylake_core.versions import Root
+
+_Definition = NamespaceDef | TableDef | ViewDef
+
+
+class CatalogEdits(CatalogView):
+    """Changes on top of a version, in memory: reading sees them. Nothing is written to the storage here."""
+
+    def __init__(self, transaction_id: str, base: Root, store: NodeStore, keys: KeyCodec) -> None:
+        self.id = transaction_id
+        self._base = base
+        self._store = store
+        self._keys = keys
+        self._writes: dict[str, str | None] = {}
+        self._definitions: dict[str, tuple[str, _Definition]] = {}
+        self._footprint = Footprint()
+
+    @abc.abstractmethod
+    def _refuse_done(self) -> None:
+        """Raise ``InvalidInput`` if nothing may be changed any more."""
+
+    def messages(self) -> Messages:
+        """Return the changes so far as messages, in key order."""
+        return Messages.of([(key, value, self.id) for key, value in sorted(self._writes.items())])
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _root_node(self) -> Node:
+        return self._base.node
+
+    def _find(self, key: str) -> str | None:
+        self._footprint.keys.add(key)
+        if key in self._writes:
+            return self._writes[key]
+        return super()._find(key)
+
+    def _batches(self, within: KeyRange) -> Iterator[tree.Batch]:
+        self._footprint.ranges.append(within)
+        own = Messages.of([(key, self._writes[key], self.id) for key in sorted(self._writes) if key in within])
+        return tree.scan(self._store, self._base.node, within, own)
+
+    def _read_definition(self, path: str) -> bytes:
+        return encode(self._definitions[path][1]) if path in self._definitions else super()._read_definition(path)
+
+    # -- namespaces ----------------------------------------------------------------------------
+
+    def create_namespace(self, namespace: str, properties: Mapping[str, str] | None = None) -> NamespaceDef:
+        """Create a namespace. Raises ``InvalidName``, ``AlreadyExists``."""
+        definition = namespace_def(properties)
+        self._create(NAMESPACE, self._keys.namespace(namespace), definition, namespace)
+        return definition
+
+    def alter_namespace(self, namespace: str, properties: Mapping[str, str | None]) -> NamespaceDef:
+        """Merge properties into a namespace; ``None`` removes one. Raises ``ObjectNotFound``."""
+        definition = altered_namespace(self.namespace(namespace), properties)
+        self._set(NAMESPACE, self._keys.namespace(namespace), definition, namespace)
+        return definition
+
+    def drop_namespace(self, namespace: str, *, cascade: bool = False) -> None:
+        """Drop a namespace, with ``cascade`` everything in it too.
+
+        Raises:
+            ObjectNotFound: there is no such namespace.
+            NamespaceNotEmpty: it holds tables or views, and ``cascade`` is not set.
+        """
+        key = self._require(NAMESPACE, namespace)
+        inside: list[str] = []
+        for kind in (TABLE, VIEW):
+            within = self._keys.range(kind, namespace)
+            self._footprint.closed.append(within)
+            inside += [each for keys, _ in self._batches(within) for each in keys]
+        if inside and not cascade:
+            raise NamespaceNotEmpty(
+                f"namespace {namespace!r} holds {len(inside)} tables and views; drop them first, or use cascade"
+            )
+        for each in (*inside, key):
+            self._delete(each)
+
+    # -- tables --------------------------------------------------------------------------------
+
+    def create_table(self, namespace: str, name: str, schema: Any = None, **definition: Any) -> TableDef:
+        """Create a table.
+
+        Args:
+            namespace: an existing namespace.
+            name: the name of the new table.
+            schema: a ``pyarrow.Schema`` or a ``Schema`` message.
+            **definition: what ``definitions.table_def`` takes: table_format, table_type, primary_keys,
+                distribution_keys, sort_keys, unique_columns, format_properties, properties.
+
+        Raises:
+            InvalidName, InvalidDefinition, ObjectNotFound (the namespace), AlreadyExists.
+        """
+        table = table_def(schema, **definition)
+        self._create(TABLE, self._keys.table(namespace, name), table, namespace, name)
+        return table
+
+    def alter_table(self, namespace: str, name: str, **changes: Any) -> TableDef:
+        """Change a table's definition; takes what ``definitions.altered_table`` takes. Raises ``ObjectNotFound``."""
+        table = altered_table(self.table(namespace, name), **changes)
+        self._set(TABLE, self._keys.table(namespace, name), table, namespace, name)
+        return table
+
+    def drop_table(self, namespace: str, name: str) -> None:
+        """Drop a table. Raises ``ObjectNotFound``."""
+        self._delete(self._require(TABLE, namespace, name))
+
+    # -- views ---------------------------------------------------------------------------------
+
+    def create_view(self, namespace: str, name: str, sql: str | None = None, **definition: Any) -> ViewDef:
+        """Create a view; takes what ``definitions.view_def`` takes (dialect, schema, properties, ...).
+
+        Raises:
+            InvalidName, InvalidDefinition, ObjectNotFound (the namespace), AlreadyExists.
+        """
+        view = view_def(sql, **definition)
+        self._create(VIEW, self._keys.view(namespace, name), view, namespace, name)
+        return view
+
+    def replace_view(self, namespace: str, name: str, sql: str | None = None, **changes: Any) -> ViewDef:
+        """Change a view's definition; takes what ``definitions.altered_view`` takes. Raises ``ObjectNotFound``."""
+        view = altered_view(self.view(namespace, name), sql=sql, **changes)
+        self._set(VIEW, self._keys.view(namespace, name), view, namespace, name)
+        return view
+
+    def drop_view(self, namespace: str, name: str) -> None:
+        """Drop a view. Raises ``ObjectNotFound``."""
+        self._delete(self._require(VIEW, namespace, name))
+
+    # -- writes --------------------------------------------------------------------------------
+
+    def put(self, key: str, path: str | None) -> None:
+        """Set (or with ``None`` delete) the raw definition path of a key; for restore and upgrade."""
+        self._refuse_done()
+        self._writes[key] = path
+
+    def need_namespace(self, namespace: str) -> None:
+        """Conflict with whoever drops this namespace meanwhile."""
+        self._footprint.needs.add(self._keys.namespace(namespace))
+
+    def close_namespace(self, namespace: str) -> None:
+        """Conflict with whoever puts a table or a view into this namespace, or changes one, meanwhile."""
+        self._footprint.closed += [self._keys.range(kind, namespace) for kind in (TABLE, VIEW)]
+
+    def _require(self, kind: str, namespace: str, name: str | None = None) -> str:
+        key = self._keys.namespace(namespace) if kind == NAMESPACE else getattr(self._keys, kind)(namespace, name)
+        if self._find(key) is None:
+            raise ObjectNotFound(f"there is no {kind} {namespace if name is None else f'{namespace}.{name}'!r}")
+        return str(key)
+
+    def _create(self, kind: str, key: str, definition: _Definition, namespace: str, name: str | None = None) -> None:
+        if name is not None:
+            self._footprint.needs.add(self._require(NAMESPACE, namespace))
+        if self._find(key) is not None:
+            raise AlreadyExists(f"{kind} {namespace if name is None else f'{namespace}.{name}'!r} already exists")
+        self._set(kind, key, definition, namespace, name)
+
+    def _set(self, kind: str, key: str, definition: _Definition, namespace: str, name: str | None = None) -> None:
+        self._refuse_done()
+        self._definitions.pop(self._writes.get(key) or "", None)
+        path = definition_path(kind, namespace, name)
+        self._definitions[path] = (kind, definition)
+        self._writes[key] = path
+
+    def _delete(self, key: str) -> None:
+        self._refuse_done()
+        self._definitions.pop(self._writes.get(key) or "", None)
+        self._writes[key] = None

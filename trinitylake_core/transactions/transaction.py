@@ -1,0 +1,258 @@
+"""Transactions: begin, change, detect conflicts, commit (format, section 6)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from trinitylake_core import spec
+from trinitylake_core.commits.acknowledge import remove_quietly
+from trinitylake_core.commits.commit import commit, new_id, now_millis
+from trinitylake_core.commits.files import Files
+from trinitylake_core.definitions import encode
+from trinitylake_core.errors import (
+    CommitConflict,
+    InvalidInput,
+    StorageError,
+    TransactionExpired,
+    TransactionNotFound,
+)
+from trinitylake_core.transactions import saved
+from trinitylake_core.transactions.aborts import abort_saved
+from trinitylake_core.transactions.footprint import Footprint
+from trinitylake_core.transactions.savedfile import SavedFile
+from trinitylake_core.transactions.transaction_change import SERIALIZABLE, SNAPSHOT, AlreadyCommitted, TransactionChange
+from trinitylake_core.versions import Root
+
+__all__ = ["SERIALIZABLE", "SNAPSHOT", "Transaction"]
+_LOG = logging.getLogger(__name__)
+
+
+class Transaction(TransactionChange):
+    """Changes that become one version, or none. Not thread-safe.
+
+    All reading methods see the transaction's own changes. As a context manager it commits on a normal exit and
+    aborts on an exception; but a storage that fails does not abort what was saved before. Nothing is written to the
+    storage before :meth:`commit`.
+
+    Attributes:
+        id: the transaction ID.
+        version: the version it became; ``None`` before the commit, the base version if nothing changed.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        base: Root,
+        *,
+        isolation: str | None = None,
+        reason: str | None = None,
+        operation: str = spec.OP_COMMIT,
+        transaction_id: str | None = None,
+        began_at_millis: int | None = None,
+        facts: Mapping[str, Any] | None = None,
+        system: Mapping[str, str | None] | None = None,
+    ) -> None:
+        definition = files.definition(base)
+        default = SERIALIZABLE if definition.txn_isolation_level else SNAPSHOT
+        if isolation not in (None, SNAPSHOT, SERIALIZABLE):
+            raise InvalidInput(f"isolation must be {SNAPSHOT} or {SERIALIZABLE}, not {isolation!r}")
+        super().__init__(files, base, transaction_id or new_id(), isolation or default)
+        self.version: int | None = None
+        self.began_at_millis = now_millis() if began_at_millis is None else began_at_millis
+        self.ttl_millis = definition.txn_ttl_millis
+        self._reason = reason
+        self._operation = operation
+        self._facts = dict(facts or {})
+        self._system = dict(system or {})
+        self._done = False
+        self._committing = False
+        self._uncertain = False
+        self._file: SavedFile | None = None
+
+    @classmethod
+    def resume(cls, files: Files, transaction_id: str) -> Self:
+        """Return a transaction that was saved, as it was. Two ``get``.
+
+        Raises:
+            TransactionNotFound, TransactionExpired, Corrupt.
+        """
+        found = saved.load(files, transaction_id)
+        saved.refuse_expired(found.definition, now_millis())
+        isolation = SERIALIZABLE if found.definition.isolation_level else SNAPSHOT
+        began = found.definition.began_at_millis
+        state = json.loads(found.state) if found.state else {}
+        reason = state.get("reason")
+        txn = cls(
+            files, found.base, isolation=isolation, reason=reason, transaction_id=transaction_id, began_at_millis=began
+        )
+        txn._writes = dict(zip(found.messages.keys, found.messages.values, strict=True))
+        txn._footprint = Footprint.from_json(state.get("footprint"))
+        txn._file = found.file
+        txn._saved_definitions = frozenset(path for path in txn._writes.values() if path is not None)
+        return txn
+
+    def _refuse_done(self) -> None:
+        if self._done or self._committing:
+            raise InvalidInput(f"transaction {self.id} has ended; begin a new one")
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def commit(self, *, allow_empty: bool = False, before_commit: Callable[[], None] | None = None) -> int:
+        """Commit and return the version it became; without changes the version it began at, unless ``allow_empty``.
+
+        Costs one ``put`` per definition, 1 ``create`` and 1 ``put`` for the hint; of a resumed transaction one ``put``
+        and two ``delete`` more. ``before_commit`` is called right before the root is created; raising there gives the
+        commit up.
+
+        Raises:
+            CommitConflict: somebody else changed what this transaction wrote or depends on, or saved it again.
+            TransactionNotFound: it was resumed, and another process aborted it.
+            TransactionExpired, ReadOnly, UnsafeStorage, StorageError.
+        """
+        self._committing = False  # after a failure of the storage, the same commit may be tried again
+        self._refuse_done()
+        self._committing = True
+        if not self._writes and not allow_empty:
+            self._done, self.version = True, self._base.version
+            return self._base.version
+        self._files.refuse_unsafe(self._base)
+        try:
+            version = self._become(before_commit)
+        except AlreadyCommitted as done:
+            version = done.version
+        except (CommitConflict, TransactionExpired, TransactionNotFound):
+            self._give_up()
+            raise
+        self._done, self.version = True, version
+        if self._file is not None:
+            self._file.remove()
+        return version
+
+    def _become(self, before_commit: Callable[[], None] | None) -> int:
+        self._take()
+        self._write_definitions()
+        try:
+            root = commit(
+                self._files, self._base, self, began_at_millis=self.began_at_millis, before_commit=before_commit
+            )
+        except StorageError:
+            self._uncertain = True
+            raise
+        return root.version
+
+    def _take(self) -> None:
+        """Take a resumed transaction, so that whoever aborts it asks the roots. One ``put``."""
+        if self._file is None:
+            return
+        self._prove_compare_and_set()
+        try:
+            self._file.take()
+        except TransactionNotFound:
+            if self._files.newest().version > self._base.version:
+                self.rebase(self._base, self._files.versions.since(self._base)[0])  # it may be one of these
+            raise
+
+    def _prove_compare_and_set(self) -> None:
+        path, data = self._base.definition_path, self._files.versions.definition_data(self._base)
+        self._files.storage.prove_compare_and_set(path, data)
+
+    def _write_definitions(self) -> None:
+        """Write the definitions; those of an earlier try again, for a cleaning that knows no fence may have come."""
+        files = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
+        again = self._written & files.keys()
+        for path in again:
+            self._files.storage.replace(path, files[path])
+        self._write_new({path: data for path, data in files.items() if path not in again})
+
+    def save(self) -> str:
+        """Store the transaction for another process to resume by its ID, and end it here.
+
+        Costs one ``put`` per definition and two for the transaction, and a search for the newest version, which tells
+        whether a cleaning came in between; then all of it is written once more. If it was resumed, one ``put`` and one
+        ``delete`` more: what was saved before counts until it is known that nothing was cleaned.
+
+        Raises:
+            CommitConflict: it was resumed, and another process saved, took or aborted it since.
+            UnsafeStorage, StorageError.
+        """
+        self._refuse_done()
+        self._files.refuse_unsafe(self._base)
+        self._prove_compare_and_set()
+        file = self._file or SavedFile(self._files.storage, self.id)
+        file.refuse_unsavable()
+        self._write_definitions()
+        since = self._base
+        try:
+            self._store_in(file)
+            while saved.fenced(self._files.storage, since, newest := self._files.newest()):
+                self.renew(newest)
+                self._store_in(file)
+                since = newest
+            file.confirm()
+        except StorageError:
+            self._uncertain = True  # it may have been stored, and would need its definitions
+            raise
+        self._done = True
+        return self.id
+
+    def _store_in(self, file: SavedFile) -> None:
+        definition = saved.new_transaction_def(self.id, self.isolation, self.began_at_millis, self.ttl_millis)
+        state = json.dumps({"footprint": self._footprint.to_json(), "reason": self._reason})
+        saved.save(self._files, self._base, definition, self.messages(), state, file)
+        self._file = file
+
+    def abort(self) -> None:
+        """Give the changes up: nothing becomes visible.
+
+        What was written for them is removed, as far as nobody else may need it: after a commit whose outcome is not
+        known it stays. A resumed transaction is marked as aborted, for every process; `clean` removes its files.
+
+        Raises:
+            CommitConflict: it was resumed, and another process has committed it or saved it again.
+            StorageError: it was resumed, and the storage failed; it may or may not be aborted.
+        """
+        if self._done:
+            return
+        if self._file is not None:
+            abort_saved(self._files, self._base, self._file, unknown=self._uncertain)
+        self._remove_written()
+        self._done = True
+
+    def _give_up(self) -> None:
+        """End after a conflict. A resumed transaction is marked as aborted, unless somebody else has taken it, too."""
+        file = self._file
+        if file is not None and not (file.over or file.superseded or file.taken_by_others or self._uncertain):
+            try:
+                file.mark_aborted()
+            except StorageError as error:
+                _LOG.warning("transaction %s failed, and was not marked as aborted: %s", self.id, error)
+        self._remove_written()
+        self._done = True
+
+    def _remove_written(self) -> None:
+        if not self._uncertain:
+            remove_quietly(self._files.storage, sorted(self._written))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._done:
+            return
+        if kind is None:
+            self.commit()
+            return
+        if self._file is not None and isinstance(error, StorageError):
+            self._remove_written()  # a storage that fails is no reason to take back what was saved before
+            self._done = True
+            return
+        try:
+            self.abort()
+        except (CommitConflict, StorageError) as failed:  # what ended the block is what the caller has to know
+            _LOG.warning("transaction %s was given up, but not aborted: %s", self.id, failed)

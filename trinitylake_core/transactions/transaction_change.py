@@ -1,0 +1,145 @@
+"""A transaction as the commit protocol sees it: built on a root, rebased, recognised (format, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from trinitylake_core import spec
+from trinitylake_core.catalog import codec_of
+from trinitylake_core.commits.commit import Draft, whoami
+from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.root_flush import flushed_for
+from trinitylake_core.definitions import commit_buffer_bytes, encode
+from trinitylake_core.errors import CommitConflict, Corrupt, FileMissing, TransactionExpired
+from trinitylake_core.locations import definition_path
+from trinitylake_core.transactions.edits import CatalogEdits
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.versions import Delta, Root
+
+SNAPSHOT: Final = "SNAPSHOT"
+SERIALIZABLE: Final = "SERIALIZABLE"
+
+
+class AlreadyCommitted(Exception):
+    """The version that this transaction became in an earlier attempt."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(version)
+        self.version = version
+
+
+class TransactionChange(CatalogEdits):
+    """Edits that can become a version: a change of the commit protocol.
+
+    Attributes:
+        isolation: SNAPSHOT or SERIALIZABLE; under the latter others must not have written what was read.
+    """
+
+    def __init__(self, files: Files, base: Root, transaction_id: str, isolation: str) -> None:
+        codec = codec_of(files.definition(base), sdk=files.versions.sdk)
+        super().__init__(transaction_id, base, files.store, codec)
+        self.isolation = isolation
+        self._files = files
+        self._operation: str = spec.OP_COMMIT
+        self._reason: str | None = None
+        self._facts: dict[str, Any] = {}
+        self._system: dict[str, str | None] = {}
+        self._written: set[str] = set()
+        self._saved_definitions: frozenset[str] = frozenset()
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the root on top of ``base``: its tree, its buffer, and this transaction's messages at the end."""
+        own = self.messages()
+        buffer_bytes = commit_buffer_bytes(self._files.definition(base))
+        node = flushed_for(writer, base, own, created_at_millis, buffer_bytes).with_messages(own)
+        deleted = own.values.count(None)
+        facts = {"author": whoami(), "set": len(own) - deleted, "deleted": deleted, **self._facts}
+        if self._reason:
+            facts["reason"] = self._reason
+        return Draft(node, self._operation, self.id, facts, dict(self._system))
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Prove that nothing in ``newer`` conflicts with this transaction. Raises ``CommitConflict``."""
+        conflicts = self._footprint.against(self._writes, serializable=self.isolation == SERIALIZABLE)
+        for root in newer:
+            if root.txn == self.id:
+                self._recognise(root)
+            if root.operation in spec.QUIET_OPERATIONS:
+                continue
+            if root.operation not in spec.TRANSACTIONAL_OPERATIONS:
+                raise CommitConflict(
+                    f"version {root.version} ({root.operation or 'of another writer'}) replaced the whole tree; "
+                    "read again and retry the transaction",
+                    version=root.version,
+                )
+            touched = conflicts.touched(root.own_messages())
+            if touched:
+                raise CommitConflict(
+                    f"version {root.version} changed {self._named(touched)}, which this transaction depends on; "
+                    "read again and retry the transaction",
+                    keys=touched,
+                    version=root.version,
+                )
+
+    def renew(self, base: Root) -> None:
+        """Write the definitions again under new names; a cleaning may be removing the old ones. One ``put`` each.
+
+        Those that another process saved are read first, one ``get`` each. Raises ``TransactionExpired`` if they are
+        gone already.
+        """
+        held = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
+        held |= self._read_saved(base)
+        new = {
+            old: definition_path(*self._keys.split(key))
+            for key, old in self._writes.items()
+            if old is not None and old in held
+        }
+        self._write_new({path: held[old] for old, path in new.items()})
+        self._writes = {key: new.get(path or "", path) for key, path in self._writes.items()}
+        self._definitions = {new.get(path, path): each for path, each in self._definitions.items()}
+        self._saved_definitions = frozenset(new.get(path, path) for path in self._saved_definitions)
+
+    def _read_saved(self, base: Root) -> dict[str, bytes]:
+        paths = [path for path in self._writes.values() if path in self._saved_definitions]
+        found: dict[str, bytes] = {}
+        for path, data in self._files.storage.read_many(paths):
+            if isinstance(data, FileMissing):
+                raise TransactionExpired(
+                    f"what was saved of this transaction is gone since version {base.version}; begin a new one"
+                )
+            found[path] = data
+        return found
+
+    def _recognise(self, root: Delta) -> None:
+        """Tell a commit whose answer was lost from one that another process made of the same saved transaction."""
+        if root.operation == spec.OP_ABORT:
+            raise CommitConflict(
+                f"this transaction was aborted by another process, in version {root.version}", version=root.version
+            )
+        own, found = self.messages(), root.own_messages()
+        same = zip(own.values, found.values, strict=True) if own.keys == found.keys else None
+        if same is not None and all(one == other or self._same_content(one, other) for one, other in same):
+            raise AlreadyCommitted(root.version)
+        raise CommitConflict(
+            f"this transaction was resumed elsewhere and committed there as version {root.version}",
+            keys=own.keys,
+            version=root.version,
+        )
+
+    def _same_content(self, own: str | None, other: str | None) -> bool:
+        """Whether two definitions are the same under two names: a cleaning made somebody write them again."""
+        if own is None or other is None:
+            return False
+        try:
+            return self._read_definition(own) == self._files.storage.read(other)
+        except (Corrupt, FileMissing):
+            return False
+
+    def _named(self, keys: Sequence[str]) -> str:
+        shown = ", ".join(str(self._keys.decode(key)) for key in keys[:5])
+        return shown + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+
+    def _write_new(self, files: Mapping[str, bytes]) -> None:
+        self._written |= files.keys()
+        self._files.storage.write_many(files.items())

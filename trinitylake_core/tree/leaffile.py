@@ -1,0 +1,80 @@
+"""Leaf files as columns: the same bytes as ``nodefile`` makes and reads, without a Python object per row.
+
+Only what a plain leaf is made of comes this way: canonical, checksummed or not, no write buffer. Of everything else
+:func:`decode_columns` says that it is not plain, and ``nodefile`` reads it, or says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+from trinitylake_core import spec
+from trinitylake_core.errors import CorruptNode
+from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.leafrun import Columns
+from trinitylake_core.tree.node import Node
+
+_STRING: Final = pa.string()
+_NULL: Final = pa.nulls(1, _STRING)
+_SYSTEM_ROWS_MAX: Final = 32
+
+
+def decode_columns(data: bytes | memoryview, path: str, order: int) -> Columns | None:
+    """Return the entries of a leaf file as columns that share its bytes; ``None`` if it is not a plain leaf.
+
+    Raises:
+        CorruptNode: cut short, garbage, or a checksum that does not match.
+    """
+    try:
+        batch, _ = nodefile.read_batch(data, path)
+    except nodefile.UNREADABLE as error:
+        raise CorruptNode(f"node file {path!r} cannot be read: {error}", path=path) from error
+    if batch.schema.names != list(spec.COLUMNS):
+        return None
+    keys, values, pointers, txns = batch.columns
+    first = _first_null(keys)
+    if first is None or batch.num_rows != first + order:
+        return None
+    system = dict(zip(keys.slice(0, first).to_pylist(), values.slice(0, first).to_pylist(), strict=True))
+    count = int(system.get(spec.N_KEYS) or -1) if (system.get(spec.N_KEYS) or "").isdecimal() else -1
+    plain = (
+        0 < count < order
+        and len(system) == first
+        and system.get(spec.HEIGHT) == "0"
+        and system.get(spec.SELF, path) == path
+        and spec.VERSION not in system
+        and keys.null_count == values.null_count == order - count
+        and pointers.null_count == txns.null_count == batch.num_rows
+    )
+    rows = Columns(keys.slice(first + 1, count), values.slice(first + 1, count))
+    if not plain or rows.keys.null_count or rows.values.null_count or rows.keys[0].as_py().startswith(" "):
+        return None
+    return rows
+
+
+def _first_null(keys: Any) -> int | None:
+    for row in range(min(len(keys), _SYSTEM_ROWS_MAX)):
+        if not keys[row].is_valid:
+            return row
+    return None
+
+
+def encode_columns(rows: Columns, order: int, path: str, system: dict[str, str]) -> memoryview:
+    """Return the bytes of a leaf of these entries at ``path``: those of ``nodefile.encode`` for the same leaf.
+
+    REQUIRES: at most ``order - 1`` entries, ascending, of which neither keys nor values are NULL.
+    """
+    count = len(rows)
+    leaf = Node(system=system, height=0, subtree_keys=count, subtree_messages=0)
+    head = nodefile.system_rows(leaf, count=count, path=path)
+    unused = pa.nulls(order - 1 - count, _STRING)
+    total = len(head) + order
+    columns = [
+        pa.concat_arrays([pa.array(list(head), _STRING), _NULL, rows.keys, unused]),
+        pa.concat_arrays([pa.array(list(head.values()), _STRING), _NULL, rows.values, unused]),
+        pa.nulls(total, _STRING),
+        pa.nulls(total, _STRING),
+    ]
+    return nodefile.file_of(columns)

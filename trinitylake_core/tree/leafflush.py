@@ -1,0 +1,130 @@
+"""The flush of neighbouring leaves as one column operation (format, section 4).
+
+A compaction that reaches a node above the leaves usually rewrites most of them. :func:`flush_runs` takes such
+neighbours out of the hands of the general flush: they go from file to file as columns (``leafrun``). What it leaves
+behind are files and pivots, as if each leaf had been flushed by itself; whatever is special (a leaf with a buffer, of
+an older writer, or too few rows for a single leaf) stays for the general way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, Protocol, runtime_checkable
+
+from trinitylake_core import spec
+from trinitylake_core.errors import Corrupt
+from trinitylake_core.tree.leafrun import Columns, cut, end_to_end, in_order, laid_out, merged, pieces_of, proved
+from trinitylake_core.tree.node import Messages
+from trinitylake_core.tree.proof import Proof, Range
+from trinitylake_core.tree.subtree import Dead, Ref, Work
+
+SHORTEST: Final = 4
+"""Fewer neighbours are not worth being columns."""
+LARGEST_ROWS: Final = 1 << 15
+"""How many rows of leaves are in memory at once: some 10 MiB of ordinary keys, whatever the order."""
+
+
+@runtime_checkable
+class ColumnSink(Protocol):
+    """Where leaves come from and go to as columns."""
+
+    min_keys: int
+    max_keys: int
+
+    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+        """Return leaves as columns, ``None`` if one of them is not plain."""
+
+    def add_columns(self, rows: Columns, system: dict[str, str]) -> str:
+        """Take a leaf for writing and return its path."""
+
+
+def flush_runs(sink: ColumnSink, work: Work, chosen: Collection[int], stamp: int, proof: Proof) -> set[int]:
+    """Flush runs of chosen leaves below a node in memory; return which of its children are still to be flushed.
+
+    REQUIRES: all children of ``work`` are leaves. ENSURES: children that were flushed are files of ``min_keys`` to
+    ``max_keys`` keys, and nothing is pending for them.
+
+    Raises:
+        CorruptNode: a leaf is missing or damaged.
+        Corrupt: the proof of a run failed; please report it.
+    """
+    keys, values, refs = work.keys, work.values, work.refs
+    work.keys, work.values, work.refs = [], [], []
+    left: set[int] = set()
+    for start, stop, together in _runs(refs, chosen, sink.max_keys):
+        as_is = keys[start : stop - 1], values[start : stop - 1], refs[start:stop]
+        run = _flushed(sink, *as_is, stamp, proof) if together else None
+        if run is None:
+            left.update(len(work.refs) + index - start for index in range(start, stop) if index in chosen)
+        inner_keys, inner_values, inner_refs = run or as_is
+        work.keys += inner_keys
+        work.values += inner_values
+        work.refs += inner_refs
+        work.keys += keys[stop - 1 : stop]
+        work.values += values[stop - 1 : stop]
+    return left
+
+
+def _runs(refs: Sequence[Ref], chosen: Collection[int], most: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield all children as stretches (start, stop, whether to flush them together)."""
+    start = 0
+    while start < len(refs):
+        together = _fit_for_columns(refs, start, chosen)
+        stop, rows = start + 1, refs[start].keys or most
+        while stop < len(refs) and together == _fit_for_columns(refs, stop, chosen):
+            rows += refs[stop].keys or most
+            if together and rows > LARGEST_ROWS:
+                break
+            stop += 1
+        yield start, stop, together and stop - start >= SHORTEST
+        start = stop
+
+
+def _fit_for_columns(refs: Sequence[Ref], index: int, chosen: Collection[int]) -> bool:
+    return index in chosen and refs[index].path is not None
+
+
+def _flushed(
+    sink: ColumnSink, keys: list[str], values: list[str], refs: list[Ref], stamp: int, proof: Proof
+) -> tuple[list[str], list[str], list[Ref]] | None:
+    leaves = sink.read_columns([ref.path or "" for ref in refs])
+    if leaves is None:
+        return None
+    pivots = [None if isinstance(value, Dead) else (key, value) for key, value in zip(keys, values, strict=True)]
+    old, messages = laid_out(leaves, pivots), _pending(refs)
+    low, high = refs[0].within[0], refs[-1].within[1]
+    new = merged(old, messages) if len(messages) else old
+    pieces = pieces_of(len(new), len(refs), max(1, sink.min_keys), sink.max_keys)
+    if pieces is None or not in_order(old.keys, low, high):
+        return None
+    parts, between = cut(new, pieces)
+    whole = end_to_end(old, leaves, pivots) and end_to_end(new, parts, between)
+    if not whole or not proved(old, messages, new, low, high):
+        raise Corrupt("the proof of a run of leaves failed: nothing was committed; please report this as a bug")
+    made = [_written(sink, part, stamp) for part in parts]
+    live = [pivot for pivot in pivots if pivot is not None]
+    new_keys, new_values = _split(between)
+    proof.replaced(
+        [(ref.path or "", ref.within, ref.pending) for ref in refs],
+        _split(live),
+        [(ref.path or "", ref.within) for ref in made],
+        (new_keys, new_values),
+    )
+    return new_keys, new_values, made
+
+
+def _split(rows: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    return [key for key, _ in rows], [value for _, value in rows]
+
+
+def _pending(refs: Sequence[Ref]) -> Messages:
+    messages = Messages()
+    for ref in refs:
+        messages.extend(ref.pending)
+    return messages
+
+
+def _written(sink: ColumnSink, rows: Columns, stamp: int) -> Ref:
+    path = sink.add_columns(rows, {spec.CREATED_AT_MILLIS: str(stamp)})
+    within: Range = (rows.row(0)[0], rows.row(len(rows) - 1)[0] + "\0")
+    return Ref(0, path, keys=len(rows), messages=0, within=within)

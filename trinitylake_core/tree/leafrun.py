@@ -1,0 +1,216 @@
+"""Runs of leaves as columns: flushing many leaves below one parent in one go (format, section 4).
+
+A leaf that a compaction rewrites holds a hundred rows, and a parent has a hundred leaves: as Python objects that is
+ten thousand strings read, compared and written again. Here neighbouring leaves stay Arrow columns from file to file:
+laid end to end with the pivots between them, merged with the messages that wait for them, cut again, encoded.
+
+Nothing here touches a storage, and nothing is trusted: :func:`prove` compares what came out with what went in by
+means that share no code with the merge.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from trinitylake_core.tree.node import Messages
+
+if TYPE_CHECKING:  # the command line loads this module, and must not wait for what only a compaction needs
+    import numpy.typing as npt
+
+_STRING: Final = pa.string()
+_Rows: TypeAlias = "npt.NDArray[np.int64]"
+FILL: Final = 0.75
+"""How full new leaves are made where a run needs another number of them: room for the next changes on either side."""
+_ROOMY: Final = 0.95
+"""Up to which average fill a run keeps its number of leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Entries as two Arrow columns, in key order, neither with a NULL."""
+
+    keys: Any
+    values: Any
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def slice(self, start: int, stop: int) -> Columns:
+        """Return rows ``start`` to before ``stop``, without a copy."""
+        return Columns(self.keys.slice(start, stop - start), self.values.slice(start, stop - start))
+
+    def row(self, index: int) -> tuple[str, str]:
+        """Return one entry."""
+        return self.keys[index].as_py(), self.values[index].as_py()
+
+
+def laid_out(leaves: Sequence[Columns], pivots: Sequence[tuple[str, str] | None]) -> Columns:
+    """Return leaves end to end, each pivot between its two; ``None`` = a pivot that is deleted.
+
+    REQUIRES: one pivot fewer than leaves; ascending keys. ENSURES: ascending keys.
+    """
+    alive = [pivot for pivot in pivots if pivot is not None]
+    between = Columns(pa.array([key for key, _ in alive], _STRING), pa.array([value for _, value in alive], _STRING))
+    parts, used = [leaves[0]], 0
+    for leaf, pivot in zip(leaves[1:], pivots, strict=True):
+        if pivot is not None:
+            parts.append(between.slice(used, used + 1))
+            used += 1
+        parts.append(leaf)
+    return Columns(pa.concat_arrays([part.keys for part in parts]), pa.concat_arrays([part.values for part in parts]))
+
+
+def merged(old: Columns, messages: Messages) -> Columns:
+    """Return entries with sorted messages carried out: sets replace or insert, deletions drop.
+
+    REQUIRES: ``old`` ascending; messages ascending, one per key. ENSURES: ascending keys.
+    """
+    at, found = _positions(old.keys, messages.keys)
+    sets = np.fromiter((value is not None for value in messages.values), bool, len(messages))
+    rows = np.arange(len(messages), dtype=np.int64) + len(old)
+    value_rows = np.arange(len(old), dtype=np.int64)
+    value_rows[at[found & sets]] = rows[found & sets]
+    kept = np.ones(len(old), dtype=bool)
+    kept[at[found & ~sets]] = False
+    new = sets & ~found
+    if not new.any() and kept.all():
+        return Columns(old.keys, _taken(old.values, messages.values, value_rows))
+    key_rows = np.insert(np.arange(len(old), dtype=np.int64), at[new], rows[new])
+    value_rows = np.insert(value_rows, at[new], rows[new])
+    kept = np.insert(kept, at[new], np.ones(int(new.sum()), dtype=bool))
+    return Columns(
+        _taken(old.keys, messages.keys, key_rows[kept]), _taken(old.values, messages.values, value_rows[kept])
+    )
+
+
+def _taken(old: Any, new: Sequence[str | None], rows: _Rows) -> Any:
+    return pa.concat_arrays([old, pa.array(new, _STRING)]).take(pa.array(rows))
+
+
+def _positions(keys: Any, sought: Sequence[str]) -> tuple[_Rows, npt.NDArray[np.bool_]]:
+    """Return where each sought key stands, or would be inserted, and whether it is there."""
+    view = _fixed_width(keys)
+    if view is not None:
+        wanted = [key.encode() for key in sought]
+        if all(len(key) == view.dtype.itemsize for key in wanted):
+            needles = np.array(wanted, dtype=view.dtype)
+            at = np.searchsorted(view, needles)
+            return at, view[np.minimum(at, len(view) - 1)] == needles
+    texts = keys.to_pylist()
+    places = [bisect_left(texts, key) for key in sought]
+    there = [place < len(texts) and texts[place] == key for place, key in zip(places, sought, strict=True)]
+    return np.array(places, dtype=np.int64), np.array(there, dtype=bool)
+
+
+def _fixed_width(keys: Any) -> npt.NDArray[np.bytes_] | None:
+    """Return keys of one length, which those of one kind are, as a view on their bytes; else ``None``.
+
+    Keys hold no NUL (format, section 3), so that padding with them changes no comparison.
+    """
+    if not len(keys):
+        return None
+    _, offsets, text = keys.buffers()
+    ends = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    width = int(ends[1] - ends[0])
+    if width == 0 or not bool((np.diff(ends) == width).all()):
+        return None
+    return np.frombuffer(text, dtype=f"S{width}", count=len(keys), offset=int(ends[0]))
+
+
+def pieces_of(rows: int, leaves: int, fewest: int, most: int) -> int | None:
+    """Return into how many leaves to cut ``rows`` entries that were in ``leaves``; ``None`` if not even one is filled.
+
+    A cut into ``p`` leaves makes ``p - 1`` entries pivots. The number stays what it was where that fits well.
+    ENSURES: each leaf of an even cut holds ``fewest`` to ``most`` keys.
+    """
+    if rows < fewest:
+        return None
+    if leaves > 0 and _average(rows, leaves) <= most * _ROOMY and (rows - leaves + 1) // leaves >= fewest:
+        return leaves
+    wished = max(1, round((rows + 1) / (max(fewest, round(most * FILL)) + 1)))
+    while wished > 1 and (rows - wished + 1) // wished < fewest:
+        wished -= 1
+    while -(-(rows - wished + 1) // wished) > most:
+        wished += 1
+    return wished if (rows - wished + 1) // wished >= fewest else None
+
+
+def _average(rows: int, pieces: int) -> float:
+    return (rows - pieces + 1) / pieces
+
+
+def cut(rows: Columns, pieces: int) -> tuple[list[Columns], list[tuple[str, str]]]:
+    """Return entries cut evenly into leaves, and the entries between them, which become pivots."""
+    each, longer = divmod(len(rows) - pieces + 1, pieces)
+    leaves: list[Columns] = []
+    pivots: list[tuple[str, str]] = []
+    start = 0
+    for piece in range(pieces):
+        stop = start + each + (piece < longer)
+        leaves.append(rows.slice(start, stop))
+        if piece < pieces - 1:
+            pivots.append(rows.row(stop))
+        start = stop + 1
+    return leaves, pivots
+
+
+def proved(old: Columns, messages: Messages, new: Columns, low: str | None, high: str | None) -> bool:
+    """Return whether ``new`` means what ``old`` and the messages mean together, in order and inside the range.
+
+    Exact, not by a hash: rows that no message touches are those of ``old``, the others those that messages set.
+    Filters by membership; the merge works by positions.
+    """
+    import pyarrow.compute as pc  # noqa: PLC0415 - loaded by a compaction, not by every command
+
+    touched = pa.array(messages.keys, _STRING)
+    ours = pc.is_in(new.keys, value_set=touched)
+    sets = pa.array([value is not None for value in messages.values], pa.bool_())
+    untouched_now, untouched_then = pc.invert(ours), pc.invert(pc.is_in(old.keys, value_set=touched))
+    return bool(
+        in_order(new.keys, low, high)
+        and _same(new, untouched_now, old, untouched_then)
+        and _same(new, ours, Columns(touched, pa.array(messages.values, _STRING)), sets)
+    )
+
+
+def end_to_end(whole: Columns, parts: Sequence[Columns], between: Sequence[tuple[str, str] | None]) -> bool:
+    """Return whether rows are exactly those of parts, one after the other, and the rows between them; ``None`` is none.
+
+    ``proved`` compares two wholes. This says that nothing was lost when leaves were laid out, or a whole was cut.
+    """
+    at = 0
+    for index, part in enumerate(parts):
+        count = len(part)
+        if not (whole.keys.slice(at, count).equals(part.keys) and whole.values.slice(at, count).equals(part.values)):
+            return False
+        at += count
+        row = between[index] if index < len(between) else None
+        if row is not None:
+            if at >= len(whole) or whole.row(at) != row:
+                return False
+            at += 1
+    return at == len(whole)
+
+
+def in_order(keys: Any, low: str | None, high: str | None) -> bool:
+    """Return whether keys ascend strictly and lie strictly between two others."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - the same
+
+    if not len(keys):
+        return True
+    ascending = pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py()
+    first, last = keys[0].as_py(), keys[len(keys) - 1].as_py()
+    return ascending is not False and (low is None or low < first) and (high is None or last < high)
+
+
+def _same(one: Columns, of_one: Any, two: Columns, of_two: Any) -> bool:
+    return bool(
+        one.keys.filter(of_one).equals(two.keys.filter(of_two))
+        and one.values.filter(of_one).equals(two.values.filter(of_two))
+    )

@@ -1,0 +1,248 @@
+"""The proof of a rewrite: what was read means what was written (format, section 4).
+
+Two sums of hashes, computed by code that shares nothing with ``rewrite`` and ``tree``, over nodes as they were
+read and over nodes as they were given away for writing:
+
+* ``before``: the entries that nodes and the messages waiting for them mean, and each child *(path, range)*;
+* ``after``: the entries that new nodes hold, and each child *(path, range)*.
+
+A node that is opened takes its own *(path, range)* out of ``before``, one that is written out of ``after``. So
+whatever was opened, or written and used, cancels out, and what remains on both sides are the entries and the
+subtrees that nobody opened. A subtree that is dropped, or stands twice, breaks the sum. One that stands in another
+place breaks the order, which is proved where a node is written: its keys ascend strictly, and what hangs between
+two of them lies between them.
+
+A range is half-open, *(low, high)*: every key below is at least ``low`` and less than ``high``. Costs one hash per
+entry and per child, no request.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import add, ge, gt
+from typing import Final
+
+import mmh3
+
+from trinitylake_core.errors import Corrupt, CorruptNode
+from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.search import Batch, NodeReader
+
+Range = tuple[str, str]
+EVERYWHERE: Final[Range] = ("", "\U0010ffff")
+"""The range of a root: object keys begin with a character of ASCII."""
+_FAILED: Final = "the proof of a new node failed"
+_BUG: Final = "nothing was committed, please report this as a bug"
+_MASK: Final = 2**128 - 1
+_LEAST: Final = "\0"
+"""No key holds it: behind a key it makes the smallest text that is larger."""
+
+
+def entries_hash(keys: Sequence[str], values: Sequence[str]) -> int:
+    """Return the sum of the hashes of entries, whatever their order."""
+    # Not `hash` of a tuple: two rows that swap their values often leave the sum of those as it is.
+    return sum(map(mmh3.hash128, map(add, keys, values)))
+
+
+def ranges(node: Node, within: Range) -> list[Range]:
+    """Return the ranges of the children of a node that holds ``within``."""
+    lows = [within[0], *(key + _LEAST for key in node.keys)]
+    return list(zip(lows, [*node.keys, within[1]], strict=True))
+
+
+class Proof:
+    """The sums of one rewrite. ``before`` and ``after`` must agree in the end, and nothing may be ``waiting``."""
+
+    def __init__(self) -> None:
+        self.before = 0
+        self.after = 0
+        self.waiting = 0
+        """Messages that were seen above and have not arrived below yet."""
+
+    def enter(self, path: str | None, within: Range, pending: Messages) -> None:
+        """Add a subtree that somebody else hands over, and the messages that wait for it."""
+        self.before += 0 if path is None else _subtree(path, within)
+        self.waiting += _messages(_meanings(pending))
+
+    def leave(self, path: str | None, within: Range, pending: Messages) -> None:
+        """Take away a subtree that is handed over to somebody else, and the messages that wait for it."""
+        self.before -= 0 if path is None else _subtree(path, within)
+        self.waiting -= _messages(_meanings(pending))
+
+    def read(self, node: Node, path: str | None, within: Range, pending: Messages) -> dict[str, str | None]:
+        """Add what a node means for which messages wait; return those that go on to its children.
+
+        ``path`` is ``None`` for a root, to which nothing points.
+
+        Raises:
+            CorruptNode: keys do not ascend, or a key or a message lies outside of the range, where nothing finds it.
+        """
+        newest = dict(zip(node.buffer.keys, node.buffer.values, strict=True))
+        newest.update(_meanings(pending))
+        _refuse_disorder(node, path, within, newest)
+        rows, below = _carried_out(node, newest) if newest else (None, {})
+        self.before += _rows(node) if rows is None else entries_hash([*rows], [*rows.values()])
+        self.before += sum(map(_subtree, node.children, ranges(node, within))) if node.children else 0
+        self.before -= 0 if path is None else _subtree(path, within)
+        self.waiting += _messages(below.items()) - _messages(_meanings(pending))
+        return below
+
+    def fed(self, keys: Sequence[str], values: Sequence[str]) -> None:
+        """Add entries that a new tree is built of."""
+        self.before += entries_hash(keys, values)
+
+    def replaced(
+        self,
+        old: Iterable[tuple[str, Range, Messages]],
+        old_pivots: Batch,
+        new: Iterable[tuple[str, Range]],
+        new_pivots: Batch,
+    ) -> None:
+        """Exchange neighbouring subtrees and the pivots between them for others that mean the same.
+
+        REQUIRES: it is proved already that both, with what was pending for the old ones, hold the same entries.
+        """
+        for path, within, pending in old:
+            self.leave(path, within, pending)
+        self.before += entries_hash(*new_pivots) - entries_hash(*old_pivots)
+        self.after -= sum(_subtree(path, within) for path, within in new)
+
+    def written(self, node: Node, path: str | None, children: Sequence[Range]) -> Range:
+        """Add what a new node holds, prove its order, and return its range, which is as tight as it can be.
+
+        ``path`` is ``None`` for a root; ``children`` are the ranges of its children.
+
+        Raises:
+            Corrupt: its keys do not ascend, what hangs between two of them does not lie there, or a message is left.
+        """
+        keys = node.keys
+        if any(map(ge, keys, keys[1:])) or len(node.buffer):
+            raise Corrupt(f"{_FAILED}: the rows of a new node do not ascend, or a message is left in it; {_BUG}")
+        within = (keys[0], keys[-1] + _LEAST) if keys else EVERYWHERE
+        self.after += _rows(node)
+        if node.children or children:
+            _prove_places(node, children)
+            self.after += sum(map(_subtree, node.children, children))
+            within = (children[0][0], children[-1][1])
+        self.after -= 0 if path is None else _subtree(path, within)
+        return within
+
+    def holds(self) -> bool:
+        """Return whether what was written means what was there before."""
+        return not (self.before - self.after) & _MASK and not self.waiting & _MASK
+
+
+class Witness:
+    """A reader of nodes that adds up by itself what the subtrees read through it mean.
+
+    It shares no code with the scan that it watches: it carries messages down in mappings of its own.
+    """
+
+    def __init__(self, reader: NodeReader) -> None:
+        self._reader = reader
+        self._expected: dict[str, tuple[Messages, Range]] = {}
+        self.proof = Proof()
+
+    def begin(self, root: Node, children: Iterable[int] | None = None) -> None:
+        """Expect some children of a root, by default all, each with the messages for it and the pivot behind it."""
+        rows, below = _carried_out(root, dict(zip(root.buffer.keys, root.buffer.values, strict=True)))
+        if root.is_leaf:
+            self.proof.before += entries_hash([*rows], [*rows.values()])
+            return
+        parts, within = _parted(root, below), ranges(root, EVERYWHERE)
+        for index in range(len(root.children)) if children is None else children:
+            path, pending = root.children[index], parts.get(index, Messages())
+            self.proof.enter(path, within[index], pending)
+            self._expected[path] = pending, within[index]
+            pivot = root.keys[index : index + 1]
+            if pivot and pivot[0] in rows:
+                self.proof.before += entries_hash(pivot, [rows[pivot[0]]])
+
+    def read(self, path: str) -> Node:
+        """Read one node."""
+        return self._seen(path, self._reader.read(path))
+
+    def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes in the order of ``paths``, reading ahead."""
+        for path, node in zip(paths, self._reader.read_many(paths), strict=True):
+            yield self._seen(path, node)
+
+    def _seen(self, path: str, node: Node) -> Node:
+        if path not in self._expected:
+            raise Corrupt(f"node file {path!r} was read where nothing points to it; {_BUG}", path=path)
+        pending, within = self._expected.pop(path)
+        parts = _parted(node, self.proof.read(node, path, within, pending))
+        for index, each in enumerate(ranges(node, within) if node.children else ()):
+            self._expected[node.children[index]] = parts.get(index, Messages()), each
+        return node
+
+    def watched(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield what a scan through this reader finds, and prove in the end that this is what the nodes mean.
+
+        Raises:
+            Corrupt: it is not; please report it.
+        """
+        for keys, values in batches:
+            self.proof.after += entries_hash(keys, values)
+            yield keys, values
+        if not self.proof.holds():
+            raise Corrupt(f"a scan lost or changed entries; {_BUG}")
+
+
+def _carried_out(node: Node, newest: Mapping[str, str | None]) -> tuple[dict[str, str], dict[str, str | None]]:
+    """Return the rows of a node with messages carried out, and the messages for its children."""
+    rows = dict(zip(node.keys, node.values, strict=True))
+    below: dict[str, str | None] = {}
+    for key, value in newest.items():
+        if node.children and key not in rows:
+            below[key] = value
+        elif value is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = value
+    return rows, below
+
+
+def _parted(node: Node, messages: Mapping[str, str | None]) -> dict[int, Messages]:
+    """Return messages by the child whose range holds them."""
+    parts: dict[int, Messages] = {}
+    for key in sorted(messages):
+        parts.setdefault(bisect_right(node.keys, key), Messages()).append(key, messages[key], "")
+    return parts
+
+
+def _rows(node: Node) -> int:
+    return entries_hash(node.keys, node.values)
+
+
+def _subtree(path: str, within: Range) -> int:
+    return mmh3.hash128(f"{path}\1{within[0]}\1{within[1]}")
+
+
+def _meanings(messages: Messages) -> Iterable[tuple[str, str | None]]:
+    return zip(messages.keys, messages.values, strict=True)
+
+
+def _messages(rows: Iterable[tuple[str, str | None]]) -> int:
+    return sum(mmh3.hash128(key + _LEAST if value is None else f"{key}\1{value}") for key, value in rows)
+
+
+def _refuse_disorder(node: Node, path: str | None, within: Range, messages: Mapping[str, str | None]) -> None:
+    low, high = within
+    keys = node.keys
+    if any(map(ge, keys, keys[1:])):
+        raise CorruptNode(f"node file {path!r}: keys are not strictly ascending", path=path, invariant="I3")
+    if keys and not low <= keys[0] <= keys[-1] < high:
+        raise CorruptNode(f"node file {path!r}: a key lies outside of the range of the node", path=path, invariant="I4")
+    if messages and not low <= min(messages) <= max(messages) < high:
+        raise CorruptNode(f"node file {path!r}: a message lies outside of its range", path=path, invariant="I5")
+
+
+def _prove_places(node: Node, children: Sequence[Range]) -> None:
+    """Raise ``Corrupt`` unless each child lies between the keys around the pointer to it."""
+    lows, highs = [low for low, _ in children], [high for _, high in children]
+    if not len(node.keys) + 1 == len(children) == len(set(node.children)) or any(map(ge, lows, highs)):
+        raise Corrupt(f"{_FAILED}: a child is missing, there twice, too many, or empty; {_BUG}")
+    if any(map(ge, node.keys, lows[1:])) or any(map(gt, highs, node.keys)):
+        raise Corrupt(f"{_FAILED}: a child does not lie between the keys around it; {_BUG}")

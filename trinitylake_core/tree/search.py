@@ -1,0 +1,113 @@
+"""Reading a tree: search and range scan (format, section 4).
+
+The meaning of a key is its newest message on the path from the root, else its row in a key table,
+else it is absent. Given a reader of nodes, touches no storage itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+from trinitylake_core.errors import CorruptNode
+from trinitylake_core.keys import EVERYTHING, KeyRange
+from trinitylake_core.tree.node import Messages, Node, merged
+
+MAX_HEIGHT: Final = 64
+"""No tree of 2^32 versions is higher; a path that is longer runs in a circle."""
+
+Batch = tuple[list[str], list[str]]
+"""Keys in ascending order, and their values."""
+
+
+class NodeReader(Protocol):
+    """Where nodes come from."""
+
+    def read(self, path: str) -> Node:
+        """Return one node."""
+
+    def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes in order, reading ahead."""
+
+
+def child_height(parent: Node, path: str, child: Node) -> None:
+    """Prove that a child is one level below its parent, where both say so: no pointer leads in a circle.
+
+    Raises:
+        CorruptNode: the heights do not fit together.
+    """
+    if parent.height is not None and child.height is not None and child.height != parent.height - 1:
+        raise CorruptNode(
+            f"node file {path!r} has height {child.height} below a node of height {parent.height}: "
+            "the pointer to it leads astray or in a circle",
+            path=path,
+            invariant="I8",
+        )
+
+
+def search(reader: NodeReader, root: Node, key: str) -> str | None:
+    """Return the value of a key, or ``None``. One read a level below the root, at the most."""
+    node = root
+    for _ in range(MAX_HEIGHT):
+        message = node.message(key)
+        if message is not None:
+            return message[0]
+        position = node.position(key)
+        if position is not None:
+            return node.values[position]
+        if node.is_leaf:
+            return None
+        path = node.children[node.child_index(key)]
+        child = reader.read(path)
+        child_height(node, path, child)
+        node = child
+    raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+
+
+def scan(
+    reader: NodeReader, root: Node, within: KeyRange = EVERYTHING, newer: Messages | None = None
+) -> Iterator[Batch]:
+    """Yield all keys of a range with their values, in batches, in key order; ``newer`` messages override.
+
+    Costs one read a node whose range meets ``within``, ahead and in parallel.
+    """
+    yield from _scan(reader, root, within, newer or Messages(), 0)
+
+
+def _scan(reader: NodeReader, node: Node, within: KeyRange, newer: Messages, depth: int) -> Iterator[Batch]:
+    if depth > MAX_HEIGHT:
+        raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+    messages = merged(node.pending, newer)
+    first, last = bisect_left(node.keys, within.lo), bisect_right(node.keys, within.hi)
+    if node.is_leaf:
+        yield _apply(node.keys[first:last], node.values[first:last], _within(messages, within))
+        return
+    children = reader.read_many(node.children[first : last + 1])
+    for index, child in zip(range(first, last + 1), children, strict=True):
+        child_height(node, node.children[index], child)
+        yield from _scan(reader, child, within, messages.between(*node.bounds(index)), depth + 1)
+        if index < last:
+            pivot = slice(index, index + 1)
+            yield _apply(node.keys[pivot], node.values[pivot], messages.on(node.keys[index]))
+
+
+def _within(messages: Messages, within: KeyRange) -> Messages:
+    keys = messages.keys
+    return messages.slice(bisect_left(keys, within.lo), bisect_right(keys, within.hi))
+
+
+def _apply(keys: list[str], values: list[str], messages: Messages) -> Batch:
+    return applied(keys, values, messages) if len(messages) else (keys, values)
+
+
+def applied(keys: Sequence[str], values: Sequence[str], messages: Messages) -> Batch:
+    """Return key table rows with sorted messages carried out."""
+    if not len(messages):
+        return list(keys), list(values)
+    table: dict[str, str | None] = dict(zip(keys, values, strict=True))
+    table.update(messages.meanings())
+    if None in messages.values:
+        table = {key: value for key, value in table.items() if value is not None}
+    ordered = sorted(table)
+    return ordered, list(map(table.__getitem__, ordered))  # type: ignore[arg-type]

@@ -1,0 +1,150 @@
+"""Subtrees in memory: what ``rewrite`` builds, joins and flushes, and the policies of a flush.
+
+A subtree is a :class:`Ref`: a node file, or a node in memory, and the *pending* messages that the buffers
+above hold for it. A node in memory has no buffer of its own: its messages hang on the children they
+belong to, and are put together again when the node is written.
+
+A pivot whose newest message deletes it still separates its neighbours: its value becomes :class:`Dead`.
+Written, it is a key with a delete message in the same node's buffer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.proof import EVERYWHERE, Range
+from trinitylake_core.tree.search import NodeReader
+
+
+class Dead(str):  # noqa: SLOT000 - it carries the transaction
+    """The last value of a pivot that its newest message deleted."""
+
+    txn: str = ""
+    """The transaction that deleted it."""
+
+
+@dataclass(slots=True)
+class Work:
+    """A node in memory that may be changed. ``refs`` is empty in a leaf, else one longer than ``keys``."""
+
+    keys: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    refs: list[Ref] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Ref:
+    """A subtree: ``path`` of its root, or ``work`` in memory. Counts are those of the files, without ``pending``.
+
+    ``few`` tells that the root of a subtree on disk may hold fewer keys than a node below others must.
+    ``within`` is the range of a subtree on disk, kept by a rewriter that proves.
+    """
+
+    height: int
+    path: str | None = None
+    work: Work | None = None
+    keys: int | None = None
+    messages: int | None = None
+    pending: Messages = field(default_factory=Messages)
+    few: bool = False
+    within: Range = EVERYWHERE
+
+    def weight(self) -> int:
+        """Return how many messages wait for this subtree and inside it; unknown counts as many."""
+        return len(self.pending) + (1 << 40 if self.messages is None else self.messages)
+
+
+class NodeSink(NodeReader, Protocol):
+    """Where nodes come from and go to. ``min_keys`` holds for every node but the root."""
+
+    order: int
+    min_keys: int
+    max_keys: int
+
+    def prefetch(self, paths: Sequence[str]) -> None:
+        """Read nodes in parallel that will be read next."""
+
+    def add(self, node: Node) -> str:
+        """Take a node for writing."""
+
+    def take_back(self, path: str) -> Node | None:
+        """Forget a node that was added and not written yet."""
+
+
+Policy = Callable[[Work], Collection[int] | None]
+"""Chooses the children of a node to flush; ``None`` = leave the node as it is, dead pivots too."""
+
+
+def dirty_children(work: Work) -> Collection[int]:
+    """Choose, for a compaction, everything that has messages, or may have."""
+    return [index for index, ref in enumerate(work.refs) if ref.work or ref.pending.keys or ref.messages != 0]
+
+
+def heaviest_children(target_bytes: int) -> Policy:
+    """Return the policy of a commit: the heaviest children, until the node is under its target size."""
+
+    def choose(work: Work) -> Collection[int] | None:
+        sizes = [ref.pending.nbytes() if ref.pending.keys else 0 for ref in work.refs]
+        table = Node(work.keys, work.values, [ref.path or "" for ref in work.refs]).table_bytes()
+        excess = table + sum(sizes) - target_bytes
+        if excess <= 0:
+            return None
+        chosen = []
+        for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+            if excess <= 0 or not sizes[index]:
+                break
+            chosen.append(index)
+            excess -= sizes[index]
+        return chosen
+
+    return choose
+
+
+def hand_down(work: Work, messages: Messages) -> None:
+    """Hang sorted messages on the pivots and the children they belong to.
+
+    REQUIRES: nothing is pending for the children; they were made from the node a moment ago.
+    ENSURES: each message is in the value of its pivot, or pending for the one child whose range holds its key.
+    """
+    row, count = 0, len(messages)
+    while row < count:
+        key = messages.keys[row]
+        child = bisect_right(work.keys, key)
+        if child and work.keys[child - 1] == key:
+            work.values[child - 1] = _settled(work.values[child - 1], messages.values[row], messages.txns[row])
+            row += 1
+            continue
+        stop = bisect_left(messages.keys, work.keys[child], row) if child < len(work.keys) else count
+        work.refs[child].pending = messages.slice(row, stop)
+        row = stop
+
+
+def _settled(value: str, new: str | None, txn: str) -> str:
+    if new is not None:
+        return new
+    dead = Dead(value)
+    dead.txn = txn
+    return dead
+
+
+def count_subtrees(node: Node, refs: list[Ref]) -> None:
+    """Set what a node tells of its subtree and of each child's, where the children tell it."""
+    keys = [ref.keys for ref in refs if ref.keys is not None]
+    messages = [ref.messages for ref in refs if ref.messages is not None]
+    if len(keys) == len(refs):
+        node.subtree_keys = len(node.keys) + sum(keys)
+        node.child_keys = keys if refs else None
+    if len(messages) == len(refs):
+        node.subtree_messages = len(node.buffer) + sum(messages)
+        node.child_messages = messages if refs else None
+
+
+def normal(ref: Ref) -> Ref:
+    """Return a subtree without roots in memory that have a single child."""
+    while ref.work is not None and ref.height and not ref.work.keys:
+        ref = ref.work.refs[0]
+    return ref

@@ -1,0 +1,133 @@
+"""Subtrees over a node store: opened into memory, and sealed into files (format, section 4).
+
+The only place where a rewrite meets nodes that are read or written, and so where it is proved (``proof``).
+"""
+
+from __future__ import annotations
+
+from trinitylake_core import spec
+from trinitylake_core.errors import CorruptNode
+from trinitylake_core.tree.node import Messages, Node, merged
+from trinitylake_core.tree.proof import EVERYWHERE, Proof, Range, ranges
+from trinitylake_core.tree.search import applied
+from trinitylake_core.tree.subtree import Dead, NodeSink, Ref, Work, count_subtrees, hand_down
+
+
+class SubtreeStore:
+    """Opens and seals subtrees.
+
+    With ``prove`` every node that is opened or written goes through a :class:`~trinitylake_core.tree.proof.Proof`.
+    REQUIRES, then: builds, joins and full flushes only, for no message may stay in a buffer.
+    """
+
+    def __init__(self, store: NodeSink, created_at_millis: int, *, prove: bool = False) -> None:
+        self.store = store
+        self.stamp = created_at_millis
+        self.proof = Proof() if prove else None
+
+    def ref_of(self, node: Node, within: Range = EVERYWHERE) -> Ref:
+        """Return a root node that was read as a subtree in memory; all its keys lie ``within`` a range."""
+        if node.height is None:
+            node.height = self._measured_height(node)
+        ref = Ref(node.height, within=within, few=True)
+        ref.work = self._work(node, ref)
+        return ref
+
+    def _measured_height(self, node: Node) -> int:
+        height = 0
+        while node.children:
+            node = self.store.read(node.children[0])
+            height += 1
+            if height > spec.VERSION_BITS:
+                raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+        return height
+
+    def open(self, ref: Ref) -> Work:
+        """Return the root of a subtree in memory, its messages handed to pivots and children. At most one read.
+
+        ENSURES: nothing is pending for the subtree itself any more; a node that was not written yet never will be.
+        """
+        if ref.work is not None:
+            return ref.work
+        if ref.path is None:
+            raise AssertionError("a subtree is a file or a node in memory")
+        node = self.store.take_back(ref.path) or self.store.read(ref.path)
+        if (node.height is not None and node.height != ref.height) or node.is_leaf != (ref.height == 0):
+            raise CorruptNode(
+                f"node file {ref.path!r} has height {node.height} where {ref.height} is expected: "
+                "the pointer to it leads astray or in a circle",
+                path=ref.path,
+                invariant="I8",
+            )
+        ref.work = self._work(node, ref)
+        ref.path = None
+        return ref.work
+
+    def _work(self, node: Node, ref: Ref) -> Work:
+        if self.proof is not None:
+            self.proof.read(node, ref.path, ref.within, ref.pending)
+        messages = merged(node.pending, ref.pending)
+        ref.pending = Messages()
+        if node.is_leaf:
+            return (
+                Work(*applied(node.keys, node.values, messages))
+                if len(messages)
+                else Work([*node.keys], [*node.values])
+            )
+        unknown = [None] * len(node.children)
+        counts = zip(node.children, node.child_keys or unknown, node.child_messages or unknown, strict=True)
+        refs = [Ref(ref.height - 1, path, None, keys, inside) for path, keys, inside in counts]
+        for child, within in zip(refs, ranges(node, ref.within) if self.proof is not None else (), strict=False):
+            child.within = within
+        work = Work([*node.keys], [*node.values], refs)
+        hand_down(work, messages)
+        return work
+
+    def seal(self, ref: Ref) -> Ref:
+        """Give a subtree in memory to the store, bottom up, and return it as a file.
+
+        REQUIRES: its root has ``max_keys`` keys at most.
+        """
+        if ref.work is not None:
+            node, children = self._node(ref.work, ref.height)
+            ref.path = self.store.add(node)
+            if self.proof is not None:
+                ref.within = self.proof.written(node, ref.path, children)
+            ref.keys, ref.messages = node.subtree_keys, node.subtree_messages
+            ref.few = len(node.keys) < self.store.min_keys
+            ref.work = None
+        return ref
+
+    def node_of(self, ref: Ref) -> Node:
+        """Return the node for the root of a subtree, which is the caller's to write; everything below it is sealed."""
+        node, children = self._node(self.open(ref), ref.height)
+        if self.proof is not None:
+            ref.within = self.proof.written(node, None, children)
+        return node
+
+    def _node(self, work: Work, height: int) -> tuple[Node, list[Range]]:
+        """Return a node in memory as a node to write, and the ranges of its children, which are sealed."""
+        node = Node(work.keys, work.values, height=height, system={spec.CREATED_AT_MILLIS: str(self.stamp)})
+        for child in work.refs:
+            self.seal(child)
+            node.children.append(child.path or "")
+            node.buffer.extend(child.pending)
+        for key, value in zip(work.keys, work.values, strict=True) if work.refs else ():
+            if isinstance(value, Dead):
+                node.buffer.append(key, None, value.txn)
+        count_subtrees(node, work.refs)
+        return node, [child.within for child in work.refs]
+
+    def enter(self, ref: Ref) -> None:
+        """Take a subtree on disk, with what is pending for it, into the proof: somebody else hands it over."""
+        if self.proof is not None:
+            self.proof.enter(ref.path, ref.within, ref.pending)
+
+    def leave(self, ref: Ref) -> None:
+        """Take a subtree on disk, with what is pending for it, out of the proof: it is handed over to somebody else."""
+        if self.proof is not None:
+            self.proof.leave(ref.path, ref.within, ref.pending)
+
+    def proved(self) -> bool:
+        """Return whether what was written means what was there before. ``False`` without ``prove``."""
+        return self.proof is not None and self.proof.holds()
