@@ -147,7 +147,7 @@ def recolour(place: Place, writer: int, transactions: int, isolation: str) -> li
 def compact_until(place: Place, stop: Path) -> Compacted:
     """Compact without pause until a file appears."""
     lake = Lakehouse.open(place[0], storage_options=place[1])
-    config = compaction.Config(engine="local", reason="race")
+    config = compaction.Config(engine="local", reason="race", restarts=50)
     deadline = time.monotonic() + _COMPACTING_SECONDS
     versions, rebased, restarts = [], 0, 0
     while not stop.exists() and time.monotonic() < deadline:
