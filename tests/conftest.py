@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import tarfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -45,6 +46,12 @@ settings.register_profile(
     derandomize=False,
 )
 settings.load_profile("ci")
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach what the tests start, also where this run is a background job whose shell ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _skip_is_failure(report: pytest.TestReport | pytest.CollectReport) -> None:
