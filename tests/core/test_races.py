@@ -84,7 +84,7 @@ def test_history_is_what_was_acknowledged_on_disk(
     """Each acknowledged transaction is one version, and the content is theirs one after the other."""
     raced = race(write, disk, writers, tmp_path / "stop", transactions)
     _tell(record_property, raced)
-    assert writers * transactions == len(raced.ended)
+    assert writers * transactions <= len(raced.ended)
     raced.prove(*disk, began=0)
     assert raced.acknowledged
     assert raced.compacted.versions
@@ -105,7 +105,7 @@ def test_history_is_what_was_acknowledged_on_s3(
     """The same, with nothing but ``If-None-Match`` for a lock."""
     raced = race(write, on_s3, writers, tmp_path / "stop", transactions)
     _tell(record_property, raced)
-    assert writers * transactions == len(raced.ended)
+    assert writers * transactions <= len(raced.ended)
     raced.prove(*copied(on_s3), began=0)
     assert raced.acknowledged
     assert raced.compacted.versions

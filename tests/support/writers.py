@@ -25,6 +25,8 @@ NAMESPACES: Final = ("a", "b", "c")
 TABLES: Final = 20
 PAIRS: Final = 4
 _COMPACTING_SECONDS: Final = 600.0
+_COMPACTIONS: Final = 3
+_PATIENCE_SECONDS: Final = 120.0
 _CHECKED: Final = 150
 """So many versions of a long history are looked at whole; their messages are replayed all the same."""
 RECOVERY_REFUSED: Final = (CommitConflict, PlanOutdated, InvalidInput, ObjectNotFound, NamespaceNotEmpty)
@@ -65,6 +67,18 @@ class Recovered:
             done[version] = target
 
 
+@dataclass(frozen=True, slots=True)
+class GoesOn:
+    """Whether the writers must go on: somebody they race with has not touched its file yet."""
+
+    awaited: tuple[Path, ...]
+    deadline: float
+
+    def __call__(self) -> bool:
+        """Return whether to go on; the deadline is one of ``time.monotonic``, the same for all processes."""
+        return time.monotonic() < self.deadline and not all(path.exists() for path in self.awaited)
+
+
 def forking() -> Any:
     """Return a context whose processes are forked off one that has no threads and has everything loaded."""
     context = multiprocessing.get_context("forkserver")
@@ -84,10 +98,10 @@ def _ended(txn: Transaction) -> Ended:
         return Ended(txn.id, None, f"{conflict} (version {conflict.version})")
 
 
-def write(place: Place, writer: int, transactions: int) -> list[Ended]:
+def write(place: Place, writer: int, goes_on: GoesOn, transactions: int) -> list[Ended]:
     """Commit transactions of one to five changes on keys that all writers share."""
     lake, rng, ended = Lakehouse.open(place[0], storage_options=place[1]), random.Random(writer), []
-    for _ in range(transactions):
+    while len(ended) < transactions or goes_on():
         if rng.random() > _STALE:
             lake.refresh()
         txn = lake.transaction(isolation=SERIALIZABLE if rng.random() < 0.2 else None)
@@ -111,12 +125,12 @@ def _change(txn: Transaction, rng: random.Random) -> None:
         txn.alter_table(namespace, name, properties=by)
 
 
-def write_own(place: Place, writer: int, seconds: float) -> list[Ended]:
+def write_own(place: Place, writer: int, goes_on: GoesOn, seconds: float) -> list[Ended]:
     """Commit without pause on keys of one's own: nothing but a fault of the protocol can make that fail."""
     lake, ended = Lakehouse.open(place[0], storage_options=place[1]), []
     deadline = time.monotonic() + seconds
     number = 0
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline or goes_on():
         txn = lake.transaction()
         name = f"w{writer}n{number % 50:02}"
         if name in txn.tables("a"):
@@ -128,10 +142,10 @@ def write_own(place: Place, writer: int, seconds: float) -> list[Ended]:
     return ended
 
 
-def recolour(place: Place, writer: int, transactions: int, isolation: str) -> list[Ended]:
+def recolour(place: Place, writer: int, goes_on: GoesOn, transactions: int, isolation: str) -> list[Ended]:
     """Pairs of marbles, of which never both may be black: look at two, blacken one of two white ones, or whiten."""
     lake, rng, ended = Lakehouse.open(place[0], storage_options=place[1]), random.Random(writer), []
-    for _ in range(transactions):
+    while len(ended) < transactions or goes_on():
         if rng.random() > _STALE:
             lake.refresh()
         txn = lake.transaction(isolation=isolation)
@@ -144,7 +158,7 @@ def recolour(place: Place, writer: int, transactions: int, isolation: str) -> li
     return ended
 
 
-def compact_until(place: Place, stop: Path) -> Compacted:
+def compact_until(place: Place, stop: Path, had_enough: Path) -> Compacted:
     """Compact without pause until a file appears."""
     lake = Lakehouse.open(place[0], storage_options=place[1])
     config = compaction.Config(engine="local", reason="race", restarts=50)
@@ -158,10 +172,12 @@ def compact_until(place: Place, stop: Path) -> Compacted:
             time.sleep(0.005)
         else:
             versions.append(report.version_after)
+        if len(versions) >= _COMPACTIONS:
+            had_enough.touch()
     return Compacted(tuple(versions), rebased, restarts)
 
 
-def recover_until(place: Place, stop: Path, seed: int) -> Recovered:
+def recover_until(place: Place, stop: Path, had_enough: Path, seed: int) -> Recovered:
     """Roll back and restore to versions of the last few moments, again and again, until a file appears."""
     rng, done = random.Random(seed), Recovered()
     deadline = time.monotonic() + _COMPACTING_SECONDS
@@ -172,6 +188,8 @@ def recover_until(place: Place, stop: Path, seed: int) -> Recovered:
             _recover(lake, version, rng, done)
         except RECOVERY_REFUSED as error:
             done.refused.append(f"{type(error).__name__}: {error}")
+        if done.rollbacks and done.restores and done.refused:
+            had_enough.touch()
         time.sleep(0.02)
     return done
 
@@ -190,12 +208,17 @@ def _recover(lake: Lakehouse, version: int, rng: random.Random, done: Recovered)
 def race(
     work: Callable[..., list[Ended]], place: Place, writers: int, stop: Path, *rest: Any, recoverers: int = 0
 ) -> Raced:
-    """Let writers, one compactor, and those who roll back and restore race; return how everything ended."""
+    """Let writers, one compactor, and those who roll back and restore race; return how everything ended.
+
+    However slow the machine is, the writers go on until each of the others had its share of the race.
+    """
+    enough = [stop.with_name(f"enough-{number}") for number in range(recoverers + 1)]
+    goes_on = GoesOn(tuple(enough), time.monotonic() + _PATIENCE_SECONDS)
     with pool(writers + recoverers + 1) as processes:
-        compactor = processes.submit(compact_until, place, stop)
-        recovering = [processes.submit(recover_until, place, stop, seed) for seed in range(recoverers)]
+        compactor = processes.submit(compact_until, place, stop, enough[-1])
+        recovering = [processes.submit(recover_until, place, stop, enough[seed], seed) for seed in range(recoverers)]
         try:
-            futures = [processes.submit(work, place, writer, *rest) for writer in range(writers)]
+            futures = [processes.submit(work, place, writer, goes_on, *rest) for writer in range(writers)]
             ended = [each for future in futures for each in future.result()]
         finally:
             stop.touch()
