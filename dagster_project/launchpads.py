@@ -42,6 +42,9 @@ class RestoreConfig(dg.Config):
     snapshot: str | None = Field(default=None, description="Or as they were in this snapshot.")
     exact: bool = Field(default=False, description="Also drop matching objects that did not exist then.")
     dry_run: bool = Field(default=True, description="Show what would change; false carries it out.")
+    expected_version: int | None = Field(
+        default=None, description="The version at which the plan was made; stop if objects changed after it."
+    )
     engine: str | None = _ENGINE
 
 

@@ -109,7 +109,11 @@ def _restore(settings: LakehouseSettings) -> Any:
             planned = restore.plan(watch.spark, lake, how, watch.progress)
             _show(context, planned)
             watch.before_commit()
-            return planned, planned if config.dry_run else restore.run(watch.spark, lake, how, watch.progress)
+            if config.dry_run:
+                return planned, planned
+            if how.expected_version is None:  # carry out the plan that was shown, and no other
+                how = replace(how, expected_version=planned.plan.version)
+            return planned, restore.run(watch.spark, lake, how, watch.progress)
 
         planned, done = carried_out(context, settings, spark, work)
         _tell(context, recovery.of_restore(planned, done))

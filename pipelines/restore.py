@@ -26,6 +26,7 @@ class Config:
         reason: why; required, and stands in the history.
         exact: also drop objects that match and did not exist then.
         dry_run: prove the definitions and name every change; write nothing.
+        expected_version: the newest version that the plan you looked at was made for.
         engine: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` definitions on.
         spark_from_files: where ``auto`` changes from this process to Spark.
         before_commit: called right before the root is created; raising there gives the restore up.
@@ -38,6 +39,7 @@ class Config:
     reason: str | None = None
     exact: bool = False
     dry_run: bool = False
+    expected_version: int | None = None
     engine: str = "spark"
     spark_from_files: int = 20_000
     before_commit: Callable[[], None] | None = None
@@ -80,6 +82,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
     Raises:
         InvalidInput, ObjectNotFound, NamespaceNotEmpty, VersionNotFound, VersionExpired, SnapshotNotFound.
         Corrupt: a definition to bring back is missing or damaged; the message names it.
+        PlanOutdated: somebody changed objects since ``expected_version``.
         CommitConflict: somebody changed one of these objects meanwhile.
         ReadOnly, StorageError.
     """
@@ -92,6 +95,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         reason=config.reason,
         exact=config.exact,
         dry_run=config.dry_run,
+        expected_version=config.expected_version,
         preflight=preflight.definitions,
         differ=diff.differ(spark, lake.files, compare),
         before_commit=config.before_commit,

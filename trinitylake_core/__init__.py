@@ -2,7 +2,7 @@
 
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.check import Violation
-from trinitylake_core.diff import Change
+from trinitylake_core.diff import Change, NotCompared
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
@@ -57,6 +57,7 @@ __all__ = [
     "Lakehouse",
     "NamespaceNotEmpty",
     "NotALakehouse",
+    "NotCompared",
     "NotFound",
     "ObjectEntry",
     "ObjectNotFound",

@@ -264,6 +264,7 @@ class Lakehouse(Handle):
         reason: str | None = None,
         exact: bool = False,
         dry_run: bool = False,
+        expected_version: int | None = None,
         preflight: DefinitionsPreflight | None = None,
         differ: Differ | None = None,
         before_commit: Callable[[], None] | None = None,
@@ -278,6 +279,7 @@ class Lakehouse(Handle):
             reason: why; required.
             exact: also drop objects that match and did not exist then.
             dry_run: return the plan; nothing is written.
+            expected_version: the newest version that the plan you looked at was made for.
             preflight: what proves the definitions that come back; by default they are read here.
             differ: what compares two versions; by default this process.
             before_commit: called right before the root is created; raising there gives the restore up.
@@ -285,9 +287,10 @@ class Lakehouse(Handle):
         Raises:
             InvalidInput, ObjectNotFound, NamespaceNotEmpty, VersionNotFound, VersionExpired, SnapshotNotFound,
             Corrupt, CommitConflict.
+            PlanOutdated: somebody changed objects since the plan.
         """
         required(reason)
-        base = newest_root(self._files)
+        base = newest_root(self._files, expected_version)
         target = RecoveryTarget(version, timestamp, snapshot).root(self._files)
         patterns = [only] if isinstance(only, str) else only
         return restore(

@@ -25,6 +25,7 @@ DEFINITION_FIELDS: Final = frozenset(
 )
 _CHANGES: Final = ("change", "kind", "namespace", "name")
 _SINCE: Final = ("version", "created_at", "operation", "changes", "author", "reason")
+_UNREAD: Final = ("after", "before", "file", "why")
 _VIOLATIONS: Final = ("invariant", "file", "message", "hint", "first_version", "last_version")
 _LOGGED: Final = 20
 
@@ -35,6 +36,10 @@ def plan_text(plan: RecoveryPlan) -> str:
     changes = plan.changes[:_LOGGED]
     lines += [f"  {each.change} {each.kind} {'.'.join(filter(None, (each.namespace, each.name)))}" for each in changes]
     lines += ["  ... more in the metadata of this step"] if len(plan.changes) > _LOGGED else []
+    lines += [
+        f"  not compared, from {each.after or 'the beginning'} to {each.before or 'the end'}: {each.why}"
+        for each in plan.not_compared[:_LOGGED]
+    ]
     lines += [
         f"  undoes version {each.version} by {each.author}: {each.reason or each.operation}" for each in plan.since
     ]
@@ -52,6 +57,7 @@ def _summary(plan: RecoveryPlan) -> str:
 def _of_plan(plan: RecoveryPlan) -> Metadata:
     changes = [{name: getattr(each, name) for name in _CHANGES} for each in plan.changes]
     since = [{name: getattr(each, name) for name in _SINCE} for each in plan.since]
+    unread = [{name: getattr(each, name) for name in _UNREAD} for each in plan.not_compared]
     counts = {f"objects_{what}": count for what, count in (plan.counts or {}).items()}
     return given(
         plan=table(changes, _CHANGES),
@@ -60,6 +66,7 @@ def _of_plan(plan: RecoveryPlan) -> Metadata:
         target_created_at=utc(plan.target_created_at),
         versions_undone=plan.versions_undone,
         undone=table(since, _SINCE) if since else None,
+        not_compared=table(unread, _UNREAD) if unread else None,
         reason=plan.reason,
         **counts,
     )

@@ -13,7 +13,7 @@ from pipelines import expiration, restore, rollback, snapshot
 from pipelines.cli import main
 from pipelines.cli.commands.command import COMMANDS
 from pipelines.integrity.preflight import Preflight
-from tests.support.lakes import FAST, GOOD, content, filled, new_lake, reopened, with_a_mistake
+from tests.support.lakes import FAST, GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import InvalidInput, Lakehouse, PlanOutdated, StorageError, Violation, locations
 from trinitylake_core.commits.commit import now_millis
@@ -291,3 +291,19 @@ def test_no_request_after_the_commit_turns_success_into_failure(tmp_path: Path, 
     assert reopened(made).version + 1 == JOBS[name](lake)
     assert 1 == len(done)
     assert reopened(made).version == lake.catch_up().version
+
+
+def test_a_dry_run_tells_what_a_corrupt_newest_version_hides(lake: Lakehouse, cli: _Cli) -> None:
+    """The plan and its next step on the command line, where the newest version lost a leaf; then that step."""
+    compacted(lake)
+    broken = lake.refresh().version
+    surgery = Surgery(lake.root, lake.definition.order)
+    leaf = surgery.leaf(broken)
+    surgery.write(leaf, b"rubbish")
+    arguments = ["rollback", lake.root, "--to-version", str(GOOD), "--reason", "r"]
+    code, out, _ = cli(*arguments, "--dry-run")
+    assert (0, True, True) == (code, leaf in out, f"use --expected-version {broken}" in out)
+    assert "not compared, because the newest version cannot be read there" in out
+    code, _, _ = cli(*arguments, "--expected-version", str(broken))
+    assert 0 == code
+    assert lake.at(version=GOOD).digest() == reopened(lake).digest()

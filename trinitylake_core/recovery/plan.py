@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Final
@@ -13,7 +13,7 @@ from trinitylake_core import diff, spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_definitions, check_tree, violation
 from trinitylake_core.commits.files import Files
-from trinitylake_core.diff import Change
+from trinitylake_core.diff import Change, NotCompared
 from trinitylake_core.errors import Corrupt, InvalidDefinition
 from trinitylake_core.recovery.selection import label_of
 from trinitylake_core.versions import Root, VersionInfo, Versions, version_info
@@ -43,6 +43,8 @@ class RecoveryPlan:
         since: the versions that a rollback undoes, newest first: who committed what; at most 20.
         versions_undone: how many there are.
         version_after: the version it became; ``None`` on a dry run, or when there was nothing to do.
+        not_compared: what ``counts`` and ``changes`` leave out, because the newest version cannot be read there; at
+            most 1000 places. ``old`` is the newest version, ``new`` the target.
     """
 
     operation: str
@@ -56,6 +58,7 @@ class RecoveryPlan:
     versions_undone: int
     reason: str
     version_after: int | None = None
+    not_compared: tuple[NotCompared, ...] = ()
 
 
 def default_differ(files: Files) -> Differ:
@@ -66,6 +69,13 @@ def default_differ(files: Files) -> Differ:
         return diff.changes(rows, codec_of(files.definition(old)))
 
     return differ
+
+
+def plan_around_holes(files: Files, operation: str, base: Root, target: Root, reason: str) -> RecoveryPlan:
+    """Return a plan whose comparison goes on where a node cannot be read, in this process. Costs as :func:`plan_of`."""
+    codec = codec_of(files.definition(base))
+    found, holes = diff.diff_around_holes(files.store, base.node, files.store, target.node, codec)
+    return replace(plan_of(files, operation, base, target, found, reason), not_compared=tuple(holes[:SHOWN]))
 
 
 def plan_of(

@@ -24,6 +24,7 @@ from trinitylake_core.recovery.plan import (
     default_definitions_preflight,
     default_differ,
     default_preflight,
+    plan_around_holes,
     plan_of,
     prove_intact,
 )
@@ -65,7 +66,7 @@ def rollback(
 
     Costs the pre-flight (by default one ``get`` per node of the target and one per definition), one ``get`` for each
     of the newest 20 versions undone, one ``create`` and at most two ``put``. A dry run also reads the nodes
-    that differ, to name the changes.
+    that differ, to name the changes; where those of the newest version are damaged it says what it could not compare.
 
     Raises:
         InvalidInput: no reason, or the target is what the newest version is.
@@ -80,14 +81,22 @@ def rollback(
     refuse_lost(files, base, target)
     with _still_kept(files, target):
         prove_intact(target, (preflight or default_preflight(files))(target))
-        changes = (differ or default_differ(files))(base, target) if dry_run else None
-    planned = plan_of(files, spec.OP_ROLLBACK, base, target, changes, told)
     if dry_run:
-        return planned
+        return _planned(files, base, target, differ or default_differ(files), told)
+    planned = plan_of(files, spec.OP_ROLLBACK, base, target, None, told)
     summary = facts(reason=told, target_version=target.version)
     change = RolledBack(files, target, summary, force=force)
     root = commit(files, base, change, before_commit=before_commit)
     return replace(planned, version_after=root.version)
+
+
+def _planned(files: Files, base: Root, target: Root, differ: Differ, reason: str) -> RecoveryPlan:
+    """Return the plan of a rollback with its changes, as far as the newest version can be read: it may be damaged."""
+    try:
+        return plan_of(files, spec.OP_ROLLBACK, base, target, differ(base, target), reason)
+    except Corrupt:  # of the newest version, for the target was proved; or of a target that expired since
+        refuse_lost(files, files.newest(), target)
+        return plan_around_holes(files, spec.OP_ROLLBACK, base, target, reason)
 
 
 def restore(

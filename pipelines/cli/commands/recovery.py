@@ -15,7 +15,7 @@ from pipelines.cli.commands.command import DRY_RUN, ENGINE, REASON, SPARK, Call,
 from pipelines.cli.commands.objects import qualified
 from pipelines.cli.storage_options import storage_options
 from pipelines.durations import parse_age
-from trinitylake_core import RecoveryPlan, RecoveryTarget, SnapshotInfo
+from trinitylake_core import RecoveryPlan, RecoveryTarget, SnapshotInfo, spec
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.snapshots import KINDS
 
@@ -27,6 +27,12 @@ _TARGET_OPTION = option(
     default=[],
     metavar="KEY=VALUE",
     help="an option for the storage of the target (default: the options for ROOT)",
+)
+_EXPECTED_VERSION = option(
+    "--expected-version",
+    type=int,
+    metavar="V",
+    help="the version at which --dry-run made its plan; stop if objects changed after it",
 )
 
 # -- rollback and restore ------------------------------------------------------------------------------
@@ -45,12 +51,7 @@ _TARGET_OPTION = option(
         REASON,
         DRY_RUN,
         option("--force", action="store_true", help="also undo what is committed while this runs"),
-        option(
-            "--expected-version",
-            type=int,
-            metavar="V",
-            help="the version at which --dry-run made its plan; stop if objects changed after it",
-        ),
+        _EXPECTED_VERSION,
         ENGINE,
         *SPARK,
     ),
@@ -77,11 +78,12 @@ def rollback(call: Call) -> Result:
         first = f"dry run, nothing was changed: version {done.version_before + 1} would have the content of {then}"
     else:
         first = f"version {done.version_after} committed, with the content of {then}"
-    return Result(done, in_order([first, read], _changes(done.plan), _since(done.plan), _next_step(done)))
+    parts = (_changes(done.plan), _not_compared(done.plan), _since(done.plan), _next_step(done))
+    return Result(done, in_order([first, read], *parts))
 
 
-def _next_step(done: rolling_back.Report) -> Iterator[str]:
-    if done.version_after is None:
+def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
+    if done.version_after is None and (done.plan.changes or done.plan.operation == spec.OP_ROLLBACK):
         yield f"to carry out exactly this plan, use --expected-version {done.version_before} instead of --dry-run"
 
 
@@ -103,6 +105,7 @@ def _next_step(done: rolling_back.Report) -> Iterator[str]:
         REASON,
         DRY_RUN,
         option("--exact", action="store_true", help="also drop matching objects that did not exist then"),
+        _EXPECTED_VERSION,
         ENGINE,
         *SPARK,
     ),
@@ -119,6 +122,7 @@ def restore(call: Call) -> Result:
         reason=options.reason,
         exact=options.exact,
         dry_run=options.dry_run,
+        expected_version=options.expected_version,
         engine=options.engine,
     )
     done = restoring.run(call.spark, call.open(), config, call.progress)
@@ -130,7 +134,7 @@ def restore(call: Call) -> Result:
     else:
         would = f"in version {done.version_before + 1} these objects would be as they were in {then}"
         first = f"dry run, nothing was changed: {would}"
-    return Result(done, in_order([first], _changes(done.plan)))
+    return Result(done, in_order([first], _changes(done.plan), _next_step(done)))
 
 
 def _changes(plan: RecoveryPlan) -> Iterator[str]:
@@ -142,6 +146,19 @@ def _changes(plan: RecoveryPlan) -> Iterator[str]:
     yield from report.table(["change", "kind", "name"], rows)
     if total > _SHOWN:
         yield f"... and {total - _SHOWN} more"
+
+
+def _not_compared(plan: RecoveryPlan) -> Iterator[str]:
+    if not plan.not_compared:
+        return
+    yield "not compared, because the newest version cannot be read there; all of it will be as in the target:"
+    rows = (
+        [each.after or "the beginning", each.before or "the end", each.file, each.why]
+        for each in plan.not_compared[:_SHOWN]
+    )
+    yield from report.table(["after", "before", "file", "why"], rows)
+    if len(plan.not_compared) > _SHOWN:
+        yield f"... and {len(plan.not_compared) - _SHOWN} more"
 
 
 def _since(plan: RecoveryPlan) -> Iterator[str]:
