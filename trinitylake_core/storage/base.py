@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 from trinitylake_core.errors import AlreadyExists, FileMissing, StorageError
@@ -72,7 +73,7 @@ class BaseStorage(Funnel):
 
     def read_many(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | FileMissing]]:
         """Yield contents in order, reading at most twice ``max_concurrency`` files ahead."""
-        return zip(paths, self._parallel(paths, self._read_or_missing), strict=True)
+        return zip(paths, self.in_parallel(paths, self._read_or_missing), strict=True)
 
     def _read_or_missing(self, path: str) -> bytes | FileMissing:
         try:
@@ -88,12 +89,16 @@ class BaseStorage(Funnel):
 
     def write_many(self, files: Iterable[tuple[str, Data]]) -> None:
         """Write files, several at a time. One ``put`` each; after an error no further one is begun."""
-        for _ in self._parallel(files, self._write):
+        for _ in self.in_parallel(files, self._write):
             pass
+
+    def write_behind(self, path: str, data: Data) -> Future[None]:
+        """Write a file in the background; at once, where ``max_concurrency`` is 1. One ``put``."""
+        return self._crew.begin(partial(self._write, (path, data)), write=True)
 
     def at_once(self, *actions: Callable[[], None]) -> None:
         """Call functions in parallel, or in order where ``max_concurrency`` is 1."""
-        for _ in self._parallel(actions, lambda action: action()):
+        for _ in self.in_parallel(actions, lambda action: action()):
             pass
 
     def barrier(self) -> None:
@@ -211,7 +216,7 @@ class BaseStorage(Funnel):
         size = self._common.delete_batch
         batches = [paths[start : start + size] for start in range(0, len(paths), size)]
         result = DeleteResult()
-        for part in self._parallel(batches, self._delete_batch):
+        for part in self.in_parallel(batches, self._delete_batch):
             result.deleted += part.deleted
             result.missing += part.missing
             result.failed.update(part.failed)

@@ -10,13 +10,13 @@ import abc
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from typing import Any, ClassVar, Literal, TypeVar
 
 from trinitylake_core.errors import InvalidLocation, StorageError, TrinityLakeError
 from trinitylake_core.storage.failures import TransientError, sanitise, secrets_of
+from trinitylake_core.storage.parallel import Crew
 from trinitylake_core.storage.port import RequestCounts, Storage
 from trinitylake_core.storage.retry import CommonOptions
 
@@ -45,7 +45,7 @@ class Funnel(Storage):
         self._common, self._own_options = self.DEFAULTS.override(self._given)
         self._retry = self._common.policy()
         self._lock = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = None
+        self._crew = Crew(self._common.max_concurrency)
         _alive.add(self)
 
     def __repr__(self) -> str:
@@ -110,38 +110,23 @@ class Funnel(Storage):
 
     # Parallelism.
 
-    def _parallel(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
-        """Yield ``work(item)`` in order, working ahead on at most twice ``max_concurrency`` items.
+    @property
+    def concurrency(self) -> int:
+        """How many requests go out at the same time; 1 = one after another."""
+        return self._crew.most
 
-        When one fails, those not begun are dropped and those under way are waited for.
-        """
-        if self._common.max_concurrency == 1:
-            yield from map(work, items)
-            return
-        pool = self._pool()
-        window: deque[Future[T]] = deque()
-        try:
-            for item in items:
-                window.append(pool.submit(work, item))
-                if len(window) >= 2 * self._common.max_concurrency:
-                    yield window.popleft().result()
-            while window:
-                yield window.popleft().result()
-        finally:
-            for future in window:
-                future.cancel()
-            wait(window)
+    def in_parallel(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
+        """Yield ``work(item)`` in order, working ahead on at most twice ``max_concurrency`` items."""
+        return self._crew.in_order(items, work)
 
-    def _pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(self._common.max_concurrency, "trinitylake-storage")
-            return self._executor
+    def begin(self, action: Callable[[], T]) -> Future[T]:
+        """Begin to read something in the background; at once, where ``max_concurrency`` is 1."""
+        return self._crew.begin(action)
 
     def _reset_after_fork(self) -> None:
         """Forget locks and threads that the parent process owns; called in the child."""
         self._lock = threading.Lock()
-        self._executor = None
+        self._crew = Crew(self._crew.most)
 
 
 def _reset_all_after_fork() -> None:

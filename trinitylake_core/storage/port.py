@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from trinitylake_core.errors import FileMissing
 
+T = TypeVar("T")
+Item = TypeVar("Item")
 Data = bytes | memoryview
 """What can be written: bytes, or a view of them that is written without a copy."""
 
@@ -121,6 +124,34 @@ class Storage(abc.ABC):
         """Call functions that send requests through this object, at the same time where that saves time.
 
         They must not raise, nor depend on one another: they may also be called one after another, in this order.
+        """
+
+    @property
+    @abc.abstractmethod
+    def concurrency(self) -> int:
+        """How many requests go out at the same time; with 1 nothing is read ahead and nothing written behind."""
+
+    @abc.abstractmethod
+    def in_parallel(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
+        """Yield ``work(item)`` in the order of ``items``, at work on several at once where that saves time.
+
+        ``work`` sends requests, through this object or another one, and what it does for one item must not depend on
+        any other. Results that were not asked for yet are bounded by twice :attr:`concurrency`. When one fails, those
+        not begun are dropped.
+        """
+
+    @abc.abstractmethod
+    def begin(self, action: Callable[[], T]) -> Future[T]:
+        """Begin an action that reads, and go on; ``result()`` waits for what it returns or raises.
+
+        It may be carried out before this returns, by the caller, and always is where :attr:`concurrency` is 1.
+        """
+
+    @abc.abstractmethod
+    def write_behind(self, path: str, data: Data) -> Future[None]:
+        """Begin to write an immutable file, and go on; ``result()`` waits for it or raises. One ``put``.
+
+        Not durable before ``result()`` and then :meth:`barrier` have returned. ``data`` must not change meanwhile.
         """
 
     @abc.abstractmethod

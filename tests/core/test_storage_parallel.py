@@ -1,0 +1,119 @@
+"""Requests at the same time, by a logical clock and by threads; the clock itself, by chains that can be counted."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.lakes import FAST
+from tests.support.rounds import Rounds
+from trinitylake_core.errors import FileMissing, StorageError
+from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage.parallel import Crew
+
+NAMES = [f"file{number:03}" for number in range(100)]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    storage = open_storage(tmp_path.as_uri(), FAST)
+    storage.write_many([(name, name.encode()) for name in NAMES])
+    return storage
+
+
+def test_one_after_another_is_as_long_as_there_are_requests(storage: Storage) -> None:
+    with Rounds(storage) as rounds:
+        for name in NAMES:
+            storage.read(name)
+    assert (100, 100, 1) == (rounds.chain, rounds.requests, rounds.busiest())
+
+
+@pytest.mark.parametrize(("most", "chain"), [(1, 100), (10, 10), (32, 4), (100, 1)])
+def test_many_reads_take_as_many_rounds_as_threads_need(storage: Storage, most: int, chain: int) -> None:
+    with Rounds(storage, most=most) as rounds:
+        assert [(name, name.encode()) for name in NAMES] == list(storage.read_many(NAMES))
+    assert (chain, 100, most) == (rounds.chain, rounds.requests, rounds.busiest())
+
+
+def test_work_of_several_requests_is_a_chain_of_its_own(storage: Storage) -> None:
+    """Ten items of five requests on ten threads: five rounds. And what work asks for in parallel, it does in turn."""
+
+    def five(name: str) -> int:
+        return sum(len(data) for _, data in storage.read_many([name] * 5) if isinstance(data, bytes))
+
+    with Rounds(storage, most=10) as rounds:
+        assert [35] * 10 == list(storage.in_parallel(NAMES[:10], five))
+    assert (5, 50) == (rounds.chain, rounds.requests)
+
+
+def test_reads_overlap_writes_behind(storage: Storage) -> None:
+    """Each kind has threads of its own; who never asks for a result does not wait for it."""
+    with Rounds(storage, most=4) as rounds:
+        written = [storage.write_behind(f"new{name}", b"x") for name in NAMES[:8]]
+        read = [storage.begin(lambda name=name: storage.read(name)) for name in NAMES[:8]]
+        assert 0 == rounds.now
+        assert [name.encode() for name in NAMES[:8]] == [each.result() for each in read]
+        assert 2 == rounds.now
+        assert [None] * 8 == [each.result() for each in written]
+    assert (2, 8) == (rounds.chain, rounds.busiest())
+
+
+def test_storages_share_the_clock_and_not_the_threads(storage: Storage, tmp_path: Path) -> None:
+    other = open_storage(tmp_path.as_uri(), FAST)
+    with Rounds(storage, other, most=10) as rounds:
+        here, there = storage.in_parallel(NAMES[:10], storage.read), other.in_parallel(NAMES[:10], other.read)
+        assert 10 == len(list(zip(here, there, strict=True)))
+    assert 20 == rounds.requests
+    assert 2 == rounds.chain, "the second began when the first result of the first was asked for"
+
+
+def test_afterwards_the_storage_is_as_it_was(storage: Storage) -> None:
+    before: Any = storage
+    crew = before._crew
+    with Rounds(storage):
+        assert 32 == storage.concurrency
+    assert (1, None, crew) == (storage.concurrency, before.interceptor, before._crew)
+
+
+def test_with_one_thread_everything_is_done_in_its_turn() -> None:
+    """Nothing is read ahead of who asks for it, on any thread."""
+    crew, done = Crew(1), list[int]()
+    results = crew.in_order(range(3), done.append)
+    next(results)
+    assert [0] == done
+    assert crew.begin(threading.get_ident).result() == threading.get_ident()
+
+
+def test_with_threads_work_is_done_ahead_and_in_order() -> None:
+    crew, meeting = Crew(4), threading.Barrier(4, timeout=30)
+
+    def work(item: int) -> tuple[int, int]:
+        meeting.wait()  # all four are at work at the same time, or this breaks
+        return item, threading.get_ident()
+
+    found = list(crew.in_order(range(8), work))
+    assert list(range(8)) == [item for item, _ in found]
+    assert threading.get_ident() not in {thread for _, thread in found}
+
+
+def test_work_that_hands_work_on_does_not_wait_for_a_thread() -> None:
+    """More work than threads, each of which hands on as much: with one set of threads that would stand for ever."""
+    crew = Crew(2)
+
+    def work(item: int) -> int:
+        return sum(crew.in_order(range(item), lambda each: crew.begin(lambda: each).result()))
+
+    assert [sum(range(item)) for item in range(20)] == list(crew.in_order(range(20), work))
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_an_error_of_background_work_comes_with_its_result(storage: Storage, most: int) -> None:
+    again = open_storage(storage.root, {**FAST, "max_concurrency": most})
+    with pytest.raises(FileMissing):
+        again.begin(lambda: again.read("absent")).result()
+    again.write_behind("directory/file", b"x").result()
+    with pytest.raises(StorageError):
+        again.write_behind("file000/below", b"x").result()

@@ -1,0 +1,88 @@
+"""Requests at the same time: threads of one storage that read, and as many that write behind.
+
+With a ``most`` of 1 nothing is done ahead and nothing later: every piece of work is done in its turn, by the caller.
+The same holds for work that itself was handed to such threads: they never wait for one another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+class _Here(threading.local):
+    helps = False
+    """Whether this thread does work that was handed to it."""
+
+
+_here = _Here()
+
+
+class Crew:
+    """The threads of one storage: ``most`` that read, ``most`` that write. They start when they are first needed."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._lock = threading.Lock()
+        self._executors: dict[str, Executor] = {}
+
+    def in_turn(self) -> bool:
+        """Return whether the caller does everything itself, one thing after another."""
+        return self.most == 1 or _here.helps
+
+    def in_order(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
+        """Yield ``work(item)`` in order, working ahead on at most twice ``most`` items.
+
+        When one fails, those not begun are dropped and those under way are waited for.
+        """
+        if self.in_turn():
+            yield from map(work, items)
+            return
+        window: deque[Future[T]] = deque()
+        try:
+            for item in items:
+                window.append(self.begin(partial(work, item)))
+                if len(window) >= 2 * self.most:
+                    yield window.popleft().result()
+            while window:
+                yield window.popleft().result()
+        finally:
+            for future in window:
+                future.cancel()
+            wait(window)
+
+    def begin(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
+        """Begin an action in the background; in turn, it is carried out now. Its errors come with its result."""
+        if self.in_turn():
+            done: Future[T] = Future()
+            try:
+                done.set_result(action())
+            except Exception as error:  # noqa: BLE001 - raised by who asks for the result
+                done.set_exception(error)
+            return done
+        return self._executor("write" if write else "read").submit(_helping, action)
+
+    def _executor(self, kind: str) -> Executor:
+        with self._lock:
+            if kind not in self._executors:
+                self._executors[kind] = self.new_executor(kind)
+            return self._executors[kind]
+
+    def new_executor(self, kind: str) -> Executor:
+        """Return threads for one kind of requests."""
+        return ThreadPoolExecutor(self.most, f"trinitylake-{kind}")
+
+
+def _helping(action: Callable[[], T]) -> T:
+    before, _here.helps = _here.helps, True
+    try:
+        return action()
+    finally:
+        _here.helps = before
