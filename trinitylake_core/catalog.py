@@ -83,10 +83,10 @@ class CatalogView(abc.ABC):
         """Where the nodes come from."""
         return self._store
 
-    def namespaces(self) -> list[str]:
-        """Return the names of all namespaces, sorted. Reads the nodes that hold them."""
+    def namespaces(self, prefix: str = "") -> list[str]:
+        """Return the names of all namespaces, sorted, or of those that begin so. Reads the nodes that hold them."""
         split = self._keys.split
-        return [split(key)[1] for key, _ in self._rows(self._keys.range(NAMESPACE))]
+        return [split(key)[1] for key, _ in self._rows(self._keys.beginning(prefix))]
 
     def tables(self, namespace: str) -> list[str]:
         """Return the names of the tables in a namespace, sorted. Raises ``ObjectNotFound``."""

@@ -129,6 +129,11 @@ class KeyCodec:
             lo += self._padded(NAMESPACE, namespace, self.namespace_size)
         return KeyRange(lo, lo + _LAST * (max(self.namespace_size, self.table_size, self.view_size) + 1))
 
+    def beginning(self, prefix: str) -> KeyRange:
+        """Return the range of all namespaces whose names begin with ``prefix``."""
+        lo = _PREFIX[NAMESPACE] + prefix
+        return KeyRange(lo, lo + _LAST * (self.namespace_size + 1))
+
     def decode(self, key: str) -> ObjectName:
         """Return the name in a key.
 

@@ -133,6 +133,17 @@ class CatalogEdits(CatalogView):
         """Drop a table. Raises ``ObjectNotFound``."""
         self._delete(self._require(TABLE, namespace, name))
 
+    def rename_table(self, namespace: str, name: str, to_namespace: str, to_name: str) -> TableDef:
+        """Give a table another name, or another namespace. It keeps its ID and all else.
+
+        Raises:
+            InvalidName, ObjectNotFound (the table, or the new namespace), AlreadyExists.
+        """
+        table = self.table(namespace, name)
+        self._create(TABLE, self._keys.table(to_namespace, to_name), table, to_namespace, to_name)
+        self._delete(self._keys.table(namespace, name))
+        return table
+
     # -- views ---------------------------------------------------------------------------------
 
     def create_view(self, namespace: str, name: str, sql: str | None = None, **definition: Any) -> ViewDef:
@@ -165,6 +176,13 @@ class CatalogEdits(CatalogView):
     def need_namespace(self, namespace: str) -> None:
         """Conflict with whoever drops this namespace meanwhile."""
         self._footprint.needs.add(self._keys.namespace(namespace))
+
+    def need_absent(self, kind: str, namespace: str, name: str) -> None:
+        """Conflict with whoever creates this table or view meanwhile. Raises ``AlreadyExists`` if it is there."""
+        key = getattr(self._keys, kind)(namespace, name)
+        if self._find(key) is not None:
+            raise AlreadyExists(f"{kind} {namespace}.{name} already exists")
+        self._footprint.closed.append(KeyRange(key, key))
 
     def close_namespace(self, namespace: str) -> None:
         """Conflict with whoever puts a table or a view into this namespace, or changes one, meanwhile."""

@@ -1,0 +1,489 @@
+"""PyIceberg's catalog over a lakehouse: what it writes, races, several tables at once, and the past."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    ForbiddenError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NoSuchViewError,
+    TableAlreadyExistsError,
+    ValidationException,
+    ViewAlreadyExistsError,
+)
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import (
+    BinaryType,
+    DecimalType,
+    FixedType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+    UUIDType,
+)
+from pyiceberg.view.metadata import SQLViewRepresentation, ViewRepresentation, ViewVersion
+
+from pipelines import expiration, orphans
+from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows, with_table
+from tests.support.lakes import compacted, operations
+from trinitylake_core import Lakehouse
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.definitions import check_schema, decode_view, encode
+from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
+from trinitylake_core.locations import node_path
+
+LATER = now_millis() + 30 * 86_400_000
+"""A month from now: whatever is old enough to go, goes."""
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> TrinityLakeCatalog:
+    return new_iceberg(tmp_path)
+
+
+def _files(catalog: TrinityLakeCatalog) -> set[str]:
+    return {info.path for info in catalog.lakehouse.storage.list("")}
+
+
+# -- what a table is -----------------------------------------------------------------------------------
+
+
+def test_a_table_made_here_is_managed_and_its_definition_says_what_its_metadata_say(
+    catalog: TrinityLakeCatalog,
+) -> None:
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=True, doc="the key"),
+        NestedField(2, "day", StringType()),
+        identifier_field_ids=[1],
+    )
+    catalog.create_namespace("sales")
+    table = catalog.create_table(
+        "sales.orders",
+        schema,
+        partition_spec=PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "day")),
+        sort_order=SortOrder(SortField(1, IdentityTransform())),
+        properties={"owner": "emea"},
+    )
+    with table.transaction() as change:
+        change.set_properties(tier="gold")
+        change.remove_properties("owner")
+    found = catalog.lakehouse.table("sales", "orders")
+    location = found.format_properties["metadata_location"]
+    assert ("MANAGED", "ICEBERG") == (found.table_type, found.table_format)
+    assert location.startswith("tables/sales/orders-")
+    assert table.metadata_location == f"{table.catalog._places.base}{location}"
+    assert found.format_properties["previous_metadata_location"].startswith("tables/sales/orders-")
+    assert found.format_properties["uuid"] == str(table.metadata.table_uuid)
+    assert {"tier": "gold"} == dict(found.properties)
+    assert ([1], [2], [1]) == (list(found.primary_keys), list(found.distribution_keys), list(found.sort_keys))
+    assert [("id", False), ("day", True)] == [(column.name, column.nullable) for column in found.schema.columns]
+
+
+def test_a_commit_names_the_snapshot_it_leads_to(catalog: TrinityLakeCatalog) -> None:
+    table = with_table(catalog, "sales.orders", 1)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    facts = catalog.lakehouse.table("sales", "orders").format_properties
+    assert str(snapshot.snapshot_id) == facts["current-snapshot-id"]
+    assert str(snapshot.timestamp_ms) == facts["current-snapshot-timestamp-ms"]
+    assert "append sales.orders" == catalog.lakehouse.info().summary["reason"]
+
+
+def test_a_schema_keeps_ids_types_and_comments_both_ways() -> None:
+    schema = Schema(
+        NestedField(1, "id", UUIDType(), required=True),
+        NestedField(2, "price", DecimalType(12, 2), doc="net"),
+        NestedField(3, "tags", MapType(4, StringType(), 5, IntegerType(), value_required=True)),
+        NestedField(6, "at", ListType(7, StructType(NestedField(8, "when", TimestamptzType())))),
+        NestedField(9, "raw", FixedType(3)),
+        NestedField(10, "blob", BinaryType()),
+    )
+    stored = schema_from_iceberg(schema)
+    check_schema(stored)
+    assert schema.as_struct() == schema_to_iceberg(stored).as_struct()
+
+
+def test_clean_touches_no_file_of_a_table_and_no_version_loses_one(catalog: TrinityLakeCatalog) -> None:
+    """Everything that PyIceberg wrote, also through the object-store layout whose names look like ours, stays."""
+    table = with_table(catalog, "sales.orders", 1, properties={"write.object-storage.enabled": "true"})
+    root = catalog.lakehouse.root
+    there = with_table(
+        catalog,
+        "sales.at_the_root",
+        1,
+        location=root.rstrip("/"),
+        properties={
+            "write.object-storage.enabled": "true",
+            "write.object-storage.partitioned-paths": "false",
+            "write.data.path": root.rstrip("/"),
+        },
+    )
+    table.append(rows(2))
+    there.append(rows(2))
+    catalog.drop_table("sales.orders")
+    theirs = {path for path in _files(catalog) if path.endswith((".parquet", ".avro", ".json"))}
+    before = catalog.lakehouse.version
+    catalog.lakehouse.storage.write_many([(node_path(), b"an orphan")])
+    expiration.run(None, catalog.lakehouse, expiration.Config(keep_last=1, engine="local", now_millis=LATER))
+    report = orphans.run(None, catalog.lakehouse, orphans.Config(engine="local", now_millis=LATER))
+    assert 1 == report.deleted
+    assert theirs <= _files(catalog)
+    assert 12 < len(theirs)
+    assert [1, 2] == ids(catalog.load_table("sales.at_the_root"))
+    assert catalog.lakehouse.version > before
+
+
+# -- namespaces ----------------------------------------------------------------------------------------
+
+
+def test_a_parent_exists_because_of_its_children_and_becomes_real_with_its_first_table(
+    catalog: TrinityLakeCatalog,
+) -> None:
+    catalog.create_namespace("eu.de")
+    assert catalog.namespace_exists("eu")
+    assert not catalog.namespace_exists("e")
+    assert {} == catalog.load_namespace_properties("eu")
+    with pytest.raises(NamespaceNotEmptyError, match="namespaces are below it"):
+        catalog.drop_namespace("eu")
+    with_table(catalog, "eu.orders")
+    assert ["eu", "eu.de"] == catalog.lakehouse.namespaces()
+    assert [("eu", "de")] == catalog.list_namespaces("eu")
+    assert [("eu",)] == catalog.list_namespaces()
+
+
+# -- races ---------------------------------------------------------------------------------------------
+
+
+def test_an_append_that_loses_a_race_is_done_again_by_pyiceberg(catalog: TrinityLakeCatalog) -> None:
+    with_table(catalog, "sales.orders")
+    first, second = catalog.load_table("sales.orders"), opened(catalog.lakehouse.root).load_table("sales.orders")
+    first.append(rows(1))
+    second.append(rows(2))
+    assert [1, 2] == ids(catalog.load_table("sales.orders"))
+
+
+def test_requirements_are_proved_against_what_others_committed(catalog: TrinityLakeCatalog) -> None:
+    """What they do not touch is applied on top; what they broke is refused, and leaves no file."""
+    with_table(catalog, "sales.orders")
+    stale = catalog.load_table("sales.orders")
+    also = catalog.load_table("sales.orders")
+    with catalog.load_table("sales.orders").update_schema() as change:
+        change.add_column("a", StringType())
+    with stale.transaction() as txn:
+        txn.set_properties(owner="me")
+    before = _files(catalog)
+    with pytest.raises(CommitFailedException, match="current schema id has changed"), also.update_schema() as change:
+        change.add_column("b", StringType())
+    assert before == _files(catalog)
+    found = catalog.load_table("sales.orders")
+    assert ("me", ["id", "name", "a"]) == (found.properties["owner"], found.schema().column_names)
+
+
+def test_a_race_over_one_table_is_retried_inside_as_long_as_the_requirements_hold(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody commits between the look at the newest version and the creation of the root."""
+    table = with_table(catalog, "sales.orders")
+    other = opened(catalog.lakehouse.root)
+    write, lost = catalog._places.write, []
+
+    def late(*args: object) -> object:
+        if not lost:
+            lost.append(1)
+            other.load_table("sales.orders").append(rows(7))
+        return write(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(catalog._places, "write", late)
+    with table.transaction() as txn:
+        txn.set_properties(owner="me")
+    assert ([7], "me") == (ids(found := catalog.load_table("sales.orders")), found.properties["owner"])
+    metadata = [path for path in _files(catalog) if path.endswith(".metadata.json")]
+    assert 3 == len(metadata), "the metadata of the try that lost are gone"
+
+
+def test_two_that_create_one_table_make_one(catalog: TrinityLakeCatalog) -> None:
+    catalog.create_namespace("sales")
+    outcomes: list[object] = []
+
+    def create() -> None:
+        try:
+            outcomes.append(opened(catalog.lakehouse.root).create_table("sales.orders", SCHEMA))
+        except TableAlreadyExistsError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=create) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 2 == sum(isinstance(each, TableAlreadyExistsError) for each in outcomes)
+    assert 1 == len([path for path in _files(catalog) if path.endswith(".metadata.json")])
+
+
+def test_a_table_and_a_view_of_one_name_exclude_each_other_in_a_race(catalog: TrinityLakeCatalog) -> None:
+    catalog.create_namespace("sales")
+    pending = catalog.transaction()
+    pending.create_table("sales.x", SCHEMA)
+    _create_view(catalog, "sales.x")
+    with pytest.raises(CommitFailedException):
+        pending.commit()
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.create_table("sales.x", SCHEMA)
+    with_table(catalog, "sales.y")
+    with pytest.raises(ViewAlreadyExistsError):
+        _create_view(catalog, "sales.y")
+
+
+# -- rename, drop, purge, register ---------------------------------------------------------------------
+
+
+def test_a_rename_is_one_version_and_keeps_id_and_files(catalog: TrinityLakeCatalog) -> None:
+    with_table(catalog, "sales.orders", 1)
+    catalog.create_namespace("archive")
+    old, version = catalog.lakehouse.table("sales", "orders"), catalog.lakehouse.version
+    renamed = catalog.rename_table("sales.orders", "archive.orders")
+    assert version + 1 == catalog.lakehouse.version
+    assert old == catalog.lakehouse.table("archive", "orders")
+    assert ([1], ("archive", "orders")) == (ids(renamed), renamed.name())
+    assert [] == list(catalog.lakehouse.check(definitions=True))
+    again = with_table(catalog, "sales.orders", 2)
+    assert again.location() != renamed.location(), "a table of the same name shares no directory with it"
+
+
+def test_a_dropped_table_reads_in_older_versions_and_a_purged_one_nowhere(catalog: TrinityLakeCatalog) -> None:
+    with_table(catalog, "sales.orders", 1)
+    with_table(catalog, "sales.items", 2)
+    version = str(catalog.lakehouse.version)
+    catalog.drop_table("sales.orders")
+    catalog.purge_table("sales.items")
+    past = opened(catalog.lakehouse.root, version=version)
+    assert [1] == ids(past.load_table("sales.orders"))
+    with pytest.raises(FileNotFoundError, match="look at an older version"):
+        past.load_table("sales.items")
+    assert not [path for path in _files(catalog) if "items-" in path and path.startswith("tables/")]
+
+
+def test_registered_tables_are_external_outside_the_root_and_managed_inside(
+    catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    theirs = with_table(new_iceberg(tmp_path / "other"), "a.b", 1)
+    catalog.create_namespace("sales")
+    external = catalog.register_table("sales.theirs", theirs.metadata_location.removeprefix("file://"))
+    external.append(rows(2))
+    found = catalog.lakehouse.table("sales", "theirs")
+    assert "EXTERNAL" == found.table_type
+    assert found.format_properties["metadata_location"].startswith(f"file://{tmp_path}/other/lake/tables/a/b-")
+    assert [1, 2] == ids(catalog.load_table("sales.theirs"))
+    assert [1] == ids(theirs.refresh()), "the other catalog goes on by itself"
+    inside = with_table(catalog, "sales.own", 5)
+    catalog.register_table("sales.copy", inside.metadata_location)
+    assert "MANAGED" == catalog.lakehouse.table("sales", "copy").table_type
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.register_table("sales.copy", inside.metadata_location)
+    catalog.register_table("sales.copy", theirs.metadata_location, overwrite=True)
+    assert [1] == ids(catalog.load_table("sales.copy"))
+
+
+def test_stage_create_makes_the_table_with_its_first_rows(catalog: TrinityLakeCatalog) -> None:
+    catalog.create_namespace("eu.de")
+    version = catalog.lakehouse.version
+    with catalog.create_table_transaction("eu.de.orders", SCHEMA) as staged:
+        with staged.update_snapshot().fast_append():
+            pass
+        staged.set_properties(owner="me")
+        assert not catalog.table_exists("eu.de.orders")
+    assert version + 1 == catalog.lakehouse.version
+    assert "me" == catalog.load_table("eu.de.orders").properties["owner"]
+
+
+# -- several tables at once ----------------------------------------------------------------------------
+
+
+def test_a_transaction_over_several_tables_is_one_version(catalog: TrinityLakeCatalog) -> None:
+    with_table(catalog, "sales.orders", 1)
+    version = catalog.lakehouse.version
+    with catalog.transaction(reason="nightly") as txn:
+        txn.load_table("sales.orders").append(rows(2))
+        txn.load_table("sales.orders").append(rows(3))
+        with_table(txn, "sales.items", 9)
+        txn.rename_table("sales.items", "sales.lines")
+        assert ([1, 2, 3], [9]) == (ids(txn.load_table("sales.orders")), ids(txn.load_table("sales.lines")))
+        assert [1] == ids(catalog.load_table("sales.orders"))
+    assert version + 1 == txn.version == catalog.lakehouse.version
+    assert ([1, 2, 3], [9]) == (ids(catalog.load_table("sales.orders")), ids(catalog.load_table("sales.lines")))
+    assert "nightly" == catalog.lakehouse.info().summary["reason"]
+
+
+def test_a_transaction_that_fails_leaves_nothing(catalog: TrinityLakeCatalog) -> None:
+    """By an exception in the block, or by a race over one of its tables."""
+    with_table(catalog, "sales.orders", 1)
+    with_table(catalog, "sales.items", 1)
+    before = {path for path in _files(catalog) if path.endswith(("metadata.json", "binpb"))}
+    with pytest.raises(NoSuchTableError), catalog.transaction() as txn:  # noqa: PT012 - what the block raises is the point
+        txn.load_table("sales.orders").append(rows(2))
+        txn.load_table("sales.none")
+    assert before == {path for path in _files(catalog) if path.endswith(("metadata.json", "binpb"))}
+    with pytest.raises(CommitFailedException), catalog.transaction() as txn:  # noqa: PT012 - raised at its end
+        txn.load_table("sales.orders").append(rows(2))
+        txn.purge_table("sales.items")
+        catalog.load_table("sales.orders").append(rows(3))
+    assert ([1, 3], [1]) == (ids(catalog.load_table("sales.orders")), ids(catalog.load_table("sales.items")))
+
+
+def test_a_transaction_purges_and_expires_metadata_only_after_its_commit(catalog: TrinityLakeCatalog) -> None:
+    properties = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+    with_table(catalog, "sales.orders", 1, properties=properties)
+    with_table(catalog, "sales.items", 1)
+    before = _files(catalog)
+    with catalog.transaction() as txn:
+        txn.load_table("sales.orders").append(rows(2))
+        txn.load_table("sales.orders").append(rows(3))
+        txn.purge_table("sales.items")
+        assert before <= _files(catalog)
+    assert not before <= _files(catalog)
+    assert [1, 2, 3] == ids(catalog.load_table("sales.orders"))
+
+
+# -- maintenance beside it, and the past ---------------------------------------------------------------
+
+
+def test_a_compaction_in_between_is_no_race(catalog: TrinityLakeCatalog) -> None:
+    table = with_table(catalog, "sales.orders", 1)
+    compacted(catalog.lakehouse)
+    table.append(rows(2))
+    assert [1, 2] == ids(catalog.load_table("sales.orders"))
+    assert ["compact", "commit"] == operations(catalog.lakehouse)[-2:]
+
+
+def test_after_a_rollback_a_writer_that_stands_on_what_is_gone_must_load_the_table_again(
+    catalog: TrinityLakeCatalog,
+) -> None:
+    """What it built on was undone on purpose: its rows must not bring that back."""
+    table = with_table(catalog, "sales.orders", 1)
+    good = catalog.lakehouse.version
+    table.append(rows(2))
+    catalog.lakehouse.rollback(version=good, reason="test")
+    with pytest.raises(ValidationException, match="Cannot find starting snapshot"):
+        table.append(rows(3))
+    catalog.load_table("sales.orders").append(rows(4))
+    assert [1, 4] == ids(catalog.load_table("sales.orders"))
+
+
+def test_the_past_is_opened_by_version_time_and_snapshot_and_is_read_only(catalog: TrinityLakeCatalog) -> None:
+    table = with_table(catalog, "sales.orders", 1)
+    good = catalog.lakehouse.info()
+    catalog.lakehouse.create_snapshot("good", version=good.version)
+    table.append(rows(2))
+    root = catalog.lakehouse.root
+    millis = str(int(good.created_at.timestamp() * 1000))
+    for how in ({"version": str(good.version)}, {"timestamp": good.created_at.isoformat()}, {"timestamp": millis}):
+        past = opened(root, **how)
+        assert [1] == ids(past.load_table("sales.orders"))
+    past = opened(root, snapshot="good")
+    old = past.load_table("sales.orders")
+    assert [1] == ids(old)
+    for refused in (lambda: old.append(rows(9)), lambda: past.drop_table("sales.orders"), past.transaction):
+        with pytest.raises(ForbiddenError, match="read-only"):
+            refused()
+    assert [1, 2] == ids(catalog.load_table("sales.orders"))
+
+
+# -- views ---------------------------------------------------------------------------------------------
+
+
+def _create_view(catalog: Catalog, name: str) -> None:
+    query = ViewRepresentation(SQLViewRepresentation(type="sql", sql="SELECT 1", dialect="spark"))
+    version = ViewVersion.model_validate(
+        {"schema-id": 0, "timestamp-ms": 5, "representations": [query], "default-namespace": ["sales"]}
+        | {"summary": {"engine": "test"}, "default-catalog": "lake"}
+    )
+    schema = Schema(NestedField(1, "one", LongType(), doc="always 1"))
+    catalog.create_view(name, schema, version, properties={"owner": "me"})
+
+
+def test_a_view_comes_back_as_it_was_made(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    catalog.create_namespace("sales")
+    _create_view(catalog, "sales.top")
+    view = catalog.load_view("sales.top")
+    assert ("SELECT 1", "lake") == (view.sql_for("Spark").sql, view.current_version().default_catalog)  # type: ignore[union-attr]
+    assert ({"owner": "me"}, 5) == (view.properties, view.current_version().timestamp_ms)
+    assert Schema(NestedField(1, "one", LongType(), doc="always 1")).as_struct() == view.schema().as_struct()
+    assert [("sales", "top")] == catalog.list_views("sales")
+    file = tmp_path / "view.json"
+    file.write_text(view.metadata.model_dump_json(by_alias=True))
+    registered = catalog.register_view("sales.second", file.as_uri())
+    assert view.current_version() == registered.current_version()
+    catalog.drop_view("sales.top")
+    assert not catalog.view_exists("sales.top")
+    with pytest.raises(NoSuchViewError):
+        catalog.load_view("sales.top")
+
+
+def test_a_view_that_the_library_made_can_be_read(catalog: TrinityLakeCatalog) -> None:
+    lake = catalog.lakehouse
+    with lake.transaction() as txn:
+        txn.create_namespace("sales")
+        made = txn.create_view("sales", "top", sql="SELECT 2", dialect="trino")
+    assert decode_view(encode(made), "x").id == made.id
+    assert "SELECT 2" == catalog.load_view("sales.top").sql_for("trino").sql  # type: ignore[union-attr]
+
+
+# -- beside the library --------------------------------------------------------------------------------
+
+
+def test_a_table_that_the_library_made_has_no_metadata_yet(catalog: TrinityLakeCatalog) -> None:
+    with catalog.lakehouse.transaction() as txn:
+        txn.create_namespace("sales")
+        txn.create_table("sales", "orders", SCHEMA)
+    assert not catalog.table_exists("sales.orders")
+    with pytest.raises(NoSuchTableError, match="nothing has written metadata"):
+        catalog.load_table("sales.orders")
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.create_table("sales.orders", SCHEMA)
+    assert [("sales", "orders")] == catalog.list_tables("sales")
+    catalog.drop_table("sales.orders")
+    assert [] == catalog.list_tables("sales")
+
+
+def test_two_catalogs_on_a_root_with_a_space_see_the_same(tmp_path: Path) -> None:
+    """A root URI is percent-encoded, and an Iceberg location is not."""
+    (tmp_path / "a b").mkdir()
+    catalog = new_iceberg(tmp_path / "a b")
+    with_table(catalog, "sales.orders", 1)
+    assert "MANAGED" == catalog.lakehouse.table("sales", "orders").table_type
+    assert [1] == ids(opened(catalog.lakehouse.root).load_table("sales.orders"))
+    assert [] == list(Lakehouse.open(catalog.lakehouse.root).check(definitions=True))
+
+
+def test_a_missing_namespace_is_pyicebergs_exception_everywhere(catalog: TrinityLakeCatalog) -> None:
+    for act in (
+        lambda: catalog.list_tables("no"),
+        lambda: catalog.list_views("no"),
+        lambda: catalog.list_namespaces("no"),
+        lambda: catalog.load_namespace_properties("no"),
+        lambda: catalog.update_namespace_properties("no", updates={"a": "b"}),
+        lambda: catalog.drop_namespace("no"),
+        lambda: catalog.create_table("no.t", SCHEMA),
+        lambda: catalog.register_table("no.t", "file:///nowhere"),
+        lambda: _create_view(catalog, "no.v"),
+    ):
+        with pytest.raises(NoSuchNamespaceError):
+            act()
+    assert 0 == catalog.lakehouse.version

@@ -1,0 +1,47 @@
+"""Locations of tables: one spelling, and which of them lie inside a lakehouse."""
+
+from __future__ import annotations
+
+import pytest
+
+from trinitylake_core.definitions import table_def
+from trinitylake_core.errors import InvalidLocation
+from trinitylake_core.tables import base_uri, full_uri, metadata_uri, path_below
+
+FILE = "file:///a%20b/lake/"
+S3 = "s3://bucket/lake/"
+
+
+@pytest.mark.parametrize(
+    ("location", "uri"),
+    [
+        ("/x/y", "file:///x/y"),
+        ("file:/x/y", "file:///x/y"),
+        ("FILE:///x/y", "file:///x/y"),
+        ("s3a://b/k", "s3://b/k"),
+        ("gs://b/k", "gs://b/k"),
+    ],
+)
+def test_a_location_has_one_spelling(location: str, uri: str) -> None:
+    assert uri == full_uri(location)
+
+
+def test_what_lies_inside_has_a_path_and_what_leads_out_is_refused() -> None:
+    assert "tables/t" == path_below(FILE, "file:///a b/lake/tables/t")
+    assert "tables/t" == path_below(FILE, "/a b/lake/tables/t/")
+    assert "t" == path_below(S3, "s3a://bucket/lake/t")
+    assert [None] * 3 == [path_below(S3, each) for each in ("s3://bucket/lakes/t", "s3://other/lake/t", "/bucket/lake")]
+    for outside in ("s3://bucket/lake/../x", "s3://bucket/lake//x", "s3://bucket/lake/./x"):
+        with pytest.raises(InvalidLocation):
+            path_below(S3, outside)
+
+
+def test_a_managed_table_is_below_the_root_and_an_external_one_where_it_says() -> None:
+    managed = table_def(format_properties={"metadata_location": "tables/t/1.metadata.json"})
+    external = table_def(table_type="EXTERNAL", format_properties={"metadata_location": "s3://b/1.metadata.json"})
+    assert base_uri(FILE) + "tables/t/1.metadata.json" == metadata_uri(FILE, managed)
+    assert "s3://b/1.metadata.json" == metadata_uri(FILE, external)
+    assert metadata_uri(FILE, table_def()) is None
+    managed.format_properties["metadata_location"] = "../t"
+    with pytest.raises(InvalidLocation):
+        metadata_uri(S3, managed)

@@ -1,0 +1,56 @@
+"""Lakehouses that PyIceberg writes: a catalog over a new lakehouse, and small tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+
+from tests.support.lakes import FAST
+from trinitylake_core import Lakehouse
+from trinitylake_core.iceberg import CatalogTransaction, TrinityLakeCatalog
+
+SCHEMA: Final = pa.schema([("id", pa.int64()), ("name", pa.string())])
+IMPL: Final = "trinitylake_core.iceberg.TrinityLakeCatalog"
+
+
+def new_iceberg(directory: Path, **properties: str) -> TrinityLakeCatalog:
+    """Create a lakehouse below a directory and return the catalog over it, as users load it."""
+    root = (directory / "lake").as_uri()
+    Lakehouse.create(root, storage_options=FAST)
+    return opened(root, **properties)
+
+
+def opened(root: str, **properties: str) -> TrinityLakeCatalog:
+    """Return the catalog over the lakehouse at a root."""
+    named = {"py-catalog-impl": IMPL, "uri": root, **properties}
+    if root.startswith("file:"):
+        named["storage.durable"] = "false"
+    catalog = load_catalog("lake", **named)
+    assert isinstance(catalog, TrinityLakeCatalog)
+    return catalog
+
+
+def rows(*numbers: int) -> pa.Table:
+    """Return rows with these IDs."""
+    return pa.table({"id": numbers, "name": [f"n{number}" for number in numbers]}, SCHEMA)
+
+
+def ids(table: Table) -> list[int]:
+    """Return the IDs in a table, sorted."""
+    found: list[int] = table.scan().to_arrow()["id"].to_pylist()
+    return sorted(found)
+
+
+def with_table(
+    catalog: TrinityLakeCatalog | CatalogTransaction, name: str = "sales.orders", *numbers: int, **more: Any
+) -> Table:
+    """Create a table, and its namespace if there is none, with some rows."""
+    catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+    table = catalog.create_table(name, SCHEMA, **more)
+    if numbers:
+        table.append(rows(*numbers))
+    return table

@@ -1,0 +1,125 @@
+"""PyIceberg's catalog over a lakehouse: every change is a version, and old versions can be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+from pyiceberg.catalog import URI, WAREHOUSE_LOCATION
+from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchPropertyException
+
+from trinitylake_core.catalog import CatalogView
+from trinitylake_core.errors import CommitConflict, InvalidInput, NotFound, StorageDenied
+from trinitylake_core.iceberg.change import Change
+from trinitylake_core.iceberg.errors import translated
+from trinitylake_core.iceberg.options import file_io_properties, storage_options
+from trinitylake_core.iceberg.places import Places
+from trinitylake_core.iceberg.transaction import CatalogTransaction
+from trinitylake_core.iceberg.views import Views
+from trinitylake_core.lakehouse import Lakehouse
+
+_T = TypeVar("_T")
+ATTEMPTS: Final = 10
+"""How often a change is tried again after others changed the same object; each try stands on what they made."""
+
+
+class TrinityLakeCatalog(Views):
+    """The tables, views and namespaces of a lakehouse as a PyIceberg catalog. Thread-safe.
+
+    Every method reads the newest version, with what a ``refresh`` costs, and every change is a version of its own.
+
+    Args:
+        name: the name of the catalog; the lakehouse does not know it.
+        **properties: ``uri``, the root of the lakehouse; ``warehouse``, where new tables lie if not below the root;
+            ``version``, ``timestamp`` or ``snapshot``, to open it as it was, read-only; ``storage.NAME``, the storage
+            options of the lakehouse (``docs/storage.md``); whatever PyIceberg's FileIO takes, such as ``s3.endpoint``.
+
+    Raises:
+        NoSuchPropertyException: no ``uri``.
+        ValueError: there is no lakehouse at the root, or no such version, or a property that cannot be.
+        ForbiddenError: the storage refused the credentials.
+    """
+
+    def __init__(self, name: str, **properties: str) -> None:
+        root = properties.get(URI)
+        if not root:
+            raise NoSuchPropertyException("the property 'uri' is required: the root URI of a lakehouse")
+        try:
+            lake = Lakehouse.open(root, storage_options=storage_options(root, properties))
+            self._past = _past(lake, properties)
+        except (InvalidInput, NotFound) as error:
+            raise ValueError(f"cannot open a lakehouse as catalog {name!r}: {error}") from error
+        except StorageDenied as error:
+            raise ForbiddenError(str(error)) from error
+        defaults = file_io_properties(lake.root, lake.storage.spec()[1])
+        super().__init__(name, **{**defaults, **properties})
+        self._files = lake.files
+        self._places = Places(lake.storage, properties.get(WAREHOUSE_LOCATION))
+
+    @property
+    def lakehouse(self) -> Lakehouse:
+        """A handle of the version that this catalog reads: the newest one, unless it was opened in the past."""
+        if self._past is not None:
+            return self._past
+        root = self._files.newest()
+        self._files.saw(root)
+        return Lakehouse(self._files, root)
+
+    def _reader(self) -> CatalogView:
+        return self.lakehouse
+
+    def _begin(self, reason: str | None, isolation: str | None = None) -> Change:
+        if self._past is not None:
+            raise ForbiddenError(
+                f"catalog {self.name!r} is open at version {self._past.version}, read-only; open it without 'version', "
+                "'timestamp' and 'snapshot' to change it"
+            )
+        return Change(self.lakehouse.transaction(reason=reason, isolation=isolation), self._places)
+
+    def _change(self, act: Callable[[Change], _T], reason: str) -> _T:
+        lost: CommitConflict | None = None
+        for _ in range(ATTEMPTS):
+            change = self._begin(reason)
+            try:
+                result = act(change)
+            except BaseException:
+                change.discard()
+                raise
+            try:
+                change.commit()
+            except CommitConflict as error:
+                lost = error
+                continue
+            return result
+        raise CommitFailedException(f"{reason}: {ATTEMPTS} races were lost to other writers; last: {lost}") from lost
+
+    def _after_commit(self, act: Callable[[], Any]) -> None:
+        act()
+
+    def transaction(self, *, reason: str | None = None, isolation: str | None = None) -> CatalogTransaction:
+        """Return a catalog of which all changes become one version: use it in a ``with`` block.
+
+        Args:
+            reason: why, for the history.
+            isolation: SNAPSHOT or SERIALIZABLE; by default what the lakehouse definition says.
+
+        Raises:
+            ForbiddenError: the catalog, or the lakehouse, is read-only.
+        """
+        with translated():
+            return CatalogTransaction(self.name, self.properties, self._begin(reason, isolation), self._places)
+
+
+def _past(lake: Lakehouse, properties: dict[str, str]) -> Lakehouse | None:
+    """Return a handle of the version that ``version``, ``timestamp`` or ``snapshot`` name, if one of them is set."""
+    version, timestamp = properties.get("version"), properties.get("timestamp")
+    snapshot = properties.get("snapshot")
+    if version is None and timestamp is None and snapshot is None:
+        return None
+    if version is not None and not str(version).isdigit():
+        raise InvalidInput(f"the property 'version' must be a number, not {version!r}")
+    when: str | datetime | None = timestamp
+    if timestamp is not None and str(timestamp).isdigit():
+        when = datetime.fromtimestamp(int(timestamp) / 1000, UTC)
+    return lake.at(version=None if version is None else int(version), timestamp=when, snapshot=snapshot)

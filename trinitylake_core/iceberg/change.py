@@ -1,0 +1,50 @@
+"""One attempt at a change: a transaction of the lakehouse, and the metadata files that were written for it."""
+
+from __future__ import annotations
+
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.io import FileIO
+from pyiceberg.table.metadata import TableMetadata
+
+from trinitylake_core.commits.acknowledge import remove_quietly
+from trinitylake_core.iceberg.errors import committing
+from trinitylake_core.iceberg.places import Places
+from trinitylake_core.transactions.transaction import Transaction
+
+
+class Change:
+    """A transaction and its metadata files: both become visible together, or both are removed."""
+
+    def __init__(self, txn: Transaction, places: Places) -> None:
+        self.txn = txn
+        self._places = places
+        self._written: list[str] = []
+
+    def write_metadata(self, metadata: TableMetadata, location: str, io: FileIO) -> None:
+        """Write table metadata to a new file. One ``put``."""
+        path = self._places.write(metadata, location, io)
+        if path is not None:
+            self._written.append(path)
+
+    def commit(self) -> int:
+        """Commit and return the version.
+
+        Raises:
+            CommitConflict, TransactionExpired: it did not happen, and left nothing.
+            CommitStateUnknownException: the storage failed; it may have happened.
+        """
+        try:
+            with committing():
+                return self.txn.commit()
+        except CommitStateUnknownException:
+            self._written.clear()  # the root may be there, and name them
+            raise
+        except BaseException:
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Give the change up and remove what was written for it."""
+        self.txn.abort()
+        remove_quietly(self._places.storage, self._written)
+        self._written.clear()

@@ -1,0 +1,67 @@
+"""What the definition of a table says about its Iceberg table (format, section 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import IdentityTransform
+
+from trinitylake_core.definitions import TableDef
+from trinitylake_core.iceberg.schemas import schema_from_iceberg
+from trinitylake_core.tables import (
+    METADATA_LOCATION,
+    PREVIOUS_METADATA_LOCATION,
+    SNAPSHOT_ID,
+    SNAPSHOT_MILLIS,
+    TABLE_UUID,
+)
+
+
+def table_fields(metadata: TableMetadata, stored: tuple[str, str], old: TableDef | None = None) -> dict[str, Any]:
+    """Return the arguments of ``create_table``, or with ``old`` of ``alter_table``, for Iceberg metadata.
+
+    Args:
+        metadata: what is at ``stored``.
+        stored: table type, and ``metadata_location`` as the definition says it.
+        old: the definition so far.
+    """
+    kind, location = stored
+    snapshot = metadata.current_snapshot()
+    facts: dict[str, str | None] = {
+        METADATA_LOCATION: location,
+        PREVIOUS_METADATA_LOCATION: None if old is None else old.format_properties.get(METADATA_LOCATION),
+        TABLE_UUID: str(metadata.table_uuid),
+        SNAPSHOT_ID: None if snapshot is None else str(snapshot.snapshot_id),
+        SNAPSHOT_MILLIS: None if snapshot is None else str(snapshot.timestamp_ms),
+    }
+    properties: dict[str, str | None] = dict(metadata.properties)
+    if old is None:
+        facts = {name: value for name, value in facts.items() if value is not None}
+    else:
+        properties = dict.fromkeys(old.properties) | properties
+    return {
+        "schema": schema_from_iceberg(metadata.schema()),
+        "table_type": kind,
+        "format_properties": facts,
+        "properties": properties,
+        **_keys(metadata),
+    }
+
+
+def _keys(metadata: TableMetadata) -> dict[str, list[int]]:
+    """Return identifier columns, and those that the table is partitioned and sorted by as they are."""
+    spec = metadata.specs()[metadata.default_spec_id]
+    order = next((each for each in metadata.sort_orders if each.order_id == metadata.default_sort_order_id), None)
+    sources = [] if order is None else [each.source_id for each in order.fields if _is_plain(each)]
+    partitions = [each.source_id for each in spec.fields if _is_plain(each)]
+    known = metadata.schema()._lazy_id_to_field  # noqa: SLF001 - a partition may be by a column that was dropped
+    return {
+        "primary_keys": list(metadata.schema().identifier_field_ids),
+        "distribution_keys": [number for number in dict.fromkeys(partitions) if number in known],
+        "sort_keys": [number for number in dict.fromkeys(sources) if number in known],
+    }
+
+
+def _is_plain(field: Any) -> bool:
+    return isinstance(field.transform, IdentityTransform)

@@ -1,0 +1,64 @@
+"""The properties of a catalog ↔ the storage options of its lakehouse (``docs/storage.md``).
+
+A property ``storage.NAME`` is the storage option NAME. PyIceberg's own ``s3.*`` say the same in its words; each side
+is derived from the other where only one is given, so that the files of tables and of the lakehouse are read with the
+same credentials.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pyiceberg import io
+
+PREFIX: Final = "storage."
+_SAME: Final = {
+    io.S3_ENDPOINT: "endpoint_url",
+    io.S3_ACCESS_KEY_ID: "key",
+    io.S3_SECRET_ACCESS_KEY: "secret",
+    io.S3_SESSION_TOKEN: "token",
+    io.S3_REGION: "region",
+    io.S3_PROFILE_NAME: "profile",
+    io.S3_ANONYMOUS: "anon",
+    io.S3_CONNECT_TIMEOUT: "connect_timeout",
+    io.S3_REQUEST_TIMEOUT: "read_timeout",
+}
+_NUMBERS: Final = frozenset({"connect_timeout", "read_timeout"})
+
+
+def storage_options(root: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the storage options that catalog properties say; ``s3.*`` count only for a root on S3."""
+    options = {
+        name.removeprefix(PREFIX): _value(value) for name, value in properties.items() if name.startswith(PREFIX)
+    }
+    if root.lower().startswith("s3"):
+        for theirs, ours in _SAME.items():
+            if theirs in properties:
+                value = properties[theirs]
+                options.setdefault(ours, float(value) if ours in _NUMBERS else value)
+        if io.S3_FORCE_VIRTUAL_ADDRESSING in properties:
+            virtual = str(properties[io.S3_FORCE_VIRTUAL_ADDRESSING]).lower() == "true"
+            options.setdefault("path_style", not virtual)
+    return options
+
+
+def file_io_properties(root: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return what PyIceberg's FileIO is told about a storage: the credentials and the endpoint of the lakehouse."""
+    if not root.lower().startswith("s3"):
+        return {}
+    found = {theirs: _text(options[ours]) for theirs, ours in _SAME.items() if options.get(ours) is not None}
+    if "region_name" in options:
+        found.setdefault(io.S3_REGION, _text(options["region_name"]))
+    path_style = options.get("path_style", "endpoint_url" in options)
+    found[io.S3_FORCE_VIRTUAL_ADDRESSING] = _text(str(path_style).lower() != "true")
+    return found
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) and value.startswith("{") else value

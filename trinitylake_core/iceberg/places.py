@@ -1,0 +1,114 @@
+"""Where tables lie and may be written, and how their metadata files are read and written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import uuid
+from typing import Any, Final
+
+from pyiceberg.exceptions import ForbiddenError, ValidationError
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+
+from trinitylake_core.errors import FileMissing, InvalidLocation
+from trinitylake_core.storage import Storage
+from trinitylake_core.tables import base_uri, full_uri, path_below
+
+_UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
+_LABEL_MAX: Final = 80
+_PACKED: Final = ".gz.metadata.json"
+_PATHS: Final = (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
+
+
+class Places:
+    """The locations of one catalog: below the root, and below its warehouse where it has one.
+
+    Metadata files below the root go through the storage of the lakehouse, so that they are durable before the root
+    that names them appears, and so that requests are retried and counted like all others. No name that is made here
+    is one of the format (section 2): ``clean`` looks at none of them.
+    """
+
+    def __init__(self, storage: Storage, warehouse: str | None) -> None:
+        self.storage = storage
+        self.base = base_uri(storage.root)
+        self.warehouse = None if warehouse is None else full_uri(warehouse).rstrip("/") + "/"
+
+    def new_location(self, namespace: str, name: str, parent: str | None = None) -> str:
+        """Return a location for a new table that no other table has, nor had: files of two never mix.
+
+        ``parent`` is the ``location`` of the namespace, if it has one.
+        """
+        directory = parent.rstrip("/") if parent else f"{self.warehouse or f'{self.base}tables/'}{_label(namespace)}"
+        return f"{directory}/{_label(name)}-{uuid.uuid4().hex[:12]}"
+
+    def check(self, metadata: TableMetadata, location: str, current: tuple[TableMetadata, str] | None = None) -> None:
+        """Refuse a table of which a part would be written where this catalog may not write.
+
+        That is below the root or the warehouse, or where the table is already (``current``: its metadata and their
+        location). Raises ``ForbiddenError``, ``InvalidLocation``.
+        """
+        allowed = [self.base, *([self.warehouse] if self.warehouse else [])]
+        if current is not None:
+            old, at = current
+            known = (old.location, at.rpartition("/")[0], *_written_paths(old))
+            allowed += [full_uri(each).rstrip("/") + "/" for each in known]
+        for each in (metadata.location, location, *_written_paths(metadata)):
+            uri = full_uri(each).rstrip("/") + "/"
+            if ".." in uri.split("/"):
+                raise InvalidLocation(f"location {each!r} has a '..' segment, so it may lead anywhere")
+            if not uri.startswith(tuple(allowed)):
+                raise ForbiddenError(
+                    f"location {each!r} is outside what this catalog may write: {' and '.join(allowed)}; leave the "
+                    "location out, set the catalog's property 'warehouse', or register a table that lies elsewhere"
+                )
+
+    def read(self, location: str, io: FileIO) -> TableMetadata:
+        """Return the table metadata at a location. One ``get``.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValidationError: it is not table metadata.
+        """
+        path = path_below(self.storage.root, location)
+        try:
+            if path is None:
+                return FromInputFile.table_metadata(io.new_input(location))
+            data = self.storage.read(path)
+            return TableMetadataUtil.parse_raw((gzip.decompress(data) if path.endswith(_PACKED) else data).decode())
+        except (FileMissing, FileNotFoundError):
+            raise FileNotFoundError(
+                f"metadata file {location} is missing: an engine may have expired it; look at an older version, "
+                "or roll back or restore the table"
+            ) from None
+        except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, json.JSONDecodeError) as error:
+            raise ValidationError(f"{location} is not a file of table metadata: {error}") from error
+
+    def write(self, metadata: TableMetadata, location: str, io: FileIO) -> str | None:
+        """Write table metadata to a new file. One ``put``. Return its path, if it is below the root."""
+        path = path_below(self.storage.root, location)
+        if path is None:
+            ToOutputFile.table_metadata(metadata, io.new_output(location))
+            return None
+        data = metadata.model_dump_json(exclude_none=True).encode()
+        self.storage.write_many([(path, gzip.compress(data) if path.endswith(_PACKED) else data)])
+        return path
+
+    def stored(self, location: str) -> tuple[str, str]:
+        """Return table type and ``metadata_location`` as a definition says them: a path, or a full URI outside."""
+        path = path_below(self.storage.root, location)
+        return ("EXTERNAL", full_uri(location)) if path is None else ("MANAGED", path)
+
+
+def _written_paths(metadata: TableMetadata) -> list[str]:
+    properties: dict[str, Any] = metadata.properties
+    return [properties[name] for name in _PATHS if properties.get(name)]
+
+
+def _label(name: str) -> str:
+    """Return a name for people as one segment of a path."""
+    label = _UNREADABLE.sub("_", name)[:_LABEL_MAX]
+    return label if label.strip(".") else label.replace(".", "_")

@@ -1,0 +1,122 @@
+"""Iceberg schema ↔ schema of the format (section 5): column IDs, types, requiredness and comments are kept.
+
+A type of Iceberg that the format does not have is stored as the one that can hold it; the column property
+``iceberg.type`` says what it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pyiceberg import types as iceberg
+from pyiceberg.schema import Schema as IcebergSchema
+
+from trinitylake_core.definitions import Column, DataType, Schema
+from trinitylake_core.errors import InvalidDefinition
+
+TYPE: Final = "iceberg.type"
+DOC: Final = "doc"
+_PLAIN: Final[dict[type[iceberg.IcebergType], str]] = {
+    iceberg.BooleanType: "BOOLEAN",
+    iceberg.IntegerType: "INT4",
+    iceberg.LongType: "INT8",
+    iceberg.FloatType: "FLOAT4",
+    iceberg.DoubleType: "FLOAT8",
+    iceberg.DateType: "DATE",
+    iceberg.TimeType: "TIME6",
+    iceberg.TimestampType: "TIMESTAMP6",
+    iceberg.TimestamptzType: "TIMESTAMPTZ6",
+    iceberg.TimestampNanoType: "TIMESTAMP9",
+    iceberg.TimestamptzNanoType: "TIMESTAMPTZ9",
+    iceberg.StringType: "VARCHAR",
+    iceberg.BinaryType: "BINARY",
+}
+_BACK: Final = {name: kind for kind, name in _PLAIN.items()} | {
+    "INT2": iceberg.IntegerType,
+    "CHAR": iceberg.StringType,
+    "TIME3": iceberg.TimeType,
+    "TIMESTAMP3": iceberg.TimestampType,
+    "TIMESTAMPTZ3": iceberg.TimestamptzType,
+}
+
+
+def schema_from_iceberg(schema: IcebergSchema) -> Schema:
+    """Return the schema of the format that says what an Iceberg schema says."""
+    return Schema(columns=[_column(field) for field in schema.fields])
+
+
+def schema_to_iceberg(schema: Schema) -> IcebergSchema:
+    """Return the Iceberg schema of a schema. Raises ``InvalidDefinition`` for a type that Iceberg does not have."""
+    return IcebergSchema(*(_field(column) for column in schema.columns))
+
+
+def _column(field: iceberg.NestedField) -> Column:
+    column = _typed(field.field_type, field.field_id, field.name, nullable=not field.required)
+    if field.doc:
+        column.properties[DOC] = field.doc
+    return column
+
+
+def _typed(kind: iceberg.IcebergType, number: int, name: str, *, nullable: bool) -> Column:
+    column = Column(id=number, name=name, nullable=nullable)
+    if isinstance(kind, iceberg.StructType):
+        column.type = DataType.STRUCT
+        column.struct_fields.extend(_column(field) for field in kind.fields)
+    elif isinstance(kind, iceberg.ListType):
+        column.type = DataType.LIST
+        element = _typed(kind.element_type, kind.element_id, "element", nullable=not kind.element_required)
+        column.list_element.CopyFrom(element)
+    elif isinstance(kind, iceberg.MapType):
+        column.type = DataType.MAP
+        column.map_key.CopyFrom(_typed(kind.key_type, kind.key_id, "key", nullable=False))
+        column.map_value.CopyFrom(_typed(kind.value_type, kind.value_id, "value", nullable=not kind.value_required))
+    else:
+        _set_primitive(column, kind)
+    return column
+
+
+def _set_primitive(column: Column, kind: iceberg.IcebergType) -> None:
+    if isinstance(kind, iceberg.DecimalType):
+        column.type = DataType.DECIMAL
+        column.properties.update(precision=str(kind.precision), scale=str(kind.scale))
+    elif isinstance(kind, iceberg.FixedType):
+        column.type = DataType.FIXED
+        column.properties["length"] = str(len(kind))
+    elif isinstance(kind, iceberg.UUIDType):
+        column.type = DataType.FIXED
+        column.properties.update({"length": "16", TYPE: "uuid"})
+    elif type(kind) in _PLAIN:
+        column.type = getattr(DataType, _PLAIN[type(kind)])
+    else:
+        column.type = DataType.BINARY
+        column.properties[TYPE] = str(kind)
+
+
+def _field(column: Column) -> iceberg.NestedField:
+    return iceberg.NestedField(
+        column.id, column.name, _type(column), required=not column.nullable, doc=column.properties.get(DOC)
+    )
+
+
+def _type(column: Column) -> Any:
+    name = DataType.Name(column.type)
+    if name == "STRUCT":
+        return iceberg.StructType(*(_field(each) for each in column.struct_fields))
+    if name == "LIST":
+        element = column.list_element
+        return iceberg.ListType(element.id, _type(element), element_required=not element.nullable)
+    if name == "MAP":
+        key, value = column.map_key, column.map_value
+        return iceberg.MapType(key.id, _type(key), value.id, _type(value), value_required=not value.nullable)
+    return _primitive(name, column)
+
+
+def _primitive(name: str, column: Column) -> Any:
+    properties = column.properties
+    if name == "DECIMAL":
+        return iceberg.DecimalType(int(properties["precision"]), int(properties["scale"]))
+    if name == "FIXED":
+        return iceberg.UUIDType() if properties.get(TYPE) == "uuid" else iceberg.FixedType(int(properties["length"]))
+    if name in _BACK:
+        return _BACK[name]()
+    raise InvalidDefinition(f"column {column.name}: Iceberg has no type {name}")

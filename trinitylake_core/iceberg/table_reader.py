@@ -1,0 +1,78 @@
+"""Reading tables: a definition names the newest metadata file of an Iceberg table."""
+
+from __future__ import annotations
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchIcebergTableError, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import Identifier
+
+from trinitylake_core.catalog import CatalogView
+from trinitylake_core.definitions import TableDef
+from trinitylake_core.errors import InvalidName, ObjectNotFound
+from trinitylake_core.iceberg.errors import no_namespace, no_table, translated
+from trinitylake_core.iceberg.namespaces import Namespaces
+from trinitylake_core.tables import ICEBERG, metadata_uri
+
+
+class TableReader(Namespaces):
+    """The part of the catalog that finds, lists and loads tables."""
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """Return a table. What looking up its definition costs, and one ``get`` for its metadata.
+
+        Raises:
+            NoSuchTableError: there is none.
+            NoSuchIcebergTableError: it is of another format, or nothing has written its metadata yet.
+            FileNotFoundError: its metadata file is gone.
+            ValidationError: its metadata file is garbage.
+        """
+        namespace, name = self._split(identifier, NoSuchTableError)
+        with translated():
+            return self._load(self._reader(), namespace, name)
+
+    def table_exists(self, identifier: str | Identifier) -> bool:
+        """Return whether there is an Iceberg table of this name. Its metadata are not read."""
+        try:
+            namespace, name = self._split(identifier, NoSuchTableError)
+            with translated():
+                return self._metadata_location(self._reader(), namespace, name) is not None
+        except NoSuchTableError:
+            return False
+
+    def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
+        """Return the tables in a namespace, of whatever format. Raises ``NoSuchNamespaceError``."""
+        text = Catalog.namespace_to_string(namespace, NoSuchNamespaceError)
+        with translated():
+            view = self._reader()
+            try:
+                return [self._identifier(text, name) for name in view.tables(text)]
+            except (ObjectNotFound, InvalidName):
+                if self._has_namespace(view, text):
+                    return []
+                raise no_namespace(text) from None
+
+    def _definition(self, view: CatalogView, namespace: str, name: str) -> TableDef:
+        try:
+            table = view.table(namespace, name)
+        except (ObjectNotFound, InvalidName):
+            raise no_table(namespace, name) from None
+        if table.table_format != ICEBERG:
+            raise NoSuchIcebergTableError(f"{namespace}.{name} is a table of the format {table.table_format!r}")
+        return table
+
+    def _metadata_location(self, view: CatalogView, namespace: str, name: str) -> str:
+        location = metadata_uri(self._places.storage.root, self._definition(view, namespace, name))
+        if location is None:
+            raise NoSuchIcebergTableError(f"nothing has written metadata of {namespace}.{name} yet")
+        return location
+
+    def _load(self, view: CatalogView, namespace: str, name: str) -> Table:
+        location = self._metadata_location(view, namespace, name)
+        metadata = self._places.read(location, self._load_file_io(location=location))
+        return self._table(namespace, name, metadata, location)
+
+    def _table(self, namespace: str, name: str, metadata: TableMetadata, location: str) -> Table:
+        io = self._load_file_io(metadata.properties, location)
+        return Table(self._identifier(namespace, name), metadata, location, io, self)

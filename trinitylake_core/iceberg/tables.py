@@ -1,0 +1,258 @@
+"""Changing tables: a commit writes a new metadata file, and a definition that names it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg.catalog import Catalog, delete_data_files, delete_files
+from pyiceberg.exceptions import (
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import CommitTableResponse, StagedTable, Table, TableProperties
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata, new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, TableRequirement, TableUpdate
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+
+from trinitylake_core.errors import AlreadyExists
+from trinitylake_core.iceberg.change import Change
+from trinitylake_core.iceberg.errors import no_table, translated
+from trinitylake_core.iceberg.fields import table_fields
+from trinitylake_core.iceberg.table_reader import TableReader
+from trinitylake_core.keys import VIEW
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Tables(TableReader):
+    """The part of the catalog that changes tables."""
+
+    # -- creating ------------------------------------------------------------------------------
+
+    def create_table(
+        self,
+        identifier: str | Identifier,
+        schema: Schema | pa.Schema,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = EMPTY_DICT,
+    ) -> Table:
+        """Create a table, below the root unless a location or a warehouse says otherwise.
+
+        Raises:
+            TableAlreadyExistsError: a table or a view of this name is there.
+            NoSuchNamespaceError: the namespace is not there.
+            ForbiddenError: the location is outside what this catalog may write.
+            BadRequestError: a name that the lakehouse cannot hold.
+            NotImplementedError: a format version that PyIceberg cannot write.
+        """
+        staged = self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties)
+        namespace, name = self._split(identifier, NoSuchNamespaceError)
+
+        def create(change: Change) -> Table:
+            self._add(change, namespace, name, staged)
+            return self._table(namespace, name, staged.metadata, staged.metadata_location)
+
+        with translated():
+            return self._change(create, f"create table {namespace}.{name}")
+
+    def register_table(self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False) -> Table:  # noqa: FBT001, FBT002 - PyIceberg's signature
+        """Add a table that is already written, where it is; with ``overwrite`` in place of one of this name.
+
+        Raises:
+            TableAlreadyExistsError: a table or a view of this name is there, and ``overwrite`` is not set.
+            NoSuchNamespaceError: the namespace is not there.
+            FileNotFoundError, ValidationError: there are no table metadata at this location.
+        """
+        namespace, name = self._split(identifier, NoSuchNamespaceError)
+
+        def register(change: Change) -> Table:
+            self._need_namespace(change.txn, namespace)
+            metadata = self._places.read(metadata_location, self._load_file_io(location=metadata_location))
+            try:
+                self._set(change, namespace, name, metadata, metadata_location, replace=overwrite)
+            except AlreadyExists:
+                raise TableAlreadyExistsError(f"Table {namespace}.{name} already exists") from None
+            return self._table(namespace, name, metadata, metadata_location)
+
+        with translated():
+            return self._change(register, f"register table {namespace}.{name}")
+
+    def _create_staged_table(
+        self,
+        identifier: str | Identifier,
+        schema: Schema | pa.Schema,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = EMPTY_DICT,
+    ) -> StagedTable:
+        """Return a table that is only in memory. Nothing is written."""
+        namespace, name = self._split(identifier, NoSuchNamespaceError)
+        parent = self.load_namespace_properties(namespace).get("location")
+        version: Any = int(properties.get(TableProperties.FORMAT_VERSION, TableProperties.DEFAULT_FORMAT_VERSION))
+        iceberg_schema = self._convert_schema_if_needed(schema, version)
+        where = location.rstrip("/") if location else self._places.new_location(namespace, name, parent)
+        metadata = new_table_metadata(iceberg_schema, partition_spec, sort_order, where, dict(properties))
+        metadata_location = load_location_provider(where, metadata.properties).new_table_metadata_file_location()
+        with translated():
+            self._places.check(metadata, metadata_location)
+        io = self._load_file_io(metadata.properties, metadata_location)
+        return StagedTable(self._identifier(namespace, name), metadata, metadata_location, io, self)
+
+    def _add(self, change: Change, namespace: str, name: str, staged: StagedTable) -> None:
+        """Write the metadata of a new table, and add its definition."""
+        self._make_namespace(change, namespace)
+        try:
+            self._set(change, namespace, name, staged.metadata, staged.metadata_location)
+        except AlreadyExists:
+            raise TableAlreadyExistsError(f"Table {namespace}.{name} already exists") from None
+        change.write_metadata(staged.metadata, staged.metadata_location, staged.io)
+
+    def _set(
+        self,
+        change: Change,
+        namespace: str,
+        name: str,
+        metadata: TableMetadata,
+        location: str,
+        *,
+        replace: bool = False,
+    ) -> None:
+        """Create the definition of a table, or with ``replace`` make it name other metadata. Raises AlreadyExists."""
+        stored = self._places.stored(location)
+        try:
+            old = self._definition(change.txn, namespace, name) if replace else None
+        except NoSuchTableError:
+            old = None
+        if old is not None:
+            change.txn.alter_table(namespace, name, **table_fields(metadata, stored, old))
+            return
+        self._make_namespace(change, namespace)
+        change.txn.need_absent(VIEW, namespace, name)
+        change.txn.create_table(namespace, name, **table_fields(metadata, stored))
+
+    # -- changing ------------------------------------------------------------------------------
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Apply updates to the newest metadata of a table, if they still meet the requirements.
+
+        One ``put`` more than a commit of the lakehouse, and one ``get``. The requirements are proved again after each
+        lost race over this table; commits to other tables are no race.
+
+        Raises:
+            CommitFailedException: a requirement is not met.
+            CommitStateUnknownException: the storage failed, and the commit may have been made.
+            NoSuchTableError: the table is not there.
+            ForbiddenError: the catalog is read-only, or a location is outside what it may write.
+        """
+        namespace, name = self._split(table.name(), NoSuchTableError)
+
+        def update(change: Change) -> CommitTableResponse:
+            try:
+                current = self._load(change.txn, namespace, name)
+            except NoSuchTableError:
+                current = None
+            staged = self._staged(current, self._identifier(namespace, name), requirements, updates)
+            if current is not None and staged.metadata == current.metadata:
+                return CommitTableResponse(metadata=current.metadata, metadata_location=current.metadata_location)
+            known = None if current is None else (current.metadata, current.metadata_location)
+            self._places.check(staged.metadata, staged.metadata_location, known)
+            if current is None:
+                self._add(change, namespace, name, staged)
+            else:
+                change.write_metadata(staged.metadata, staged.metadata_location, staged.io)
+                self._set(change, namespace, name, staged.metadata, staged.metadata_location, replace=True)
+            return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
+
+        with translated():
+            return self._change(update, f"{_what(updates)} {namespace}.{name}")
+
+    def _staged(
+        self,
+        current: Table | None,
+        identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> StagedTable:
+        if current is None and not any(isinstance(each, AssertCreate) for each in requirements):
+            for requirement in requirements:
+                requirement.validate(None)
+            raise no_table(".".join(identifier[:-1]), identifier[-1])
+        return self._update_and_stage_table(current, identifier, requirements, updates)
+
+    def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
+        """Rename a table, in one version. Its files stay where they are.
+
+        Raises:
+            NoSuchTableError, NoSuchNamespaceError: the table, or the new namespace, is not there.
+            TableAlreadyExistsError: a table or a view of the new name is there.
+        """
+        namespace, name = self._split(from_identifier, NoSuchTableError)
+        to_namespace, to_name = self._split(to_identifier, NoSuchNamespaceError)
+
+        def rename(change: Change) -> Table:
+            self._definition(change.txn, namespace, name)
+            self._make_namespace(change, to_namespace)
+            try:
+                change.txn.need_absent(VIEW, to_namespace, to_name)
+                change.txn.rename_table(namespace, name, to_namespace, to_name)
+            except AlreadyExists:
+                raise TableAlreadyExistsError(f"Table {to_namespace}.{to_name} already exists") from None
+            return self._load(change.txn, to_namespace, to_name)
+
+        with translated():
+            return self._change(rename, f"rename table {namespace}.{name} to {to_namespace}.{to_name}")
+
+    def drop_table(self, identifier: str | Identifier) -> None:
+        """Drop a table. Its files stay: older versions and snapshots read them. Raises ``NoSuchTableError``."""
+        namespace, name = self._split(identifier, NoSuchTableError)
+
+        def drop(change: Change) -> None:
+            self._definition(change.txn, namespace, name)
+            change.txn.drop_table(namespace, name)
+
+        with translated():
+            self._change(drop, f"drop table {namespace}.{name}")
+
+    def purge_table(self, identifier: str | Identifier) -> None:
+        """Drop a table and delete its files, for good: no older version, snapshot or rollback can read it any more.
+
+        Raises ``NoSuchTableError``.
+        """
+        table = self.load_table(identifier)
+        self.drop_table(identifier)
+        self._after_commit(lambda: _delete_table(table))
+
+    def _delete_old_metadata(self, io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:  # type: ignore[override]  # static there
+        """Delete metadata files as the table's own properties say, once the commit is made."""
+        self._after_commit(lambda: Catalog._delete_old_metadata(io, base, metadata))  # noqa: SLF001 - PyIceberg's hook
+
+
+def _what(updates: tuple[TableUpdate, ...]) -> str:
+    """Return what a commit does, in a word, for the history of the lakehouse."""
+    for update in updates:
+        if isinstance(update, AddSnapshotUpdate) and update.snapshot.summary is not None:
+            return str(update.snapshot.summary.operation.value)
+    return "update"
+
+
+def _delete_table(table: Table) -> None:
+    """Delete all files of a table that its newest metadata know of."""
+    snapshots = table.metadata.snapshots
+    manifests = [manifest for snapshot in snapshots for manifest in snapshot.manifests(table.io)]
+    delete_data_files(table.io, manifests)
+    delete_files(table.io, {manifest.manifest_path for manifest in manifests}, "manifest")
+    delete_files(table.io, {snapshot.manifest_list for snapshot in snapshots}, "manifest list")
+    delete_files(table.io, {entry.metadata_file for entry in table.metadata.metadata_log}, "previous metadata")
+    delete_files(table.io, {table.metadata_location}, "metadata")

@@ -1,0 +1,62 @@
+"""Where the Iceberg table of a definition is, and which of its snapshots it stands at (format, section 5).
+
+Needs no Iceberg library: what engines wrote into the definition is enough, and one small file otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from trinitylake_core.definitions import TableDef
+from trinitylake_core.locations import validate_path
+from trinitylake_core.storage.roots import S3_SCHEMES, local_path
+
+ICEBERG: Final = "ICEBERG"
+MANAGED: Final = "MANAGED"
+EXTERNAL: Final = "EXTERNAL"
+METADATA_LOCATION: Final = "metadata_location"
+PREVIOUS_METADATA_LOCATION: Final = "previous_metadata_location"
+TABLE_UUID: Final = "uuid"
+SNAPSHOT_ID: Final = "current-snapshot-id"
+SNAPSHOT_MILLIS: Final = "current-snapshot-timestamp-ms"
+"""Format properties under the names that other Iceberg catalogs give them."""
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://?")
+
+
+def base_uri(root: str) -> str:
+    """Return a root URI as Iceberg spells locations: a local path is not percent-encoded there."""
+    return f"file://{local_path(root).rstrip('/')}/" if root.startswith("file:") else root
+
+
+def full_uri(location: str) -> str:
+    """Return a location in one spelling: ``file:///path`` for a local path, ``s3://`` for ``s3a://``."""
+    match = _SCHEME.match(location)
+    if match is None:
+        return f"file://{location}" if location.startswith("/") else location
+    scheme = S3_SCHEMES.get(match[1].lower(), match[1].lower())
+    rest = location[match.end() :]
+    return f"file:///{rest.lstrip('/')}" if scheme == "file" else f"{scheme}://{rest}"
+
+
+def path_below(root: str, location: str) -> str | None:
+    """Return the path inside the lakehouse that a location names, or ``None`` where it lies elsewhere.
+
+    Raises:
+        InvalidLocation: it begins like a location inside, and leads out of it.
+    """
+    base, uri = base_uri(root), full_uri(location).rstrip("/")
+    return validate_path(uri.removeprefix(base)) if uri.startswith(base) else None
+
+
+def metadata_uri(root: str, table: TableDef) -> str | None:
+    """Return the URI of a table's metadata file, or ``None`` where the definition names none.
+
+    Raises:
+        InvalidLocation: a MANAGED table's path that leads out of the lakehouse.
+    """
+    location = table.format_properties.get(METADATA_LOCATION)
+    if not location:
+        return None
+    return base_uri(root) + validate_path(location) if table.table_type == MANAGED else location
