@@ -5,25 +5,30 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.commit import Draft, new_id, now_millis
 from trinitylake_core.definitions import new_lakehouse_def
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.lakehouse import create_first
 from trinitylake_core.storage import open_storage
+from trinitylake_core.tree.leafbuild import columns_of
+from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.search import Batch
 from trinitylake_core.versions import Versions
 
 _PATH = "0101/0101/0101/01010101-table-{}-6fcb514b-b878-4c9d-95b7-8dc3a7ce6fd8.binpb"
-_NAMESPACES = 100
+NAMESPACES = 100
+_BATCH = 50_000
 PathOf = Callable[[str | int], str]
 
 
 def table_name(number: int, objects: int) -> tuple[str, str]:
     """Return namespace and name of a table of a lakehouse of ``objects`` tables."""
-    return f"ns{number * _NAMESPACES // objects:03}", f"t{number:08}"
+    return f"ns{number * NAMESPACES // objects:03}", f"t{number:08}"
 
 
 def build(root: str, objects: int, path_of: PathOf = _PATH.format, **definition: object) -> Lakehouse:
@@ -38,21 +43,27 @@ def build(root: str, objects: int, path_of: PathOf = _PATH.format, **definition:
     codec = KeyCodec(
         message.namespace_name_max_size_bytes, message.table_name_max_size_bytes, message.view_name_max_size_bytes
     )
-    rewriter = Rewriter(writer, now_millis())
-    tree = rewriter.build(_batches(codec, objects, path_of))
+    rewriter = Rewriter(writer, now_millis(), prove=True)
+    tree = rewriter.build_columns(_batches(codec, objects, path_of))
     rewriter.open(tree)
     node = rewriter.node_of(tree)
     writer.flush()
+    if not rewriter.proved():
+        raise AssertionError("the proof of a new tree failed")
     create_first(Versions(storage), message, Draft(node, spec.OP_LOAD, new_id()))
     return Lakehouse.open(root)
 
 
-def _batches(codec: KeyCodec, objects: int, path_of: PathOf) -> Iterator[Batch]:
-    namespaces = [f"ns{number:03}" for number in range(_NAMESPACES)]
-    yield [codec.namespace(name) for name in namespaces], [path_of(name) for name in namespaces]
-    for start in range(0, objects, 10_000):
-        numbers = range(start, min(start + 10_000, objects))
-        yield [codec.table(*table_name(n, objects)) for n in numbers], [path_of(n) for n in numbers]
+def _batches(codec: KeyCodec, objects: int, path_of: PathOf) -> Iterator[Columns]:
+    namespaces = [f"ns{number:03}" for number in range(NAMESPACES)]
+    yield columns_of([codec.namespace(name) for name in namespaces], [path_of(name) for name in namespaces])
+    spaces = pa.array([codec.table(name, "t")[: -codec.table_size] for name in namespaces])
+    for start in range(0, objects, _BATCH):
+        numbers = range(start, min(start + _BATCH, objects))
+        of = pa.array([number * NAMESPACES // objects for number in numbers])
+        names = pc.utf8_rpad(pa.array([f"t{number:08}" for number in numbers]), codec.table_size)
+        keys = pc.binary_join_element_wise(spaces.take(of), names, "")
+        yield Columns(keys, pa.array([path_of(number) for number in numbers]))
 
 
 def change(lake: Lakehouse, objects: int, changes: int, *, part: float = 1.0, seed: int = 1) -> None:

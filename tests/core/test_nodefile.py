@@ -18,6 +18,7 @@ from tests.support.surgery import ABSENT, RIGHT, WRONG, Columns, Surgery, node_f
 from trinitylake_core import Corrupt, CorruptNode, Lakehouse, ObjectNotFound, spec
 from trinitylake_core.locations import node_path
 from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.checksum import checksum_of
 from trinitylake_core.tree.node import Messages, Node
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -267,8 +268,8 @@ def test_hostile_offsets_under_a_matching_checksum_are_refused(value: int, row: 
     struct.pack_into("<i", hostile, 4 * row, value)
     data = node_file(leaf_columns())
     assert 1 == data.count(before)
-    digest = nodefile._checksum([_Buffers(arrays[0], bytes(hostile)), *arrays[1:]])  # type: ignore[list-item]
-    data = data.replace(nodefile._checksum(arrays), digest).replace(before, bytes(hostile))
+    digest = checksum_of([_Buffers(arrays[0], bytes(hostile)), *arrays[1:]])  # type: ignore[list-item]
+    data = data.replace(checksum_of(arrays), digest).replace(before, bytes(hostile))
     found = outcome(data)
     assert found is None or value == 3, "an offset inside the text is another text, and nothing worse"
 
@@ -279,7 +280,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
     arrays[1] = pa.Array.from_buffers(pa.string(), len(bad), bad.buffers())
     schema = pa.schema(
         [pa.field(name, pa.string()) for name in spec.COLUMNS],
-        metadata={spec.CHECKSUM_METADATA: nodefile._checksum(arrays)},
+        metadata={spec.CHECKSUM_METADATA: checksum_of(arrays)},
     )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.memory import ColumnMemorySink, MemorySink, prove_tree
-from trinitylake_core.errors import CorruptNode
+from trinitylake_core.errors import Corrupt, CorruptNode
 from trinitylake_core.keys import EVERYTHING, KeyRange
 from trinitylake_core.tree import search as tree
+from trinitylake_core.tree.leafbuild import columns_of
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.proof import entries_hash
 from trinitylake_core.tree.rewrite import Rewriter
@@ -251,3 +252,32 @@ def test_a_subtree_of_another_height_is_refused(height: int) -> None:
     path = sink.add(Node(["C1"], ["v"], ["node-8", "node-9"], height=1, subtree_keys=1, subtree_messages=0))
     with pytest.raises(CorruptNode):
         rewriter.open(Ref(height, path))
+
+
+@given(ORDERS, ENTRIES, FILLS, st.integers(1, 60), st.integers(1, 80))
+def test_a_tree_built_of_columns_is_the_tree_built_of_lists(
+    order: int, entries: dict[str, str], fill: float, batch: int, together: int
+) -> None:
+    """The same files byte for byte, however the entries come, and proved."""
+    lists, columns = ColumnMemorySink(order), ColumnMemorySink(order)
+    expected = rooted(Rewriter(lists, 1), build(Rewriter(lists, 1), entries, fill))
+    keys = sorted(entries)
+    parts = [keys[start : start + batch] for start in range(0, len(keys), batch)]
+    rewriter = Rewriter(columns, 1, prove=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trinitylake_core.tree.leafbuild._ROWS", together)
+        tree = rewriter.build_columns([columns_of(part, [entries[key] for key in part]) for part in parts], fill)
+    root = rooted(rewriter, tree)
+    assert rewriter.proved()
+    assert lists.files == columns.files
+    assert (expected.keys, expected.children, expected.child_keys) == (root.keys, root.children, root.child_keys)
+
+
+@pytest.mark.parametrize("wrong", [["a", "c", "b", "d"], ["a", "b", "b", "c"]], ids=["out of order", "twice"])
+@pytest.mark.parametrize("batch", [1, 2, 4])
+def test_columns_that_do_not_ascend_are_refused(wrong: list[str], batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trinitylake_core.tree.leafbuild._ROWS", 1)
+    rewriter = Rewriter(ColumnMemorySink(3), 1, prove=True)
+    parts = [columns_of(wrong[start : start + batch], ["v"] * batch) for start in range(0, len(wrong), batch)]
+    with pytest.raises(Corrupt, match="do not ascend"):
+        rewriter.build_columns(parts)

@@ -21,6 +21,7 @@ from trinitylake_core.locations import root_path
 from trinitylake_core.storage.filelock import LOCK_FILE
 from trinitylake_core.storage.roots import local_path, normalise_root
 from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.checksum import checksum_of
 from trinitylake_core.tree.node import Node
 
 Columns = dict[str, list[str | None]]
@@ -175,7 +176,7 @@ def node_file(columns: Mapping[str, Sequence[Any]], checksum: str = RIGHT, *, ba
     arrays = [pa.array(column, pa.string()) for column in columns.values()]
     metadata = {}
     if checksum != ABSENT:
-        digest = nodefile._checksum(arrays)
+        digest = checksum_of(arrays)
         metadata[spec.CHECKSUM_METADATA] = digest if checksum == RIGHT else b"0" * len(digest)
     schema = pa.schema([pa.field(name, pa.string()) for name in columns], metadata=metadata)
     table = pa.Table.from_arrays(arrays, schema=schema)

@@ -6,7 +6,8 @@ Only what a plain leaf is made of comes this way: canonical, checksummed or not,
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import lru_cache
+from typing import Final
 
 import pyarrow as pa
 
@@ -17,8 +18,8 @@ from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
 
 _STRING: Final = pa.string()
-_NULL: Final = pa.nulls(1, _STRING)
-_SYSTEM_ROWS_MAX: Final = 32
+_COLUMNS: Final = list(spec.COLUMNS)
+_SYSTEM_ROWS_MAX: Final = 16
 
 
 def decode_columns(data: bytes | memoryview, path: str, order: int) -> Columns | None:
@@ -31,13 +32,14 @@ def decode_columns(data: bytes | memoryview, path: str, order: int) -> Columns |
         batch, _ = nodefile.read_batch(data, path)
     except nodefile.UNREADABLE as error:
         raise CorruptNode(f"node file {path!r} cannot be read: {error}", path=path) from error
-    if batch.schema.names != list(spec.COLUMNS):
+    if batch.schema.names != _COLUMNS:
         return None
     keys, values, pointers, txns = batch.columns
-    first = _first_null(keys)
+    names = keys.slice(0, _SYSTEM_ROWS_MAX).to_pylist()
+    first = names.index(None) if None in names else None
     if first is None or batch.num_rows != first + order:
         return None
-    system = dict(zip(keys.slice(0, first).to_pylist(), values.slice(0, first).to_pylist(), strict=True))
+    system = dict(zip(names[:first], values.slice(0, first).to_pylist(), strict=True))
     count = int(system.get(spec.N_KEYS) or -1) if (system.get(spec.N_KEYS) or "").isdecimal() else -1
     plain = (
         0 < count < order
@@ -54,13 +56,6 @@ def decode_columns(data: bytes | memoryview, path: str, order: int) -> Columns |
     return rows
 
 
-def _first_null(keys: Any) -> int | None:
-    for row in range(min(len(keys), _SYSTEM_ROWS_MAX)):
-        if not keys[row].is_valid:
-            return row
-    return None
-
-
 def encode_columns(rows: Columns, order: int, path: str, system: dict[str, str]) -> memoryview:
     """Return the bytes of a leaf of these entries at ``path``: those of ``nodefile.encode`` for the same leaf.
 
@@ -69,12 +64,18 @@ def encode_columns(rows: Columns, order: int, path: str, system: dict[str, str])
     count = len(rows)
     leaf = Node(system=system, height=0, subtree_keys=count, subtree_messages=0)
     head = nodefile.system_rows(leaf, count=count, path=path)
-    unused = pa.nulls(order - 1 - count, _STRING)
-    total = len(head) + order
-    columns = [
-        pa.concat_arrays([pa.array(list(head), _STRING), _NULL, rows.keys, unused]),
-        pa.concat_arrays([pa.array(list(head.values()), _STRING), _NULL, rows.values, unused]),
-        pa.nulls(total, _STRING),
-        pa.nulls(total, _STRING),
-    ]
-    return nodefile.file_of(columns)
+    unused, empty = _nulls(order - 1 - count), _nulls(len(head) + order)
+    keys = pa.concat_arrays([_names(tuple(head)), rows.keys, unused])
+    values = pa.concat_arrays([pa.array([*head.values(), None], _STRING), rows.values, unused])
+    return nodefile.file_of([keys, values, empty, empty])
+
+
+@lru_cache(maxsize=256)
+def _nulls(rows: int) -> pa.StringArray:
+    return pa.nulls(rows, _STRING)
+
+
+@lru_cache(maxsize=16)
+def _names(system: tuple[str, ...]) -> pa.StringArray:
+    """Return the keys of system rows, and of the row before the first key."""
+    return pa.array([*system, None], _STRING)

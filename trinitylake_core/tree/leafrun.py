@@ -49,6 +49,11 @@ class Columns:
         """Return one entry."""
         return self.keys[index].as_py(), self.values[index].as_py()
 
+    def every(self, step: int, first: int) -> list[tuple[str, str]]:
+        """Return the entries ``first``, ``first + step`` and so on."""
+        rows = pa.array(range(first, len(self), step), pa.int64())
+        return list(zip(self.keys.take(rows).to_pylist(), self.values.take(rows).to_pylist(), strict=True))
+
 
 def laid_out(leaves: Sequence[Columns], pivots: Sequence[tuple[str, str] | None]) -> Columns:
     """Return leaves end to end, each pivot between its two; ``None`` = a pivot that is deleted.

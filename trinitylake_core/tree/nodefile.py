@@ -1,9 +1,6 @@
 """Node files: a node to Arrow IPC bytes and back (format, sections 4 and 7).
 
-The only module that knows the layout of a node file. The checksum is MurMur3 (x64, 128 bits, seed 0)
-over, for each of the four columns in order: the number of rows (8 bytes, little endian), the validity
-bits (least significant first, unused bits zero; nothing if no row is NULL), the ``rows + 1`` offsets
-(4 bytes each, little endian) and the UTF-8 text, all as in Arrow's columnar format.
+The only module that knows the layout of a node file; ``checksum`` knows that of its checksum.
 """
 
 from __future__ import annotations
@@ -11,13 +8,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import mmh3
 import pyarrow as pa
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, InvalidLocation
 from trinitylake_core.keys import is_object_key
 from trinitylake_core.locations import validate_path
+from trinitylake_core.tree.checksum import checksum_of
 from trinitylake_core.tree.node import Messages, Node
 
 _WRITE: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
@@ -51,7 +48,7 @@ def encode(node: Node, order: int, path: str | None = None) -> memoryview:
 
 def file_of(arrays: list[pa.StringArray]) -> memoryview:
     """Return the bytes of the file of four columns, each an array of its own without an offset."""
-    schema = pa.schema(_FIELDS, metadata={spec.CHECKSUM_METADATA: _checksum(arrays)})
+    schema = pa.schema(_FIELDS, metadata={spec.CHECKSUM_METADATA: checksum_of(arrays)})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=_WRITE) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
@@ -97,26 +94,6 @@ def system_rows(node: Node, *, count: int, path: str | None = None) -> dict[str,
     return rows
 
 
-def _checksum(columns: list[pa.StringArray]) -> bytes:
-    rows = len(columns[0])
-    hasher = mmh3.mmh3_x64_128()
-    for column in columns:
-        validity, offsets, text = column.buffers()
-        hasher.update(rows.to_bytes(8, "little"))
-        if column.null_count:
-            bits = bytearray(memoryview(validity)[: (rows + 7) // 8])
-            if rows % 8:
-                bits[-1] &= (1 << rows % 8) - 1
-            hasher.update(bytes(bits))
-        if rows:
-            view = memoryview(offsets)[: 4 * (rows + 1)]
-            end = int.from_bytes(view[-4:], "little", signed=True)
-            hasher.update(view)
-            if text is not None and end > 0:
-                hasher.update(memoryview(text)[:end])
-    return hasher.digest().hex().encode()
-
-
 def decode(data: bytes | memoryview, path: str, order: int | None = None) -> Node:
     """Return the node in a file, checked against its checksum; canonical or of an older generation.
 
@@ -151,7 +128,7 @@ def read_batch(data: bytes | memoryview, path: str) -> tuple[pa.RecordBatch, boo
     if expected is not None and batch.schema.names != list(spec.COLUMNS):
         raise CorruptNode(f"node file {path!r} has a checksum, but not the four columns it is of", path=path)
     batch.validate(full=True)
-    if expected is not None and expected != _checksum(batch.columns):
+    if expected is not None and expected != checksum_of(batch.columns):
         raise CorruptNode(f"node file {path!r} does not match its checksum", path=path)
     return batch, expected is not None
 

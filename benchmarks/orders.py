@@ -1,0 +1,124 @@
+"""What the order of a tree costs and saves: lookup, small commit, compaction, scan, bytes, requests.
+
+    python -m benchmarks orders [--objects 1000000] [--orders 64 128 256 512 1024 4096]
+
+For each order a new lakehouse. Small commits create one table each, spread over all namespaces, and push the root's
+buffer down as they always do; their bytes are all that they write, but for the definition. A compaction of so many per
+cent changes that part of the objects, spread evenly, in one transaction before. On S3 a lookup waits for one request
+after the other, a compaction for as many at a time as ``max_concurrency`` says: requests tell what it costs there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import lakes, report
+from pipelines import compaction
+from trinitylake_core import Lakehouse
+from trinitylake_core.tree.search import scan, search
+
+_LOOKUPS = 300
+_COMMITS = 400
+_PARTS = (0.001, 0.01, 0.1, 1.0)
+
+
+def lookups(root: str, objects: int) -> dict[str, Any]:
+    """Return time and requests of a lookup by a handle that was opened a moment ago."""
+    pick, seconds, gets = random.Random(7), [], 0
+    for _ in range(_LOOKUPS):
+        namespace, name = lakes.table_name(pick.randrange(objects), objects)
+        began = time.perf_counter()
+        lake = Lakehouse.open(root)
+        if search(lake.store, lake.root_node.node, lake.codec.table(namespace, name)) is None:
+            raise AssertionError(f"{namespace}.{name} is not there")
+        seconds.append(time.perf_counter() - began)
+        gets += lake.storage.counts.get
+    return {"lookup ms": _ms(seconds), "lookup get": round(gets / _LOOKUPS, 2)}
+
+
+def commits(root: str, objects: int) -> dict[str, Any]:
+    """Return time, bytes and files of a small durable commit."""
+    lake = Lakehouse.open(root)
+    pick, seconds = random.Random(8), []
+    lake.transaction().commit(allow_empty=True)
+    before = lake.refresh().storage.counts.snapshot()
+    for number in range(_COMMITS):
+        namespace, _ = lakes.table_name(pick.randrange(objects), objects)
+        began = time.perf_counter()
+        with lake.transaction() as txn:
+            txn.put(lake.codec.table(namespace, f"new{number}"), f"0101/0101/0101/01010101-table-{number}.binpb")
+        seconds.append(time.perf_counter() - began)
+    moved = lake.storage.counts - before
+    return {
+        "commit ms": _ms(seconds),
+        "commit KB": round(moved.bytes_written / _COMMITS / 1e3, 1),
+        "commit put": round((moved.put + moved.create) / _COMMITS, 2),
+    }
+
+
+def compacted(folder: str, objects: int, part: float, order: int) -> dict[str, Any]:
+    """Return time and requests of a compaction in this process, on a new lakehouse."""
+    lake = lakes.build(f"file://{folder}", objects, order=order)
+    lakes.change(lake, objects, int(objects * part))
+    cpu = _cpu()
+    began = time.perf_counter()
+    done = compaction.run(None, lake, compaction.Config(engine="local"))
+    seconds = time.perf_counter() - began
+    label = f"{part:.1%}".replace(".0%", "%")
+    return {
+        f"compact {label} s": round(seconds, 2),
+        f"{label} CPU s": round(_cpu() - cpu, 2),
+        f"{label} requests": done.nodes_read + done.nodes_written,
+        f"{label} MB": round((done.bytes_read + done.bytes_written) / 1e6, 1),
+    }
+
+
+def measured(order: int, objects: int, folder: Path) -> dict[str, Any]:
+    """Return all figures of one order."""
+    root = f"file://{folder}/{order}"
+    began = time.perf_counter()
+    lake = lakes.build(root, objects, order=order)
+    built = time.perf_counter() - began
+    stats = lake.stats()
+    row: dict[str, Any] = {"levels": (stats.height or 0) + 1, "build s": round(built, 2)}
+    row["nodes"] = sum(1 for _ in folder.glob(f"{order}/*/*/*/*-node-*"))
+    row["MB"] = round(sum(path.stat().st_size for path in folder.glob(f"{order}/*/*/*/*-node-*")) / 1e6, 1)
+    began = time.perf_counter()
+    found = sum(len(keys) for keys, _ in scan(lake.store, lake.root_node.node))
+    row["scan s"] = round(time.perf_counter() - began, 2)
+    if found != objects + lakes.NAMESPACES:
+        raise AssertionError(f"a scan found {found} of {objects} objects")
+    row |= lookups(root, objects) | commits(root, objects)
+    for part in _PARTS:
+        row |= compacted(f"{folder}/{order}-{part}", objects, part, order)
+    return row
+
+
+def _ms(seconds: list[float]) -> float:
+    return round(statistics.median(seconds) * 1e3, 2)
+
+
+def _cpu() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def main(arguments: list[str]) -> None:
+    """Run the benchmark and print its figures, an order per row."""
+    parser = argparse.ArgumentParser(prog="benchmarks orders", description=__doc__)
+    parser.add_argument("--objects", type=int, default=1_000_000)
+    parser.add_argument("--orders", type=int, nargs="+", default=[64, 128, 256, 512, 1024, 4096])
+    options = parser.parse_args(arguments)
+    figures: dict[str, dict[str, Any]] = {}
+    for order in options.orders:
+        with tempfile.TemporaryDirectory() as folder:
+            figures[str(order)] = measured(order, options.objects, Path(folder))
+            print(report.table(figures), flush=True)
+    report.save("orders", {"objects": options.objects, "load": os.getloadavg(), "figures": figures})
