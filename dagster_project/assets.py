@@ -11,10 +11,11 @@ from pydantic import Field
 from dagster_project.config.settings import LAKEHOUSE_TAG, Backup, LakehouseSettings
 from dagster_project.metadata import health, pictures, recovery
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
-from dagster_project.watched import RETRY, Watch, advice, advised, carried_out, watched
+from dagster_project.watched import RETRY, Watch, advice, advised, carried_out, failure, permanent, watched
 from pipelines import compaction, export, stats
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
+from trinitylake_core.spec import QUIET_OPERATIONS
 
 DEFINITION: Final = "lakehouse_definition"
 HEALTH: Final = "tree_health"
@@ -23,6 +24,7 @@ BACKUP: Final = "backup"
 SNAPSHOTS: Final = "root_version_snapshots"
 EXPIRATION: Final = "version_expiration"
 ORPHANS: Final = "orphan_removal"
+_SEARCHED: Final = 64
 
 
 def key(settings: LakehouseSettings, name: str) -> dg.AssetKey:
@@ -73,7 +75,7 @@ def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
     spec = dg.AssetSpec(
         asset_key,
         description=f"{where}\n\nRoot: `{settings.root}`. Observed, never materialised; its data version is the "
-        "number of the newest version.",
+        "number of the newest version that changed objects.",
         metadata={"root": settings.root},
         group_name=settings.slug,
         owners=settings.owners,
@@ -82,7 +84,13 @@ def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
     )
 
     def observe() -> Iterator[dg.ObserveResult]:
-        yield observation(settings, open_lakehouse(settings))
+        try:
+            lake = open_lakehouse(settings)
+        except TrinityLakeError as error:  # such an asset takes no retry policy
+            if permanent(error):
+                raise failure(error) from error
+            raise dg.RetryRequested(RETRY.max_retries, RETRY.delay) from failure(error)
+        yield observation(settings, lake)
 
     with warnings.catch_warnings():  # still in beta, but the only way to observe an asset in a job
         warnings.simplefilter("ignore", dg.BetaWarning)
@@ -95,9 +103,22 @@ def observation(settings: LakehouseSettings, lake: Lakehouse) -> dg.ObserveResul
     """Return an observation of the newest version."""
     return dg.ObserveResult(
         asset_key=key(settings, DEFINITION),
-        data_version=dg.DataVersion(str(lake.version)),
+        data_version=dg.DataVersion(str(content_version(lake))),
         metadata=health.of_stats(lake.stats()) | health.of_definition(lake.definition),
     )
+
+
+def content_version(lake: Lakehouse) -> int:
+    """Return the newest version that changed objects; the newest of all if that is too long ago to look for.
+
+    What maintenance commits changes no object: were it a new data version, every asset downstream would count as
+    outdated by the run that has just brought it up to date. One ``get`` for each version of maintenance since.
+    """
+    try:
+        versions = lake.history(limit=_SEARCHED)
+        return next((each.version for each in versions if each.operation not in QUIET_OPERATIONS), lake.version)
+    except TrinityLakeError:  # an older root is damaged, which `verify` tells
+        return lake.version
 
 
 def tree_health(settings: LakehouseSettings) -> dg.AssetsDefinition:
@@ -106,6 +127,7 @@ def tree_health(settings: LakehouseSettings) -> dg.AssetsDefinition:
     @dg.asset(
         key=key(settings, HEALTH),
         deps=[key(settings, DEFINITION)],
+        retry_policy=RETRY,
         description="The state of the tree: objects, height, buffered messages (the debt that a compaction pays off), "
         "nodes and bytes per level, reads per lookup, and the cost of a compaction now. Numbers are plotted over time. "
         "A damaged node is reported with advice instead of them. Terminating the run stops Spark.",

@@ -10,33 +10,69 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
 
 from dagster_project import pacing
-from dagster_project.assets import BACKUP, COMPACTION, HEALTH, SNAPSHOTS, key
+from dagster_project.assets import BACKUP, COMPACTION, DEFINITION, HEALTH, SNAPSHOTS, key
 from dagster_project.config.settings import Backup, LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import recovery
 from dagster_project.metadata.health import given
 from dagster_project.resources import SparkResource, open_lakehouse
-from dagster_project.watched import RETRY, Watch, advised, carried_out
+from dagster_project.watched import RETRY, Watch, advice, advised, carried_out
 from pipelines import backup, compaction, snapshot, stats, verify
 from pipelines.cli.report import utc
-from trinitylake_core import Lakehouse
+from trinitylake_core import Lakehouse, TrinityLakeError
 
 INTEGRITY: Final = "integrity"
 BACKUP_VERIFIED: Final = "backup_verified"
 DEBT: Final = "compaction_debt"
 COMPACTION_FRESH: Final = "compaction_fresh"
 SNAPSHOTS_FRESH: Final = "snapshots_fresh"
+REACHABLE: Final = "reachable"
+_RECORDS: Final = 8
 
 
 def checks_of(settings: LakehouseSettings) -> list[dg.AssetChecksDefinition]:
     """Return the asset checks of one lakehouse."""
-    found = [integrity(settings), compaction_debt(settings), compaction_fresh(settings)]
+    found = [reachable(settings), integrity(settings), compaction_debt(settings), compaction_fresh(settings)]
     found += [snapshots_fresh(settings)] if settings.snapshots else []
     found += [backup_verified(settings, settings.backup)] if settings.backup is not None else []
     return found
+
+
+def reachable(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
+    """Return the check that the lakehouse can be opened. The sensor evaluates it; no job waits for it."""
+
+    @dg.asset_check(
+        asset=key(settings, DEFINITION),
+        name=REACHABLE,
+        description="Fails when the lakehouse cannot be opened: nothing at its root, no access, no answer, or a "
+        "damaged newest version. Says why, and what to do. Evaluated by the sensor, which also tells the webhook, "
+        "once.",
+    )
+    def check() -> dg.AssetCheckResult:
+        try:
+            lake = open_lakehouse(settings)
+        except TrinityLakeError as error:
+            return judge_trouble(str(error), advice(error))
+        return opened(lake.version)
+
+    return check
+
+
+def judge_trouble(cause: str, what_to_do: str) -> dg.AssetCheckResult:
+    """Return the verdict on a lakehouse that cannot be opened."""
+    return dg.AssetCheckResult(
+        check_name=REACHABLE,
+        passed=False,
+        description=f"{cause}\n{what_to_do}".strip(),
+        metadata={"cause": cause, "advice": what_to_do},
+    )
+
+
+def opened(version: int) -> dg.AssetCheckResult:
+    """Return the verdict on a lakehouse that could be opened."""
+    return dg.AssetCheckResult(check_name=REACHABLE, passed=True, description=f"opened at version {version}")
 
 
 def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
@@ -50,14 +86,16 @@ def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
         description="Reads every node of the newest version and checks every invariant of the format. Lists each "
         "finding with its remedy. A finding blocks everything that rewrites or deletes.",
     )
-    def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
+    def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> Any:
         def work(lake: Lakehouse, watch: Watch) -> verify.Report:
             how = verify.Config(engine=settings.health.engine_for(lake.stats().objects))
             return verify.run(watch.spark, lake, how, watch.progress)
 
         found = carried_out(context, settings, spark, work)
         metadata = recovery.of_verification(found)
-        return dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=metadata["outcome"])
+        yield dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=metadata["outcome"])
+        if not found.ok:  # before Dagster says no more than that a blocking check failed
+            raise dg.Failure(recovery.said_of_verification(found), metadata=metadata, allow_retries=False)
 
     return check
 
@@ -146,8 +184,6 @@ def judge_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = Tru
     decision = pacing.pays(settings.compaction, lake.stats())
     plan = compaction.plan(lake) if cost and decision.wanted and not lake.read_only else None
     return _verdict(
-        settings,
-        COMPACTION,
         DEBT,
         decision.reason,
         passed=not decision.wanted,
@@ -168,8 +204,6 @@ def judge_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetC
     if found.stale:
         message += f"; the limit is {format_duration(policy.max_age)}. {_late_compaction(settings)}"
     return _verdict(
-        settings,
-        COMPACTION,
         COMPACTION_FRESH,
         message,
         passed=not found.stale,
@@ -194,16 +228,11 @@ def judge_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetChe
     message = "; ".join(lines) or f"every required snapshot exists: {', '.join(graces)}"
     newest = max((each.created_at for each in lake.snapshots()), default=None)
     shown = None if newest is None else dg.MetadataValue.timestamp(newest)
-    return _verdict(
-        settings, SNAPSHOTS, SNAPSHOTS_FRESH, message, passed=not late, missing=len(late), newest_snapshot=shown
-    )
+    return _verdict(SNAPSHOTS_FRESH, message, passed=not late, missing=len(late), newest_snapshot=shown)
 
 
-def _verdict(
-    settings: LakehouseSettings, asset: str, check: str, message: str, *, passed: bool, **metadata: Any
-) -> dg.AssetCheckResult:
+def _verdict(check: str, message: str, *, passed: bool, **metadata: Any) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
-        asset_key=key(settings, asset),
         check_name=check,
         passed=passed,
         severity=dg.AssetCheckSeverity.WARN,
@@ -212,39 +241,49 @@ def _verdict(
     )
 
 
-def changed(
-    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, *, over_too_long: bool
-) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield the verdicts that differ from those that Dagster recorded last.
+def judged(
+    settings: LakehouseSettings, lake: Lakehouse, *, over_too_long: bool
+) -> Iterator[tuple[str, dg.AssetCheckResult]]:
+    """Yield the verdicts on a version that its root suffices for, each with the asset that the check is on.
 
     Costs no request, unless the backlog has been above the threshold for so long that compactions may be stale.
     """
     debt = judge_debt(settings, lake, cost=False)
-    verdicts = [(COMPACTION, debt)]
-    verdicts += [(SNAPSHOTS, judge_snapshots(settings, lake))] if settings.snapshots else []
-    known_stale = last_verdict(instance, key(settings, COMPACTION), COMPACTION_FRESH) is False
-    if debt.passed or (over_too_long and not known_stale):
-        verdicts.append((COMPACTION, judge_compactions(settings, lake)))
-    for asset, verdict in verdicts:
-        name = str(verdict.check_name)
-        if last_verdict(instance, key(settings, asset), name) is not verdict.passed:
-            yield dg.AssetCheckEvaluation(
-                asset_key=key(settings, asset),
-                check_name=name,
-                passed=verdict.passed,
-                severity=verdict.severity,
-                description=verdict.description,
-                metadata=verdict.metadata,
-            )
+    yield COMPACTION, debt
+    if settings.snapshots:
+        yield SNAPSHOTS, judge_snapshots(settings, lake)
+    if debt.passed or over_too_long:
+        yield COMPACTION, judge_compactions(settings, lake)
+
+
+def evaluation(
+    asset: dg.AssetKey, verdict: dg.AssetCheckResult, partition: str | None = None
+) -> dg.AssetCheckEvaluation:
+    """Return a verdict as an event that a sensor may report."""
+    return dg.AssetCheckEvaluation(
+        asset_key=asset,
+        check_name=str(verdict.check_name),
+        passed=verdict.passed,
+        severity=verdict.severity,
+        description=verdict.description,
+        metadata=verdict.metadata,
+        partition=partition,
+    )
 
 
 def last_verdict(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> bool | None:
     """Return whether a check passed when it was last evaluated, by whichever run; ``None`` if it never was.
 
-    The newest record may belong to a run that has only planned the check, or was cancelled before it.
+    The newest records may belong to runs that have only planned the check, or were cancelled before it.
     """
-    records = instance.event_log_storage.get_asset_check_execution_history(
-        dg.AssetCheckKey(asset, check), limit=1, status=COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES
-    )
-    evaluations = [each.evaluation for each in records]
-    return next((each.passed for each in evaluations if isinstance(each, dg.AssetCheckEvaluation)), None)
+    cursor: int | None = None
+    while True:
+        records = instance.event_log_storage.get_asset_check_execution_history(
+            dg.AssetCheckKey(asset, check), limit=_RECORDS, cursor=cursor
+        )
+        for each in records:
+            if isinstance(each.evaluation, dg.AssetCheckEvaluation):
+                return each.evaluation.passed
+        if len(records) < _RECORDS:
+            return None
+        cursor = records[-1].id

@@ -15,7 +15,7 @@ from dagster_project.schedules import schedules_of
 from dagster_project.sensors import sensors_of
 
 
-def build(settings: LakehouseSettings) -> dg.Definitions:
+def build(settings: LakehouseSettings, notifications: Notifications | None = None) -> dg.Definitions:
     """Return the definitions of one lakehouse. Touches no storage."""
     jobs = jobs_of(settings)
     return dg.Definitions(
@@ -23,7 +23,7 @@ def build(settings: LakehouseSettings) -> dg.Definitions:
         asset_checks=checks_of(settings),
         jobs=jobs.all(),
         schedules=schedules_of(settings, jobs),
-        sensors=sensors_of(settings, jobs),
+        sensors=sensors_of(settings, jobs, notifications),
     )
 
 
@@ -38,4 +38,4 @@ def merged(
         executor=dg.in_process_executor,  # one process per run: its steps share one Spark session
         sensors=failure_sensors(notifications or Notifications()),
     )
-    return dg.Definitions.merge(shared, *(build(each) for each in lakehouses))
+    return dg.Definitions.merge(shared, *(build(each, notifications) for each in lakehouses))

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import dagster as dg
 
+from dagster_project.checks import REACHABLE
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
 from dagster_project.config.values import resolved
+from dagster_project.looks import Trouble
 
 _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000
@@ -30,6 +32,28 @@ def failure_sensors(notifications: Notifications) -> list[dg.SensorDefinition]:
         post(checked_url(resolved(notifications.webhook)), message(context))
 
     return [tell]
+
+
+def tell_trouble(notifications: Notifications, lakehouse: str, trouble: Trouble) -> None:
+    """Tell the webhook, if there is one, that a lakehouse cannot be opened. Raises ``OSError``."""
+    payload = {"text": f"{lakehouse} cannot be opened: {trouble.text}", "lakehouse": lakehouse, "check": REACHABLE}
+    _tell(notifications, payload | {"errors": [trouble.cause], "advice": trouble.advice})
+
+
+def tell_recovery(notifications: Notifications, lakehouse: str, version: int) -> None:
+    """Tell the webhook, if there is one, that a lakehouse can be opened again. Raises ``OSError``."""
+    text = f"{lakehouse} can be opened again: version {version}"
+    _tell(notifications, {"text": text, "lakehouse": lakehouse, "check": REACHABLE, "errors": []})
+
+
+def _tell(notifications: Notifications, payload: dict[str, Any]) -> None:
+    if notifications.webhook is None:
+        return
+    try:
+        url = checked_url(resolved(notifications.webhook))
+    except ValueError as error:  # InvalidInput, too
+        raise OSError(f"the webhook of lakehouses.yaml: {error}") from None
+    post(url, payload)
 
 
 def message(context: dg.RunFailureSensorContext) -> dict[str, Any]:

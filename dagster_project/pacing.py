@@ -20,11 +20,15 @@ class Seen:
         requested_at: when it last requested a compaction, in epoch seconds.
         over_since: when the backlog was first seen above the threshold, or when the history was last searched for how
             long it has been so, in epoch seconds; ``None`` if the last tick saw it below.
+        failing: how many looks in a row could not open the lakehouse.
+        alerted: whether somebody was told that it cannot be opened.
     """
 
     version: int | None = None
     requested_at: float = 0.0
     over_since: float | None = None
+    failing: int = 0
+    alerted: bool = False
 
     @classmethod
     def parse(cls, cursor: str | None) -> Self:
@@ -33,7 +37,11 @@ class Seen:
             found = json.loads(cursor or "{}")
             since = found.get("over_since")
             return cls(
-                found.get("version"), float(found.get("requested_at", 0.0)), None if since is None else float(since)
+                found.get("version"),
+                float(found.get("requested_at", 0.0)),
+                None if since is None else float(since),
+                int(found.get("failing", 0)),
+                bool(found.get("alerted", False)),
             )
         except (AttributeError, TypeError, ValueError):
             return cls()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,28 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
 def open_lakehouse(settings: LakehouseSettings) -> Lakehouse:
     """Return a handle of the newest version. Secrets are looked up here, and only the handle holds them."""
     return Lakehouse.open(settings.root, storage_options=settings.resolved_storage_options())
+
+
+def glance(settings: LakehouseSettings) -> Lakehouse:
+    """Return a handle of the newest version, as a look that must end soon wants it: few retries, short waits.
+
+    For the code server, whose answers are waited for; a run has time, and takes ``open_lakehouse``.
+    """
+    return Lakehouse.open(settings.root, storage_options=hurried(settings.root, settings.resolved_storage_options()))
+
+
+def hurried(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return storage options with which a request that gets no answer fails within seconds."""
+    limits: dict[str, float] = {"retries": 1, "retry_max_seconds": 1.0, "max_concurrency": 4}
+    limits |= {"connect_timeout": 3, "read_timeout": 6} if root.startswith("s3") else {}
+    return {**options, **{name: _at_most(options.get(name), limit) for name, limit in limits.items()}}
+
+
+def _at_most(given: Any, limit: float) -> Any:
+    try:
+        return given if given is not None and float(given) < limit else limit
+    except (TypeError, ValueError):
+        return given  # opening says what is wrong with it
 
 
 def spark_session(spark: SparkResource, settings: LakehouseSettings) -> SparkSession:

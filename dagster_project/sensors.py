@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import dagster as dg
-from dagster._core.definitions.data_version import DATA_VERSION_IS_USER_PROVIDED_TAG, DATA_VERSION_TAG
 
-from dagster_project import assets, checks, pacing
-from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings
+from dagster_project import assets, checks, looks, notifications, pacing
+from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, Notifications
 from dagster_project.jobs import Jobs
+from dagster_project.looks import Look, Trouble
 from dagster_project.pacing import Seen
-from dagster_project.resources import open_lakehouse
-from trinitylake_core import Lakehouse, NotALakehouse
+from trinitylake_core import TrinityLakeError
 
 AT_WORK: Final = [
     dg.DagsterRunStatus.QUEUED,
@@ -22,14 +23,17 @@ AT_WORK: Final = [
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 ]
+_BY_HAND: Final = "__ASSET_JOB"
+"""The job that Dagster makes for assets that somebody materialises or checks by hand."""
+_MANY: Final = 200
 
 
-def sensors_of(settings: LakehouseSettings, jobs: Jobs) -> list[dg.SensorDefinition]:
-    """Return the sensors of one lakehouse."""
-    return [compaction_sensor(settings, jobs)]
+def sensors_of(settings: LakehouseSettings, jobs: Jobs, told: Notifications | None = None) -> list[dg.SensorDefinition]:
+    """Return the sensors of one lakehouse. ``told`` hears when it cannot be opened."""
+    return [compaction_sensor(settings, jobs, told or Notifications())]
 
 
-def compaction_sensor(settings: LakehouseSettings, jobs: Jobs) -> dg.SensorDefinition:
+def compaction_sensor(settings: LakehouseSettings, jobs: Jobs, told: Notifications) -> dg.SensorDefinition:
     """Return the sensor that requests compactions."""
 
     @dg.sensor(
@@ -38,10 +42,10 @@ def compaction_sensor(settings: LakehouseSettings, jobs: Jobs) -> dg.SensorDefin
         minimum_interval_seconds=max(1, int(settings.compaction.poll.total_seconds())),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Reads the newest root of lakehouse {settings.name!r}, records new versions and changed checks, "
-        "and " + _policy(settings.compaction),
+        "tells when the lakehouse cannot be opened, and " + _policy(settings.compaction),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        return evaluate(settings, context)
+        return evaluate(settings, context, told)
 
     return sense
 
@@ -52,40 +56,73 @@ def _policy(policy: Compaction) -> str:
     return f"requests a compaction, one at a time, once {policy.messages:,} messages are buffered."
 
 
-def evaluate(settings: LakehouseSettings, context: dg.SensorEvaluationContext) -> dg.SensorResult:
-    """Return the result of one tick."""
+def evaluate(
+    settings: LakehouseSettings, context: dg.SensorEvaluationContext, told: Notifications | None = None
+) -> dg.SensorResult:
+    """Return the result of one tick. Ends within half a minute, whatever the storage does."""
     seen, now = Seen.parse(context.cursor), time.time()
+    told = told or Notifications()
+    stale = checks.last_verdict(context.instance, assets.key(settings, assets.COMPACTION), checks.COMPACTION_FRESH)
+    work = partial(looks.look, settings, seen, now, known_stale=stale is False)
     try:
-        lake = open_lakehouse(settings)
-    except NotALakehouse as error:
-        return dg.SensorResult(skip_reason=str(error), cursor=context.cursor)
-    pays = pacing.pays(settings.compaction, lake.stats())
-    over_since = (seen.over_since or now) if pays.wanted else None
-    too_long = _too_long(settings, over_since, now)
-    events = _events(settings, context.instance, lake, seen, too_long=too_long)
-    over_since = (
-        now if too_long else over_since
-    )  # searching the history costs more than one root: at most once per max_age
-    decision = _decided(settings, context.instance, pays, seen, now)
+        found = looks.LOOKS.one(settings.root, work, looks.SECONDS)
+    except TrinityLakeError as error:
+        return _troubled(settings, context, seen, looks.trouble_of(error), told)
+    seen = _back_again(settings, context, seen, found, told)
+    events = _events(settings, context.instance, found)
+    decision = _decided(settings, context.instance, found.pays, seen, now)
+    seen = replace(seen, version=found.version, over_since=found.over_since)
     if not decision.wanted:
-        cursor = Seen(lake.version, seen.requested_at, over_since).text()
-        return dg.SensorResult(skip_reason=decision.reason, cursor=cursor, asset_events=events)
-    request = _request(settings, decision.reason, f"{lake.version}-{now:.0f}")
-    cursor = Seen(lake.version, now, over_since).text()
+        return dg.SensorResult(skip_reason=decision.reason, cursor=seen.text(), asset_events=events)
+    request = _request(settings, decision.reason, f"{found.version}-{now:.0f}")
+    cursor = replace(seen, requested_at=now).text()
     return dg.SensorResult(run_requests=[request], cursor=cursor, asset_events=events)
 
 
-def _too_long(settings: LakehouseSettings, over_since: float | None, now: float) -> bool:
-    return over_since is not None and now - over_since >= settings.compaction.max_age.total_seconds()
+def _troubled(
+    settings: LakehouseSettings, context: dg.SensorEvaluationContext, seen: Seen, trouble: Trouble, told: Notifications
+) -> dg.SensorResult:
+    """Return the result of a tick that could not open the lakehouse: a failing check, and a message, once."""
+    seen, due = looks.failed(seen, trouble)
+    if due:
+        try:
+            notifications.tell_trouble(told, settings.slug, trouble)
+        except OSError as error:  # the next tick tries again
+            context.log.error(str(error))  # noqa: TRY400 - the reason suffices
+        else:
+            seen = replace(seen, alerted=True)
+    asset = assets.key(settings, assets.DEFINITION)
+    known = checks.last_verdict(context.instance, asset, checks.REACHABLE) is False
+    events = [] if known else [checks.evaluation(asset, checks.judge_trouble(trouble.cause, trouble.advice))]
+    return dg.SensorResult(skip_reason=trouble.text, cursor=seen.text(), asset_events=events)
+
+
+def _back_again(
+    settings: LakehouseSettings, context: dg.SensorEvaluationContext, seen: Seen, found: Look, told: Notifications
+) -> Seen:
+    """Return what to remember of a lakehouse that could be opened; whoever heard of its trouble hears of its end."""
+    if seen.alerted:
+        try:
+            notifications.tell_recovery(told, settings.slug, found.version)
+        except OSError as error:
+            context.log.error(str(error))  # noqa: TRY400 - the reason suffices
+            return replace(seen, failing=0)
+    return looks.recovered(seen)
 
 
 def _events(
-    settings: LakehouseSettings, instance: dg.DagsterInstance, lake: Lakehouse, seen: Seen, *, too_long: bool
+    settings: LakehouseSettings, instance: dg.DagsterInstance, found: Look
 ) -> list[dg.AssetObservation | dg.AssetCheckEvaluation]:
     """Return what is new: a version, and the checks whose verdict changed."""
+    definition = assets.key(settings, assets.DEFINITION)
     events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
-    events += [] if lake.version == seen.version else [_observed(settings, lake)]
-    events += checks.changed(settings, lake, instance, over_too_long=too_long)
+    events += [] if found.observed is None else [looks.observation_event(definition, found.observed)]
+    for asset, verdict in found.verdicts:
+        key = assets.key(settings, asset)
+        if checks.last_verdict(instance, key, str(verdict.check_name)) is not verdict.passed:
+            events.append(checks.evaluation(key, verdict))
+    if checks.last_verdict(instance, definition, checks.REACHABLE) is False:
+        events.append(checks.evaluation(definition, checks.opened(found.version)))
     return events
 
 
@@ -113,21 +150,19 @@ def _request(settings: LakehouseSettings, reason: str, run_key: str) -> dg.RunRe
     )
 
 
-def _observed(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetObservation:
-    seen = assets.observation(settings, lake)
-    return dg.AssetObservation(
-        asset_key=assets.key(settings, assets.DEFINITION),
-        metadata=seen.metadata,
-        tags={DATA_VERSION_TAG: str(lake.version), DATA_VERSION_IS_USER_PROVIDED_TAG: "true"},
-    )
-
-
 def run_at_work(settings: LakehouseSettings, instance: dg.DagsterInstance) -> str | None:
-    """Return the ID of a queued or running run on a lakehouse, whoever started it; ``None`` without one."""
+    """Return the ID of a queued or running run on a lakehouse, whoever started it; ``None`` without one.
+
+    Runs of our jobs have a tag, which the database looks for. One that somebody started from the assets has none, and
+    is found by its assets, among the runs that have no tag of ours.
+    """
+    ours = dg.RunsFilter(statuses=AT_WORK, tags={LAKEHOUSE_TAG: settings.slug})
+    for run in instance.get_runs(ours, limit=1):
+        return run.run_id
+    by_hand = dg.RunsFilter(statuses=AT_WORK, job_name=_BY_HAND)
     prefix = settings.key_prefix
-    for run in instance.get_runs(dg.RunsFilter(statuses=AT_WORK)):
-        selected = run.asset_selection or ()
-        if run.tags.get(LAKEHOUSE_TAG) == settings.slug or any(key.has_prefix(prefix) for key in selected):
+    for run in instance.get_runs(by_hand, limit=_MANY):
+        if any(key.has_prefix(prefix) for key in run.asset_selection or ()):
             return run.run_id
     return None
 

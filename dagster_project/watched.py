@@ -211,9 +211,13 @@ def advice(error: errors.TrinityLakeError) -> str:
 
 def failure(error: errors.TrinityLakeError) -> dg.Failure:
     """Return a failure with the error and what to do. Only a storage failure or a lost race is worth a retry."""
-    passes = isinstance(error, errors.StorageError) and not isinstance(error, _PERMANENT)
-    again = passes or isinstance(error, errors.CommitConflict | errors.PlanOutdated)
+    again = not permanent(error) or isinstance(error, errors.CommitConflict | errors.PlanOutdated)
     return dg.Failure(f"{error}\n{advice(error)}".strip(), allow_retries=again)
+
+
+def permanent(error: errors.TrinityLakeError) -> bool:
+    """Return whether an error stays until somebody does something: every one but a storage that fails for a while."""
+    return not isinstance(error, errors.StorageError) or isinstance(error, _PERMANENT)
 
 
 @contextmanager

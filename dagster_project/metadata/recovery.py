@@ -28,6 +28,7 @@ _SINCE: Final = ("version", "created_at", "operation", "changes", "author", "rea
 _UNREAD: Final = ("after", "before", "file", "why")
 _VIOLATIONS: Final = ("invariant", "file", "message", "hint", "first_version", "last_version")
 _LOGGED: Final = 20
+_SAID: Final = 3
 
 
 def plan_text(plan: RecoveryPlan) -> str:
@@ -174,6 +175,19 @@ def of_verification(done: verify.Report) -> Metadata:
         violations=table(shown, _VIOLATIONS) if shown else None,
         seconds=round(sum(done.seconds.values()), 3),
     )
+
+
+def said_of_verification(done: verify.Report) -> str:
+    """Return what a verification found, the first findings in full, and what to do."""
+    count = len(done.findings) + done.more
+    lines = [f"{count} finding{'s' if count != 1 else ''}; nothing that rewrites or deletes was started:"]
+    lines += [
+        f"  {each.invariant} {each.file or ''}: {each.message}" + (f". {each.hint}" if each.hint else "")
+        for each in done.findings[:_SAID]
+    ]
+    lines += [f"  ... and {count - _SAID} more, in the metadata"] if count > _SAID else []
+    lines.append("Run the job `verify`, then `rollback` to an intact version, or restore from an export.")
+    return "\n".join(lines)
 
 
 def said_of_backup(found: backup.Report) -> str:

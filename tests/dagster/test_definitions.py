@@ -33,7 +33,12 @@ lakehouses:
     compaction: {enabled: false}
 """
 ORDER = ("lakehouse_definition", "tree_health", "tree_compaction", "root_version_snapshots")
-CHECKS = ("tree_health:integrity", "tree_compaction:compaction_debt", "tree_compaction:compaction_fresh")
+CHECKS = (
+    "lakehouse_definition:reachable",
+    "tree_health:integrity",
+    "tree_compaction:compaction_debt",
+    "tree_compaction:compaction_fresh",
+)
 JOBS = ("alter", "compaction", "export", "maintenance", "restore", "rollback", "upgrade", "verify")
 LOADS = """
 import json, resource, socket, sys, time

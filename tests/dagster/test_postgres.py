@@ -129,11 +129,19 @@ def test_stopping_the_code_server_cancels_its_runs_and_stops_their_spark(
 
 
 def test_runs_that_a_crash_left_behind_do_not_block_their_lakehouse(deployment: Deployment) -> None:
-    """Dagster counts a run as running whose process is gone with the code server; the unit ends it before it starts."""
+    """Dagster counts a run as running whose process is gone with the code server; the unit ends it before it starts.
+
+    What dies is the process behind the code server. The unit ends by itself then, with an error, so that systemd
+    starts it again; its probe says before and after what there is to say.
+    """
     run_id = compact(deployment, "sales")
     eventually(lambda: deployment.run(run_id)["status"] == "STARTED", 60, lambda: str(deployment.run(run_id)))
-    deployment.kill("code")
-    assert "STARTED" == deployment.run(run_id)["status"]
+    assert 0 == probe(deployment)
+    (child,) = [each for each in deployment.processes("code") if {"api", "grpc"} <= {*each.cmdline()}]
+    child.kill()
+    assert 1 == deployment.running.pop("code").wait(60)
+    deployment.kill_rest("code")
+    assert (1, "STARTED") == (probe(deployment), deployment.run(run_id)["status"])
     deployment.start("code")
     assert "FAILURE" == deployment.run(run_id)["status"]
     deployment.wait_until_ready()
@@ -287,6 +295,12 @@ def _with_programs(path: Path, folder: Path) -> Path:
 def compact(deployment: Deployment, name: str, engine: str = "spark") -> str:
     step = f"lakehouse__{name}__tree_compaction"
     return deployment.launch(f"{name}_compaction", {"ops": {step: {"config": {"engine": engine}}}})
+
+
+def probe(deployment: Deployment) -> int:
+    """Ask the code server whether it answers, as a load balancer does."""
+    program, module, code, socket = deployment.unit("code").one("ExecStart").split()
+    return subprocess.run([program, module, code, socket, "--probe"], cwd=DEPLOY.parent, check=False).returncode
 
 
 def step(run: dict[str, Any]) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import assets, pacing
+from dagster_project import assets, checks, pacing
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, SnapshotPolicy
 from dagster_project.factory import merged
 from dagster_project.pacing import Seen
@@ -126,6 +126,22 @@ def test_it_skips_while_the_debt_is_small(
     assert f"version {version}: 0 buffered messages, threshold 5" == result.skip_reason.skip_message
 
 
+def test_a_new_version_by_maintenance_outdates_nothing(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """The data version of the definition is the version that changed objects; what Dagster plots is the newest."""
+    written = lake.version
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    snapshot.run(lake.refresh(), {"daily": 2})
+    result, _ = look(settings, instance)
+    (seen,) = [each for each in result.asset_events if isinstance(each, dg.AssetObservation)]
+    assert (str(written), written + 2) == (seen.tags["dagster/data_version"], seen.metadata["version"].value)
+    with lake.refresh().transaction() as txn:
+        txn.create_namespace("more")
+    (seen, *_) = look(settings, instance)[0].asset_events
+    assert str(written + 3) == seen.tags["dagster/data_version"]
+
+
 @pytest.mark.parametrize("how", ["tag", "selection"])
 def test_it_never_asks_while_a_run_is_at_work(
     how: str, settings: LakehouseSettings, instance: dg.DagsterInstance
@@ -143,6 +159,18 @@ def test_it_never_asks_while_a_run_is_at_work(
 def test_a_root_without_lakehouse_is_skipped(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:
     nowhere = settings.model_copy(update={"root": settings.root + "nothing/"})
     assert "there is no lakehouse at" in str(look(nowhere, instance)[0].skip_reason)
+
+
+def test_a_verdict_is_found_behind_those_that_runs_only_planned(
+    settings: LakehouseSettings, instance: dg.DagsterInstance
+) -> None:
+    key = assets.key(settings, assets.COMPACTION)
+    assert checks.last_verdict(instance, key, checks.DEBT) is None
+    instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, checks.DEBT, passed=False))
+    job = merged((settings,)).resolve_job_def("sales_eu_compaction")
+    for _ in range(9):
+        instance.create_run_for_job(job, tags=job.tags)
+    assert checks.last_verdict(instance, key, checks.DEBT) is False
 
 
 def test_it_costs_four_requests(lake: Lakehouse) -> None:

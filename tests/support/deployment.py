@@ -82,6 +82,7 @@ class Deployment:
         unit, found = self.unit(name), {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
         found |= {_MARK: f"{self.home}/{name}", "HOME": str(self.home / "var"), "TMPDIR": str(self.home / "tmp")}
         found |= {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
+        found |= {"PYTHONPATH": str(DEPLOY.parent)}  # this checkout, wherever the package is installed from
         found |= dict(each.split("=", 1) for each in unit.all("Environment"))
         for path in unit.all("EnvironmentFile"):
             found |= variables(Path(path.removeprefix("-")).read_text(encoding="utf-8"))
@@ -164,6 +165,11 @@ class Deployment:
         self._signal(name, signal.SIGKILL)
         for each in [name] if name else list(self.running):
             self.running.pop(each).wait()
+
+    def kill_rest(self, name: str) -> None:
+        """End what a unit left behind when its own process ended, as systemd does."""
+        self._signal(name, signal.SIGKILL)
+        eventually(lambda: not self.processes(name), 10, lambda: str(self.processes(name)))
 
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
         """Return what the webserver answers. Raises ``OSError`` when it does not."""

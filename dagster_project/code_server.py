@@ -1,0 +1,110 @@
+"""``python -m dagster_project.code_server SOCKET``: the code server of a deployment, which ends when it is of no use.
+
+Dagster's code server is a proxy, and the process behind it does the work. When that one dies, the proxy goes on
+and answers every question with an error: a service manager sees a unit that is up, and starts nothing. Here the proxy
+asks itself every few seconds whether somebody behind it answers, and ends as soon as nobody does. Runs end with it;
+what they had not committed is not committed.
+
+``--probe`` asks a code server that runs elsewhere, and exits with 0 or 1: a health check for load balancers and
+service managers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import runpy
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+_PING: Final = "/api.DagsterApi/Ping"
+_MESSAGE: Final = b"\n\x04ping"
+"""The protobuf message ``{echo: "ping"}``; the answer is the same."""
+_EVERY_SECONDS: Final = 3.0
+_ANSWER_SECONDS: Final = 10.0
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long a code server may be of no use before it is given up.
+
+    Attributes:
+        refused: how many refusals in a row are too many. A refusal comes at once: the process is gone.
+        silent_seconds: how long it may give no answer at all. A busy one answers late, so this is long.
+    """
+
+    refused: int = 3
+    silent_seconds: float = 120.0
+    _refusals: int = 0
+    _silent_since: float | None = None
+
+    def lost(self, answer: bool | None, now: float) -> bool:  # noqa: FBT001 - what was answered
+        """Return whether to give up, after one more answer: yes, refused (``False``) or none in time (``None``)."""
+        if answer:
+            self._refusals, self._silent_since = 0, None
+            return False
+        if answer is None:
+            self._silent_since = now if self._silent_since is None else self._silent_since
+            return now - self._silent_since >= self.silent_seconds
+        self._refusals += 1
+        return self._refusals >= self.refused
+
+
+def answers(socket: str, seconds: float = _ANSWER_SECONDS) -> bool | None:
+    """Return whether the process behind a code server answers; ``None`` if nothing came in time."""
+    with grpc.insecure_channel(f"unix:{os.path.abspath(socket)}") as channel:  # noqa: PTH100 - a symbolic link stays
+        try:
+            said = channel.unary_unary(_PING)(_MESSAGE, timeout=seconds, wait_for_ready=False)
+        except grpc.RpcError as error:
+            return None if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else False
+    return bool(said == _MESSAGE)
+
+
+def watch(
+    ask: Callable[[], bool | None],
+    give_up: Callable[[], None],
+    patience: Patience,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Ask again and again, from the first answer on; give up when there is none any more."""
+    while not ask():
+        sleep(_EVERY_SECONDS)
+    while not patience.lost(ask(), time.monotonic()):
+        sleep(_EVERY_SECONDS)
+    give_up()
+
+
+def _end() -> None:
+    """End this process at once, however stuck its threads are. The service manager ends those that are left."""
+    _log.error("the process behind this code server does not answer any more: ending, so that all of it starts anew")
+    os._exit(1)
+
+
+def main() -> None:
+    """Serve, or probe."""
+    parser = argparse.ArgumentParser(prog="python -m dagster_project.code_server", description=__doc__)
+    parser.add_argument("socket", help="where the code server listens")
+    parser.add_argument("--probe", action="store_true", help="only ask the one that listens there: exit code 0 or 1")
+    parser.add_argument("--module", default="dagster_project.definitions", help="the module with the definitions")
+    parser.add_argument("--location", default="trinitylake", help="the name of the code location")
+    chosen = parser.parse_args()
+    if chosen.probe:
+        sys.exit(0 if answers(chosen.socket) else 1)
+    logging.basicConfig(level=logging.WARNING)
+    arguments = (lambda: answers(chosen.socket), _end, Patience())
+    threading.Thread(target=watch, args=arguments, name="watch", daemon=True).start()
+    sys.argv = ["dagster", "code-server", "start", "--socket", chosen.socket, "--module-name", chosen.module]
+    sys.argv += ["--attribute", "defs", "--location-name", chosen.location]
+    runpy.run_module("dagster", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""A lakehouse that cannot be opened: said why, with advice, by a failing check and one message; and it ends in time."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_project import assets, checks, looks, resources
+from dagster_project.bounded import Bounded
+from dagster_project.config.settings import LakehouseSettings, Notifications
+from dagster_project.factory import merged
+from dagster_project.pacing import Seen
+from tests.dagster.test_assets import node_file, run
+from tests.dagster.test_notifications import Received, webhook
+from trinitylake_core import Lakehouse, StorageDenied, StorageError
+
+__all__ = ["webhook"]  # a fixture
+
+
+def tick(
+    settings: LakehouseSettings, instance: dg.DagsterInstance, cursor: str | None, told: Received | None = None
+) -> tuple[list[tuple[str, bool]], str | None, str]:
+    """Evaluate one tick and record what it found, as the daemon does: verdicts, cursor, reason."""
+    hears = Notifications.model_validate({"webhook": told.url} if told else {})
+    repository = merged((settings,), hears).get_repository_def()
+    with dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository) as context:
+        result = repository.get_sensor_def("sales_eu_compaction_sensor")(context)
+    assert isinstance(result, dg.SensorResult)
+    for event in result.asset_events:
+        instance.report_runless_asset_event(event)
+    verdicts = [each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
+    return [(each.check_name, each.passed) for each in verdicts], result.cursor, str(result.skip_reason)
+
+
+def broken_root(settings: LakehouseSettings, lake: Lakehouse) -> None:
+    (Path(lake.root.removeprefix("file://")) / lake.root_node.path).write_bytes(b"garbage")
+
+
+def test_a_missing_lakehouse_fails_a_check_and_is_told_once_until_it_is_back(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, webhook: Received
+) -> None:
+    root = Path(lake.root.removeprefix("file://"))
+    away = root.rename(root.with_name("away"))
+    failed, cursor, reason = tick(settings, instance, None, webhook)
+    assert [("reachable", False)] == failed
+    assert "there is no lakehouse at" in reason
+    assert "Check `root` in lakehouses.yaml." in reason
+    for _ in range(3):
+        again, cursor, _ = tick(settings, instance, cursor, webhook)
+        assert [] == again
+    (message,) = webhook.messages
+    assert ("sales_eu", "reachable", "Check `root` in lakehouses.yaml.") == tuple(
+        message[name] for name in ("lakehouse", "check", "advice")
+    )
+    away.rename(root)
+    back, cursor, _ = tick(settings, instance, cursor, webhook)
+    assert ("reachable", True) in back
+    assert "sales_eu can be opened again" in webhook.messages[1]["text"]
+    again, _, _ = tick(settings, instance, cursor, webhook)
+    assert ([], 2) == (again, len(webhook.messages))
+
+
+@pytest.mark.parametrize(
+    ("error", "looks_until_told", "advice"),
+    [
+        (StorageError("a bucket is down"), 2, "launch again when it is available"),
+        (StorageDenied("a key is wrong"), 1, "Check the credentials"),
+    ],
+)
+def test_a_storage_that_fails_is_told_at_the_second_look_and_a_wrong_key_at_once(
+    error: StorageError,
+    looks_until_told: int,
+    advice: str,
+    settings: LakehouseSettings,
+    instance: dg.DagsterInstance,
+    webhook: Received,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: LakehouseSettings) -> Lakehouse:
+        raise error
+
+    monkeypatch.setattr(looks, "glance", refuse)
+    cursor: str | None = None
+    for count in range(1, 4):
+        _, cursor, reason = tick(settings, instance, cursor, webhook)
+        assert (count >= looks_until_told) == bool(webhook.messages)
+    assert (1, True) == (len(webhook.messages), advice in reason)
+
+
+def test_a_damaged_newest_version_is_told_with_what_to_do(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    broken_root(settings, lake)
+    failed, _, reason = tick(settings, instance, None)
+    assert ([("reachable", False)], True) == (failed, "Run the job `verify`" in reason)
+
+
+def test_a_webhook_that_is_away_hears_of_it_later(
+    settings: LakehouseSettings, instance: dg.DagsterInstance, webhook: Received
+) -> None:
+    nowhere = settings.model_copy(update={"root": settings.root + "nothing/"})
+    webhook.status = 500
+    _, cursor, _ = tick(nowhere, instance, None, webhook)
+    assert not Seen.parse(cursor).alerted
+    webhook.status = 200
+    _, cursor, _ = tick(nowhere, instance, cursor, webhook)
+    assert (True, 2) == (Seen.parse(cursor).alerted, len(webhook.messages))
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """Return the port of a server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_storage_that_hangs_ends_the_tick_in_time_and_holds_up_nobody(
+    silent: int,
+    settings: LakehouseSettings,
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On real S3 requests: the deadline of the look, and behind it those of each request, so that its thread ends."""
+    threads = Bounded()
+    monkeypatch.setattr(looks, "LOOKS", threads)
+    monkeypatch.setattr(looks, "SECONDS", 0.5)
+    monkeypatch.setattr(resources, "hurried", short(resources.hurried))
+    options = {"endpoint_url": f"http://127.0.0.1:{silent}", "anon": True, "region": "eu-central-1"}
+    hangs = settings.model_copy(update={"root": "s3://hangs/lake/", "storage_options": options})
+    began = time.monotonic()
+    failed, cursor, reason = tick(hangs, instance, None)
+    assert ([("reachable", False)], True) == (failed, "gave no answer within" in reason)
+    assert "has given no answer" in tick(hangs, instance, cursor)[2]
+    monkeypatch.setattr(looks, "SECONDS", 20)
+    assert ("compaction_debt", False) in tick(settings, instance, None)[0]
+    while threads.hanging:
+        assert time.monotonic() < began + 30
+        time.sleep(0.02)
+
+
+def short(hurried: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Return the options of a look with even shorter waits."""
+    waits = {"connect_timeout": 1, "read_timeout": 1, "retries": 0}
+    return lambda root, options: hurried(root, options) | (waits if root.startswith("s3") else {})
+
+
+def test_a_look_is_in_a_hurry_but_not_in_less_of_one_than_asked_for() -> None:
+    given = {"endpoint_url": "http://x", "retries": 0, "read_timeout": "2", "connect_timeout": 60}
+    assert {
+        "endpoint_url": "http://x",
+        "retries": 0,
+        "retry_max_seconds": 1.0,
+        "max_concurrency": 4,
+        "read_timeout": "2",
+        "connect_timeout": 3,
+    } == resources.hurried("s3://b/x", given)
+    assert "read_timeout" not in resources.hurried("file:///x", {})
+
+
+def test_the_check_can_be_executed_by_hand(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    key = dg.AssetCheckKey(assets.key(settings, assets.DEFINITION), checks.REACHABLE)
+    job = merged((settings,)).get_repository_def().get_job("__ASSET_JOB")
+    subset = job.get_subset(asset_selection=set(), asset_check_selection={key})
+
+    def verdict() -> dg.AssetCheckEvaluation:
+        result = subset.execute_in_process(instance=instance)
+        (found,) = result.get_asset_check_evaluations()
+        return found
+
+    assert verdict().passed
+    broken_root(settings, lake)
+    assert "Run the job `verify`" in str(verdict().description)
+
+
+def test_the_job_that_observes_says_what_to_do_and_tries_again_when_the_storage_fails(
+    settings: LakehouseSettings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defs = merged((settings,))
+    job = defs.get_repository_def().get_job("__ASSET_JOB")
+    subset = job.get_subset(asset_selection={assets.key(settings, assets.DEFINITION)}, asset_check_selection=set())
+    errors: list[Exception] = [StorageError("down"), StorageError("down"), StorageDenied("a key is wrong")]
+    monkeypatch.setattr(assets, "open_lakehouse", lambda _: (_ for _ in ()).throw(errors.pop(0)))
+    monkeypatch.setattr(assets, "RETRY", dg.RetryPolicy(max_retries=2, delay=0))
+    result = subset.execute_in_process(instance=instance, raise_on_error=False)
+    retried = sum(event.event_type_value == "STEP_UP_FOR_RETRY" for event in result.all_events)
+    (failure,) = result.get_step_failure_events()
+    assert (2, []) == (retried, errors)
+    assert "Check the credentials" in str(failure.event_specific_data)
+
+
+def test_measuring_the_tree_is_tried_again_when_the_storage_fails(settings: LakehouseSettings) -> None:
+    asset = assets.tree_health(settings)
+    assert asset.op.retry_policy == assets.RETRY
+
+
+def test_a_corrupt_node_is_named_by_the_step_and_by_the_webhook(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, webhook: Received
+) -> None:
+    """Not as one blocking check that failed: file, invariant, and what to do."""
+    from tests.dagster.test_notifications import tell
+
+    damaged = node_file(lake)
+    damaged.write_bytes(b"garbage")
+    result = run(merged((settings,)), "maintenance", instance)
+    tell(Notifications.model_validate({"webhook": webhook.url}), result, instance)
+    (message,) = webhook.messages
+    assert str(lake.root_node.node.children[0]) in message["text"]
+    assert "Run the job `verify`, then `rollback`" in message["text"]
+    (failure,) = result.get_step_failure_events()
+    assert "blocking asset check" not in str(failure.event_specific_data)
+    assert [False] == [each.passed for each in result.get_asset_check_evaluations()]
+
+
+def test_a_look_costs_the_requests_of_opening(
+    settings: LakehouseSettings, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Lakehouse] = []
+    monkeypatch.setattr(looks, "glance", lambda each: opened.append(resources.glance(each)) or opened[-1])
+    assert lake.version == looks.look(settings, Seen(), time.time(), known_stale=False).version
+    assert 4 >= opened[0].storage.counts.requests()
