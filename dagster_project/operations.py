@@ -90,7 +90,7 @@ def _rollback(settings: LakehouseSettings) -> Any:
                 how = replace(how, expected_version=planned.plan.version)
             return planned, rollback.run(watch.spark, lake, how, watch.progress)
 
-        planned, done = carried_out(context, settings, spark, work)
+        planned, done = carried_out(context, settings, spark, work, damaged=True)
         _tell(context, recovery.of_rollback(planned, done))
 
     return roll_back
@@ -150,7 +150,8 @@ def _export(settings: LakehouseSettings) -> Any:
             options = settings.resolved_target_options(target)
             return export.run(watch.spark, lake, target, how, storage_options=options, progress=watch.progress)
 
-        _tell(context, recovery.of_export(carried_out(context, settings, spark, work)))
+        named = config.version is not None
+        _tell(context, recovery.of_export(carried_out(context, settings, spark, work, damaged=named)))
 
     return copy
 

@@ -56,9 +56,12 @@ class SparkResource(dg.ConfigurableResource["SparkResource"]):
                 self.stop()
 
 
-def open_lakehouse(settings: LakehouseSettings) -> Lakehouse:
-    """Return a handle of the newest version. Secrets are looked up here, and only the handle holds them."""
-    return Lakehouse.open(settings.root, storage_options=settings.resolved_storage_options())
+def open_lakehouse(settings: LakehouseSettings, *, damaged: bool = False) -> Lakehouse:
+    """Return a handle of the newest version, with ``damaged`` of the newest that can be read.
+
+    Secrets are looked up here, and only the handle holds them.
+    """
+    return Lakehouse.open(settings.root, storage_options=settings.resolved_storage_options(), damaged=damaged)
 
 
 def glance(settings: LakehouseSettings) -> Lakehouse:

@@ -135,14 +135,22 @@ def watched(
 
 
 def carried_out(
-    context: Context, settings: LakehouseSettings, spark: SparkResource, work: Callable[[Lakehouse, Watch], T]
+    context: Context,
+    settings: LakehouseSettings,
+    spark: SparkResource,
+    work: Callable[[Lakehouse, Watch], T],
+    *,
+    damaged: bool = False,
 ) -> T:
-    """Open a lakehouse and carry out work on it, watched; errors become failures with advice."""
+    """Open a lakehouse and carry out work on it, watched; errors become failures with advice.
+
+    With ``damaged`` the work gets the newest version that can be read.
+    """
     with advised():
         return watched(
             context,
             partial(spark_session, spark, settings),
-            lambda watch: work(open_lakehouse(settings), watch),
+            lambda watch: work(open_lakehouse(settings, damaged=damaged), watch),
             settings.timeout,
         )
 

@@ -186,7 +186,8 @@ class _Expiration:
         return (keep_last is not None and boundary == by_count) or self.root(self.oldest).operation == spec.OP_EXPIRE
 
     def root(self, version: int) -> Root:
-        root = self.files.versions.try_root(version)
+        """Return the root of a version; of one that cannot be read the next that can, which is younger."""
+        root = self.files.versions.try_readable(version, self.retained.newest)
         if root is None:
             if self.files.versions.boundary() > version:
                 raise PlanOutdated("another expiration is under way; run this one again")
@@ -263,16 +264,26 @@ class _Expiration:
     def advance_boundary(self, boundary: int) -> int:
         """Raise the boundary file to what is committed, and return below which version roots may be deleted.
 
-        That is what the file says durably, but never more than the newest root says: a file can lie. One ``get``, and
+        That is what the file says durably, but never more than the newest root says: a file can lie. Two ``get``, and
         one ``put`` to write it; some ``get`` more if another run was further.
         """
         says = raise_boundary(self.files.versions, boundary)
         self.report.boundary_after = says
+        self.prove_root()
         if says == boundary:
             return boundary
         newest = self.files.newest()
         self.files.saw(newest)
         return min(says, newest.oldest_version)
+
+    def prove_root(self) -> None:
+        """Read the root again that says the boundary, after the file says it too. One ``get``. Raises ``CorruptNode``.
+
+        A rollback over a root that cannot be read trusts the file, and keeps what lies above it. If this root became
+        unreadable before the file was raised, that rollback may have read the file before, and nothing may be deleted.
+        """
+        root = self.files.tip if self.report.version_after is not None else self.retained.newest
+        self.files.versions.try_root(root.version)
 
     def roots_below(self, boundary: int, first: int = 0) -> list[Listed]:
         """Return root files by version, ascending. One ``list`` a page."""

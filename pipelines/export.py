@@ -132,8 +132,8 @@ def run(
         ReadOnly, UnsafeStorage, StorageError.
     """
     config = config or Config()
-    newest = Lakehouse(lake.files, lake.files.newest())
-    source = newest if config.version is None else newest.at(version=config.version)
+    named = config.version is not None
+    source = lake.at(version=config.version) if named else Lakehouse(lake.files, lake.files.newest())
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI than that of the lakehouse")

@@ -285,11 +285,11 @@ class _Clean:
         """Fence the orphans off, mark what is kept since the first look, and delete what is left of them."""
         if self.report.orphan_files:
             fence = self.fence(marked, cutoff)
+            self.heal_boundary(fence)
             self.mark_since(marked, fence, now)
             self.count(self.sweep.subtract_again())
             self.watch.lap("mark again")
             self.still_wanted()
-            self.heal_boundary(fence)
             self.record(self.sweep.act())
         self.report.attempted += gone
         self.report.already_gone += gone
@@ -301,7 +301,9 @@ class _Clean:
     def heal_boundary(self, fence: Root) -> None:
         """Raise the boundary file to what the chain says, before anything is deleted that only expired versions reach.
 
-        It says less where an expiration died after its commit. One ``get``, rarely one more and a ``put`` or two.
+        It says less where an expiration died after its commit. One ``get``, rarely one more and a ``put`` or two. The
+        newest root is read after that, and before anything is deleted: a rollback over a root that cannot be read any
+        more relies on the file (see ``Expiration.prove_root``).
         """
         if self.files.versions.boundary() < fence.oldest_version:
             self.files.refuse_no_compare_and_set(fence)

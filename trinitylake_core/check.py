@@ -86,7 +86,8 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
     try:
         before = versions.try_root(root.version - 1)
     except Corrupt as error:
-        yield violation("I14", root.path, f"the previous root cannot be read: {error}")
+        if root.rollback_from_root != versions.path(root.version - 1):  # left behind; it is a finding of its own
+            yield violation("I14", root.path, f"the previous root cannot be read: {error}")
         return
     if before is None:
         if versions.boundary() < root.version:

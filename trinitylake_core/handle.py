@@ -44,6 +44,8 @@ class Handle(CatalogView):
         self._files = files
         self._store = files.store
         self._pinned = pinned
+        self.unreadable: tuple[VersionInfo, ...] = ()
+        """Versions after this one whose roots could not be read when it was opened with ``damaged``, newest first."""
         self._stand_on(root)
 
     def _stand_on(self, root: Root) -> None:

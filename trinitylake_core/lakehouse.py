@@ -10,7 +10,7 @@ from trinitylake_core.commits.commit import now_millis, refuse_foreign
 from trinitylake_core.commits.creation import create_empty, create_first
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import new_lakehouse_def
-from trinitylake_core.errors import AlreadyExists, InvalidInput, NotALakehouse
+from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse
 from trinitylake_core.handle import Handle, Stats
 from trinitylake_core.properties import Alteration, alter
 from trinitylake_core.recovery.recover import (
@@ -22,12 +22,13 @@ from trinitylake_core.recovery.recover import (
     required,
     restore,
     rollback,
+    rollback_base,
 )
 from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.transactions.transaction import Transaction
-from trinitylake_core.versions import Versions, to_millis
+from trinitylake_core.versions import Versions, to_millis, version_info
 
 __all__ = ["Lakehouse", "Stats", "create_first"]
 
@@ -43,7 +44,12 @@ class Lakehouse(Handle):
 
     @classmethod
     def open(
-        cls, root: str | Storage, *, storage_options: Mapping[str, Any] | None = None, strict: bool = False
+        cls,
+        root: str | Storage,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        strict: bool = False,
+        damaged: bool = False,
     ) -> Self:
         """Open the newest version.
 
@@ -51,6 +57,8 @@ class Lakehouse(Handle):
             root: root URI, ``file:///…`` or ``s3://…``.
             storage_options: see ``docs/storage.md``.
             strict: check the whole tree before every root this handle creates; for tests.
+            damaged: where the newest root cannot be read, open the newest version that can; ``unreadable`` lists those
+                after it. For looking back and for a rollback: commits through such a handle are refused.
 
         Costs one ``get`` each for the hint, the next version, the root and the boundary, one for a large definition;
         those for root and boundary go out together.
@@ -60,8 +68,21 @@ class Lakehouse(Handle):
         """
         storage = root if isinstance(root, Storage) else open_storage(root, storage_options)
         versions = Versions(storage)
-        newest = versions.latest()
-        return cls(Files(storage, versions, newest, strict=strict), newest)
+        try:
+            newest = versions.latest()
+            return cls(Files(storage, versions, newest, strict=strict), newest)
+        except Corrupt as error:
+            if not damaged:
+                raise type(error)(
+                    f"the newest version cannot be opened: {error}; `trinitylake history` lists those before it, and "
+                    "`trinitylake rollback` returns to one of them",
+                    path=error.path,
+                    invariant=error.invariant,
+                ) from error
+        newest, unreadable = versions.newest_readable()
+        lake = cls(Files(storage, versions, newest, strict=strict), newest, pinned=bool(unreadable))
+        lake.unreadable = tuple(map(version_info, unreadable))
+        return lake
 
     @classmethod
     def create(
@@ -220,6 +241,8 @@ class Lakehouse(Handle):
     ) -> RecoveryPlan:
         """Make the newest version say what an older one, or a snapshot, says. History only grows.
 
+        The newest version may be damaged, its root too. See :meth:`open` with ``damaged``.
+
         Args:
             version: the target by number.
             timestamp: the target by time.
@@ -240,7 +263,7 @@ class Lakehouse(Handle):
             PlanOutdated: somebody committed since the plan, and ``force`` is not set.
         """
         required(reason)
-        base = newest_root(self._files, None if force else expected_version)
+        base = rollback_base(self._files, None if force else expected_version)
         target = RecoveryTarget(version, timestamp, snapshot).root(self._files)
         return rollback(
             self._files,

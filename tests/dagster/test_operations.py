@@ -12,6 +12,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
 from tests.dagster.test_assets import STEP, node_file
+from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
 
 
@@ -208,3 +209,26 @@ def test_the_delete_guard_is_set_from_the_launchpad(
     refused = launched(local, "alter", instance, remove=["maintenance.delete.enabled"], dry_run=False)
     assert not refused.success
     assert version + 1 == lake.refresh().version
+
+
+@pytest.mark.parametrize("damage", ["root", "node"])
+def test_a_rollback_leaves_a_damaged_newest_version(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, damage: str
+) -> None:
+    """From the launchpad alone: the plan says what it could not compare, and what to launch next; then that."""
+    compacted(lake)
+    lake.refresh()
+    digest, version = lake.at(version=lake.version - 1).digest(), lake.version
+    older = lake.at(version=version - 1).root_node.node.children
+    new = [path for path in lake.root_node.node.children if path not in older]
+    path = lake.root_node.path if damage == "root" else new[0]
+    file = Path(lake.root.removeprefix("file://")) / path
+    file.write_bytes(file.read_bytes()[:200])
+    target = {"version": version - 1, "reason": "damaged"}
+    plan = told(launched(local, "rollback", instance, **target))
+    assert [path] == [row["file"] for row in plan["not_compared"]]
+    assert f"expected_version: {version}" in plan["carry_out"]
+    done = told(launched(local, "rollback", instance, **target, expected_version=version, dry_run=False))
+    after = Lakehouse.open(lake.root)
+    assert (version + 1, digest) == (done["version_committed"], after.digest())
+    assert [] == list(after.check(definitions=True))

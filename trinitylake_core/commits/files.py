@@ -39,6 +39,15 @@ class Files:
         """Return the newest root, from the tip on. Three ``get`` if there is none newer; the tip stays as it is."""
         return self.versions.latest(self.tip)
 
+    def newest_readable(self) -> Root:
+        """Return the newest root that can be read; where that is not the newest one, a listing more."""
+        try:
+            newest = self.newest()
+            self.definition(newest)
+        except Corrupt:
+            return self.versions.newest_readable()[0]
+        return newest
+
     def refuse_unsafe(self, base: Root) -> None:
         """Refuse a storage that ignores exclusive creation, before anything is written to it.
 

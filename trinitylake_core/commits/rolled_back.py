@@ -8,6 +8,7 @@ from typing import Any
 from trinitylake_core import spec
 from trinitylake_core.commits.changes import definition_rows, written
 from trinitylake_core.commits.commit import Draft, new_id
+from trinitylake_core.commits.fences import storage_time
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import PlanOutdated, SnapshotNotFound, VersionExpired
@@ -31,10 +32,16 @@ class RolledBack:
         self._definition = ("", b"")
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
-        """Return the target's node, under the definition that :func:`rolled_back` makes. At most one ``put``."""
+        """Return the target's node, under the definition that :func:`rolled_back` makes. At most one ``put``.
+
+        On top of a root that cannot be read, everything that no version reaches is void: one ``put``, one ``head``.
+        """
         del created_at_millis, writer
+        rows: dict[str, str | None] = {spec.ROLLBACK_FROM_ROOT: base.path}
+        if base.unreadable is not None:  # it may have been a fence
+            rows[spec.VOID_BEFORE_MILLIS] = str(max(base.void_before_millis, storage_time(self._files)))
         path, data = self._definition_for(base)
-        rows = definition_rows(path, data) | {spec.ROLLBACK_FROM_ROOT: base.path}
+        rows |= definition_rows(path, data)
         return Draft(self._target.node.with_messages(_NO_MESSAGES), spec.OP_ROLLBACK, self._txn, self._summary, rows)
 
     def _definition_for(self, base: Root) -> tuple[str, bytes]:

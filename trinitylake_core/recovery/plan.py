@@ -15,6 +15,7 @@ from trinitylake_core.check import Violation, check_definitions, check_tree, vio
 from trinitylake_core.commits.files import Files
 from trinitylake_core.diff import Change, NotCompared
 from trinitylake_core.errors import Corrupt, InvalidDefinition
+from trinitylake_core.recovery.damaged import Base
 from trinitylake_core.recovery.selection import label_of
 from trinitylake_core.versions import Root, VersionInfo, Versions, version_info
 
@@ -71,11 +72,11 @@ def default_differ(files: Files) -> Differ:
     return differ
 
 
-def plan_around_holes(files: Files, operation: str, base: Root, target: Root, reason: str) -> RecoveryPlan:
+def plan_around_holes(files: Files, operation: str, newest: Base, target: Root, reason: str) -> RecoveryPlan:
     """Return a plan whose comparison goes on where a node cannot be read, in this process. Costs as :func:`plan_of`."""
-    codec = codec_of(files.definition(base))
-    found, holes = diff.diff_around_holes(files.store, base.node, files.store, target.node, codec)
-    return replace(plan_of(files, operation, base, target, found, reason), not_compared=tuple(holes[:SHOWN]))
+    codec = codec_of(files.definition(newest.root))
+    found, holes = diff.diff_around_holes(files.store, newest.readable.node, files.store, target.node, codec)
+    return replace(plan_of(files, operation, newest.root, target, found, reason), not_compared=tuple(holes[:SHOWN]))
 
 
 def plan_of(

@@ -11,8 +11,11 @@ from trinitylake_core.commits.changes import facts
 from trinitylake_core.commits.commit import commit, refuse_foreign
 from trinitylake_core.commits.files import Files
 from trinitylake_core.commits.rolled_back import RolledBack, refuse_changed, refuse_lost
+from trinitylake_core.diff import NotCompared
+from trinitylake_core.diff.holes import OLD
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import NAMESPACE
+from trinitylake_core.recovery.damaged import Base, newest_base
 from trinitylake_core.recovery.plan import (
     SHOWN,
     SINCE_SHOWN,
@@ -47,12 +50,13 @@ __all__ = [
     "required",
     "restore",
     "rollback",
+    "rollback_base",
 ]
 
 
 def rollback(
     files: Files,
-    base: Root,
+    newest: Base,
     target: Root,
     *,
     reason: str | None,
@@ -67,6 +71,7 @@ def rollback(
     Costs the pre-flight (by default one ``get`` per node of the target and one per definition), one ``get`` for each
     of the newest 20 versions undone, one ``create`` and at most two ``put``. A dry run also reads the nodes
     that differ, to name the changes; where those of the newest version are damaged it says what it could not compare.
+    Over a root that cannot be read, one ``put`` and one ``head`` more.
 
     Raises:
         InvalidInput: no reason, or the target is what the newest version is.
@@ -75,6 +80,7 @@ def rollback(
         PlanOutdated: somebody committed meanwhile, and ``force`` is not set.
     """
     told = required(reason)
+    base = newest.root
     refuse_foreign(files, base)
     if target.path == base.path:
         raise InvalidInput(f"version {base.version} is the newest one already: there is nothing to roll back")
@@ -82,7 +88,7 @@ def rollback(
     with _still_kept(files, target):
         prove_intact(target, (preflight or default_preflight(files))(target))
     if dry_run:
-        return _planned(files, base, target, differ or default_differ(files), told)
+        return _planned(files, newest, target, differ or default_differ(files), told)
     planned = plan_of(files, spec.OP_ROLLBACK, base, target, None, told)
     summary = facts(reason=told, target_version=target.version)
     change = RolledBack(files, target, summary, force=force)
@@ -90,13 +96,18 @@ def rollback(
     return replace(planned, version_after=root.version)
 
 
-def _planned(files: Files, base: Root, target: Root, differ: Differ, reason: str) -> RecoveryPlan:
+def _planned(files: Files, newest: Base, target: Root, differ: Differ, reason: str) -> RecoveryPlan:
     """Return the plan of a rollback with its changes, as far as the newest version can be read: it may be damaged."""
     try:
-        return plan_of(files, spec.OP_ROLLBACK, base, target, differ(base, target), reason)
+        changes = differ(newest.readable, target)
+        planned = plan_of(files, spec.OP_ROLLBACK, newest.root, target, changes, reason)
     except Corrupt:  # of the newest version, for the target was proved; or of a target that expired since
-        refuse_lost(files, files.newest(), target)
-        return plan_around_holes(files, spec.OP_ROLLBACK, base, target, reason)
+        refuse_lost(files, newest_base(files).root, target)
+        planned = plan_around_holes(files, spec.OP_ROLLBACK, newest, target, reason)
+    if newest.root.unreadable is None:
+        return planned
+    why = f"{newest.root.unreadable}; compared is version {newest.readable.version}, the newest one that can be read"
+    return replace(planned, not_compared=(NotCompared(OLD, newest.root.path, None, None, why), *planned.not_compared))
 
 
 def restore(
@@ -172,7 +183,7 @@ def _still_kept(files: Files, target: Root) -> Iterator[None]:
     try:
         yield
     except Corrupt:
-        refuse_lost(files, files.newest(), target)
+        refuse_lost(files, newest_base(files).root, target)
         raise
 
 
@@ -196,8 +207,16 @@ def refuse_outdated(versions: Versions, planned_at: int, newest: Root) -> None:
     """
     if planned_at > newest.version:
         raise InvalidInput(f"the plan cannot be of version {planned_at}: the newest one is {newest.version}")
-    found = [root for root in versions.roots(range(planned_at + 1, newest.version)) if root is not None]
+    found = [root for root in versions.readable_roots(range(planned_at + 1, newest.version)) if root is not None]
     refuse_changed(planned_at, [*found, newest] if newest.version > planned_at else [])
+
+
+def rollback_base(files: Files, planned_at: int | None = None) -> Base:
+    """Return the newest version as :func:`newest_root` does, also where its root cannot be read."""
+    base = newest_base(files)
+    if planned_at is not None:
+        refuse_outdated(files.versions, planned_at, base.root)
+    return base
 
 
 def newest_root(files: Files, planned_at: int | None = None) -> Root:

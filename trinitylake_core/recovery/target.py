@@ -45,13 +45,13 @@ class RecoveryTarget:
         if self.version is not None:
             return files.versions.root(self.version)
         if self.timestamp is not None:
-            return files.versions.at_timestamp(self.timestamp, files.newest())
+            return files.versions.at_timestamp(self.timestamp, files.newest_readable())
         return _snapshot_root(files, str(self.snapshot))
 
 
 def _snapshot_root(files: Files, name: str) -> Root:
     definition = files.definition(files.tip)
     if name not in definition.snapshots:
-        files.saw(files.newest())
+        files.saw(files.newest_readable())
         definition = files.definition(files.tip)
     return snapshot_root(files, definition, name)

@@ -14,6 +14,7 @@ from trinitylake_core.versions.root import (
     from_millis,
     objects_of,
     to_millis,
+    unreadable_root,
     version_info,
 )
 from trinitylake_core.versions.versions import Versions
@@ -31,5 +32,6 @@ __all__ = [
     "objects_of",
     "raise_boundary",
     "to_millis",
+    "unreadable_root",
     "version_info",
 ]

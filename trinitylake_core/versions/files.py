@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from trinitylake_core import locations, spec
 from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, effective
-from trinitylake_core.errors import CorruptDefinition, CorruptNode, FileMissing, InvalidLocation
+from trinitylake_core.errors import Corrupt, CorruptDefinition, CorruptNode, FileMissing, InvalidLocation
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.node import Node
-from trinitylake_core.versions.root import Root, RootRows
+from trinitylake_core.versions.root import Root, RootRows, unreadable_root
 
 
 class RootFiles:
@@ -54,6 +54,30 @@ class RootFiles:
         paths = [self.path(version) for version in versions]
         for version, (path, data) in zip(versions, self.storage.read_many(paths), strict=True):
             yield None if isinstance(data, FileMissing) else self.decode(version, path, data)
+
+    def readable_roots(self, versions: Sequence[int]) -> Iterator[Root | None]:
+        """Yield several roots as :meth:`roots` does, and what stands for one that is there and cannot be read."""
+        paths = [self.path(version) for version in versions]
+        for version, (path, data) in zip(versions, self.storage.read_many(paths), strict=True):
+            if isinstance(data, FileMissing):
+                yield None
+                continue
+            try:
+                yield self.decode(version, path, data)
+            except Corrupt as error:
+                yield unreadable_root(version, path, str(error))
+
+    def try_readable(self, version: int, newest: Root) -> Root | None:
+        """Return the root of a version, or of the first one after it that can be read: ``newest`` at the latest.
+
+        ``None`` if there is no file of the version itself. One ``get`` each.
+        """
+        found = next(self.readable_roots([version]))
+        for later in range(version + 1, newest.version + 1):
+            if found is None or found.unreadable is None:
+                break
+            found = next(self.readable_roots([later])) or found
+        return found if found is None or found.unreadable is None else newest
 
     def root_exists(self, version: int, *, sdk: bool | None = None) -> bool:
         """Return whether there is a root file of a version. One ``head``."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final
 
-from trinitylake_core.errors import CorruptNode, TransactionExpired, VersionExpired, VersionNotFound
+from trinitylake_core.errors import CommitConflict, CorruptNode, TransactionExpired, VersionExpired, VersionNotFound
 from trinitylake_core.versions.files import RootFiles
-from trinitylake_core.versions.root import Delta, Root, RootRows, from_millis, to_millis
+from trinitylake_core.versions.root import Delta, Root, RootRows, from_millis, to_millis, unreadable_root
 from trinitylake_core.versions.search import missing_root
 
 _BATCH: Final = 64
@@ -38,18 +38,36 @@ def _bisect(files: RootFiles, newest: Root, holds: Callable[[Root], bool], when:
     best: Root | None = None
     while low < high:
         middle = (low + high) // 2
-        root = files.try_root(middle)
+        root = _readable(files, middle, low)
         if root is None:
             low = _expired_up_to(files, middle)
+        elif root.unreadable is not None:
+            low = middle + 1
         elif holds(root):
             best, low = root, middle + 1
         else:
-            high = middle
+            high = root.version
     if best is not None:
         return best
     if (boundary := files.boundary()) > 0:
         raise VersionExpired(f"no version {when} is kept; the oldest one kept is {boundary}")
     raise VersionNotFound(f"there was no version {when}; the lakehouse was created later")
+
+
+def _readable(files: RootFiles, version: int, low: int) -> Root | None:
+    """Return the root of a version, or of the first one down to ``low`` that can be read.
+
+    If none can, what stands for the last of them; ``None`` if the root of the version itself is gone.
+    """
+    found: Root | None = None
+    for each in range(version, low - 1, -1):
+        root = next(files.readable_roots([each]))
+        if root is None:
+            break
+        found = root
+        if root.unreadable is None:
+            break
+    return found
 
 
 def _expired_up_to(files: RootFiles, version: int) -> int:
@@ -63,9 +81,12 @@ def _expired_up_to(files: RootFiles, version: int) -> int:
 def history(files: RootFiles, newest: Root, limit: int | None = None) -> Iterator[Root]:
     """Yield roots from ``newest`` back to the boundary. One ``get`` each, read ahead in parallel.
 
+    For a root that cannot be read one stands that says so; its time is that of the version after it.
+
     Raises:
         CorruptNode: a root that must exist is missing.
     """
+    after = newest.created_at_millis
     yield from [newest] if limit is None or limit > 0 else []
     version = newest.version - 1
     left = version + 1 if limit is None else min(limit - 1, version + 1)
@@ -73,10 +94,14 @@ def history(files: RootFiles, newest: Root, limit: int | None = None) -> Iterato
     while left > 0 and version >= newest.oldest_version:
         count = min(batch, left, version - newest.oldest_version + 1)
         wanted = range(version, version - count, -1)
-        for each, root in zip(wanted, files.roots(wanted), strict=True):
+        for each, root in zip(wanted, files.readable_roots(wanted), strict=True):
             if root is None:
                 _expired_up_to(files, each)
                 return
+            if root.unreadable is not None:
+                yield unreadable_root(each, root.path, root.unreadable, after)
+                continue
+            after = root.created_at_millis
             yield root
         version, left, batch = version - count, left - count, min(batch * 2, _BATCH)
 
@@ -89,12 +114,16 @@ def since(files: RootFiles, base: Root) -> tuple[list[Delta], Root]:
 
     Raises:
         TransactionExpired: versions after ``base`` have expired already.
-        CorruptNode: a root that must exist is missing, or is not the one that its successor was committed on.
+        CorruptNode: a root that must exist is missing or cannot be read, or is not the one that its successor was
+            committed on.
+        CommitConflict: one that cannot be read was left behind by others: what it changed is not known.
     """
     found: list[Delta] = []
     newest = base
     while True:
         for root in _following(files, newest.version):
+            if root.unreadable is not None:
+                raise _unknown_change(files, root)
             refuse_unlinked(newest, root)
             found.append(root.delta(found[-1] if found else None))
             newest = root
@@ -107,6 +136,16 @@ def since(files: RootFiles, base: Root) -> tuple[list[Delta], Root]:
             raise missing_root(files, newest.version + 1, boundary)
         if following is None:
             raise TransactionExpired(f"the versions after {base.version} have expired; begin a new transaction")
+
+
+def _unknown_change(files: RootFiles, root: Root) -> CommitConflict | CorruptNode:
+    """Return the error for a commit that meets a root which cannot be read. One ``head``."""
+    if files.root_exists(root.version + 1):
+        return CommitConflict(
+            f"version {root.version} cannot be read, and others went on without it; begin a new transaction",
+            version=root.version,
+        )
+    return CorruptNode(f"the newest root {root.path!r} cannot be read: {root.unreadable}", path=root.path)
 
 
 def refuse_unlinked(before: RootRows, root: RootRows) -> None:
@@ -128,7 +167,7 @@ def _following(files: RootFiles, version: int) -> Iterator[Root]:
     count = 0
     while True:
         wanted = range(version + count + 1, version + count + 1 + min(max(1, count), _BATCH))
-        for root in files.roots(wanted):
+        for root in files.readable_roots(wanted):
             if root is None:
                 return
             yield root

@@ -107,6 +107,8 @@ class Root(RootRows):
     node: Node
     data: bytes | memoryview = b""
     """The bytes of the file."""
+    unreadable: str | None = None
+    """Why the file cannot be read. Then the node is empty, and all that is known is the version."""
 
     @property
     def system(self) -> dict[str, str]:
@@ -177,6 +179,16 @@ class VersionInfo:
     def author(self) -> str | None:
         """Who made it."""
         return self.summary.get("author")
+
+
+def unreadable_root(version: int, path: str, why: str, created_at_millis: int = 0) -> Root:
+    """Return what stands in a history for a root whose file is there and cannot be read.
+
+    Its time is only a bound: that of a neighbour.
+    """
+    summary = json.dumps({"reason": f"the root file cannot be read: {why}", "unreadable": True})
+    rows = {spec.VERSION: str(version), spec.CREATED_AT_MILLIS: str(created_at_millis), spec.SUMMARY: summary}
+    return Root(version, path, Node(system=rows, height=None), unreadable=why)
 
 
 def version_info(root: Root) -> VersionInfo:

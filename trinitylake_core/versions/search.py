@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from trinitylake_core import locations, spec
-from trinitylake_core.errors import CorruptNode, NotALakehouse, StorageError
+from trinitylake_core.errors import Corrupt, CorruptNode, FileMissing, NotALakehouse, StorageError
 from trinitylake_core.versions.files import RootFiles
-from trinitylake_core.versions.root import Root
+from trinitylake_core.versions.root import Root, unreadable_root
 
 _SEARCHES: Final = 5
 """How often a search begins again when expiration overtakes it."""
@@ -66,7 +66,13 @@ def missing_root(files: RootFiles, version: int, boundary: int) -> CorruptNode:
 
 def _above(files: RootFiles, version: int, known: Root | None) -> _Found:
     """Search from a version that probably is the newest."""
-    ahead = files.try_root(version + 1) if version < spec.MAX_VERSION else None
+    try:
+        ahead = files.try_root(version + 1) if version < spec.MAX_VERSION else None
+    except Corrupt:  # damage, unless a rollback has left it behind
+        low = _gallop(files, version + 1)
+        if low == version + 1:
+            raise
+        return _Found(*files.root_and_boundary(low))
     if ahead is not None:
         low = _gallop(files, version + 1)
         if low == version + 1:
@@ -130,6 +136,61 @@ def _listed(files: RootFiles, boundary: int | None) -> Root:
             return root
         boundary = again
     raise StorageError(f"{files.storage.root}: expiration overtook every search for the newest version; try again")
+
+
+def newest_readable(files: RootFiles) -> tuple[Root, list[Root]]:
+    """Return the newest root that can be read, its lakehouse definition too, and what stands for those after it.
+
+    The latter are newest first. For looking at what is left when :func:`find_newest` fails, and for leaving it behind
+    by a rollback: whoever believes it to be the newest version would undo what others committed. So each file is read
+    twice, for an answer that was cut short on its way proves nothing. One ``list`` a page, and two ``get`` for each
+    root that cannot be read.
+
+    Raises:
+        NotALakehouse: there is no root at all.
+        Corrupt: none of those above the boundary can be read.
+        StorageError: a file is not the same each time it is read.
+    """
+    version, files.sdk = newest_listed(files)
+    boundary = files.boundary()
+    unreadable: dict[int, str] = {}
+    while version >= boundary:
+        try:
+            root = _openable(files, version)
+            if root is not None:
+                when = root.created_at_millis
+                return root, [unreadable_root(each, files.path(each), why, when) for each, why in unreadable.items()]
+            unreadable[version] = "it is missing"
+        except Corrupt as error:
+            _refuse_fickle(files, version)
+            unreadable[version] = str(error)
+        version -= 1
+    raise CorruptNode(
+        f"{files.storage.root}: no root from the boundary {boundary} on can be read; restore it from an export",
+        path=files.path(boundary),
+        invariant="I13",
+    )
+
+
+def _openable(files: RootFiles, version: int) -> Root | None:
+    """Return a root whose lakehouse definition can be read, too; ``None`` if there is no such file."""
+    root = files.try_root(version)
+    if root is not None:
+        files.definition(root)
+    return root
+
+
+def _refuse_fickle(files: RootFiles, version: int) -> None:
+    """Raise ``StorageError`` if a root is not as long as the storage says, or can be read after all."""
+    path = files.path(version)
+    try:
+        read, size = len(files.storage.read(path)), files.storage.info(path).size
+        if read == size and _openable(files, version) is not None:
+            read = -1
+    except (FileMissing, Corrupt):
+        return
+    if read != size:
+        raise StorageError(f"{path} was read differently each time, as if the storage cut answers short; try again")
 
 
 def newest_listed(files: RootFiles) -> tuple[int, bool]:

@@ -10,7 +10,7 @@ from trinitylake_core.errors import VersionExpired, VersionNotFound
 from trinitylake_core.versions.files import RootFiles
 from trinitylake_core.versions.history import at_timestamp, history, since
 from trinitylake_core.versions.root import Delta, Root
-from trinitylake_core.versions.search import find_newest, missing_root
+from trinitylake_core.versions.search import find_newest, missing_root, newest_readable
 
 
 class Versions(RootFiles):
@@ -46,6 +46,15 @@ class Versions(RootFiles):
             CorruptNode: the known root is gone, and has not expired.
         """
         return find_newest(self, known)
+
+    def newest_readable(self) -> tuple[Root, list[Root]]:
+        """Return the newest root that can be read, and what stands for those after it, newest first. A listing.
+
+        Raises:
+            NotALakehouse, Corrupt: there is none.
+            StorageError: a file is not the same each time it is read.
+        """
+        return newest_readable(self)
 
     def at_timestamp(self, timestamp: datetime | str | int, newest: Root) -> Root:
         """Return the newest root created at or before a time. O(log versions) ``get``.

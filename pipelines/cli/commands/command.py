@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -67,10 +68,16 @@ class Call:
     """Storage options of the environment, for whatever they fit."""
     _session: Callable[[], SparkSession] | None = field(default=None)
 
-    def open(self, root: str | None = None) -> Lakehouse:
-        """Return the newest version of the lakehouse, or of another one."""
+    def open(self, root: str | None = None, *, damaged: bool = False) -> Lakehouse:
+        """Return the newest version of the lakehouse, or of another one.
+
+        With ``damaged`` it is the newest that can be read, and those after it are named on stderr.
+        """
         where = self.root if root is None else root
-        return Lakehouse.open(where, storage_options=self.options_for(where))
+        lake = Lakehouse.open(where, storage_options=self.options_for(where), damaged=damaged)
+        for each in lake.unreadable:
+            sys.stderr.write(f"warning: version {each.version} is left out: {each.reason}\n")
+        return lake
 
     def options_for(self, uri: str, root: str | None = None) -> dict[str, Any]:
         """Return the storage options for a URI: those of the lakehouse, as far as they apply to it."""
@@ -79,9 +86,11 @@ class Call:
 
     def at(self) -> Lakehouse:
         """Return the version that the options of ``AT`` choose, the newest one without them."""
-        lake, options = self.open(), self.options
+        options = self.options
         chosen = {"version": options.version, "timestamp": options.timestamp, "snapshot": options.snapshot}
-        return lake.at(**chosen) if any(each is not None for each in chosen.values()) else lake
+        if all(each is None for each in chosen.values()):
+            return self.open()
+        return self.open(damaged=True).at(**chosen)
 
     def spark(self) -> SparkSession:
         """Return the Spark session that the options of ``SPARK`` choose, started when it is first asked for."""

@@ -71,7 +71,7 @@ def rollback(call: Call) -> Result:
         expected_version=options.expected_version,
         engine=options.engine,
     )
-    done = rolling_back.run(call.spark, call.open(), config, call.progress)
+    done = rolling_back.run(call.spark, call.open(damaged=True), config, call.progress)
     read = f"{done.nodes_checked} nodes below the root and {done.definitions_checked} definitions read, all intact"
     then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
     if done.version_after is None:
@@ -289,7 +289,7 @@ def export(call: Call) -> Result:
     )
     done = exporting.run(
         call.spark,
-        call.open(),
+        call.open(damaged=options.version is not None),
         options.target,
         config,
         storage_options=_target_options(call, options.target),

@@ -55,7 +55,7 @@ _OPERATIONS = (
 )
 def history(call: Call) -> Result:
     """List versions."""
-    lake, limit = call.open(), call.options.limit
+    lake, limit = call.open(damaged=True), call.options.limit
     if limit is not None and limit < 0:
         raise InvalidInput(f"--limit must not be negative: {limit}")
     chosen = islice(_chosen(lake, call), limit)
@@ -76,6 +76,8 @@ def _history_data(info: VersionInfo) -> dict[str, Any]:
 def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
     options = call.options
     since = to_millis(options.since) if options.since is not None else None
+    if options.operation is None:
+        yield from lake.unreadable
     roots = lake.files.versions.history(lake.root_node)
     if options.changed is not None:
         roots = _changing(lake, roots, options.changed)
@@ -101,6 +103,8 @@ def _with_end(roots: Iterator[Root]) -> Iterator[Root | None]:
 
 
 def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) -> bool:
+    if root.unreadable is not None or (before is not None and before.unreadable is not None):
+        return True  # nobody can tell
     if root.operation in spec.QUIET_OPERATIONS:
         return False
     if root.operation in spec.TRANSACTIONAL_OPERATIONS and root.version > 0:
@@ -135,8 +139,8 @@ def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) 
 )
 def diff(call: Call) -> Result:
     """Compare two versions."""
-    options, lake = call.options, call.open()
-    other = lake if options.other is None else call.open(options.other)
+    options, lake = call.options, call.open(damaged=True)
+    other = lake if options.other is None else call.open(options.other, damaged=True)
     old, new = lake.at(version=_number("A", options.a)), other.at(version=_number("B", options.b))
     found = diffing.run(call.spark, old, new, diffing.Config(options.engine), call.progress)
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}

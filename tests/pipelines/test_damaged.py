@@ -1,0 +1,126 @@
+"""The jobs around a newest root that cannot be read: what they refuse before a rollback, and what goes on after it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines import compaction, expiration, orphans, verify
+from pipelines.cli import main
+from tests.support.lakes import FAST, filled, new_lake, reopened
+from tests.support.surgery import Surgery, listing
+from trinitylake_core import Corrupt, CorruptNode, Lakehouse, spec
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.locations import root_path
+
+DAY = 86_400_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """Versions 0 to 8; the root of 8 is cut short."""
+    made = filled(new_lake(tmp_path), tables=28)
+    harm(made, 8)
+    return made
+
+
+def harm(lake: Lakehouse, version: int) -> None:
+    surgery = Surgery(lake.root, lake.definition.order)
+    surgery.write(root_path(version), surgery.read(root_path(version))[:1000])
+
+
+def expire(lake: Lakehouse, keep: int = 1, **more: object) -> expiration.Report:
+    later = now_millis() + 30 * DAY
+    return expiration.run(None, lake, expiration.Config("local", keep_last=keep, now_millis=later, **more))  # type: ignore[arg-type]
+
+
+def test_nothing_is_deleted_or_rewritten_over_an_unreadable_root(lake: Lakehouse) -> None:
+    """Not through a handle that was opened for looking back, nor through one that stood on a version before."""
+    before = listing(Path(lake.root.removeprefix("file://")))
+    for handle in (Lakehouse.open(lake.root, storage_options=FAST, damaged=True), lake.at(version=7)):
+        with pytest.raises(Corrupt):
+            expire(handle)
+        with pytest.raises(Corrupt):
+            orphans.run(None, handle, orphans.Config("local", older_than_seconds=0, allow_recent=True))
+        with pytest.raises(Corrupt):
+            compaction.run(None, handle, compaction.Config("local"))
+        assert before == listing(Path(lake.root.removeprefix("file://")))
+
+
+def test_maintenance_goes_on_after_the_rollback(lake: Lakehouse) -> None:
+    """The garbage is a finding in the history, and cleaning waits for it, until it expires like any version."""
+    Lakehouse.open(lake.root, storage_options=FAST, damaged=True).rollback(version=7, reason="r")
+    after = reopened(lake)
+    digest = after.digest()
+    assert verify.run(None, after, verify.Config(engine="local", definitions=True)).ok
+    found = verify.run(None, after, verify.Config("all", engine="local"))
+    assert {root_path(8)} == {finding.file for finding in found.findings}
+    with pytest.raises(Corrupt):
+        orphans.run(None, after, orphans.Config("local", older_than_seconds=0, allow_recent=True))
+    assert 9 == expire(after).boundary_after
+    done = orphans.run(
+        None, after.refresh(), orphans.Config("local", older_than_seconds=0, allow_recent=True, dry_run=True)
+    )
+    assert 0 < done.orphan_files
+    assert verify.run(None, after, verify.Config("all", engine="local", definitions=True)).ok
+    assert digest == reopened(lake).digest()
+
+
+def test_an_expiration_ends_at_any_version_around_an_unreadable_one(lake: Lakehouse) -> None:
+    """Its age is that of the next one that can be read: it is kept for too long rather than removed too early."""
+    Lakehouse.open(lake.root, storage_options=FAST, damaged=True).rollback(version=7, reason="r")
+    after = reopened(lake)
+    for keep, boundary in ((4, 6), (3, 8), (2, 10)):
+        done = expire(after.refresh(), keep)
+        assert boundary == done.boundary_after
+        assert boundary == reopened(lake).root_node.oldest_version
+
+
+def test_an_expiration_whose_root_became_unreadable_deletes_nothing(tmp_path: Path) -> None:
+    """Somebody may have rolled back over it meanwhile, to a version that it would delete."""
+    lake = filled(new_lake(tmp_path), tables=28)
+
+    def pause() -> None:
+        if lake.files.tip.version == 9 and lake.files.versions.boundary() == 0:  # committed, the file not yet raised
+            harm(lake, 9)
+            Lakehouse.open(lake.root, storage_options=FAST, damaged=True).rollback(version=3, reason="r")
+
+    with pytest.raises(CorruptNode):
+        expire(lake, before_commit=pause)
+    after = reopened(lake)
+    assert (10, 0) == (after.version, after.root_node.oldest_version)
+    assert [] == list(after.check(definitions=True))
+    assert after.digest() == after.at(version=3).digest()
+
+
+def test_the_command_line_reads_older_versions_and_rolls_back(
+    lake: Lakehouse, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def cli(*words: str) -> tuple[int, str, str]:
+        code = main([*words, "--storage-option", "durable=false"])
+        return code, *capsys.readouterr()
+
+    digest = lake.at(version=6).digest()
+    assert 4 == cli("ls", lake.root)[0]
+    for words in (["ls"], ["show"], ["stats"]):
+        code, out, err = cli(*words, lake.root, *(["ns0"] if words == ["show"] else []), "--version", "6")
+        assert (0, True, True) == (code, bool(out), "warning: version 8 is left out" in err), words
+    code, out, _ = cli("history", lake.root, "--json")
+    versions = json.loads(out)["versions"]
+    assert (0, list(range(8, -1, -1))) == (code, [each["version"] for each in versions])
+    assert "the root file cannot be read" in versions[0]["reason"]
+    assert 0 == cli("diff", lake.root, "3", "5")[0]
+    copy = (tmp_path / "copy").as_uri()
+    code, out, err = cli("export", lake.root, copy, "--version", "6", "--engine", "local")
+    assert (0, digest) == (code, Lakehouse.open(copy).digest()), err
+    assert 1 == cli("verify", lake.root, "--engine", "local")[0]
+    back = ["rollback", lake.root, "--to-version", "6", "--reason", "incident", "--engine", "local"]
+    code, out, _ = cli(*back, "--dry-run")
+    assert (0, True) == (code, "compared is version 7, the newest one that can be read" in out)
+    code, out, _ = cli(*back, "--expected-version", "8")
+    assert (0, True) == (code, "version 9 committed" in out)
+    assert digest == reopened(lake).digest()
+    assert 0 == cli("verify", lake.root, "--engine", "local", "--definitions")[0]
+    assert spec.OP_ROLLBACK == json.loads(cli("history", lake.root, "--json")[1])["versions"][0]["operation"]
