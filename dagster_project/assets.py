@@ -139,7 +139,8 @@ def tree_health(settings: LakehouseSettings) -> dg.AssetsDefinition:
     def measured(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
         def work(lake: Lakehouse, watch: Watch) -> dg.MaterializeResult[Any]:
             return dg.MaterializeResult(
-                metadata=_health(lake, settings, watch), data_version=dg.DataVersion(str(lake.version))
+                metadata=health.with_sizes(_health(lake, settings, watch)),
+                data_version=dg.DataVersion(str(lake.version)),
             )
 
         return carried_out(context, settings, spark, work)
@@ -179,7 +180,7 @@ def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
             report = _compact(context, settings, config, spark)
             version = report.version_after if report.version_after is not None else report.version_before
             return dg.MaterializeResult(
-                metadata=_before_and_after(settings, report) | health.of_compaction(report),
+                metadata=_before_and_after(settings, report) | health.with_sizes(health.of_compaction(report)),
                 data_version=dg.DataVersion(str(version)),
             )
 

@@ -43,6 +43,9 @@ class DeletionConfig(dg.Config):
     reason: str = Field(default="retention policy", description="Recorded in the history.")
     engine: str | None = Field(default=None, description="spark, local or auto; overrides lakehouses.yaml.")
     dry_run: bool = Field(default=False, description="Make the plan and show it; delete nothing.")
+    delete_without_policy: bool = Field(
+        default=False, description="Delete by the default policy where lakehouses.yaml has none for this lakehouse."
+    )
 
 
 # -- snapshots -----------------------------------------------------------------------------------------
@@ -102,6 +105,8 @@ def version_expiration(settings: LakehouseSettings) -> dg.AssetsDefinition:
     def expired(
         context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
+        if settings.retention is None and not _asked_for(config):
+            return _nothing_deleted(context, "retention")
         refuse_unsound(context, settings, dry_run=config.dry_run)
         engine = config.engine or settings.compaction.engine
         age = policy.older_than.total_seconds()
@@ -137,6 +142,8 @@ def orphan_removal(settings: LakehouseSettings) -> dg.AssetsDefinition:
     def removed(
         context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
+        if settings.orphans is None and not _asked_for(config):
+            return _nothing_deleted(context, "orphans")
         refuse_unsound(context, settings, dry_run=config.dry_run)
         engine = config.engine or settings.compaction.engine
 
@@ -152,6 +159,20 @@ def orphan_removal(settings: LakehouseSettings) -> dg.AssetsDefinition:
         return _shown(context, done, retention.of_orphans(done), done.report.version)
 
     return removed
+
+
+def _asked_for(config: DeletionConfig) -> bool:
+    return config.delete_without_policy or config.dry_run
+
+
+def _nothing_deleted(context: Context, policy: str) -> dg.MaterializeResult[Any]:
+    """Return the result of an asset that deletes where nobody has decided what: it has touched nothing."""
+    outcome = (
+        f"nothing was deleted and nothing was read: lakehouses.yaml has no `{policy}` for this lakehouse. Add it, or "
+        "launch with `delete_without_policy: true`; `dry_run: true` shows what that would delete"
+    )
+    context.log.info(outcome)
+    return dg.MaterializeResult(metadata={"outcome": outcome})
 
 
 def _planned(plan: Callable[..., T], act: Callable[..., T], watch: Watch, *, dry_run: bool) -> retention.Deletion[T]:
@@ -175,7 +196,7 @@ def _shown(
             "credentials in lakehouses.yaml lack the permission to delete",
             metadata=metadata,
         )
-    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(version)))
+    return dg.MaterializeResult(metadata=health.with_sizes(metadata), data_version=dg.DataVersion(str(version)))
 
 
 def refuse_unsound(context: dg.AssetExecutionContext, settings: LakehouseSettings, *, dry_run: bool) -> None:
@@ -193,7 +214,7 @@ def refuse_unsound(context: dg.AssetExecutionContext, settings: LakehouseSetting
 
 
 def _on_request(*, given: bool) -> str:
-    return "" if given else "\n\nNot configured in lakehouses.yaml: runs only when it is materialised by hand."
+    return "" if given else "\n\nNot configured in lakehouses.yaml: deletes only with `delete_without_policy: true`."
 
 
 def _days(age: timedelta) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
+from dagster_project import due
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.jobs import Jobs
 from dagster_project.sensors import AT_WORK
@@ -20,15 +21,15 @@ def maintenance_schedule(settings: LakehouseSettings, jobs: Jobs) -> dg.Schedule
     @dg.schedule(
         name=f"{settings.slug}_maintenance_schedule",
         target=jobs.maintenance,
-        cron_schedule=settings.schedules.maintenance or "",
+        cron_schedule=due.shifted(settings.schedules.maintenance or "", due.offset(settings)),
         execution_timezone=settings.schedules.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description=f"Runs the maintenance of lakehouse {settings.name!r}.",
     )
-    def due(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    def evaluate(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         same = dg.RunsFilter(job_name=jobs.maintenance.name, statuses=AT_WORK)
         for run in context.instance.get_runs(same, limit=1):
             return dg.SkipReason(f"run {run.run_id} of this job has not finished yet")
         return dg.RunRequest()
 
-    return due
+    return evaluate

@@ -86,10 +86,14 @@ def _spark_value(value: object) -> str:
 
 
 class Schedules(Model):
-    """Cron schedules. A job without one runs on request only."""
+    """Cron schedules. A job without one runs on request only.
+
+    Each lakehouse is late by an offset below ``spread`` that its name decides, so that not all begin at once.
+    """
 
     maintenance: Cron | None = None
     timezone: TimeZone = "UTC"
+    spread: Duration = timedelta(minutes=30)
 
 
 class Compaction(Model):

@@ -30,7 +30,12 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.Table
         next((_TYPES.get(type(row[name]), "string") for row in rows if row[name] is not None), "string")
         for name in columns
     ]
-    schema = dg.TableSchema(columns=[dg.TableColumn(name, kind) for name, kind in zip(columns, kinds, strict=True)])
+    schema = dg.TableSchema(
+        columns=[
+            dg.TableColumn(name, kind, description="in bytes" if "bytes" in name else None)
+            for name, kind in zip(columns, kinds, strict=True)
+        ]
+    )
     records = [dg.TableRecord({name: cell(row[name]) for name in columns}) for row in rows]
     return dg.MetadataValue.table(records=records, schema=schema)
 
@@ -45,6 +50,17 @@ def cell(value: Any) -> str | int | float | bool | None:
 def given(**values: Any) -> Metadata:
     """Return the values that are known."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def with_sizes(metadata: Metadata) -> Metadata:
+    """Return metadata with one more entry: every number of bytes, with its unit. The numbers stay, for the plots."""
+    sizes = {
+        name: value
+        for name, value in metadata.items()
+        if "bytes" in name and isinstance(value, int) and not isinstance(value, bool)
+    }
+    shown = ", ".join(f"{name.replace('_', ' ')}: {human_bytes(value)}" for name, value in sizes.items())
+    return metadata | ({"sizes": shown} if shown else {})
 
 
 def of_stats(stats: Stats) -> Metadata:

@@ -29,6 +29,10 @@ _MARKS: Final = {
     "rollback": ("v", BAD, "rollback"),
     "restore": ("v", DEBT, "restore"),
 }
+_KEYS_LABEL: Final = "keys, as a share of those that fit"
+_DEBT_LABEL: Final = "write buffer, as a share of the target size"
+_CROWD: Final = 60
+"""From so many nodes in a row on their bars would touch."""
 _DPI: Final = 110
 _WIDEST: Final = 8.7  # inches; wider pictures are cut off by Dagster in a window of 1280 pixels
 
@@ -59,19 +63,15 @@ def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadat
 
 
 def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
-    count, pair = len(strip.fill), any(strip.debt)
-    slot = 1.0 / count
-    width = slot * (0.86 if count < 80 else 1.0) / (2 if pair else 1)
-    aside = width / 2 if pair else 0.0
-    centres = [(index + 0.5) * slot for index in range(count)]
-    axes.bar([x - aside for x in centres], strip.fill, width, color=KEYS, label="keys, as a share of those that fit")
-    axes.bar(
-        [x + aside for x in centres], strip.debt, width, color=DEBT, label="write buffer, as a share of the target size"
-    )
+    if len(strip.fill) < _CROWD:
+        _draw_bars(axes, strip)
+    else:
+        _draw_crowd(axes, strip)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, scale)
     axes.set_xticks([])
     axes.set_yticks([0, 1], ["0", "100 %"])
+    count = len(strip.fill)
     nodes = f"{count} node{'s' if count != 1 else ''}" if strip.complete else f"{count} nodes shown"
     name = "leaves" if strip.height == 0 else f"height {strip.height}"
     text = f"{name}\n{nodes}\n{strip.messages:,} buffered"
@@ -79,21 +79,39 @@ def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
     _plain(axes)
 
 
+def _draw_bars(axes: Axes, strip: Strip) -> None:
+    """Draw a pair of bars per node."""
+    slot, pair = 1.0 / len(strip.fill), any(strip.debt)
+    width = slot * 0.86 / (2 if pair else 1)
+    aside = width / 2 if pair else 0.0
+    centres = [(index + 0.5) * slot for index in range(len(strip.fill))]
+    axes.bar([x - aside for x in centres], strip.fill, width, color=KEYS, label=_KEYS_LABEL)
+    axes.bar([x + aside for x in centres], strip.debt, width, color=DEBT, label=_DEBT_LABEL)
+
+
+def _draw_crowd(axes: Axes, strip: Strip) -> None:
+    """Draw many nodes as two outlines over each other: bars side by side would be one solid block."""
+    edges = [index / len(strip.fill) for index in range(len(strip.fill) + 1)]
+    axes.stairs(strip.fill, edges, fill=True, color=KEYS, alpha=0.25)
+    axes.stairs(strip.fill, edges, color=KEYS, linewidth=0.9, label=_KEYS_LABEL)
+    axes.stairs(strip.debt, edges, fill=True, color=DEBT, alpha=0.9, label=_DEBT_LABEL)
+
+
 def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
-    """Return a picture of the history: objects, buffered messages and operations by version."""
+    """Return a picture of the history: objects, buffered messages and operations over time."""
     shown = sorted(versions, key=lambda each: each.version)
     figure = _figure(_WIDEST, 4.2)
     top, bottom = figure.subplots(2, 1, sharex=True)
-    numbers = [each.version for each in shown]
-    top.step(numbers, [each.objects or 0 for each in shown], where="post", color=KEYS)
+    times = [each.created_at for each in shown]
+    top.step(times, [each.objects or 0 for each in shown], where="post", color=KEYS)
     top.set_ylabel("objects in the tree", color=INK, fontsize=9)
-    bottom.fill_between(numbers, [each.messages or 0 for each in shown], step="post", color=DEBT, alpha=0.8)
+    bottom.fill_between(times, [each.messages or 0 for each in shown], step="post", color=DEBT, alpha=0.8)
     bottom.set_ylabel("buffered messages", color=INK, fontsize=9)
     for operation, (marker, colour, label) in _MARKS.items():
         marked = [each for each in shown if each.operation == operation]
         if marked:
             heights = [each.objects or 0 for each in marked]
-            top.plot([each.version for each in marked], heights, marker, color=colour, label=label)
+            top.plot([each.created_at for each in marked], heights, marker, color=colour, label=label)
     if top.get_legend_handles_labels()[0]:
         top.legend(frameon=False, labelcolor=INK, fontsize=9)
     first, last = shown[0], shown[-1]
@@ -103,7 +121,17 @@ def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
         axes.set_ylim(bottom=0)
         axes.margins(x=0.02)
         _plain(axes)
+    _time_axis(bottom)
     return _markdown(figure, span)
+
+
+def _time_axis(axes: Axes) -> None:
+    from matplotlib import dates  # noqa: PLC0415 - as below
+
+    locator = dates.AutoDateLocator()  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    axes.xaxis.get_offset_text().set_color(INK)
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 
 import dagster as dg
 
@@ -48,6 +49,7 @@ def test_pictures_are_small_and_have_no_background(lake: Lakehouse) -> None:
     strips = sketch(lake)
     drawn = [pictures.tree(strips, "now"), pictures.trees([("a", strips), ("b", strips[1:])])]
     drawn.append(pictures.timeline(list(lake.history())))
+    drawn.append(pictures.tree([replace(strips[0], fill=[0.5] * 80, debt=[0.1] * 80)], "a crowd"))
     for each in drawn:
         data = image(each)
         assert (PNG, 6) == (data[:8], data[25])

@@ -168,3 +168,25 @@ def test_what_the_owner_forbids_fails_with_advice(
     (failure,) = result.get_step_failure_events()
     assert "maintenance.delete.enabled=false" in str(failure.event_specific_data)
     assert (before, 0) == (files(guarded), len(result.get_step_skipped_events()))
+
+
+def test_without_a_policy_nothing_is_deleted_unless_somebody_says_so(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """As by Materialize all, in a fleet whose stanzas say nothing about retention."""
+    local = settings.model_copy(update={"compaction": settings.compaction.model_copy(update={"engine": "local"})})
+    deleting = {assets.EXPIRATION, assets.ORPHANS}
+    lake.create_snapshot("short-lived")
+    lake.refresh().drop_snapshot("short-lived")  # leaves an orphan
+    lake.refresh()
+    before, version = files(lake), lake.version
+    result = materialised(local, deleting, instance)
+    assert (True, before, version) == (result.success, files(lake), lake.refresh().version)
+    for name in deleting:
+        assert "delete_without_policy: true" in metadata(result, name)["outcome"]
+    planned = materialised(local, deleting, instance, dry_run=True)
+    assert (True, before) == (planned.success, files(lake))
+    assert "plan" in metadata(planned, assets.EXPIRATION)
+    done = materialised(local, {assets.ORPHANS}, instance, delete_without_policy=True)
+    assert (True, version + 1) == (done.success, lake.refresh().version)
+    assert before - files(lake)

@@ -1,0 +1,69 @@
+"""When maintenance is due: the cron schedule of a lakehouse, moved by an offset that its name decides.
+
+A thousand lakehouses with the same cron schedule would otherwise start a thousand runs in the same second.
+"""
+
+from __future__ import annotations
+
+import zlib
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+import dagster as dg
+
+from dagster_project.config.settings import LakehouseSettings
+
+_MINUTE: Final = timedelta(minutes=1)
+_DAY_MINUTES: Final = 24 * 60
+_FURTHEST: Final = timedelta(days=800)
+"""Further back than two occurrences of any schedule that fires at least once a year."""
+
+
+def offset(settings: LakehouseSettings) -> timedelta:
+    """Return how long after the time of its cron schedule a lakehouse is maintained: whole minutes below ``spread``."""
+    minutes = settings.schedules.spread // _MINUTE
+    return _MINUTE * (zlib.crc32(settings.name.encode()) % minutes) if minutes else timedelta()
+
+
+def shifted(cron: str, by: timedelta) -> str:
+    """Return a cron schedule moved by an offset; the same one where cron cannot say that.
+
+    It can where minute and hour are numbers and the time stays on the same day, and where the minute is a number and
+    the hour is ``*``.
+    """
+    fields = cron.split()
+    if len(fields) != 5 or not fields[0].isdecimal():
+        return cron
+    minute, hour, minutes = int(fields[0]), fields[1], by // _MINUTE
+    if hour == "*":
+        return " ".join([str((minute + minutes) % 60), *fields[1:]])
+    if not hour.isdecimal():
+        return cron
+    moved = int(hour) * 60 + minute + minutes
+    if moved >= _DAY_MINUTES:
+        return cron
+    return " ".join([str(moved % 60), str(moved // 60), *fields[2:]])
+
+
+def last_due(settings: LakehouseSettings, now: datetime) -> datetime | None:
+    """Return when maintenance was last due, the offset included; ``None`` without a schedule."""
+    cron = settings.schedules.maintenance
+    if cron is None:
+        return None
+    by = offset(settings)
+    last = _last(cron, settings.schedules.timezone, (now - by).astimezone(UTC).replace(second=0, microsecond=0))
+    return None if last is None else last + by
+
+
+@lru_cache(maxsize=4096)
+def _last(cron: str, timezone: str, now: datetime) -> datetime | None:
+    """Return the last time at or before a minute at which a cron schedule fires, as Dagster reads it."""
+    for back in (timedelta(days=15), _FURTHEST):
+        times = dg.TimeWindowPartitionsDefinition(
+            start=now - back, fmt="%Y-%m-%dT%H:%M:%S%z", cron_schedule=cron, timezone=timezone
+        )
+        window = times.get_prev_partition_window(now + _MINUTE / 2)
+        if window is not None:
+            return window.end.astimezone(UTC)
+    return None

@@ -1,0 +1,71 @@
+"""When maintenance is due: as cron says, later by what the name decides, and never lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from dagster_project import due
+from dagster_project.config.settings import LakehouseSettings
+from dagster_project.factory import build
+
+
+def lakehouse(name: str, cron: str | None = "0 3 * * *", **more: str) -> LakehouseSettings:
+    schedules = {"maintenance": cron, **more}
+    return LakehouseSettings.model_validate({"name": name, "root": f"file:///x/{name}", "schedules": schedules})
+
+
+def test_a_thousand_lakehouses_are_spread_over_half_an_hour() -> None:
+    """None before its time, none in a crowd, and always the same one at the same time."""
+    minutes = Counter(due.offset(lakehouse(f"lake-{n}")) // timedelta(minutes=1) for n in range(1000))
+    assert set(range(30)) == set(minutes)
+    assert max(minutes.values()) < 60
+    assert due.offset(lakehouse("sales")) == due.offset(lakehouse("sales", "0 4 * * *"))
+
+
+@pytest.mark.parametrize(
+    ("cron", "minutes", "moved"),
+    [
+        ("0 3 * * *", 17, "17 3 * * *"),
+        ("50 3 * * 1", 17, "7 4 * * 1"),
+        ("50 23 1 * *", 17, "50 23 1 * *"),  # cron cannot say the day after the first
+        ("0 * * * *", 17, "17 * * * *"),
+        ("*/5 3 * * *", 17, "*/5 3 * * *"),
+        ("0 3,15 * * *", 17, "0 3,15 * * *"),
+        ("@daily", 17, "@daily"),
+        ("0 3 * * *", 0, "0 3 * * *"),
+    ],
+)
+def test_a_cron_schedule_is_moved_where_cron_can_say_so(cron: str, minutes: int, moved: str) -> None:
+    assert moved == due.shifted(cron, timedelta(minutes=minutes))
+
+
+def test_the_schedules_of_two_lakehouses_differ_unless_spread_is_zero() -> None:
+    def cron(name: str, **more: str) -> str:
+        (schedule,) = build(lakehouse(name, **more)).schedules or []
+        return str(schedule.cron_schedule)  # type: ignore[union-attr]
+
+    assert len({cron(name) for name in ("sales", "orders", "logs")}) > 1
+    assert {"0 3 * * *"} == {cron(name, spread="0s") for name in ("sales", "orders", "logs")}
+
+
+def test_the_last_time_that_maintenance_was_due() -> None:
+    """Inclusive, with the offset, in the time zone of the stanza, for rare schedules as well."""
+    sharp = lakehouse("sales", spread="0s")
+    three = datetime(2026, 11, 22, 3, tzinfo=UTC)
+    assert three == due.last_due(sharp, three)
+    assert three - timedelta(days=1) == due.last_due(sharp, three - timedelta(seconds=1))
+    late = lakehouse("sales")
+    by = due.offset(late)
+    assert timedelta() < by
+    assert three + by == due.last_due(late, three + by)
+    assert three + by - timedelta(days=1) == due.last_due(late, three + by - timedelta(seconds=1))
+    berlin = lakehouse("sales", timezone="Europe/Berlin", spread="0s")
+    assert datetime(2026, 11, 22, 2, tzinfo=UTC) == due.last_due(berlin, three)
+    monday = datetime(2026, 11, 16, 3, tzinfo=UTC)
+    assert monday == due.last_due(lakehouse("sales", "0 3 * * 1", spread="0s"), three)
+    new_year = datetime(2026, 1, 1, tzinfo=UTC)
+    assert new_year == due.last_due(lakehouse("sales", "0 0 1 1 *", spread="0s"), three)
+    assert due.last_due(lakehouse("sales", None), three) is None
