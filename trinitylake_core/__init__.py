@@ -1,8 +1,12 @@
-"""TrinityLake lakehouses: the storage format, the tree, transactions and versions. No Spark, no Dagster."""
+"""TrinityLake lakehouses: the storage format, the tree, transactions and versions. No Spark, no Dagster.
 
-from trinitylake_core.catalog import ObjectEntry
-from trinitylake_core.check import Violation
-from trinitylake_core.diff import Change, NotCompared
+The errors come at once; everything else is imported when it is first asked for, so that a program that only needs
+to know its way (the help text of the command line) does not wait for Arrow.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
@@ -31,13 +35,18 @@ from trinitylake_core.errors import (
     VersionExpired,
     VersionNotFound,
 )
-from trinitylake_core.lakehouse import Lakehouse, Stats
-from trinitylake_core.properties import Alteration
-from trinitylake_core.recovery.recover import RecoveryPlan
-from trinitylake_core.recovery.target import RecoveryTarget
-from trinitylake_core.snapshots import SnapshotInfo
-from trinitylake_core.transactions.transaction import SERIALIZABLE, SNAPSHOT, Transaction
-from trinitylake_core.versions import VersionInfo
+
+if TYPE_CHECKING:
+    from trinitylake_core.catalog import ObjectEntry
+    from trinitylake_core.check import Violation
+    from trinitylake_core.diff import Change, NotCompared
+    from trinitylake_core.lakehouse import Lakehouse, Stats
+    from trinitylake_core.properties import Alteration
+    from trinitylake_core.recovery.recover import RecoveryPlan
+    from trinitylake_core.recovery.target import RecoveryTarget
+    from trinitylake_core.snapshots import SnapshotInfo
+    from trinitylake_core.transactions.transaction import SERIALIZABLE, SNAPSHOT, Transaction
+    from trinitylake_core.versions import VersionInfo
 
 __all__ = [
     "SERIALIZABLE",
@@ -81,3 +90,33 @@ __all__ = [
     "VersionNotFound",
     "Violation",
 ]
+
+_HOMES: Final = {
+    "Alteration": "properties",
+    "Change": "diff",
+    "NotCompared": "diff",
+    "Lakehouse": "lakehouse",
+    "ObjectEntry": "catalog",
+    "RecoveryPlan": "recovery.recover",
+    "RecoveryTarget": "recovery.target",
+    "SERIALIZABLE": "transactions.transaction",
+    "SNAPSHOT": "transactions.transaction",
+    "SnapshotInfo": "snapshots",
+    "Stats": "lakehouse",
+    "Transaction": "transactions.transaction",
+    "VersionInfo": "versions",
+    "Violation": "check",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, whose module is imported now."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

@@ -12,23 +12,21 @@ With ``--json`` standard output is exactly one JSON document, also when the comm
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import sys
-import tempfile
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
-from typing import Any, Final, TextIO
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Final
 
-from pipelines.cli import report
-from pipelines.cli.arguments import Arguments, UsageError, overview, parse
-from pipelines.cli.commands import Result
+from pipelines.cli import output
+from pipelines.cli.arguments import COMPLETE_VARIABLE, PROGRAM, Answer, UsageError, overview, program, run
+from pipelines.cli.commands import Command
 from pipelines.cli.commands.command import Call
-from pipelines.cli.progress import PrintedProgress
+from pipelines.cli.progress import printed
 from pipelines.cli.storage_options import environment_options, storage_options
-from pipelines.job import silent
 from trinitylake_core.errors import (
     AlreadyExists,
     Corrupt,
@@ -40,7 +38,6 @@ from trinitylake_core.errors import (
     StorageError,
     TrinityLakeError,
 )
-from trinitylake_core.storage.failures import sanitise, secrets_of
 
 DEBUG: Final = "TRINITYLAKE_DEBUG"
 WRONG_INPUT: Final = 2
@@ -59,11 +56,7 @@ _EXIT_CODES: Final[tuple[tuple[type[TrinityLakeError], int], ...]] = (
     (StorageError, FAILED),
 )
 _SECRET_MIN_LENGTH: Final = 8
-_SPOOL_BYTES: Final = 8 << 20
-
-
-class OutputFailed(Exception):
-    """Standard output takes nothing more: the disk behind it is full, or nobody opened it."""
+_PAGED: Final = frozenset({"diff", "history", "ls"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,132 +64,62 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = os.environ.get(DEBUG, "") not in {"", "0"}
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    output.prepare()
+    if COMPLETE_VARIABLE in os.environ and argv is None:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(program(), {}, PROGRAM, COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
     try:
         return _main(words, debug=debug)
     except BrokenPipeError:  # `trinitylake ls … | head`
-        _forget_stdout()
+        output.forget_stdout()
         return READER_GONE
 
 
 def _main(words: list[str], *, debug: bool) -> int:
     secrets: list[str] = []
+
+    def carry_out(command: Command, options: SimpleNamespace, root: str) -> int:
+        return _run(command, options, root, secrets, debug=debug)
+
     try:
         if sys.stdout is None:
-            raise OutputFailed("standard output is closed; nothing was done")
-        arguments = parse(words, os.environ)
-        if isinstance(arguments, str):
-            _print([arguments])
-            return 0
-        if arguments.command is None:
-            _say(overview())
+            raise output.OutputFailed("standard output is closed; nothing was done")
+        if not set(words) - {"--json", "--quiet"}:
+            output.say(overview())
             return WRONG_INPUT
-        everywhere, given = environment_options(os.environ), storage_options(arguments.options.storage_option)
-        found = [*secrets_of(everywhere), *secrets_of(given)]
-        secrets += (each for each in found if len(each) >= _SECRET_MIN_LENGTH)
-        return _run(arguments, given, everywhere, debug=debug)
+        return run(words, carry_out)
+    except Answer as answer:
+        output.print_lines([str(answer)])
+        return 0
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place to report it
         return _failed(error, secrets, as_json="--json" in words, debug=debug)
 
 
-def _run(arguments: Arguments, given: Mapping[str, Any], everywhere: Mapping[str, Any], *, debug: bool) -> int:
-    parsed, command = arguments.options, arguments.command
-    if command is None:
-        raise UsageError("no command")
-    progress = PrintedProgress(sys.stderr) if sys.stderr is not None and not parsed.quiet else None
+def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[str], *, debug: bool) -> int:
+    everywhere, given = environment_options(os.environ), storage_options(options.storage_option)
+    if everywhere or given:
+        from trinitylake_core.storage.failures import secrets_of
+
+        found = [*secrets_of(everywhere), *secrets_of(given)]
+        secrets += (each for each in found if len(each) >= _SECRET_MIN_LENGTH)
+    progress = printed(sys.stderr) if sys.stderr is not None and not options.quiet else None
     with ExitStack() as stack:
-        log_level = "WARN" if debug else "OFF"
-        call = Call(parsed, arguments.root, given, progress or silent, stack, log_level, everywhere)
+        call = Call(options, root, given, progress or _silent, stack, "WARN" if debug else "OFF", everywhere)
         if progress is not None:
             stack.callback(progress.close)
-        if parsed.json:
-            return _json(command.run, call)
+        if options.json:
+            return output.json_of(lambda: command.run(call))
         result = command.run(call)
-        _print(result.lines, progress)
+        paged = command.name in _PAGED
+        output.print_lines(result.lines, progress.close if progress is not None else None, paged=paged)
         return result.code
 
 
-# -- what comes out --------------------------------------------------------------------------------------
-
-
-def _print(lines: Iterable[str], progress: PrintedProgress | None = None) -> None:
-    for line in lines:
-        if progress is not None:
-            progress.close()
-        _write(f"{line}\n")
-    _flush()
-
-
-def _write(text: str) -> None:
-    try:
-        sys.stdout.write(text)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputFailed(f"cannot write to standard output: {error.strerror}") from error
-
-
-def _flush() -> None:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputFailed(f"cannot write to standard output: {error.strerror}") from error
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
-
-
-def _json(run: Any, call: Call) -> int:
-    """Run a command and print its result when it is complete: half a JSON document is of no use."""
-    with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8", errors="surrogatepass") as spool:
-        with _stdout_kept_clean():
-            result: Result = run(call)
-            report.write_json(result.data, spool.write, ascii_only=_ascii_only(sys.__stdout__))
-        spool.seek(0)
-        while block := spool.read(1 << 20):
-            _write(block)
-    _flush()
-    return result.code
-
-
-def _ascii_only(stream: TextIO | None) -> bool:
-    return (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "") != "utf8"
-
-
-@contextmanager
-def _stdout_kept_clean() -> Iterator[None]:
-    """Redirect to standard error whatever is printed meanwhile, also by Spark's Java and its Python workers."""
-    sys.stdout.flush()
-    saved = None
-    with suppress(OSError, ValueError, AttributeError):
-        if sys.stdout.fileno() == 1:
-            saved = os.dup(1)
-            os.dup2(2, 1)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        if saved is not None:
-            os.dup2(saved, 1)
-            os.close(saved)
-
-
-def _forget_stdout() -> None:
-    """Redirect standard output to the null device: the interpreter still has to flush it, but its reader is gone."""
-    with suppress(OSError, ValueError, AttributeError):
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, sys.stdout.fileno())
-        os.close(nothing)
+def _silent(phase: str, done: int, total: int | None) -> None:
+    """Show nothing."""
 
 
 # -- what went wrong -------------------------------------------------------------------------------------
@@ -205,24 +128,25 @@ def _forget_stdout() -> None:
 def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debug: bool) -> int:
     """Report an error, and return its exit code."""
     message, code = _described(error)
-    message = sanitise(message, secrets)
-    if debug and not isinstance(error, UsageError):
-        _say(sanitise("".join(traceback.format_exception(error)), secrets).rstrip())
-    _say(f"error: {message}")
-    if isinstance(error, OutputFailed):
-        _forget_stdout()
+    if not isinstance(error, UsageError):
+        from trinitylake_core.storage.failures import sanitise
+
+        message = sanitise(message, secrets)
+        if debug:
+            output.say(sanitise("".join(traceback.format_exception(error)), secrets).rstrip())
+    output.say(f"error: {message}")
+    if isinstance(error, output.OutputFailed):
+        output.forget_stdout()
     elif as_json:
         kind = InvalidInput if isinstance(error, UsageError) else type(error)
-        document = {"error": {"type": kind.__name__, "message": message}}
-        report.write_json(document, sys.stdout.write, ascii_only=_ascii_only(sys.stdout))
-        sys.stdout.flush()
+        output.write_document({"error": {"type": kind.__name__, "message": message}})
     return code
 
 
 def _described(error: BaseException) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", INTERRUPTED
-    if isinstance(error, OutputFailed):
+    if isinstance(error, output.OutputFailed):
         return str(error), FAILED
     for kind, code in _EXIT_CODES:
         if isinstance(error, kind):

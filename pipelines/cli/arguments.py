@@ -1,178 +1,281 @@
-"""Parses the words of a command line into a command and its options."""
+"""From the words of a command line to a command and its options, by click.
+
+Click parses options, completes and wraps help texts. What it has no notion of is here: ROOT may come from the
+environment, so that the words without ``--`` are assigned to arguments after all options are known.
+"""
 
 from __future__ import annotations
 
-import argparse
-import difflib
+import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import Final, NoReturn
+from types import SimpleNamespace
+from typing import Any, Final, TypeAlias
 
-from pipelines.cli.commands import COMMANDS, Command
-from pipelines.cli.commands.command import ROOT, Option, option
+import click
+
+from pipelines.cli.commands import index
+from pipelines.cli.commands.command import ROOT, Command, Option, option
 from trinitylake_core.errors import InvalidInput
 
+PROGRAM: Final = "trinitylake"
+COMPLETE_VARIABLE: Final = "_TRINITYLAKE_COMPLETE"
 ROOT_VARIABLE: Final = "TRINITYLAKE_ROOT"
+Run: TypeAlias = Callable[[Command, SimpleNamespace, str], int]
+"""Carries out a command with its options and its ROOT, and returns the exit code."""
+
+_WORDS: Final = "words"
+_HELP: Final = ["-h", "--help"]
+_NEGATIVE: Final = re.compile(r"-[0-9]")
+_MARK: Final = "\0"
+"""Put before a word such as ``-2h``, which is no option. No command line can hold it."""
 _LIKE_A_ROOT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|/|\.{1,2}(?:/|$)")
 _ROOT_HELP: Final = f"root URI, file:///... or s3://...; may be omitted if {ROOT_VARIABLE} is set"
-_COMMON: Final = (
-    option("--json", action="store_true", help="print exactly one JSON document on standard output"),
-    option(
-        "--storage-option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a storage option; VALUE may be env:NAME for an environment variable; may be repeated",
-    ),
-    option("--quiet", action="store_true", help="do not print progress"),
-)
-_BEFORE_THE_COMMAND: Final = frozenset({"--json", "--quiet"})
-_ENVIRONMENT: Final = """\
+_EVERYWHERE: Final = ("json", "quiet")
+"""Options that may also stand before the command."""
+_ENVIRONMENT: Final = """
 environment:
   TRINITYLAKE_ROOT             root URI, if ROOT is omitted
   TRINITYLAKE_STORAGE_OPTIONS  storage options, as a JSON object
   TRINITYLAKE_SPARK_MASTER     default of --master
   TRINITYLAKE_SPARK_REMOTE     default of --remote
   TRINITYLAKE_DEBUG            1: show tracebacks and Spark's log
+  PAGER, NO_COLOR              what shows long lists on a terminal; no colours there
 
 exit codes:
   0 done   1 the check found problems   2 wrong usage or input
-  3 a conflict or a refused operation   4 the storage failed, or data is damaged"""
+  3 a conflict or a refused operation   4 the storage failed, or data is damaged
+"""
 
 
 class UsageError(InvalidInput):
     """The words are not a valid command line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
-    """A parsed command line. ``command`` is ``None`` if there were no words."""
-
-    command: Command | None
-    options: argparse.Namespace
-    root: str = ""
+class Answer(Exception):
+    """The words ask for a text, which is the message."""
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
-def parse(words: Sequence[str], environment: Mapping[str, str]) -> Arguments | str:
-    """Return the parsed command line, or the text that it asks for (``--help``, ``--version``).
+def run(words: Sequence[str], carry_out: Run) -> int:
+    """Parse a command line and carry it out. Returns the exit code.
 
     Raises:
-        UsageError: it is not valid; the message says what would be.
+        Answer: the words ask for a text: ``--help``, ``--version``.
+        UsageError: they are not a valid command line; the message says what would be.
     """
-    leading = [word for word in words[: _leading(words)] if word in _BEFORE_THE_COMMAND]
-    rest = list(words[len(leading) :])
-    if not rest:
-        return Arguments(None, argparse.Namespace(storage_option=[]))
-    if rest[0] in {"-h", "--help", "help"}:
-        if len(rest) == 2 and rest[1] not in COMMANDS and _group(rest[1]):
-            return group_help(rest[1])
-        return overview() if len(rest) == 1 else help_of(_command(rest[1:]))
-    if rest[0] == "--version":
-        return f"trinitylake {_version()}"
-    if len(rest) > 1 and rest[1] in {"-h", "--help"} and rest[0] not in COMMANDS and _group(rest[0]):
-        return group_help(rest[0])
-    command = _command(rest)
-    own = leading + rest[len(command.name.split()) :]
-    if any(word in {"-h", "--help"} for word in own[: own.index("--") if "--" in own else None]):
-        return help_of(command)
-    return _parsed(command, own, environment)
+    given = [*words[1:], "--help"] if words and words[0] == "help" else list(words)
+    try:
+        with program().make_context(PROGRAM, given, obj=carry_out) as context:
+            return int(context.command.invoke(context))
+    except click.UsageError as error:
+        raise UsageError(_message(error, given)) from None
+
+
+def program() -> click.Group:
+    """Return the whole command line."""
+    return _Group("")
 
 
 def overview() -> str:
     """Return the help text of ``trinitylake`` itself."""
-    width = max(len(command.synopsis) for command in COMMANDS.values())
-    lines = [f"  {each.synopsis:<{width}}  {each.help}" for each in COMMANDS.values()]
-    head = "usage: trinitylake <command> ROOT [options]\n\nMaintenance of TrinityLake lakehouses.\n\ncommands:\n"
-    tail = "\n\n`trinitylake <command> --help` shows the options of a command, with an example.\n\n"
-    return head + "\n".join(lines) + tail + _ENVIRONMENT
+    top = program()
+    return top.get_help(click.Context(top, info_name=PROGRAM, max_content_width=120))
 
 
-def group_help(word: str) -> str:
-    """Return the help text of commands that begin with one word, such as ``snapshot``."""
-    group = _group(word)
-    width = max(len(each.synopsis) for each in group)
-    lines = [f"  {each.synopsis:<{width}}  {each.help}" for each in group]
-    head = f"usage: trinitylake {word} <command> ROOT [options]\n\ncommands:\n"
-    return head + "\n".join(lines) + f"\n\nexample:\n  {group[0].example}"
+def _answers(text: Callable[[click.Context], str]) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def answer(context: click.Context, _: click.Parameter, asked: Any) -> None:
+        if asked and not context.resilient_parsing:
+            raise Answer(text(context))
+
+    return answer
 
 
-def _group(word: str) -> list[Command]:
-    return [each for name, each in COMMANDS.items() if name.split()[0] == word]
+def _asking(names: Sequence[str], text: Callable[[click.Context], str], meaning: str) -> click.Option:
+    callback = _answers(text)
+    return click.Option(names, is_flag=True, is_eager=True, expose_value=False, help=meaning, callback=callback)
 
 
-def help_of(command: Command) -> str:
-    """Return the help text of a command."""
-    return _parser(command).format_help().rstrip()
-
-
-def _leading(words: Sequence[str]) -> int:
-    return next((index for index, word in enumerate(words) if word not in _BEFORE_THE_COMMAND), len(words))
-
-
-def _command(words: Sequence[str]) -> Command:
-    for count in (2, 1):
-        found = COMMANDS.get(" ".join(words[:count]))
-        if found is not None:
-            return found
-    if group := _group(words[0]):
-        raise UsageError(f"{words[0]} needs one of: {', '.join(each.name.split()[1] for each in group)}")
-    close = difflib.get_close_matches(words[0], COMMANDS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"the commands are: {', '.join(COMMANDS)}"
-    raise UsageError(f"unknown command {words[0]!r}; {hint}")
-
-
-def _parsed(command: Command, words: Sequence[str], environment: Mapping[str, str]) -> Arguments:
-    try:
-        options = _parser(command).parse_intermixed_args(words)
-        values = _assigned(command, options.positionals, environment.get(ROOT_VARIABLE))
-    except UsageError as error:
-        raise UsageError(f"{error} (see `trinitylake {command.name} --help`)") from None
-    for name, value in values.items():
-        setattr(options, name.lower(), value)
-    options.command = command.name
-    return Arguments(command, options, values.get(ROOT) or "")
-
-
-def _parser(command: Command) -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog=f"trinitylake {command.name}",
-        usage=f"trinitylake {command.synopsis} [options]",
-        description=_description(command),
-        epilog=f"example:\n  {command.example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    groups: dict[str, argparse._MutuallyExclusiveGroup] = {}
-    for each in (*command.options, *_COMMON):
-        _add(parser, each, groups)
-    parser.add_argument("positionals", nargs="*", help=argparse.SUPPRESS)
-    return parser
-
-
-def _add(parser: argparse.ArgumentParser, each: Option, groups: dict[str, argparse._MutuallyExclusiveGroup]) -> None:
-    if each.group is None:
-        parser.add_argument(*each.names, **each.settings)
-        return
-    if each.group not in groups:
-        groups[each.group] = parser.add_mutually_exclusive_group()
-    groups[each.group].add_argument(*each.names, **each.settings)
-
-
-def _description(command: Command) -> str:
-    first = f"{command.help[0].upper()}{command.help[1:]}."
-    meanings = [
-        (name, command.arguments.get(name, _ROOT_HELP if name == ROOT else "")) for name, _ in command.positionals
+def _common() -> list[click.Parameter]:
+    return [
+        option("--json", is_flag=True, help="print exactly one JSON document on standard output"),
+        option(
+            "--storage-option",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="a storage option; VALUE may be env:NAME for an environment variable; may be repeated",
+        ),
+        option("--quiet", is_flag=True, help="do not print progress"),
+        _asking(_HELP, lambda context: context.get_help().rstrip(), "show this text"),
     ]
-    width = max((len(name) for name, _ in meanings), default=0)
-    arguments = "\n".join(f"  {name:<{width}}  {meaning}".rstrip() for name, meaning in meanings)
-    return "\n\n".join(part for part in (first, arguments, command.details) if part)
+
+
+class _Group(click.Group):
+    """All commands whose names begin with the same words; with none, the whole program."""
+
+    def __init__(self, prefix: str) -> None:
+        params = [each for each in _common() if each.name != "storage_option"]
+        if not prefix:
+            params.append(_asking(["--version"], lambda _: f"{PROGRAM} {_version()}", "show the version"))
+        super().__init__(
+            prefix or PROGRAM, params=params, add_help_option=False, invoke_without_command=True, callback=self._alone
+        )
+        self.prefix = f"{prefix} " if prefix else ""
+        self.context_settings = {"max_content_width": 120}
+        self.help = f"Commands that begin with `{prefix}`." if prefix else "Maintenance of TrinityLake lakehouses."
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the next words of all commands, in the order of the overview."""
+        rest = [name.removeprefix(self.prefix) for name in index.names() if name.startswith(self.prefix)]
+        return list(dict.fromkeys(name.split()[0] for name in rest))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its next word, or the group of those that begin with it."""
+        name = f"{self.prefix}{cmd_name}"
+        found = index.find(name)
+        if found is not None:
+            return _Leaf(found)
+        return _Group(name) if any(each.startswith(f"{name} ") for each in index.names()) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the next word names. Raises ``UsageError`` with the one that may be meant."""
+        found = self.get_command(ctx, args[0])
+        if found is None and self.prefix:
+            raise UsageError(self._needs(ctx))
+        if found is None and not ctx.resilient_parsing:
+            raise UsageError(_unknown(args[0], [*self.list_commands(ctx), *index.ALIASES]))
+        return args[0], found, args[1:]
+
+    def _needs(self, context: click.Context) -> str:
+        return f"{self.prefix}needs one of: {', '.join(self.list_commands(context))}"
+
+    def _alone(self, **_: Any) -> None:
+        context = click.get_current_context()
+        if context.invoked_subcommand is None:
+            raise UsageError(
+                self._needs(context) if self.prefix else "say which command; `trinitylake --help` lists them"
+            )
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write usage, every command with its summary, and an example or the environment."""
+        formatter.write_usage(PROGRAM, f"{self.prefix}<command> ROOT [options]", prefix="usage: ")
+        formatter.write(f"\n{self.help}\n")
+        example = ""
+        for title, section in index.sections().items():
+            rows = [row for row in section if row[0].startswith(self.prefix)]
+            if rows:
+                example = example or rows[0][0]
+                with formatter.section(title if not self.prefix else "commands"):
+                    formatter.write_dl(rows, col_max=32)
+        if self.prefix:
+            shown = index.find(" ".join(example.split()[:2]))
+            formatter.write(f"\nexample:\n  {shown.example}\n" if shown is not None else "")
+        else:
+            formatter.write("\n`trinitylake <command> --help` shows the options of a command, with an example.\n")
+            formatter.write(_ENVIRONMENT)
+
+
+class _Leaf(click.Command):
+    """One command."""
+
+    def __init__(self, command: Command) -> None:
+        params: list[click.Parameter] = [*command.options, *_common()]
+        params.append(click.Argument([_WORDS], nargs=-1, type=click.UNPROCESSED))
+        super().__init__(command.name, params=params, add_help_option=False, short_help=command.help)
+        self.command = command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options, refuse those that exclude each other, and assign the words to the arguments."""
+        valued = {
+            name for each in self.params if isinstance(each, click.Option) and not each.is_flag for name in each.opts
+        }
+        before = ["", *args]
+        marked = [
+            f"{_MARK}{word}" if _NEGATIVE.match(word) and before[number] not in valued else word
+            for number, word in enumerate(args)
+        ]
+        rest = super().parse_args(ctx, marked)
+        if not ctx.resilient_parsing:
+            self._finish(ctx)
+        return rest
+
+    def _finish(self, ctx: click.Context) -> None:
+        self._refuse_excluding(ctx)
+        for name in _EVERYWHERE:
+            ctx.params[name] = ctx.params[name] or any(each.params.get(name) for each in _parents(ctx))
+        words = [word.removeprefix(_MARK) for word in ctx.params.pop(_WORDS)]
+        try:
+            values = _assigned(self.command, words, os.environ.get(ROOT_VARIABLE))
+        except UsageError as error:
+            raise click.UsageError(str(error), ctx) from None
+        ctx.params |= {name.lower(): value for name, value in values.items()}
+        ctx.meta[ROOT] = values.get(ROOT) or ""
+
+    def _refuse_excluding(self, ctx: click.Context) -> None:
+        first: dict[str, str] = {}
+        for each in self.params:
+            source = ctx.get_parameter_source(each.name or "")
+            if isinstance(each, Option) and each.group and source is click.core.ParameterSource.COMMANDLINE:
+                if each.group in first:
+                    message = f"argument {each.opts[0]}: not allowed with argument {first[each.group]}"
+                    raise click.UsageError(message, ctx)
+                first[each.group] = each.opts[0]
+
+    def invoke(self, ctx: click.Context) -> int:
+        """Carry the command out."""
+        carry_out: Run = ctx.obj
+        return carry_out(self.command, SimpleNamespace(**ctx.params, command=self.command.name), ctx.meta[ROOT])
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write usage, summary, arguments, details, options and an example."""
+        command = self.command
+        formatter.write_usage(PROGRAM, f"{command.synopsis} [options]", prefix="usage: ")
+        formatter.write(f"\n{command.help[0].upper()}{command.help[1:]}.\n")
+        meanings = [(name, _meaning(command, name)) for name, _ in command.positionals]
+        if meanings:
+            formatter.write("\n")
+            with formatter.indentation():
+                formatter.write_dl(meanings)
+        formatter.write(f"\n{command.details}\n" if command.details else "")
+        with formatter.section("options"):
+            options = (each.get_help_record(ctx) for each in self.params if isinstance(each, click.Option))
+            formatter.write_dl([each for each in options if each is not None])
+        formatter.write(f"\nexample:\n  {command.example}\n")
+
+
+def _meaning(command: Command, name: str) -> str:
+    return command.arguments.get(name, _ROOT_HELP if name == ROOT else "")
+
+
+def _parents(context: click.Context) -> list[click.Context]:
+    return [] if context.parent is None else [context.parent, *_parents(context.parent)]
+
+
+def _unknown(word: str, known: Sequence[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"the commands are: {', '.join(known)}"
+    return f"unknown command {word!r}; {hint}"
+
+
+def _message(error: click.UsageError, words: Sequence[str]) -> str:
+    """Return one sentence without click's preface, with the place where help is."""
+    text = error.message
+    if isinstance(error, click.NoSuchOption):
+        at = next((number for number, word in enumerate(words) if word.startswith(error.option_name)), len(words))
+        following = [word for word in words[at + 1 : at + 2] if not word.startswith("-")]
+        text = f"unrecognized arguments: {' '.join([error.option_name, *following])}"
+        text += f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
+    elif isinstance(error, click.BadParameter) and error.param is not None:
+        text = f"argument {error.param.opts[0]}: {error.message}"
+    elif type(error) is not click.UsageError:
+        text = error.message[:1].lower() + error.message[1:].rstrip(".")
+    if isinstance(error.cmd, _Leaf):
+        text += f" (see `trinitylake {error.cmd.name} --help`)"
+    return text
 
 
 def _assigned(command: Command, words: Sequence[str], root: str | None) -> dict[str, str | None]:
@@ -186,7 +289,7 @@ def _assigned(command: Command, words: Sequence[str], root: str | None) -> dict[
         if required:
             hint = f"; pass it, or set {ROOT_VARIABLE}" if name == ROOT else ""
             raise UsageError(f"{name} is missing{hint}")
-    return {name: words[index] if index < len(words) else None for index, (name, _) in enumerate(names)}
+    return {name: words[position] if position < len(words) else None for position, (name, _) in enumerate(names)}
 
 
 def _leaves_out_root(names: Sequence[tuple[str, bool]], words: Sequence[str]) -> bool:

@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Final, TypeAlias
-
-from google.protobuf.message import Message
-
-from trinitylake_core.definitions import to_dict
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -55,7 +52,9 @@ def to_json(value: Any) -> Json:
 def _structure_to_json(value: Any) -> Json:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _object((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
-    if isinstance(value, Message):
+    if hasattr(value, "DESCRIPTOR"):
+        from trinitylake_core.definitions import to_dict  # a help text must not wait for protobuf
+
         return to_json(to_dict(value))
     if isinstance(value, Mapping):
         return _object((str(to_json(name)), each) for name, each in value.items())
@@ -148,7 +147,8 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode() if control else character
 
 
-def _width(text: str) -> int:
+def width_of(text: str) -> int:
+    """Return how many places of a line a text takes."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(c) in {"W", "F"} for c in text)
@@ -158,20 +158,50 @@ def _width(text: str) -> int:
 # -- tables --------------------------------------------------------------------------------------------
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield the lines of an aligned table; numbers to the right. Any number of rows, few of them in memory.
+class Table:
+    """Rows below a header. Its lines are for pipes and files: aligned, numbers to the right, few rows in memory.
 
-    Without rows there are no lines.
+    Without rows there are no lines. A terminal shows it by ``pretty``. Can be read once.
+
+    Args:
+        header: the names of the columns.
+        rows: any number of rows, as long as the header.
+        spare: the columns that a narrow terminal does without, the first one first.
     """
-    stream = iter(rows)
-    first = list(islice(stream, _MEASURED_ROWS))
-    right = [_is_number_column([row[i] for row in first]) for i in range(len(header))]
-    texts = [[plain(cell) for cell in row] for row in first]
-    widths = [max(map(_width, column)) for column in zip(header, *texts, strict=True)]
-    if texts:
-        yield _line(header, widths, right)
-    for row in chain(texts, ([plain(cell) for cell in row] for row in stream)):
-        yield _line(row, widths, right)
+
+    def __init__(self, header: Sequence[str], rows: Iterable[Sequence[Any]], spare: Sequence[str] = ()) -> None:
+        self.header = header
+        self.spare = spare
+        self._stream = iter(rows)
+
+    @cached_property
+    def first(self) -> list[Sequence[Any]]:
+        """The rows that are measured: read when a line is asked for, for nothing is printed where JSON is."""
+        return list(islice(self._stream, _MEASURED_ROWS))
+
+    @cached_property
+    def right(self) -> list[bool]:
+        """Which columns hold numbers."""
+        return [_is_number_column([row[i] for row in self.first]) for i in range(len(self.header))]
+
+    def __bool__(self) -> bool:
+        return bool(self.first)
+
+    def rows(self) -> Iterator[Sequence[Any]]:
+        """Yield the rows."""
+        return chain(self.first, self._stream)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the lines."""
+        texts = [[plain(cell) for cell in row] for row in self.first]
+        widths = [max(map(width_of, column)) for column in zip(self.header, *texts, strict=True)]
+        if texts:
+            yield _line(self.header, widths, self.right)
+        for row in chain(texts, ([plain(cell) for cell in row] for row in self._stream)):
+            yield _line(row, widths, self.right)
+
+
+table = Table
 
 
 def _is_number_column(cells: Sequence[Any]) -> bool:
@@ -182,7 +212,7 @@ def _is_number_column(cells: Sequence[Any]) -> bool:
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
     parts = []
     for cell, width, to_right in zip(cells, widths, right, strict=True):
-        space = " " * (width - _width(cell))
+        space = " " * (width - width_of(cell))
         parts.append(space + cell if to_right else cell + space)
     return "  ".join(parts).rstrip()
 
@@ -190,14 +220,14 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 def fields(value: Any, indent: str = "") -> Iterator[str]:
     """Yield the fields of a dataclass or mapping as aligned lines, nested ones indented below their name."""
     items = _items(value)
-    flat = [_width(name) for name, each in items if not _is_nested(each)]
+    flat = [width_of(name) for name, each in items if not _is_nested(each)]
     width = max(flat, default=0)
     for name, each in items:
         if _is_nested(each):
             yield f"{indent}{plain(name)}"
             yield from _nested(each, indent + "  ")
         else:
-            yield f"{indent}{plain(name)}{' ' * (width - _width(name))}  {_field(name, each)}".rstrip()
+            yield f"{indent}{plain(name)}{' ' * (width - width_of(name))}  {_field(name, each)}".rstrip()
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:

@@ -100,7 +100,8 @@ def _ended(txn: Transaction) -> Ended:
 
 def write(place: Place, writer: int, goes_on: GoesOn, transactions: int) -> list[Ended]:
     """Commit transactions of one to five changes on keys that all writers share."""
-    lake, rng, ended = Lakehouse.open(place[0], storage_options=place[1]), random.Random(writer), []
+    lake, rng = Lakehouse.open(place[0], storage_options=place[1]), random.Random(writer)
+    ended: list[Ended] = []
     while len(ended) < transactions or goes_on():
         if rng.random() > _STALE:
             lake.refresh()
@@ -144,7 +145,8 @@ def write_own(place: Place, writer: int, goes_on: GoesOn, seconds: float) -> lis
 
 def recolour(place: Place, writer: int, goes_on: GoesOn, transactions: int, isolation: str) -> list[Ended]:
     """Pairs of marbles, of which never both may be black: look at two, blacken one of two white ones, or whiten."""
-    lake, rng, ended = Lakehouse.open(place[0], storage_options=place[1]), random.Random(writer), []
+    lake, rng = Lakehouse.open(place[0], storage_options=place[1]), random.Random(writer)
+    ended: list[Ended] = []
     while len(ended) < transactions or goes_on():
         if rng.random() > _STALE:
             lake.refresh()

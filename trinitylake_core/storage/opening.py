@@ -11,9 +11,16 @@ from trinitylake_core.storage.local import LocalStorage
 from trinitylake_core.storage.port import Storage
 from trinitylake_core.storage.retry import CommonOptions
 from trinitylake_core.storage.roots import S3_SCHEMES, normalise_root
-from trinitylake_core.storage.s3 import S3Storage
 
-_BACKENDS: dict[str, type[BaseStorage]] = {"file": LocalStorage, "s3": S3Storage}
+_BACKENDS: dict[str, type[BaseStorage]] = {"file": LocalStorage}
+
+
+def _backend(scheme: str) -> type[BaseStorage]:
+    if scheme == "s3":
+        from trinitylake_core.storage.s3 import S3Storage  # noqa: PLC0415 - asyncio, which a disk does without
+
+        return S3Storage
+    return _BACKENDS.get(scheme, FsspecStorage)
 
 
 def options_for(uri: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,5 +47,4 @@ def open_storage(root: str, options: Mapping[str, Any] | None = None) -> Storage
     when the client library for the scheme is not installed.
     """
     normalised = normalise_root(root)
-    backend = _BACKENDS.get(normalised.partition("://")[0], FsspecStorage)
-    return backend(normalised, options)
+    return _backend(normalised.partition("://")[0])(normalised, options)

@@ -1,6 +1,21 @@
-"""The commands of ``trinitylake``. A new one is a decorated function in a module that is imported here."""
+"""The commands of ``trinitylake``: decorated functions in the modules of this folder, listed in ``index``."""
 
-from pipelines.cli.commands import changing, jobs, reading, recovery, retention, versions
-from pipelines.cli.commands.command import COMMANDS, Command, Result
+from __future__ import annotations
 
-__all__ = ["COMMANDS", "Command", "Result", "changing", "jobs", "reading", "recovery", "retention", "versions"]
+from typing import TYPE_CHECKING, Any
+
+from pipelines.cli.commands.command import Command, Result
+
+if TYPE_CHECKING:
+    from pipelines.cli.commands.command import COMMANDS
+
+__all__ = ["COMMANDS", "Command", "Result"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load every command when somebody asks for all of them."""
+    if name != "COMMANDS":
+        raise AttributeError(name)
+    from pipelines.cli.commands.index import load_all
+
+    return load_all()

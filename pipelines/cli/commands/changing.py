@@ -33,9 +33,8 @@ DEFINITION = (
     option(
         "--property",
         "--properties",
-        dest="properties",
-        action="append",
-        default=[],
+        "properties",
+        multiple=True,
         metavar="KEY=VALUE",
         help="a property of the lakehouse, or a JSON object of several; may be repeated",
     ),
@@ -81,8 +80,8 @@ def create(call: Call) -> Result:
     "set or remove properties of the lakehouse",
     "trinitylake alter file:///data/lake --set maintenance.delete.enabled=false --reason 'audit until June'",
     options=(
-        option("--set", action="append", default=[], metavar="KEY=VALUE", help="set a property; may be repeated"),
-        option("--unset", action="append", default=[], metavar="KEY", help="remove a property; may be repeated"),
+        option("--set", multiple=True, metavar="KEY=VALUE", help="set a property; may be repeated"),
+        option("--unset", multiple=True, metavar="KEY", help="remove a property; may be repeated"),
         REASON,
         DRY_RUN,
     ),

@@ -1,30 +1,40 @@
-"""What a command is: a synopsis, options, and a function from a call to a result."""
+"""What a command is: a synopsis, options, and a function from a call to a result.
+
+``trinitylake --help`` reads this module and the table of contents, nothing else: what opens lakehouses or starts
+Spark is imported by the call that needs it.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import click
+
+from pipelines.cli.report import Table
 from pipelines.cli.storage_options import applicable
-from pipelines.job import Progress
-from pipelines.session import SessionConfig, lazy_session
-from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.storage import options_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from pipelines.job import Progress
+    from pipelines.session import SessionConfig
+    from trinitylake_core import Lakehouse
 
 DONE: Final = 0
 FOUND_PROBLEMS: Final = 1
 ROOT: Final = "ROOT"
 _POSITIONAL: Final = re.compile(r"\[?([A-Z]+)\]?")
+
+
+Line: TypeAlias = "str | Table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +45,55 @@ class Result:
     """
 
     data: Any
-    lines: Iterable[str] = ()
+    lines: Iterable[Line] = ()
     code: int = DONE
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option of a command, as ``argparse`` takes it. Options with the same ``group`` exclude each other."""
+class Option(click.Option):
+    """An option of a command. Options with the same ``group`` exclude each other."""
 
-    names: tuple[str, ...]
-    settings: Mapping[str, Any]
-    group: str | None = None
+    def __init__(self, names: Sequence[str], group: str | None = None, **settings: Any) -> None:
+        super().__init__(names, **settings)
+        self.group = group
 
 
-def option(*names: str, group: str | None = None, **settings: Any) -> Option:
-    """Return an option; ``settings`` are those of ``ArgumentParser.add_argument``."""
-    return Option(names, settings, group)
+class Choice(click.Choice[str]):
+    """One of some words."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the word. Fails with a message that lists the others."""
+        if value not in self.choices:
+            self.fail(f"invalid choice: {value!r} (choose from {', '.join(self.choices)})", param, ctx)
+        return str(value)
+
+
+class WholeNumber(click.ParamType[int, Any]):
+    """A whole number."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"invalid int value: {value!r}", param, ctx)
+
+
+def option(*names: str, group: str | None = None, choices: Iterable[str] | None = None, **settings: Any) -> Option:
+    """Return an option; ``settings`` are those of ``click.Option``."""
+    if choices is not None:
+        settings["type"] = Choice(tuple(choices))
+    elif settings.get("type") is int:
+        settings["type"] = WholeNumber()
+    return Option(names, group, **settings)
 
 
 @dataclass(slots=True)
 class Call:
     """One call of a command: the options as parsed, and what every command needs."""
 
-    options: argparse.Namespace
+    options: SimpleNamespace
     root: str
     storage_options: Mapping[str, Any]
     """Those of the command line, which are for ROOT."""
@@ -73,6 +109,8 @@ class Call:
 
         With ``damaged`` it is the newest that can be read, and those after it are named on stderr.
         """
+        from trinitylake_core import Lakehouse
+
         where = self.root if root is None else root
         lake = Lakehouse.open(where, storage_options=self.options_for(where), damaged=damaged)
         for each in lake.unreadable:
@@ -81,6 +119,8 @@ class Call:
 
     def options_for(self, uri: str, root: str | None = None) -> dict[str, Any]:
         """Return the storage options for a URI: those of the lakehouse, as far as they apply to it."""
+        from trinitylake_core.storage import options_for
+
         given = options_for(uri, root or self.root or uri, self.storage_options)
         return applicable(self.environment_options, uri) | given
 
@@ -94,11 +134,15 @@ class Call:
 
     def spark(self) -> SparkSession:
         """Return the Spark session that the options of ``SPARK`` choose, started when it is first asked for."""
+        from pipelines.session import lazy_session
+
         if self._session is None:
             self._session = self.stack.enter_context(lazy_session(self._session_config()))
         return self._session()
 
     def _session_config(self) -> SessionConfig:
+        from pipelines.session import SessionConfig
+
         options = self.options
         conf = dict(key_value("--spark-conf", each) for each in options.spark_conf)
         remote, master = options.remote, options.master
@@ -145,7 +189,7 @@ class Command:
     @property
     def name(self) -> str:
         """The words that call the command."""
-        return " ".join(word for word in self.synopsis.split() if not _POSITIONAL.fullmatch(word))
+        return name_in(self.synopsis)
 
     @property
     def positionals(self) -> list[tuple[str, bool]]:
@@ -154,7 +198,13 @@ class Command:
         return [(match[1], word == match[1]) for word, match in words if match is not None]
 
 
+def name_in(synopsis: str) -> str:
+    """Return the words of a synopsis that call the command: ``snapshot create`` of ``snapshot create ROOT NAME``."""
+    return " ".join(word for word in synopsis.split() if not _POSITIONAL.fullmatch(word))
+
+
 COMMANDS: Final[dict[str, Command]] = {}
+"""What has been loaded so far; ``index`` knows the others."""
 
 
 def command(
@@ -184,11 +234,12 @@ def key_value(what: str, text: str) -> tuple[str, str]:
     return key, value
 
 
-def in_order(*parts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of several parts, with an empty line between those that are not empty."""
+def in_order(*parts: Iterable[Line]) -> Iterator[Line]:
+    """Yield the lines of several parts, with an empty line between those that are not empty. Tables stay tables."""
     started = False
     for part in parts:
-        for index, line in enumerate(part):
+        whole: Iterable[Line] = ([part] if part else ()) if isinstance(part, Table) else part
+        for index, line in enumerate(whole):
             if index == 0 and started:
                 yield ""
             yield line
@@ -208,7 +259,7 @@ ENGINE: Final = option(
     default="spark",
     help="spark (default), local (this process; never starts Spark) or auto (chosen by the size of the work)",
 )
-DRY_RUN: Final = option("--dry-run", action="store_true", help="print the plan; change nothing")
+DRY_RUN: Final = option("--dry-run", is_flag=True, help="print the plan; change nothing")
 REASON: Final = option("--reason", metavar="TEXT", help="why; recorded in the history")
 SPARK: Final = (
     option(
@@ -225,8 +276,7 @@ SPARK: Final = (
     ),
     option(
         "--spark-conf",
-        action="append",
-        default=[],
+        multiple=True,
         metavar="KEY=VALUE",
         help="a Spark setting, which must not be secret; may be repeated",
     ),

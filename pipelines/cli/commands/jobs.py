@@ -48,8 +48,7 @@ def reported(done: Any) -> Result:
         REASON,
         option(
             "--source-storage-option",
-            action="append",
-            default=[],
+            multiple=True,
             metavar="KEY=VALUE",
             help="an option for the storage of SOURCE (default: the options for ROOT)",
         ),
@@ -100,13 +99,12 @@ def compact(call: Call) -> Result:
     "rewrite a lakehouse of any generation in the canonical format at another root URI",
     "trinitylake upgrade file:///data/java-lake file:///data/lake --history",
     options=(
-        option("--history", action="store_true", help="upgrade all retained versions, not only the newest"),
+        option("--history", is_flag=True, help="upgrade all retained versions, not only the newest"),
         ENGINE,
         DRY_RUN,
         option(
             "--target-storage-option",
-            action="append",
-            default=[],
+            multiple=True,
             metavar="KEY=VALUE",
             help="an option for the storage of DST (default: the options for SRC)",
         ),

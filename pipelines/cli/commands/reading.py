@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipelines import stats as health
 from pipelines.cli import report
-from pipelines.cli.commands.command import AT, SPARK, Call, Result, command, in_order, option
+from pipelines.cli.commands.command import AT, SPARK, Call, Line, Result, command, in_order, option
 from pipelines.cli.commands.objects import find_object, qualified
-from pipelines.job import Progress, engine_for_all
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import to_dict
 from trinitylake_core.errors import ObjectNotFound
 from trinitylake_core.keys import KINDS, NAMESPACE
-from trinitylake_core.tree.node import Node
+
+if TYPE_CHECKING:
+    from pipelines.job import Progress
+    from trinitylake_core.tree.node import Node
 
 KIND = option("--kind", choices=KINDS, help="only objects of this kind")
 
@@ -31,8 +32,8 @@ def ls(call: Call) -> Result:
     """List objects in key order: namespaces, then tables, then views."""
     lake, namespace, kind = call.at(), call.options.namespace, call.options.kind
     entries = _within(lake, namespace, kind) if namespace is not None else lake.objects(kind=kind)
-    lines = report.table(["kind", "name"], ([each.kind, qualified(each.namespace, each.name)] for each in entries))
-    return Result({"root": lake.root, "version": lake.version, "objects": entries}, lines)
+    table = report.table(["kind", "name"], ([each.kind, qualified(each.namespace, each.name)] for each in entries))
+    return Result({"root": lake.root, "version": lake.version, "objects": entries}, in_order(table))
 
 
 def _within(lake: Lakehouse, namespace: str, kind: str | None) -> Iterator[ObjectEntry]:
@@ -50,7 +51,7 @@ def _within(lake: Lakehouse, namespace: str, kind: str | None) -> Iterator[Objec
     "trinitylake show file:///data/lake sales.orders",
     options=(
         KIND,
-        option("--namespace", metavar="NS", dest="within", help="the namespace; OBJECT is then only the name in it"),
+        option("--namespace", "within", metavar="NS", help="the namespace; OBJECT is then only the name in it"),
         *AT,
     ),
     arguments={"OBJECT": "sales, or sales.orders (default: the lakehouse itself)"},
@@ -70,7 +71,7 @@ def show(call: Call) -> Result:
     return Result({**data, "definition": definition}, in_order(report.fields(data), _definition(definition)))
 
 
-def _definition(definition: dict[str, Any]) -> Iterator[str]:
+def _definition(definition: dict[str, Any]) -> Iterator[Line]:
     """Yield a definition, the columns of a schema as a table."""
     columns = definition.get("schema", {}).get("columns", [])
     rest = {name: value for name, value in definition.items() if name != "schema" or not columns}
@@ -96,10 +97,10 @@ def _type(column: dict[str, Any]) -> str:
     "show the figures of the root: objects, height, buffered messages; reads one file",
     "trinitylake stats file:///data/lake --json",
     options=(
-        option("--deep", action="store_true", help="read every node: fill, reads per lookup, cost of a compaction"),
+        option("--deep", is_flag=True, help="read every node: fill, reads per lookup, cost of a compaction"),
         option(
             "--storage",
-            action="store_true",
+            is_flag=True,
             help="with --deep: list all files; show the bytes of the newest version, of history only, and of orphans",
         ),
         option(
@@ -114,6 +115,9 @@ def _type(column: dict[str, Any]) -> str:
 )
 def stats(call: Call) -> Result:
     """Show the figures of one root."""
+    from pipelines import stats as health  # what lists and shows must not wait for it
+    from pipelines.job import engine_for_all
+
     lake = call.at()
     found = {"root": lake.root, **asdict(lake.stats()), "read_only": lake.read_only}
     if call.options.deep or call.options.storage:

@@ -23,8 +23,7 @@ _SHOWN = 50
 """How many changes are printed; ``--json`` lists up to 1000."""
 _TARGET_OPTION = option(
     "--target-storage-option",
-    action="append",
-    default=[],
+    multiple=True,
     metavar="KEY=VALUE",
     help="an option for the storage of the target (default: the options for ROOT)",
 )
@@ -50,7 +49,7 @@ _EXPECTED_VERSION = option(
         option("--to-snapshot", metavar="NAME", group="to", help="the version that this snapshot names"),
         REASON,
         DRY_RUN,
-        option("--force", action="store_true", help="also undo what is committed while this runs"),
+        option("--force", is_flag=True, help="also undo what is committed while this runs"),
         _EXPECTED_VERSION,
         ENGINE,
         *SPARK,
@@ -94,8 +93,7 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
     options=(
         option(
             "--only",
-            action="append",
-            default=[],
+            multiple=True,
             metavar="PATTERN",
             help="the objects: sales.orders, 'sales.*', or sales for the namespace itself; may be repeated",
         ),
@@ -104,7 +102,7 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
         option("--snapshot", metavar="NAME", group="from", help="as they were in this snapshot"),
         REASON,
         DRY_RUN,
-        option("--exact", action="store_true", help="also drop matching objects that did not exist then"),
+        option("--exact", is_flag=True, help="also drop matching objects that did not exist then"),
         _EXPECTED_VERSION,
         ENGINE,
         *SPARK,
@@ -269,7 +267,7 @@ def drop_snapshot(call: Call) -> Result:
     "trinitylake export file:///data/lake s3://backup/lake --history",
     options=(
         option("--version", type=int, metavar="V", help="the version to export (default: the newest)"),
-        option("--history", action="store_true", help="export all retained versions and all snapshots"),
+        option("--history", is_flag=True, help="export all retained versions and all snapshots"),
         DRY_RUN,
         ENGINE,
         _TARGET_OPTION,

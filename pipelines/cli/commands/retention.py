@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pipelines import expiration, orphans
@@ -16,6 +16,7 @@ from pipelines.cli.commands.command import (
     REASON,
     SPARK,
     Call,
+    Line,
     Result,
     command,
     in_order,
@@ -37,7 +38,7 @@ def _age(call: Call) -> float | None:
     return None if text is None else parse_age(text)
 
 
-def _result(done: expiration.Report | orphans.Report, *parts: Iterator[str]) -> Result:
+def _result(done: expiration.Report | orphans.Report, *parts: Iterable[Line]) -> Result:
     return Result(done, in_order(*parts), SOME_FAILED if done.failed else DONE)
 
 
@@ -81,7 +82,7 @@ def _expired(done: expiration.Report) -> Iterator[str]:
     return report.fields(shown)
 
 
-def _alone(done: expiration.Report) -> Iterator[str]:
+def _alone(done: expiration.Report) -> Iterable[Line]:
     each = done.freed.each if done.freed is not None else ()
     return report.table(
         ["version", "files only it holds", "bytes only it holds"], ([v.version, v.files, v.bytes] for v in each)
@@ -98,9 +99,7 @@ def _fields(value: Any) -> dict[str, Any]:
     "trinitylake clean file:///data/lake --dry-run",
     options=(
         option("--older-than", metavar="AGE", help="safety age: keep younger files (default 3d)"),
-        option(
-            "--allow-recent", action="store_true", help="allow a safety age below 24h; jobs under way may start over"
-        ),
+        option("--allow-recent", is_flag=True, help="allow a safety age below 24h; jobs under way may start over"),
         DRY_RUN,
         *_PLANS,
         option(
@@ -137,8 +136,8 @@ def clean(call: Call) -> Result:
     "trinitylake verify file:///data/lake --all --definitions",
     options=(
         option("--version", type=int, metavar="V", group="which", help="check this version instead of the newest"),
-        option("--all", action="store_true", group="which", help="check all retained versions and all snapshots"),
-        option("--definitions", action="store_true", help="also read and parse every definition"),
+        option("--all", is_flag=True, group="which", help="check all retained versions and all snapshots"),
+        option("--definitions", is_flag=True, help="also read and parse every definition"),
         option(
             "--engine",
             choices=("spark", "local", "auto"),

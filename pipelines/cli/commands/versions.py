@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines import diff as diffing
 from pipelines.cli import report
-from pipelines.cli.commands.command import SPARK, Call, Result, command, option
+from pipelines.cli.commands.command import SPARK, Call, Line, Result, command, in_order, option
 from pipelines.cli.commands.objects import keys_of, qualified, readings
 from pipelines.job import ENGINES
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
@@ -45,12 +45,12 @@ _OPERATIONS = (
         option("--since", metavar="T", help="only versions created at T or later, ISO 8601, UTC"),
         option(
             "--operation",
-            action="append",
+            multiple=True,
             metavar="OP",
             choices=_OPERATIONS,
             help=f"only versions made by this operation ({', '.join(_OPERATIONS)}); may be repeated",
         ),
-        option("--object", metavar="NAME", dest="changed", help="only versions that changed this object"),
+        option("--object", "changed", metavar="NAME", help="only versions that changed this object"),
     ),
 )
 def history(call: Call) -> Result:
@@ -60,7 +60,9 @@ def history(call: Call) -> Result:
         raise InvalidInput(f"--limit must not be negative: {limit}")
     chosen = islice(_chosen(lake, call), limit)
     header = ["version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason"]
-    lines = report.table(header, map(_history_cells, chosen))
+    lines = in_order(
+        report.table(header, map(_history_cells, chosen), spare=("root", "messages", "objects", "changes"))
+    )
     return Result({"root": lake.root, "versions": map(_history_data, chosen)}, lines)
 
 
@@ -85,7 +87,7 @@ def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
         if since is not None and root.created_at_millis < since:
             return
         call.progress("versions", lake.version - root.version, None)
-        if options.operation is None or root.operation in options.operation:
+        if not options.operation or root.operation in options.operation:
             yield version_info(root)
 
 
@@ -124,7 +126,7 @@ def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) 
     "list what was added, removed and changed from version A to version B",
     "trinitylake diff file:///data/lake 12 15 --definitions",
     options=(
-        option("--definitions", action="store_true", help="show what changed inside objects: columns, properties, SQL"),
+        option("--definitions", is_flag=True, help="show what changed inside objects: columns, properties, SQL"),
         option("--other", metavar="ROOT2", help="root URI of the lakehouse of version B, if it is another one"),
         option(
             "--engine",
@@ -146,13 +148,13 @@ def diff(call: Call) -> Result:
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
     if not options.definitions:
         rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found)
-        return Result({**data, "changes": found}, _or_none(report.table(["change", "kind", "name"], rows)))
+        return Result({**data, "changes": found}, _or_none(in_order(report.table(["change", "kind", "name"], rows))))
     details = (_with_definitions(old, new, each) for each in found)
     lines = (line for each in details for line in _change_lines(each))
     return Result({**data, "changes": details}, _or_none(lines))
 
 
-def _or_none(lines: Iterator[str]) -> Iterator[str]:
+def _or_none(lines: Iterator[Line]) -> Iterator[Line]:
     yield next(lines, "no differences")
     yield from lines
 

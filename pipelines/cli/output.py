@@ -1,0 +1,140 @@
+"""Standard output and standard error: what a command may find wrong with them, and how a result gets out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import Any, Final, TextIO
+
+from pipelines.cli import report
+from pipelines.cli.commands.command import Line, Result
+
+_SPOOL_BYTES: Final = 8 << 20
+
+
+class OutputFailed(Exception):
+    """Standard output takes nothing more: the disk behind it is full, or nobody opened it."""
+
+
+def prepare() -> None:
+    """Make both streams write every text, whatever the locale says."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def print_lines(lines: Iterable[Line], before_each: Callable[[], None] | None = None, *, paged: bool = False) -> None:
+    """Print a result: on a terminal as it fits, in the pager if it may be long; elsewhere line by line."""
+    if is_terminal(sys.stdout):
+        from pipelines.cli import pretty
+
+        if paged and is_terminal(sys.stdin):
+            pretty.page(_announced(pretty.lines(lines), before_each))
+            return
+        lines = pretty.lines(lines)
+    for line in _announced(_flat(lines), before_each):
+        write(f"{line}\n")
+    flush()
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person reads or writes this stream."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _flat(lines: Iterable[Line]) -> Iterator[str]:
+    for line in lines:
+        if isinstance(line, report.Table):
+            yield from line
+        else:
+            yield line
+
+
+def _announced(lines: Iterable[str], before_each: Callable[[], None] | None) -> Iterator[str]:
+    for line in lines:
+        if before_each is not None:
+            before_each()
+        yield line
+
+
+def write(text: str) -> None:
+    """Write to standard output. Raises ``OutputFailed``; ``BrokenPipeError`` where the reader is gone."""
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(f"cannot write to standard output: {error.strerror}") from error
+
+
+def flush() -> None:
+    """Hand standard output over. Raises as ``write`` does."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputFailed(f"cannot write to standard output: {error.strerror}") from error
+
+
+def say(text: str) -> None:
+    """Write a line to standard error, if it is there."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+
+def write_document(value: Any) -> None:
+    """Write one JSON document, whatever state standard output is in."""
+    report.write_json(value, sys.stdout.write, ascii_only=_ascii_only(sys.stdout))
+    sys.stdout.flush()
+
+
+def json_of(run: Callable[[], Result]) -> int:
+    """Run a command and print its result when it is complete: half a JSON document is of no use."""
+    with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8", errors="surrogatepass") as spool:
+        with _stdout_kept_clean():
+            result = run()
+            report.write_json(result.data, spool.write, ascii_only=_ascii_only(sys.__stdout__))
+        spool.seek(0)
+        while block := spool.read(1 << 20):
+            write(block)
+    flush()
+    return result.code
+
+
+def _ascii_only(stream: TextIO | None) -> bool:
+    return (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "") != "utf8"
+
+
+@contextmanager
+def _stdout_kept_clean() -> Iterator[None]:
+    """Redirect to standard error whatever is printed meanwhile, also by Spark's Java and its Python workers."""
+    sys.stdout.flush()
+    saved = None
+    with suppress(OSError, ValueError, AttributeError):
+        if sys.stdout.fileno() == 1:
+            saved = os.dup(1)
+            os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if saved is not None:
+            os.dup2(saved, 1)
+            os.close(saved)
+
+
+def forget_stdout() -> None:
+    """Redirect standard output to the null device: the interpreter still has to flush it, but its reader is gone."""
+    with suppress(OSError, ValueError, AttributeError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)

@@ -1,0 +1,282 @@
+"""The command line on a terminal and off it: help, completion, tables that fit, bars, the pager, quick starts."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines import cli
+from pipelines.cli import pretty, report
+from pipelines.cli.commands import COMMANDS
+from pipelines.cli.commands.index import SECTIONS, sections
+from pipelines.cli.progress import Bar, PrintedProgress, printed
+from trinitylake_core import Lakehouse
+
+ROOT = Path(__file__).parents[2]
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Whether it is one."""
+        return True
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    uri = (tmp_path / "lake").as_uri() + "/"
+    with Lakehouse.create(uri, order=5).transaction(reason="the first tables of a long story, told in one line") as txn:
+        txn.create_namespace("sales")
+        txn.create_table("sales", "orders")
+    return uri
+
+
+# -- the table of contents -----------------------------------------------------------------------------
+
+
+def test_the_table_of_contents_says_what_the_commands_say() -> None:
+    listed = {synopsis: (summary, module) for rows in SECTIONS.values() for synopsis, summary, module in rows}
+    registered = {each.synopsis: (each.help, each.run.__module__.rpartition(".")[2]) for each in COMMANDS.values()}
+    assert registered == listed
+    assert list(listed) == [synopsis for rows in sections().values() for synopsis, _ in rows]
+
+
+_HEAVY = ("pyarrow", "numpy", "google", "rich", "trinitylake_core.lakehouse", "pipelines.job")
+
+
+@pytest.mark.parametrize(
+    ("words", "absent"),
+    [
+        (["--help"], _HEAVY),
+        (["--version"], _HEAVY),
+        (
+            ["ls", "{root}"],
+            ("rich", "asyncio", "pandas", "pipelines.job", "trinitylake_core.storage.s3", "yaml"),
+        ),
+        (["history", "{root}"], ("rich", "asyncio", "pandas", "pyarrow.compute", "trinitylake_core.storage.s3")),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_command_imports_only_what_it_uses(root: str, words: list[str], absent: tuple[str, ...]) -> None:
+    """What a start costs is what it imports: these are a tenth of a second each, or more."""
+    given = [word.format(root=root) for word in words]
+    program = (
+        "import sys; from pipelines.cli import main;"
+        f"code = main({given!r});"
+        "loaded = set(sys.modules);"
+        f"print([name for name in {absent!r} if name in loaded], file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (0, "[]\n") == (done.returncode, done.stderr)
+
+
+def test_the_library_hands_out_every_public_name_when_asked() -> None:
+    """``import trinitylake_core`` loads nothing of Arrow; each name is there all the same, and no other."""
+    program = (
+        "import sys, trinitylake_core as core; assert 'pyarrow' not in sys.modules;"
+        "assert sorted(core.__all__) == sorted(dir(core));"
+        "assert [] == [name for name in core.__all__ if getattr(core, name) is None];"
+        "assert not hasattr(core, 'nonsense'); from trinitylake_core import *"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+# -- help, aliases, completion -------------------------------------------------------------------------
+
+
+def test_log_is_history(capsys: pytest.CaptureFixture[str], root: str) -> None:
+    assert [0, 0] == [cli.main(["history", root]), cli.main(["log", root])]
+    out = capsys.readouterr().out
+    assert out[: len(out) // 2] == out[len(out) // 2 :]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["histroy"], "'history'"),
+        (["lgo"], "'log'"),
+        (["ls", "--knid", "table"], "--kind"),
+        (["restore", "--onyl=x"], "--only"),
+        (["rollback", "--to-versoin", "1"], "--to-version"),
+    ],
+)
+def test_who_mistypes_is_told_what_was_meant(capsys: pytest.CaptureFixture[str], words: list[str], meant: str) -> None:
+    assert 2 == cli.main(words)
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_every_group_shows_its_commands_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == cli.main(["snapshot", "--help"])
+    out = capsys.readouterr().out
+    assert [f"snapshot {word}" in out for word in ("create ROOT NAME", "list ROOT", "drop ROOT NAME")] == [True] * 3
+    assert "example:\n  trinitylake snapshot create " in out
+
+
+def _completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:
+    words = line.split(" ")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    monkeypatch.setenv("_TRINITYLAKE_COMPLETE", "bash_complete")
+    monkeypatch.setattr(sys, "argv", words[:1])
+    assert 0 == cli.main()
+    return [each.partition(",")[2] for each in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("trinitylake sn", ["snapshot"]),
+        ("trinitylake snapshot ", ["create", "list", "drop"]),
+        ("trinitylake ls --ki", ["--kind"]),
+        ("trinitylake ls --kind v", ["view"]),
+        ("trinitylake compact file:///x --engine ", ["spark", "local", "auto"]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_choices(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, found: list[str]
+) -> None:
+    assert found == _completed(monkeypatch, capsys, line)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_gets_its_script(capsys: pytest.CaptureFixture[str], shell: str) -> None:
+    assert 0 == cli.main(["completion", shell])
+    script = capsys.readouterr().out
+    assert f"_TRINITYLAKE_COMPLETE={shell}_complete" in script
+    assert 0 == cli.main(["completion", shell, "--json"])
+    assert script.strip() == json.loads(capsys.readouterr().out)["script"].strip()
+    assert 2 == cli.main(["completion", f"{shell}h"])
+
+
+# -- tables --------------------------------------------------------------------------------------------
+
+
+def _table() -> report.Table:
+    header = ["version", "operation", "objects", "root", "reason"]
+    rows = [[number, "commit", 10**number, "1.5 KiB", "größer-" * number] for number in range(12)]
+    return report.table(header, rows, spare=("root", "objects"))
+
+
+def _plain(table: report.Table, width: int) -> list[str]:
+    return [_ESCAPES.sub("", line) for line in pretty.lines([table], width)]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_a_table_on_a_terminal_fits_it_and_loses_no_text(width: int) -> None:
+    lines = _plain(_table(), width)
+    assert width >= max(map(report.width_of, lines))
+    assert {"version", "operation", "reason"} <= set(lines[0].split())
+    assert ("root" in lines[0]) == (width >= 60)
+    assert sum(range(12)) * "größer-".count("ß") == "".join(lines).count("ß")
+
+
+def test_on_a_wide_terminal_a_table_says_what_a_pipe_gets() -> None:
+    wide, piped = ([re.split(r"\s{2,}", line.strip()) for line in lines] for lines in (_plain(_table(), 200), _table()))
+    assert piped == wide
+
+
+def test_a_table_of_any_length_is_not_held_in_memory() -> None:
+    asked = 0
+
+    def rows() -> Iterator[list[int]]:
+        nonlocal asked
+        for number in range(10**6):
+            asked = number
+            yield [number]
+
+    lines = pretty.lines([report.table(["n"], rows())], 80)
+    assert ["n", "0", "1"] == [_ESCAPES.sub("", str(next(lines))).strip() for _ in range(3)]
+    assert asked < 1000
+
+
+def test_no_color_means_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = [["added", "x"]]
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[32madded" in "".join(pretty.lines([report.table(["change", "name"], row)], 80))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in "".join(pretty.lines([report.table(["change", "name"], row)], 80))
+
+
+def test_control_characters_reach_no_terminal() -> None:
+    lines = "".join(pretty.lines([report.table(["name"], [["a\x1b[31mb\n[red]c"]])], 80))
+    assert r"a\x1b[31mb\n[red]c" in lines
+
+
+# -- progress ------------------------------------------------------------------------------------------
+
+
+def test_a_bar_shows_what_is_done_the_rate_and_the_time_that_remains() -> None:
+    seconds = [0.0]
+    stream = Terminal()
+    bar = Bar(stream, clock=lambda: seconds[0])
+    bar("nodes", 0, 1000)
+    assert not stream.getvalue()  # what is quick stays quiet
+    for number in range(1, 6):
+        seconds[0] = float(number)
+        bar("nodes", number * 100, 1000)
+    text = _ESCAPES.sub("", stream.getvalue())
+    assert "500/1,000 100/s" in text
+    assert "00:05" in text
+    seconds[0] = 9.0
+    bar("definitions", 7)
+    assert "definitions" in stream.getvalue()
+    bar.close()
+    bar.close()
+
+
+def test_bars_are_for_terminals_and_lines_for_the_rest() -> None:
+    assert [Bar, PrintedProgress] == [type(printed(Terminal())), type(printed(io.StringIO()))]
+
+
+# -- a real terminal -----------------------------------------------------------------------------------
+
+
+def _on_a_terminal(words: list[str], columns: int, **environment: str) -> str:
+    """Return what a command writes to a pseudo terminal, without escape sequences."""
+    import fcntl
+    import struct
+    import termios
+
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipelines.cli", *words],
+        cwd=ROOT,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", **environment},
+    )
+    os.close(theirs)
+    parts = []
+    try:
+        while part := os.read(ours, 65536):
+            parts.append(part)
+    except OSError:  # so a terminal ends on Linux
+        pass
+    os.close(ours)
+    assert 0 == process.wait(60)
+    return _ESCAPES.sub("", b"".join(parts).decode()).replace("\r", "")
+
+
+def test_a_terminal_gets_a_table_that_fits_through_the_pager(root: str, tmp_path: Path) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\necho paged\ncat\n")
+    pager.chmod(0o755)
+    lines = _on_a_terminal(["history", root], 60, PAGER=str(pager)).splitlines()
+    assert "paged" == lines[0]
+    assert ["version", "created", "operation"] == lines[1].split()[:3]
+    assert max(map(len, lines)) <= 60
+    assert "toldinoneline" in "".join(lines).replace(" ", "")
