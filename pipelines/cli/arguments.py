@@ -17,11 +17,10 @@ import click
 
 from pipelines.cli.commands import index
 from pipelines.cli.commands.command import ROOT, Command, Option, option
-from trinitylake_core.errors import InvalidInput
+from pipelines.cli.usage import ROOT_VARIABLE, UsageError, assigned, message_of, unknown
 
 PROGRAM: Final = "trinitylake"
 COMPLETE_VARIABLE: Final = "_TRINITYLAKE_COMPLETE"
-ROOT_VARIABLE: Final = "TRINITYLAKE_ROOT"
 Run: TypeAlias = Callable[[Command, SimpleNamespace, str], int]
 """Carries out a command with its options and its ROOT, and returns the exit code."""
 
@@ -30,7 +29,6 @@ _HELP: Final = ["-h", "--help"]
 _NEGATIVE: Final = re.compile(r"-[0-9]")
 _MARK: Final = "\0"
 """Put before a word such as ``-2h``, which is no option. No command line can hold it."""
-_LIKE_A_ROOT: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|/|\.{1,2}(?:/|$)")
 _ROOT_HELP: Final = f"root URI, file:///... or s3://...; may be omitted if {ROOT_VARIABLE} is set"
 _EVERYWHERE: Final = ("json", "quiet")
 """Options that may also stand before the command."""
@@ -49,10 +47,6 @@ exit codes:
 """
 
 
-class UsageError(InvalidInput):
-    """The words are not a valid command line."""
-
-
 class Answer(Exception):
     """The words ask for a text, which is the message."""
 
@@ -69,7 +63,8 @@ def run(words: Sequence[str], carry_out: Run) -> int:
         with program().make_context(PROGRAM, given, obj=carry_out) as context:
             return int(context.command.invoke(context))
     except click.UsageError as error:
-        raise UsageError(_message(error, given)) from None
+        command = error.cmd.name if isinstance(error.cmd, _Leaf) else None
+        raise UsageError(message_of(error, given, command)) from None
 
 
 def program() -> click.Group:
@@ -145,7 +140,7 @@ class _Group(click.Group):
         if found is None and self.prefix:
             raise UsageError(self._needs(ctx))
         if found is None and not ctx.resilient_parsing:
-            raise UsageError(_unknown(args[0], [*self.list_commands(ctx), *index.ALIASES]))
+            raise UsageError(unknown(args[0], [*self.list_commands(ctx), *index.ALIASES]))
         return args[0], found, args[1:]
 
     def _needs(self, context: click.Context) -> str:
@@ -207,7 +202,7 @@ class _Leaf(click.Command):
             ctx.params[name] = ctx.params[name] or any(each.params.get(name) for each in _parents(ctx))
         words = [word.removeprefix(_MARK) for word in ctx.params.pop(_WORDS)]
         try:
-            values = _assigned(self.command, words, os.environ.get(ROOT_VARIABLE))
+            values = assigned(self.command, words, os.environ.get(ROOT_VARIABLE))
         except UsageError as error:
             raise click.UsageError(str(error), ctx) from None
         ctx.params |= {name.lower(): value for name, value in values.items()}
@@ -251,52 +246,6 @@ def _meaning(command: Command, name: str) -> str:
 
 def _parents(context: click.Context) -> list[click.Context]:
     return [] if context.parent is None else [context.parent, *_parents(context.parent)]
-
-
-def _unknown(word: str, known: Sequence[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(word, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"the commands are: {', '.join(known)}"
-    return f"unknown command {word!r}; {hint}"
-
-
-def _message(error: click.UsageError, words: Sequence[str]) -> str:
-    """Return one sentence without click's preface, with the place where help is."""
-    text = error.message
-    if isinstance(error, click.NoSuchOption):
-        at = next((number for number, word in enumerate(words) if word.startswith(error.option_name)), len(words))
-        following = [word for word in words[at + 1 : at + 2] if not word.startswith("-")]
-        text = f"unrecognized arguments: {' '.join([error.option_name, *following])}"
-        text += f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
-    elif isinstance(error, click.BadParameter) and error.param is not None:
-        text = f"argument {error.param.opts[0]}: {error.message}"
-    elif type(error) is not click.UsageError:
-        text = error.message[:1].lower() + error.message[1:].rstrip(".")
-    if isinstance(error.cmd, _Leaf):
-        text += f" (see `trinitylake {error.cmd.name} --help`)"
-    return text
-
-
-def _assigned(command: Command, words: Sequence[str], root: str | None) -> dict[str, str | None]:
-    """Return the arguments by name. ``root`` stands in for ROOT where the words leave it out."""
-    names = command.positionals
-    if root and names and names[0][0] == ROOT and _leaves_out_root(names, words):
-        words = [root, *words]
-    if len(words) > len(names):
-        raise UsageError(f"unexpected argument {words[len(names)]!r}")
-    for name, required in names[len(words) :]:
-        if required:
-            hint = f"; pass it, or set {ROOT_VARIABLE}" if name == ROOT else ""
-            raise UsageError(f"{name} is missing{hint}")
-    return {name: words[position] if position < len(words) else None for position, (name, _) in enumerate(names)}
-
-
-def _leaves_out_root(names: Sequence[tuple[str, bool]], words: Sequence[str]) -> bool:
-    """Whether the words begin behind ROOT: by their number, and where that leaves a choice, by their look."""
-    if len(words) < sum(required for _, required in names):
-        return True
-    return len(words) < len(names) and _LIKE_A_ROOT.match(words[0]) is None
 
 
 def _version() -> str:
