@@ -22,11 +22,12 @@ from types import SimpleNamespace
 from typing import Final
 
 from pipelines.cli import output
-from pipelines.cli.arguments import COMPLETE_VARIABLE, PROGRAM, Answer, UsageError, overview, program, run
+from pipelines.cli.arguments import COMPLETE_VARIABLE, PROGRAM, Answer, overview, program, run
 from pipelines.cli.commands import Command
 from pipelines.cli.commands.command import Call
 from pipelines.cli.progress import printed
 from pipelines.cli.storage_options import environment_options, storage_options
+from pipelines.cli.usage import UsageError
 from trinitylake_core.errors import (
     AlreadyExists,
     Corrupt,
@@ -114,7 +115,7 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
             return output.json_of(lambda: command.run(call))
         result = command.run(call)
         paged = command.name in _PAGED
-        output.print_lines(result.lines, progress.close if progress is not None else None, paged=paged)
+        output.print_lines(result.lines, progress, paged=paged)
         return result.code
 
 

@@ -7,10 +7,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from itertools import chain, islice
 from typing import Any, Final, TextIO
 
 from pipelines.cli import report
 from pipelines.cli.commands.command import Line, Result
+from pipelines.cli.progress import Printed
 
 _SPOOL_BYTES: Final = 8 << 20
 
@@ -26,16 +28,22 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def print_lines(lines: Iterable[Line], before_each: Callable[[], None] | None = None, *, paged: bool = False) -> None:
+def print_lines(lines: Iterable[Line], progress: Printed | None = None, *, paged: bool = False) -> None:
     """Print a result: on a terminal as it fits, in the pager if it may be long; elsewhere line by line."""
     if is_terminal(sys.stdout):
         from pipelines.cli import pretty
 
         if paged and is_terminal(sys.stdin):
-            pretty.page(_announced(pretty.lines(lines), before_each))
+            shown = pretty.lines(lines)
+            first = list(islice(shown, 1))
+            if progress is not None:
+                progress.mute()
+            pretty.page(chain(first, shown))
             return
         lines = pretty.lines(lines)
-    for line in _announced(_flat(lines), before_each):
+    for line in _flat(lines):
+        if progress is not None:
+            progress.close()
         write(f"{line}\n")
     flush()
 
@@ -54,13 +62,6 @@ def _flat(lines: Iterable[Line]) -> Iterator[str]:
             yield from line
         else:
             yield line
-
-
-def _announced(lines: Iterable[str], before_each: Callable[[], None] | None) -> Iterator[str]:
-    for line in lines:
-        if before_each is not None:
-            before_each()
-        yield line
 
 
 def write(text: str) -> None:

@@ -23,6 +23,9 @@ class Printed(Protocol):
     def close(self) -> None:
         """Remove what changes from the screen."""
 
+    def mute(self) -> None:
+        """Draw nothing any more: the screen belongs to the pager."""
+
 
 def printed(stream: TextIO) -> Printed:
     """Return the progress for a stream: bars on a terminal, lines elsewhere."""
@@ -49,6 +52,9 @@ class PrintedProgress:
     def close(self) -> None:
         """Nothing of it changes."""
 
+    def mute(self) -> None:
+        """Do nothing: it is not on the screen."""
+
 
 class Bar:
     """Shows a bar with rate and remaining time, one phase after the other; quiet for the first tenth of a second."""
@@ -60,11 +66,12 @@ class Bar:
         self._bars: Bars | None = None
         self._phase: str | None = None
         self._task: TaskID | None = None
+        self._muted = False
 
     def __call__(self, phase: str, done: int, total: int | None = None, /) -> None:
         """Draw it again if it is time to."""
         now = self._clock()
-        if now < self._next:
+        if self._muted or now < self._next:
             return
         self._next = now + _EVERY_SECONDS_ON_A_TERMINAL
         bars = self._bars = self._bars or _bars(self._stream, self._clock)
@@ -83,6 +90,11 @@ class Bar:
         if self._bars is not None:
             self._bars.stop()
             self._bars = self._phase = self._task = None
+
+    def mute(self) -> None:
+        """Remove the bar, and draw no other."""
+        self._muted = True
+        self.close()
 
 
 def _bars(stream: TextIO, clock: Callable[[], float]) -> Bars:

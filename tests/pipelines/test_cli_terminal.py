@@ -233,7 +233,11 @@ def test_a_bar_shows_what_is_done_the_rate_and_the_time_that_remains() -> None:
     bar("definitions", 7)
     assert "definitions" in stream.getvalue()
     bar.close()
-    bar.close()
+    bar.mute()
+    drawn = stream.getvalue()
+    seconds[0] = 20.0
+    bar("definitions", 8)
+    assert drawn == stream.getvalue()
 
 
 def test_bars_are_for_terminals_and_lines_for_the_rest() -> None:
@@ -275,7 +279,7 @@ def test_a_terminal_gets_a_table_that_fits_through_the_pager(root: str, tmp_path
     pager = tmp_path / "pager"
     pager.write_text("#!/bin/sh\necho paged\ncat\n")
     pager.chmod(0o755)
-    lines = _on_a_terminal(["history", root], 60, PAGER=str(pager)).splitlines()
+    lines = _on_a_terminal(["history", root, "--quiet"], 60, PAGER=str(pager)).splitlines()
     assert "paged" == lines[0]
     assert ["version", "created", "operation"] == lines[1].split()[:3]
     assert max(map(len, lines)) <= 60
