@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.proof import Range
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import Ref, dirty_children
+from trinitylake_core.tree.writebehind import WriteBehind
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
@@ -24,6 +26,8 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 WANTED: Final = 64
 """Dirty subtrees that keep a small cluster busy; the planner opens no more nodes than it takes to find them."""
 _TASK_CACHE_BYTES: Final = 32 << 20
+_OPENED: Final = 32
+"""Subtrees whose topmost nodes a task opens at once."""
 _INPUT: Final = pa.schema({"subtree": INT, "path": TEXT, "height": INT, "low": TEXT, "high": TEXT, "pending": BINARY})
 HANDED_BACK: Final = pa.schema(
     {
@@ -114,33 +118,90 @@ def received(row: Mapping[str, Any], order: int) -> Ref:
 
 
 def _flush(rows: Iterator[Row], storage: Storage, *, order: int, target_bytes: int, stamp: int) -> Iterator[Row]:
-    done = []
+    store = NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES)
+    numbers, refs = [], []
     for row in rows:
-        store = NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES)
-        done.append({"subtree": row["subtree"], **flush_subtree(store, received(row, order), stamp)})
+        numbers.append(row["subtree"])
+        refs.append(received(row, order))
+    done = [{"subtree": number, **row} for number, row in zip(numbers, flush_subtrees(store, refs, stamp), strict=True)]
     storage.barrier()
     yield from done
 
 
-def flush_subtree(store: NodeStore, ref: Ref, stamp: int) -> dict[str, Any]:
-    """Flush one subtree, prove it, and write its nodes, not yet durably; an underfull root comes back inline."""
-    writer = NodeWriter(store)
-    rewriter = Rewriter(writer, stamp, prove=True)
-    nodes_read, bytes_read = store.counts.nodes_read, store.counts.bytes_read
-    rewriter.enter(ref)
-    root = handed_back(rewriter, writer, rewriter.flush(ref, dirty_children))
-    return {
-        **root,
-        "nodes_read": store.counts.nodes_read - nodes_read,
-        "nodes_written": len(writer.written),
-        "bytes_read": store.counts.bytes_read - bytes_read,
-        "bytes_written": writer.bytes_written,
-        "proved": rewriter.proved(),
-    }
+def flush_subtrees(store: NodeStore, refs: Iterable[Ref], stamp: int) -> Iterator[dict[str, Any]]:
+    """Flush subtrees one after another; while one is worked on, the next ones are read.
+
+    Yields for each what :meth:`Flush.run` returns, and what was read. When there is nothing more to yield, all is
+    written. REQUIRES: the messages for them fit into memory.
+    """
+    behind = store.write_behind()
+    flushes = deque(Flush(store, ref, stamp, behind) for ref in refs)
+    read = Reads(store)
+    with store.expecting(_coming(store, list(flushes))):
+        while flushes:
+            yield flushes.popleft().run() | read.since()
+    behind.finish()
+
+
+def _coming(store: NodeStore, flushes: list[Flush]) -> Iterator[str]:
+    """Yield the leaves that flushes read, in their order, and open the nodes above, the topmost of some together."""
+    while flushes:
+        some, flushes[:_OPENED] = flushes[:_OPENED], []
+        high = [each for each in some if each.ref.height]
+        for each, node in zip(high, store.read_many([each.ref.path or "" for each in high]), strict=True):
+            each.open(node)
+        for each in some:
+            yield from each.coming()
+
+
+class Flush:
+    """The flush of one subtree that somebody else handed over: a writer and a proof of its own.
+
+    Attributes:
+        ref: the subtree; in memory as soon as it was opened.
+        begun: whether it is being flushed, or was: then there is nothing to read ahead for it.
+    """
+
+    def __init__(self, store: NodeStore, ref: Ref, stamp: int, behind: WriteBehind) -> None:
+        self.ref = ref
+        self.begun = False
+        self._writer = NodeWriter(store, behind)
+        self._rewriter = Rewriter(self._writer, stamp, prove=True)
+        self._rewriter.enter(ref)
+
+    def open(self, node: Node) -> None:
+        """Open the subtree, whose topmost node was read."""
+        self._rewriter.open(self.ref, node)
+
+    def coming(self) -> Iterator[str]:
+        """Yield the leaves that will be read, in their order, and open the nodes above them."""
+        return self._rewriter.coming(self.ref, choose=dirty_children)
+
+    def run(self) -> dict[str, Any]:
+        """Flush the subtree, prove it, and begin to write its nodes; an underfull root comes back inline."""
+        self.begun = True
+        writer = self._writer
+        root = handed_back(self._rewriter, writer, self._rewriter.flush(self.ref, dirty_children))
+        written = {"nodes_written": len(writer.written), "bytes_written": writer.bytes_written}
+        return {**root, **written, "proved": self._rewriter.proved()}
+
+
+class Reads:
+    """What is read through a store. Of what is read ahead, the row that comes first has the most."""
+
+    def __init__(self, store: NodeStore) -> None:
+        self._counts = store.counts
+        self._before = replace(store.counts)
+
+    def since(self) -> dict[str, int]:
+        """Return the nodes and bytes read since this was asked last, as a part of a row."""
+        now, before = replace(self._counts), self._before
+        self._before = now
+        return {"nodes_read": now.nodes_read - before.nodes_read, "bytes_read": now.bytes_read - before.bytes_read}
 
 
 def handed_back(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[str, Any]:
-    """Write a subtree, not yet durably, and return what a driver needs to join it; an underfull root as its bytes.
+    """Flush the writer, and return what a driver needs to join the subtree; an underfull root as its bytes.
 
     What is handed over is out of the proof of ``rewriter``; the driver takes it into its own.
     """

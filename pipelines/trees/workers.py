@@ -22,10 +22,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
-from pipelines.trees.subtrees import flush_subtree, received, subtree_row
+from pipelines.trees.dealt import flushed_here
+from pipelines.trees.subtrees import Flush, flush_subtrees, received, subtree_row
 from trinitylake_core.storage import open_storage
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.tree.subtree import Ref
+from trinitylake_core.tree.writebehind import WriteBehind
 
 START_SECONDS: Final = 0.8
 """What starting a worker costs on a slow day; less work than twice that is left to this process alone."""
@@ -66,8 +68,8 @@ def flush_here(
     started = time.perf_counter()
     threads: list[threading.Thread] = []
     try:
-        while (index := work.next()) is not None:
-            work.finish(index, work.flush(index))
+        for index, row in flushed_here(work):
+            work.finish(index, row)
             progress("flush subtrees", work.done, len(frontier))
             if helpers > 0 and not threads and _pays(time.perf_counter() - started, work):
                 threads = _started(helpers, work)
@@ -123,9 +125,9 @@ class _Work:
         """Return a subtree as what is sent to a worker."""
         return subtree_row(index, self._frontier[index], self.store.order)
 
-    def flush(self, index: int) -> Row:
-        """Flush a subtree in this process."""
-        return flush_subtree(self.store, self._frontier[index], self.stamp)
+    def flush(self, index: int, behind: WriteBehind) -> Flush:
+        """Return the flush of a subtree in this process."""
+        return Flush(self.store, self._frontier[index], self.stamp, behind)
 
     def finish(self, index: int, row: Row) -> None:
         """Note what became of a subtree."""
@@ -149,8 +151,8 @@ class _Work:
 
     def results(self) -> list[Row]:
         """Return the rows in order. A subtree whose worker died after the others had finished is flushed here."""
-        while (index := self.next()) is not None:
-            self.finish(index, self.flush(index))
+        for index, row in flushed_here(self):
+            self.finish(index, row)
         if self._failed is not None:
             raise self._failed
         return [self._rows[index] for index in range(len(self._frontier))]
@@ -257,9 +259,11 @@ def _answered(storage: Any, row: Mapping[str, Any] | None, order: int, target_by
     try:
         if row is None:
             return storage.barrier()
-        return flush_subtree(NodeStore(storage, order, target_bytes, _CACHE_BYTES), received(row, order), stamp)
+        store = NodeStore(storage, order, target_bytes, _CACHE_BYTES)
+        (done,) = flush_subtrees(store, [received(row, order)], stamp)
     except Exception as error:  # noqa: BLE001 - raised again by whoever gave the work
         return error
+    return done
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@ import pytest
 
 from pipelines import compaction
 from pipelines.trees import workers
+from pipelines.trees.subtrees import Flush
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.storage.local import LocalStorage
+from trinitylake_core.tree.writebehind import WriteBehind
 
 
 @pytest.fixture(autouse=True)
@@ -62,13 +64,13 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
     # This process is slow from its second subtree on, so that the workers have started before nothing is left.
     slow, done = workers._Work.flush, []
 
-    def flush(work: workers._Work, index: int) -> workers.Row:
+    def flush(work: workers._Work, index: int, behind: WriteBehind) -> Flush:
         if done:
             for thread in workers.threading.enumerate():
                 if thread is not workers.threading.main_thread() and thread.name.startswith("flush"):
                     thread.join(0.3)
         done.append(index)
-        return slow(work, index)
+        return slow(work, index, behind)
 
     monkeypatch.setattr(workers._Work, "flush", flush)
     yield Watched.started

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.leaffile import decode_columns, encode_columns
@@ -34,8 +35,11 @@ class MemorySink:
         """Yield nodes in order."""
         return (self.read(path) for path in paths)
 
-    def prefetch(self, paths: Sequence[str]) -> None:
-        """Do nothing."""
+    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+        """Read nothing ahead, but let everything above the leaves be opened before anything is flushed."""
+        for _ in paths:
+            pass
+        return nullcontext()
 
     def add(self, node: Node) -> str:
         """Take a node, which must be one that may stand below a root."""

@@ -112,8 +112,8 @@ class Funnel(Storage):
 
     @property
     def concurrency(self) -> int:
-        """How many requests go out at the same time; 1 = one after another."""
-        return self._crew.most
+        """How many requests go out at the same time; 1 = one after another, as for work that was handed to threads."""
+        return 1 if self._crew.in_turn() else self._crew.most
 
     def in_parallel(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
         """Yield ``work(item)`` in order, working ahead on at most twice ``max_concurrency`` items."""

@@ -129,7 +129,10 @@ class Storage(abc.ABC):
     @property
     @abc.abstractmethod
     def concurrency(self) -> int:
-        """How many requests go out at the same time; with 1 nothing is read ahead and nothing written behind."""
+        """How many requests go out at the same time; with 1 nothing is read ahead and nothing written behind.
+
+        It is 1 for work that was handed to :meth:`in_parallel` or :meth:`begin`, too.
+        """
 
     @abc.abstractmethod
     def in_parallel(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,9 +21,12 @@ from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.leaffile import decode_columns, encode_columns
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.readahead import Content, ReadAhead, content_of
+from trinitylake_core.tree.writebehind import MOST_BYTES, WriteBehind
 
 DEFAULT_CACHE_BYTES: Final = 64 << 20
-_WRITE_BATCH_BYTES: Final = 16 << 20
+_RECENT: Final = 32
+"""Nodes that a writer holds back: a rewrite takes some of the latest ones back and merges them with others."""
 _IN_MEMORY_FACTOR: Final = 6
 """How much larger a decoded node is than its lz4 file, roughly."""
 
@@ -47,6 +51,7 @@ class NodeStore:
         self._cached_bytes = 0
         self._cache_limit = cache_bytes
         self._lock = threading.Lock()
+        self._here = _Here()
 
     @property
     def min_keys(self) -> int:
@@ -63,52 +68,88 @@ class NodeStore:
         node = self.cached(path)
         if node is not None:
             return node
+        data = self._expected(path)
         try:
-            return self.keep(path, self._decode(path, self.storage.read(path)))
+            return self.keep(path, self._decode(path, self.storage.read(path) if data is None else data))
         except FileMissing:
             raise _missing(path) from None
 
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in the order of ``paths``, reading ahead in parallel. One ``get`` each, none if cached."""
         nodes = {path: node for path in paths if (node := self.cached(path)) is not None}
-        fetched = self.storage.read_many([path for path in paths if path not in nodes])
+        fetched = self._contents([path for path in paths if path not in nodes])
         for path in paths:
             node = nodes.pop(path, None)
-            if node is None:
-                _, data = next(fetched)
-                if isinstance(data, FileMissing):
-                    raise _missing(path)
-                node = self._decode(path, data)
-            yield node
+            yield self._decode(path, next(fetched)) if node is None else node
 
     def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
         """Return leaves as columns, ``None`` if one of them is not plain. One ``get`` each, none if cached.
 
-        What was read in vain is cached, so that reading it as nodes next costs nothing. Raises ``CorruptNode``.
+        What was read in vain is held until this thread asks for it as nodes, which costs nothing then. Raises
+        ``CorruptNode``.
         """
         nodes = {path: node for path in paths if (node := self.cached(path)) is not None}
-        data = dict(self.storage.read_many([path for path in paths if path not in nodes]))
-        found: list[Columns | None] = []
-        for path in paths:
-            content = data.get(path)
-            if isinstance(content, FileMissing):
-                raise _missing(path)
-            found.append(_columns_of(nodes[path]) if content is None else decode_columns(content, path, self.order))
+        missing = [path for path in paths if path not in nodes]
+        data = dict(zip(missing, self._contents(missing), strict=True))
+        found = [
+            decode_columns(data[path], path, self.order) if path in data else _columns_of(nodes[path]) for path in paths
+        ]
         plain = [each for each in found if each is not None]
         if len(plain) < len(found):
-            for path, content in data.items():
-                if not isinstance(content, FileMissing):
-                    self.keep(path, self._decode(path, content))
+            self._here.held = data
             return None
-        self._count(len(data), sum(len(content) for content in data.values() if not isinstance(content, FileMissing)))
+        self._count(len(data), sum(map(len, data.values())))
         return plain
 
-    def prefetch(self, paths: Sequence[str]) -> None:
-        """Read several nodes in parallel, so that reading them next costs nothing."""
-        missing = [path for path in paths if self.cached(path) is None]
-        if len(missing) > 1:
-            for path, node in zip(missing, self.read_many(missing), strict=True):
-                self.keep(path, node)
+    def _contents(self, paths: Sequence[str]) -> Iterator[bytes]:
+        """Yield node files in the order of ``paths``, from the window if they are expected. Raises ``CorruptNode``."""
+        ahead = self._here.ahead
+        found: Iterator[Content]
+        if paths and (paths[0] in self._here.held or (ahead is not None and paths[0] in ahead)):
+            found = (self._expected(path) or content_of(self.storage, path) for path in paths)
+        else:
+            found = (data for _, data in self.storage.read_many(paths))
+        for path, data in zip(paths, found, strict=True):
+            if isinstance(data, FileMissing):
+                raise _missing(path)
+            yield data
+
+    def _expected(self, path: str) -> bytes | None:
+        """Return a node file that was read before, if it was. Raises ``CorruptNode``."""
+        if path in self._here.held:
+            return self._here.held.pop(path)
+        found = None if self._here.ahead is None else self._here.ahead.take(path)
+        if isinstance(found, FileMissing):
+            raise _missing(path)
+        return found
+
+    @contextmanager
+    def expecting(self, paths: Iterable[str]) -> Iterator[None]:
+        """Read nodes ahead that this thread will ask for meanwhile, about in this order.
+
+        They never push one another out of the cache: they wait in a window of their own, of a part of the size of the
+        cache. Inside of another such block nothing happens, and neither does where requests go out one after another.
+        """
+        if self._here.ahead is not None or self.storage.concurrency == 1:
+            yield
+            return
+        ahead = ReadAhead(self.storage, iter(paths), self._room, lambda path: self.cached(path) is not None)
+        self._here.ahead = ahead
+        try:
+            ahead.fill()
+            yield
+        finally:
+            self._here.ahead = None
+            ahead.close()
+
+    def write_behind(self) -> WriteBehind:
+        """Return what writes nodes behind; they are cached when they have arrived."""
+        return WriteBehind(self.storage, self.keep)
+
+    def _room(self) -> int:
+        """Return how many nodes of the size read so far may wait: all requests are busy, if memory allows."""
+        size = self.counts.bytes_read // max(1, self.counts.nodes_read)
+        return max(1, min(2 * self.storage.concurrency, self._cache_limit // max(1, _IN_MEMORY_FACTOR * size)))
 
     def cached(self, path: str) -> Node | None:
         """Return a node if it is in the cache."""
@@ -140,12 +181,14 @@ class NodeStore:
 
 
 class NodeWriter:
-    """Collects new nodes over a store and writes them in batches. One writer belongs to one thread.
+    """Collects new nodes over a store and writes them. One writer belongs to one thread.
 
-    A node that is added and taken back before its batch is written never reaches the storage.
+    A node that is added and taken back before it is written never reaches the storage. So the latest ones are held
+    back; the others are written behind what goes on, or in batches where requests go out one after another.
     """
 
-    def __init__(self, store: NodeStore) -> None:
+    def __init__(self, store: NodeStore, behind: WriteBehind | None = None) -> None:
+        """Write through ``store``. With ``behind``, which others write through, too, its owner waits in the end."""
         self.store = store
         self.order = store.order
         self.target_bytes = store.target_bytes
@@ -155,24 +198,31 @@ class NodeWriter:
         self.bytes_written = 0
         self._pending: dict[str, tuple[memoryview, Node | None]] = {}
         self._pending_bytes = 0
+        self._shared = behind is not None
+        self._behind = store.write_behind() if behind is None else behind
 
     def read(self, path: str) -> Node:
         """Return a node that was added before, or read it."""
+        if path in self._behind:
+            return self._node(path, *self._behind[path][:2])
         pending = self._pending.get(path)
         return self.store.read(path) if pending is None else self._node(path, *pending)
 
     def _node(self, path: str, data: memoryview, node: Node | None) -> Node:
         return nodefile.decode(data, path, self.order) if node is None else node
 
+    def _holds(self, paths: Sequence[str]) -> bool:
+        return any(path in self._pending or path in self._behind for path in paths)
+
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in the order of ``paths``."""
-        if any(path in self._pending for path in paths):
+        if self._holds(paths):
             return (self.read(path) for path in paths)
         return self.store.read_many(paths)
 
-    def prefetch(self, paths: Sequence[str]) -> None:
-        """Read nodes in parallel that will be read next."""
-        self.store.prefetch([path for path in paths if path not in self._pending])
+    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+        """Read nodes ahead; see :meth:`NodeStore.expecting`."""
+        return self.store.expecting(paths)
 
     def add(self, node: Node) -> str:
         """Take a new node for writing and return its path. The write happens by :meth:`flush` at the latest."""
@@ -183,7 +233,7 @@ class NodeWriter:
 
     def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
         """Return leaves as columns, ``None`` if one of them is not plain, or not written yet."""
-        return None if any(path in self._pending for path in paths) else self.store.read_columns(paths)
+        return None if self._holds(paths) else self.store.read_columns(paths)
 
     def add_columns(self, rows: Columns, system: dict[str, str]) -> str:
         """Take a leaf for writing, given as columns, and return its path."""
@@ -193,9 +243,20 @@ class NodeWriter:
     def _add(self, path: str, data: memoryview, node: Node | None) -> str:
         self._pending[path] = (data, node)
         self._pending_bytes += len(data)
-        if self._pending_bytes >= _WRITE_BATCH_BYTES:
+        if self.store.storage.concurrency > 1:
+            while len(self._pending) > _RECENT:
+                self._begin(next(iter(self._pending)))
+        elif self._pending_bytes >= MOST_BYTES:
             self.flush()
         return path
+
+    def _begin(self, path: str) -> None:
+        """Begin to write a node."""
+        data, node = self._pending.pop(path)
+        self._pending_bytes -= len(data)
+        self.written.append(path)
+        self.bytes_written += len(data)
+        self._behind.begin(path, data, node)
 
     def take_back(self, path: str) -> Node | None:
         """Return a node added before and forget it, or ``None`` if it was written or is not ours."""
@@ -206,17 +267,25 @@ class NodeWriter:
         return self._node(path, *pending)
 
     def flush(self) -> None:
-        """Write all nodes added so far. One ``put`` each. Durable after the storage's barrier only."""
-        if not self._pending:
-            return
-        self.written += self._pending
-        self.store.storage.write_many([(path, data) for path, (data, _) in self._pending.items()])
-        self.bytes_written += self._pending_bytes
-        for path, (_, node) in self._pending.items():
-            if node is not None:
-                self.store.keep(path, node)
-        self._pending.clear()
-        self._pending_bytes = 0
+        """Write all nodes added so far. One ``put`` each. Durable after the storage's barrier only.
+
+        A writer with a shared ``behind`` begins to write them: they are written when that is finished.
+
+        Raises:
+            StorageError: one of them was not written; whoever points to any of them must not be committed.
+        """
+        for path in list(self._pending):
+            self._begin(path)
+        if not self._shared:
+            self._behind.finish()
+
+
+class _Here(threading.local):
+    """What this thread expects, and what it has read in vain."""
+
+    def __init__(self) -> None:
+        self.ahead: ReadAhead | None = None
+        self.held: dict[str, bytes] = {}
 
 
 def _columns_of(node: Node) -> Columns | None:

@@ -13,8 +13,9 @@ What holds of every subtree that goes in or comes out (``proof`` proves it of ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
+from typing import Final
 
 from trinitylake_core.tree.leafbuild import LeafBuilder
 from trinitylake_core.tree.leafflush import ColumnSink, flush_runs
@@ -22,6 +23,9 @@ from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.search import Batch
 from trinitylake_core.tree.subtree import Dead, Policy, Ref, Work, normal
 from trinitylake_core.tree.subtree_store import SubtreeStore
+
+_OPENED: Final = 32
+"""Nodes that a flush opens at once, ahead of itself: each holds one :class:`Ref` per child."""
 
 
 class Rewriter(SubtreeStore):
@@ -131,9 +135,35 @@ class Rewriter(SubtreeStore):
 
         ``descend`` flushes a chosen child; by default this very function, one node per level in memory.
 
+        Without ``descend`` everything is read ahead.
+
         ENSURES: what is left of the right edge of the result is sealed. Only a policy that never answers ``None``
         drops all dead pivots.
         """
+        if descend is not None:
+            return self._flush(ref, choose, descend)
+        with self.store.expecting(self.coming(ref, choose=choose)):
+            return self._flush(ref, choose, None)
+
+    def coming(self, *refs: Ref, choose: Policy) -> Iterator[str]:
+        """Yield the leaves that a flush of subtrees of one height reads, in its order; open the nodes above them.
+
+        Those are opened some at a time, level by level, so that it takes a round trip per level, not one per node.
+        """
+        for start in range(0, len(refs), _OPENED):
+            some = refs[start : start + _OPENED]
+            files = [ref for ref in some if ref.path is not None]
+            if refs[0].height == 0:
+                yield from (ref.path for ref in files if ref.path is not None)
+                continue
+            nodes = self.store.read_many([ref.path or "" for ref in files])
+            for ref, node in zip(files, nodes, strict=True):
+                self.open(ref, node)
+            works = [self.open(ref) for ref in some]
+            below = [work.refs[index] for work in works for index in sorted(choose(work) or ())]
+            yield from self.coming(*below, choose=choose)
+
+    def _flush(self, ref: Ref, choose: Policy, descend: Callable[[Ref], Ref] | None) -> Ref:
         work = self.open(ref)
         if ref.height == 0:
             return self.fit(work, 0)
@@ -142,10 +172,8 @@ class Rewriter(SubtreeStore):
             return ref
         if ref.height == 1 and descend is None and self.proof is not None and isinstance(self.store, ColumnSink):
             chosen = flush_runs(self.store, work, chosen, self.stamp, self.proof)
-        if descend is None:
-            self.store.prefetch([path for index in chosen if (path := work.refs[index].path) is not None])
         flushed = set(chosen)
-        down = descend or (lambda child: self.flush(child, choose))
+        down = descend or (lambda child: self._flush(child, choose, None))
         tree = normal(down(work.refs[0]) if 0 in flushed else work.refs[0])
         for index, (key, value) in enumerate(zip(work.keys, work.values, strict=True), 1):
             child = work.refs[index]

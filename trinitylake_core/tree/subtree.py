@@ -11,7 +11,8 @@ Written, it is a key with a delete message in the same node's buffer.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -65,8 +66,8 @@ class NodeSink(NodeReader, Protocol):
     min_keys: int
     max_keys: int
 
-    def prefetch(self, paths: Sequence[str]) -> None:
-        """Read nodes in parallel that will be read next."""
+    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+        """Read nodes ahead that will be asked for inside of the block."""
 
     def add(self, node: Node) -> str:
         """Take a node for writing."""

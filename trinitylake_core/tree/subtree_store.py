@@ -42,8 +42,10 @@ class SubtreeStore:
                 raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
         return height
 
-    def open(self, ref: Ref) -> Work:
+    def open(self, ref: Ref, read: Node | None = None) -> Work:
         """Return the root of a subtree in memory, its messages handed to pivots and children. At most one read.
+
+        ``read`` is its node, if somebody has read it already.
 
         ENSURES: nothing is pending for the subtree itself any more; a node that was not written yet never will be.
         """
@@ -51,7 +53,7 @@ class SubtreeStore:
             return ref.work
         if ref.path is None:
             raise AssertionError("a subtree is a file or a node in memory")
-        node = self.store.take_back(ref.path) or self.store.read(ref.path)
+        node = self.store.take_back(ref.path) or read or self.store.read(ref.path)
         if (node.height is not None and node.height != ref.height) or node.is_leaf != (ref.height == 0):
             raise CorruptNode(
                 f"node file {ref.path!r} has height {node.height} where {ref.height} is expected: "

@@ -1,0 +1,147 @@
+"""Reading ahead: every file once, in a window that drops nothing, whatever the size of the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.rounds import Rounds
+from tests.support.wide import wide
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import CorruptNode
+from trinitylake_core.storage import Storage
+from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
+from trinitylake_core.tree.readahead import ReadAhead
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.subtree import Work
+
+ORDER = 16
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    return wide(tmp_path, 2000, ORDER)
+
+
+def _store(lake: Lakehouse, nodes: int) -> NodeStore:
+    """Return a store whose cache has room for so many nodes of the lakehouse."""
+    store = NodeStore(lake.storage, ORDER, 1 << 20)
+    sizes = [store.read(path).nbytes for path in lake.root_node.node.children]
+    return NodeStore(lake.storage, ORDER, 1 << 20, cache_bytes=6 * nodes * max(sizes))
+
+
+def _leaves(lake: Lakehouse) -> list[str]:
+    level = lake.root_node.node.children
+    while (node := lake.store.read(level[0])).children:
+        level = [path for each in level for path in lake.store.read(each).children]
+    assert node.is_leaf
+    return level
+
+
+def _everything(work: Work) -> range:
+    return range(len(work.refs))
+
+
+@pytest.mark.parametrize("most", [1, 32])
+@pytest.mark.parametrize("prove", [False, True])
+def test_a_flush_reads_each_node_once_however_small_the_cache_is(lake: Lakehouse, most: int, *, prove: bool) -> None:
+    """Read into the cache all at once, the children of a node pushed each other out before they were used."""
+    nodes = len(_leaves(lake)) + sum(not lake.store.read(path).is_leaf for path in lake.root_node.node.children)
+    store = _store(lake, 4)
+    rewriter = Rewriter(NodeWriter(store), 1, prove=prove)
+    with Rounds(lake.storage, most=most) as rounds:
+        rewriter.seal(rewriter.flush(rewriter.ref_of(lake.root_node.node), _everything))
+    assert nodes > 100
+    assert nodes == sum(kind == "get" for _, kind, _ in rounds.log)
+
+
+def test_what_is_read_in_vain_as_columns_is_not_read_again(lake: Lakehouse) -> None:
+    """A leaf that is not plain sends all its neighbours the general way."""
+    leaves = _leaves(lake)[:20]
+    odd = NodeWriter(lake.store)
+    leaf = lake.store.read(leaves[-1])
+    paths = [*leaves[:-1], odd.add(Node(leaf.keys, leaf.values, buffer=_one_message(leaf), height=0))]
+    odd.flush()
+    store = _store(lake, 4)
+    with Rounds(lake.storage) as rounds:
+        assert store.read_columns(paths) is None
+        assert [lake.store.read(path).keys for path in leaves] == [store.read(path).keys for path in paths]
+    assert len(paths) == rounds.requests
+
+
+def _one_message(leaf: Node) -> Messages:
+    return Messages.of([(leaf.keys[0], "0000/0000/0000/00000000-table-x", "txn")])
+
+
+def test_what_is_expected_is_under_way_while_others_are_used(lake: Lakehouse) -> None:
+    """A hundred leaves, read one by one with eight requests at a time: as many rounds as they need."""
+    leaves, store = _leaves(lake)[:96], _store(lake, 1000)
+    with Rounds(lake.storage, most=8) as rounds:
+        with store.expecting(leaves):
+            for path in leaves:
+                store.read(path)
+        assert (12, 96) == (rounds.chain, rounds.requests)
+        assert 8 == rounds.busiest()
+
+
+def test_a_window_has_room_for_what_a_part_of_the_cache_holds(lake: Lakehouse) -> None:
+    """Four large nodes of cache: no more than eight of all sizes wait; what was read is never read again."""
+    leaves, store = _leaves(lake)[:60], _store(lake, 4)
+    store.read(leaves[0])
+    with Rounds(lake.storage) as rounds, store.expecting(leaves):
+        for path in leaves:
+            store.read(path)
+    assert 8 >= rounds.busiest()
+    assert 59 == rounds.requests
+
+
+def test_what_others_read_first_is_not_read_again(lake: Lakehouse) -> None:
+    """Order is a promise that may be broken: files asked for early are passed over, late ones wait."""
+    leaves, store = _leaves(lake)[:60], _store(lake, 1000)
+    with Rounds(lake.storage, most=4) as rounds, store.expecting(leaves):
+        for path in (*leaves[40:50], *leaves[1:40], leaves[0], *leaves[50:]):
+            store.read(path)
+    assert 60 == rounds.requests
+
+
+def test_nothing_is_expected_where_requests_go_out_one_after_another(lake: Lakehouse) -> None:
+    """What is never asked for is never read."""
+    store = _store(lake, 1000)
+    with Rounds(lake.storage, most=1) as rounds, store.expecting(_leaves(lake)):
+        pass
+    assert 0 == rounds.requests
+
+
+def test_a_missing_file_is_told_by_who_asks_for_it(lake: Lakehouse) -> None:
+    leaves, store = _leaves(lake)[:10], _store(lake, 1000)
+    lake.storage.delete_many([leaves[5]])
+    with Rounds(lake.storage), store.expecting(leaves):
+        for path in leaves[:5]:
+            store.read(path)
+        with pytest.raises(CorruptNode, match="is missing"):
+            store.read(leaves[5])
+        store.read(leaves[6])
+
+
+def test_paths_may_read_other_files_themselves(lake: Lakehouse) -> None:
+    """They are asked for more when there is room, not before."""
+    storage: Storage = lake.storage
+    leaves, asked = _leaves(lake)[:20], list[str]()
+
+    def paths() -> Iterator[str]:
+        for path in leaves:
+            storage.read(path)
+            asked.append(path)
+            yield path
+
+    with Rounds(storage, most=4):
+        ahead = ReadAhead(storage, paths(), lambda: 8, lambda _: False)
+        ahead.fill()
+        assert leaves[:8] == asked
+        assert storage.read(leaves[0]) == ahead.take(leaves[0])
+        assert leaves[:9] == asked
+        ahead.close()
+        assert ahead.take(leaves[1]) is None

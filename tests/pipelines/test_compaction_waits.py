@@ -1,0 +1,79 @@
+"""How long the requests of a compaction wait for one another, by the logical clock: reads ahead, writes behind."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from pipelines import compaction
+from pipelines.trees import workers
+from tests.support.faults import FaultPlan, attach, detach
+from tests.support.lakes import content, reopened
+from tests.support.rounds import Rounds
+from tests.support.wide import change, scattered, wide
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import StorageError
+from trinitylake_core.storage import open_storage
+
+AT_ONCE = 32
+
+
+@pytest.fixture(scope="module")
+def dirty(tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    """Three levels, of which the changes meet nearly every node."""
+    return change(wide(tmp_path_factory.mktemp("wide"), 12_000, 32), scattered(12_000, 1500))
+
+
+def _compacted(lake: Lakehouse) -> tuple[Rounds, compaction.Report]:
+    cold = reopened(lake)
+    with Rounds(cold.storage, most=AT_ONCE) as rounds:
+        report = compaction.run(None, cold, compaction.Config(engine="local"))
+    return rounds, report
+
+
+@pytest.mark.parametrize("pieces", ["one tree", "many subtrees"])
+def test_reads_and_writes_of_a_compaction_overlap(
+    dirty: Lakehouse, pieces: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as its reads or its writes take with all requests busy, and half of that more."""
+    monkeypatch.setattr(compaction, "_SHARED_FROM_NODES", 1 if pieces == "many subtrees" else 1 << 30)
+    monkeypatch.setattr(workers, "cores", lambda: 1)
+    before = content(dirty)
+    rounds, report = _compacted(dirty)
+    reads = sum(kind == "get" for _, kind, _ in rounds.log)
+    writes = sum(kind == "put" for _, kind, _ in rounds.log)
+    needed = math.ceil(max(reads, writes) / AT_ONCE) + 3
+    assert needed <= rounds.chain <= 1.5 * needed
+    assert report.nodes_read + 10 >= reads, "each node once"
+    assert before == content(reopened(dirty))
+    assert [] == list(reopened(dirty).check())
+    change(dirty.refresh(), scattered(12_000, 1500, seed=1))
+
+
+def test_a_compaction_of_few_changes_takes_a_few_rounds(tmp_path: Path) -> None:
+    """Thirty changes in as many leaves: as many rounds as the tree has levels, not as there are leaves."""
+    lake = change(wide(tmp_path, 12_000, 16), scattered(12_000, 30))
+    rounds, report = _compacted(lake)
+    assert (3, 0) == (report.height_before, report.messages_after)
+    assert rounds.requests > 100
+    assert rounds.chain <= 14
+
+
+@pytest.mark.parametrize("at", [1, 30, 80])
+def test_a_compaction_whose_write_fails_in_the_background_commits_nothing(tmp_path: Path, at: int) -> None:
+    """And the next one does the whole work."""
+    lake = change(wide(tmp_path, 2000, 16), scattered(2000, 400))
+    root, options = lake.storage.spec()
+    storage = open_storage(root, {**options, "max_concurrency": 8})
+    attach(storage, FaultPlan("fail_permanently", at=at, kinds={"put"}))
+    with pytest.raises(StorageError, match="injected"):
+        compaction.run(None, Lakehouse.open(storage), compaction.Config(engine="local"))
+    detach(storage)
+    assert lake.version == reopened(lake).version
+    before = content(lake)
+    report = compaction.run(None, Lakehouse.open(storage), compaction.Config(engine="local"))
+    assert (0, True) == (report.messages_after, report.proved)
+    assert before == content(reopened(lake))
+    assert [] == list(reopened(lake).check())

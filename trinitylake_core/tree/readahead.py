@@ -1,0 +1,80 @@
+"""Files that are read before they are asked for: a window that moves along with whoever uses them.
+
+What was read waits here, in the order in which it will be asked for, and nothing of it is dropped before it was asked
+for; a cache cannot promise that. As much is under way as the window has room for, so that nobody waits for a group of
+files to be complete before the next group is begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+
+from trinitylake_core.errors import FileMissing
+from trinitylake_core.storage import Storage
+
+Content = bytes | FileMissing
+
+
+class ReadAhead:
+    """A window over the files that one thread will ask for, about in the order of ``paths``.
+
+    ``room`` tells how many may be in the window; ``skip`` which files nobody will ask for after all. ``paths`` is asked
+    for more only when there is room for it, and may read other files meanwhile.
+    """
+
+    def __init__(
+        self, storage: Storage, paths: Iterator[str], room: Callable[[], int], skip: Callable[[str], bool]
+    ) -> None:
+        self._storage = storage
+        self._paths = paths
+        self._room = room
+        self._skip = skip
+        self._window: dict[str, Future[Content]] = {}
+        self._passed: set[str] = set()
+        self._filling = False
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._window
+
+    def fill(self) -> None:
+        """Begin to read as much as there is room for."""
+        if self._filling:  # `paths` reads something itself
+            return
+        self._filling = True
+        try:
+            while len(self._window) < self._room() and (path := next(self._paths, None)) is not None:
+                if path not in self._window and path not in self._passed and not self._skip(path):
+                    self._window[path] = self._storage.begin(partial(content_of, self._storage, path))
+        finally:
+            self._filling = False
+
+    def take(self, path: str) -> Content | None:
+        """Return a file of the window, and move on; ``None`` if it is not in the window: then it never will be.
+
+        Raises:
+            StorageError: the storage failed.
+        """
+        coming = self._window.pop(path, None)
+        if coming is None:
+            self._passed.add(path)
+            return None
+        found = coming.result()
+        self.fill()
+        return found
+
+    def close(self) -> None:
+        """Drop what was not asked for."""
+        for coming in self._window.values():
+            coming.cancel()
+        self._window.clear()
+        self._paths = iter(())
+
+
+def content_of(storage: Storage, path: str) -> Content:
+    """Return a file, or that it is missing. One ``get``."""
+    try:
+        return storage.read(path)
+    except FileMissing as missing:
+        return missing
