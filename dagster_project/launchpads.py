@@ -40,6 +40,11 @@ class RestoreConfig(dg.Config):
     version: int | None = Field(default=None, description="As they were at this version.")
     timestamp: str | None = Field(default=None, description="Or as they were at this time, ISO 8601, UTC.")
     snapshot: str | None = Field(default=None, description="Or as they were in this snapshot.")
+    source: str | None = Field(
+        default=None,
+        description="Root URI of another lakehouse to bring them from, such as the backup; the version is one of its "
+        "own, by default its newest. Its storage options are those of the backup, or of `export`.",
+    )
     exact: bool = Field(default=False, description="Also drop matching objects that did not exist then.")
     dry_run: bool = Field(default=True, description="Show what would change; false carries it out.")
     expected_version: int | None = Field(

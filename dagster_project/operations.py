@@ -105,7 +105,8 @@ def _restore(settings: LakehouseSettings) -> Any:
     )
     def bring_back(context: dg.OpExecutionContext, config: launchpads.RestoreConfig, spark: SparkResource) -> None:
         def work(lake: Lakehouse, watch: Watch) -> tuple[restore.Report, restore.Report]:
-            how = restore.Config(**_chosen(settings, config, config.engine, watch))
+            options = None if config.source is None else settings.resolved_target_options(config.source)
+            how = restore.Config(**_chosen(settings, config, config.engine, watch), source_options=options)
             planned = restore.plan(watch.spark, lake, how, watch.progress)
             _show(context, planned)
             watch.before_commit()

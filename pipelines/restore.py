@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from pipelines import diff
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
-from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
+from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.recovery.recover import required
+from trinitylake_core.storage import open_storage
+from trinitylake_core.versions import Root
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What to restore, and from where: one of ``version``, ``timestamp`` and ``snapshot``.
+    """What to restore, and from where: one of ``version``, ``timestamp`` and ``snapshot``, or another lakehouse.
 
     Attributes:
         only: patterns such as ``sales.orders`` or ``sales.*``; ``sales`` alone is the namespace itself.
         version: where from, by number.
         timestamp: where from, by time, ISO 8601, UTC.
         snapshot: where from, by the name of a snapshot.
+        source: root URI of another lakehouse, such as a backup: the version is one of its own, by default the newest
+            that can be read, and the definitions are copied in. The data of tables is not.
+        source_options: storage options for it.
         reason: why; required, and stands in the history.
         exact: also drop objects that match and did not exist then.
         dry_run: prove the definitions and name every change; write nothing.
@@ -36,6 +42,8 @@ class Config:
     version: int | None = None
     timestamp: datetime | str | None = None
     snapshot: str | None = None
+    source: str | None = None
+    source_options: Mapping[str, Any] | None = None
     reason: str | None = None
     exact: bool = False
     dry_run: bool = False
@@ -49,6 +57,8 @@ class Config:
         required(self.reason)
         if not self.only:
             raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
+        if self.source is not None and not self.target.given:
+            return
         self.target.refuse_ambiguous("say where to restore from: one of version, timestamp and snapshot")
 
     @property
@@ -87,17 +97,24 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         ReadOnly, StorageError.
     """
     watch = Stopwatch()
-    preflight = Preflight(spark, lake.files, config.engine, config.spark_from_files, progress or silent)
     compare = diff.Config("local" if config.engine == "local" else "auto")
+    source = _opened(lake, config)
+    files = lake.files if source is None else source.files
+    preflight = Preflight(spark, files, config.engine, config.spark_from_files, progress or silent)
+
+    def differ(old: Root, new: Root) -> Iterator[Change]:
+        return diff.run(spark, Lakehouse(lake.files, old), Lakehouse(files, new), compare)
+
     done = lake.restore(
         config.only,
         **config.target.keywords(),
+        source=source,
         reason=config.reason,
         exact=config.exact,
         dry_run=config.dry_run,
         expected_version=config.expected_version,
         preflight=preflight.definitions,
-        differ=diff.differ(spark, lake.files, compare),
+        differ=differ,
         before_commit=config.before_commit,
     )
     if done.version_after is not None:
@@ -113,3 +130,13 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         bytes_read=preflight.checked.bytes,
         seconds=watch.seconds,
     )
+
+
+def _opened(lake: Lakehouse, config: Config) -> Lakehouse | None:
+    """Return the other lakehouse, at its newest version that can be read. Raises ``InvalidInput``: it is this one."""
+    if config.source is None:
+        return None
+    storage = open_storage(config.source, config.source_options)
+    if storage.root == lake.root:
+        raise InvalidInput("the other lakehouse is this one: leave it out to restore from an older version")
+    return Lakehouse.open(storage, damaged=True)

@@ -13,6 +13,7 @@ from trinitylake_core.definitions import new_lakehouse_def
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse
 from trinitylake_core.handle import Handle, Stats
 from trinitylake_core.properties import Alteration, alter
+from trinitylake_core.recovery.elsewhere import restore_from
 from trinitylake_core.recovery.recover import (
     DefinitionsPreflight,
     Differ,
@@ -24,6 +25,7 @@ from trinitylake_core.recovery.recover import (
     rollback,
     rollback_base,
 )
+from trinitylake_core.recovery.selection import Side
 from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos
 from trinitylake_core.storage import Storage, open_storage
@@ -284,6 +286,7 @@ class Lakehouse(Handle):
         version: int | None = None,
         timestamp: datetime | str | None = None,
         snapshot: str | None = None,
+        source: Handle | None = None,
         reason: str | None = None,
         exact: bool = False,
         dry_run: bool = False,
@@ -299,6 +302,8 @@ class Lakehouse(Handle):
             version: where from, by number.
             timestamp: where from, by time.
             snapshot: where from, by the name of a snapshot.
+            source: another lakehouse, such as a backup: the version is one of its own, by default that of the handle,
+                and definitions are copied in. The data of tables is not.
             reason: why; required.
             exact: also drop objects that match and did not exist then.
             dry_run: return the plan; nothing is written.
@@ -314,17 +319,17 @@ class Lakehouse(Handle):
         """
         required(reason)
         base = newest_root(self._files, expected_version)
-        target = RecoveryTarget(version, timestamp, snapshot).root(self._files)
-        patterns = [only] if isinstance(only, str) else only
-        return restore(
-            self._files,
-            base,
-            target,
-            only=patterns,
-            reason=reason,
-            exact=exact,
-            dry_run=dry_run,
-            preflight=preflight,
-            differ=differ,
-            before_commit=before_commit,
-        )
+        target = RecoveryTarget(version, timestamp, snapshot)
+        options: dict[str, Any] = {
+            "only": [only] if isinstance(only, str) else only,
+            "reason": reason,
+            "exact": exact,
+            "dry_run": dry_run,
+            "preflight": preflight,
+            "differ": differ,
+            "before_commit": before_commit,
+        }
+        if source is None:
+            return restore(self._files, base, target.root(self._files), **options)
+        there = target.root(source.files) if target.given else source.root_node
+        return restore_from(self._files, base, Side(source.files, there), **options)

@@ -216,6 +216,45 @@ def test_an_answer_that_was_cut_short_on_its_way_proves_nothing(lake: Lakehouse)
                 Lakehouse.open(storage, damaged=True)
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["fails", "answer lost"])
+def test_a_rollback_over_it_may_fail_at_any_request(lake: Lakehouse, lost: bool) -> None:
+    """Afterwards it is the same garbage, or the rollback is done; and it can be repeated."""
+    digest = lake.at(version=6).digest()
+    harm(lake, 8)
+    directory = Path(lake.root.removeprefix("file://"))
+    before, at, failed = listing(directory), 0, True
+    while failed:
+        storage = open_storage(*lake.storage.spec())
+        handle = Lakehouse.open(storage, damaged=True)
+        at, left = at + 1, {"requests": at + 1}
+
+        def fail(kind: str, path: str, action: Callable[[], object], left: dict[str, int] = left) -> object:
+            left["requests"] -= 1
+            if left["requests"]:
+                return action()
+            if lost:
+                action()
+            raise StorageError(f"{kind} {path} failed")
+
+        storage.interceptor = fail  # type: ignore[attr-defined]
+        try:
+            handle.rollback(version=6, reason="r")
+        except StorageError:
+            again = damaged(lake)
+            assert again.unreadable or (9, digest) == (again.version, again.digest())
+            again.rollback(version=6, reason="again")
+        else:
+            failed = left["requests"] <= 0
+        after = reopened(lake)
+        assert digest == after.digest()
+        assert [] == list(after.check(definitions=True))
+        for name in listing(directory).keys() - before.keys():
+            (directory / name).unlink()
+        for name, data in before.items():
+            (directory / name).write_bytes(data)
+    assert at > 20
+
+
 def test_a_lakehouse_definition_that_is_lost_is_left_behind_too(tmp_path: Path) -> None:
     """A large one has no copy in its root: without it nothing can be read of that version."""
     lake = filled(new_lake(tmp_path, properties={"large": "x" * 2000}), tables=8)

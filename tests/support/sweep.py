@@ -123,7 +123,7 @@ def _with_drops(directory: Path) -> int:
 
 def _source(directory: Path) -> None:
     above = directory / "lake" / "src"
-    above.mkdir(parents=True)
+    above.mkdir(parents=True, exist_ok=True)
     lake = filled(new_lake(above), tables=2, namespaces=1, changes=2)
     with lake.transaction() as txn:
         txn.drop_table("ns0", "t001")
@@ -301,6 +301,17 @@ def _upgrade(open_at: Open, history: bool) -> Action:
     return lambda: upgrade.run(None, source, target, config)
 
 
+def _with_another(directory: Path) -> None:
+    _lake(directory)
+    _source(directory)
+
+
+def _restore_from(open_at: Open, arg: Any) -> Action:
+    del arg
+    lake, other = Lakehouse.open(open_at("")), Lakehouse.open(open_at("src/lake/"))
+    return lambda: lake.restore(["ns0", "ns0.*"], source=other, exact=True, reason="sweep")
+
+
 def _on(action: Callable[[Lakehouse], object]) -> Callable[[Open, Any], Action]:
     """Return a ``begin`` for an operation on an open lakehouse."""
 
@@ -423,6 +434,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
             _with_drops,
             _with_argument(lambda lake, version: lake.restore(["ns0", "ns0.*"], version=version, reason="sweep")),
         ),
+        Operation("restore-from", _with_another, _restore_from),
         Operation(
             "expire",
             _with_expiring_snapshot,

@@ -46,6 +46,7 @@ class RecoveryPlan:
         version_after: the version it became; ``None`` on a dry run, or when there was nothing to do.
         not_compared: what ``counts`` and ``changes`` leave out, because the newest version cannot be read there; at
             most 1000 places. ``old`` is the newest version, ``new`` the target.
+        source: root URI of the other lakehouse that the target is a version of; ``None`` = this one.
     """
 
     operation: str
@@ -60,6 +61,7 @@ class RecoveryPlan:
     reason: str
     version_after: int | None = None
     not_compared: tuple[NotCompared, ...] = ()
+    source: str | None = None
 
 
 def default_differ(files: Files) -> Differ:

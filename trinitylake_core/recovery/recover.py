@@ -31,7 +31,7 @@ from trinitylake_core.recovery.plan import (
     plan_of,
     prove_intact,
 )
-from trinitylake_core.recovery.selection import to_restore
+from trinitylake_core.recovery.selection import Side, to_restore
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Delta, Root, Versions
 
@@ -154,7 +154,8 @@ def restore(
         raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
     refuse_lost(files, base, target)
     with _still_kept(files, target):
-        changes = to_restore(files, base, target, only, (differ or default_differ(files))(base, target), exact=exact)
+        differing = (differ or default_differ(files))(base, target)
+        changes = to_restore(Side(files, base), Side(files, target), only, differing, exact=exact)
         back = [change for change in changes if change.new_path is not None]
         prove_intact(target, (preflight or default_definitions_preflight(files))(back))
     planned = plan_of(files, spec.OP_RESTORE, base, target, changes, told)

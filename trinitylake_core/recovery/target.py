@@ -30,6 +30,11 @@ class RecoveryTarget:
         """Return the keyword arguments of ``Lakehouse.at``, ``rollback`` and ``restore``, and of their ``Config``."""
         return {"version": self.version, "timestamp": self.timestamp, "snapshot": self.snapshot}
 
+    @property
+    def given(self) -> bool:
+        """Whether any of the three is given."""
+        return any(each is not None for each in (self.version, self.timestamp, self.snapshot))
+
     def refuse_ambiguous(self, what: str = "say one of version, timestamp and snapshot") -> None:
         """Raise ``InvalidInput`` unless exactly one is given."""
         if sum(each is not None for each in (self.version, self.timestamp, self.snapshot)) != 1:

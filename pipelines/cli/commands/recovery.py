@@ -100,6 +100,19 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
         option("--version", type=int, metavar="V", group="from", help="as they were at this version"),
         option("--timestamp", metavar="T", group="from", help="as they were at time T, ISO 8601, UTC"),
         option("--snapshot", metavar="NAME", group="from", help="as they were in this snapshot"),
+        option(
+            "--from",
+            dest="source",
+            metavar="ROOT2",
+            help="as they are in this lakehouse, such as a backup; the version is one of its own (default: its newest)",
+        ),
+        option(
+            "--from-storage-option",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="an option for the storage of ROOT2 (default: the options for ROOT)",
+        ),
         REASON,
         DRY_RUN,
         option("--exact", is_flag=True, help="also drop matching objects that did not exist then"),
@@ -109,7 +122,8 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
     ),
     details="""\
 One ordinary transaction: objects that do not match are left alone, and writers that change them meanwhile are
-not affected. A namespace that restored objects need is restored with them.""",
+not affected. A namespace that restored objects need is restored with them. With --from their definitions are
+copied from another lakehouse, read back and compared; the data of tables is not copied.""",
 )
 def restore(call: Call) -> Result:
     """Restore objects."""
@@ -117,6 +131,8 @@ def restore(call: Call) -> Result:
     config = restoring.Config(
         only=options.only,
         **RecoveryTarget(options.version, options.timestamp, options.snapshot).keywords(),
+        source=options.source,
+        source_options=_source_options(call),
         reason=options.reason,
         exact=options.exact,
         dry_run=options.dry_run,
@@ -125,6 +141,7 @@ def restore(call: Call) -> Result:
     )
     done = restoring.run(call.spark, call.open(), config, call.progress)
     then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
+    then += "" if done.plan.source is None else f" at {done.plan.source}"
     if done.version_after is not None:
         first = f"version {done.version_after} committed: these objects are as they were in {then}"
     elif not done.plan.changes:
@@ -133,6 +150,14 @@ def restore(call: Call) -> Result:
         would = f"in version {done.version_before + 1} these objects would be as they were in {then}"
         first = f"dry run, nothing was changed: {would}"
     return Result(done, in_order([first], _changes(done.plan), _next_step(done)))
+
+
+def _source_options(call: Call) -> dict[str, Any] | None:
+    options = call.options
+    if options.source is None:
+        return None
+    given = options.from_storage_option
+    return storage_options(given) if given else call.options_for(options.source)
 
 
 def _changes(plan: RecoveryPlan) -> Iterator[str]:

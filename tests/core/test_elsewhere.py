@@ -1,0 +1,220 @@
+"""Objects from another lakehouse: copied in under new names, proved, as one ordinary transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import export, orphans
+from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
+from tests.support.surgery import Surgery, listing
+from trinitylake_core import (
+    CommitConflict,
+    Corrupt,
+    InvalidInput,
+    Lakehouse,
+    NamespaceNotEmpty,
+    ObjectNotFound,
+    StorageError,
+    VersionNotFound,
+)
+from trinitylake_core.definitions import encode
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """Versions 0 to 8, exported; then a namespace is dropped, a table altered, another made; older ones expired."""
+    made = filled(new_lake(tmp_path), tables=28)
+    made.alter({"owner": "us"})
+    export.run(None, made, (tmp_path / "backup").as_uri(), export.Config(engine="local"))
+    with made.transaction() as txn:
+        txn.drop_namespace("ns0", cascade=True)
+        txn.alter_table("ns1", "t001", properties={"a": "b"})
+        txn.create_table("ns1", "later")
+    return made.refresh()
+
+
+@pytest.fixture
+def backup(lake: Lakehouse, tmp_path: Path) -> Lakehouse:
+    return Lakehouse.open((tmp_path / "backup").as_uri(), storage_options=FAST)
+
+
+def meaning(lake: Lakehouse) -> dict[tuple[str, str, str | None], bytes]:
+    """Return what every object says, whatever its file is called."""
+    return {(each.kind, each.namespace, each.name): encode(lake.definition_of(each)) for each in lake.objects()}
+
+
+def files(lake: Lakehouse) -> dict[str, bytes]:
+    return listing(Path(lake.root.removeprefix("file://")))
+
+
+def test_everything_is_as_it_is_elsewhere(lake: Lakehouse, backup: Lakehouse) -> None:
+    """With ``exact`` nothing else is left; what came in has files of its own, what was the same keeps its file."""
+    before, theirs = content(lake), content(backup)
+    there = files(backup)
+    done = lake.restore(["*"], source=backup, exact=True, reason="expired too much")
+    after = reopened(lake)
+    assert meaning(backup) == meaning(after)
+    assert ({"added": 11, "removed": 1, "changed": 1}, backup.root) == (done.counts, done.source)
+    assert there == files(backup)
+    for key, path in content(after).items():
+        same = before.get(key) == theirs[key]
+        assert same == (path == theirs[key])
+        assert same or path not in before.values()
+    assert [] == list(after.check(definitions=True))
+    assert ("restore", backup.root) == (after.info().operation, after.info().summary["source"])
+    assert lake.version + 1 == after.version
+
+
+def test_only_what_matches_comes_in(lake: Lakehouse, backup: Lakehouse) -> None:
+    """One table of a namespace that is gone: with its namespace, and nothing else."""
+    before = meaning(lake)
+    lake.restore(["ns0.t003"], source=backup, reason="r")
+    table, namespace = ("table", "ns0", "t003"), ("namespace", "ns0", None)
+    theirs = meaning(backup)
+    assert {**before, table: theirs[table], namespace: theirs[namespace]} == meaning(reopened(lake))
+
+
+def test_any_version_of_the_other_lakehouse_will_do(lake: Lakehouse, tmp_path: Path) -> None:
+    other = filled(new_lake(tmp_path / "other", order=6), tables=8)
+    done = lake.restore(["ns2.*"], source=other, version=2, reason="r")
+    theirs = {name: said for name, said in meaning(other.at(version=2)).items() if name[1:2] == ("ns2",) and name[2]}
+    assert (2, len(theirs)) == (done.target_version, sum((done.counts or {}).values()))
+    assert theirs.items() <= meaning(reopened(lake)).items()
+    with pytest.raises(VersionNotFound):
+        lake.restore(["ns2.*"], source=other, version=99, reason="r")
+
+
+def test_names_are_encoded_anew_where_sizes_differ(lake: Lakehouse, tmp_path: Path) -> None:
+    other = Lakehouse.create((tmp_path / "long").as_uri(), storage_options=FAST, table_name_max_size_bytes=40)
+    with other.transaction() as txn:
+        txn.create_namespace("far")
+        txn.create_table("far", "short")
+        txn.create_table("far", "n" * 30)
+    lake.restore(["far.short"], source=other.refresh(), reason="r")
+    assert ["short"] == reopened(lake).tables("far")
+    before = files(lake)
+    with pytest.raises(InvalidInput, match="nnnn"):
+        lake.restore(["far.*"], source=other, reason="r")
+    assert before == files(lake)
+
+
+def test_a_dry_run_proves_the_definitions_and_writes_nothing(lake: Lakehouse, backup: Lakehouse) -> None:
+    before = files(lake)
+    plan = lake.restore(["ns0", "ns0.*"], source=backup, reason="r", dry_run=True)
+    assert (11, None) == (len(plan.changes), plan.version_after)
+    assert before == files(lake)
+
+
+BAD: list[tuple[Any, type[Exception], str]] = [
+    ({"only": ["ns9.*"], "reason": "r"}, ObjectNotFound, "ns9"),
+    ({"only": [], "reason": "r"}, InvalidInput, "say which objects"),
+    ({"only": ["*"], "reason": " "}, InvalidInput, "say why"),
+    ({"only": ["*"], "version": 1, "snapshot": "s", "reason": "r"}, InvalidInput, "one of version"),
+]
+
+
+@pytest.mark.parametrize(("how", "error", "message"), BAD)
+def test_bad_input_changes_nothing(
+    lake: Lakehouse, backup: Lakehouse, how: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    before = files(lake)
+    with pytest.raises(error, match=message):
+        lake.restore(**how, source=backup)
+    assert before == files(lake)
+
+
+def test_a_namespace_is_not_dropped_from_under_what_does_not_match(lake: Lakehouse, backup: Lakehouse) -> None:
+    with lake.transaction() as txn:
+        txn.create_namespace("new")
+        txn.create_table("new", "t")
+    with pytest.raises(NamespaceNotEmpty, match=r"new\.t"):
+        lake.restore(["new"], source=backup, exact=True, reason="r")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_damaged_definition_elsewhere_is_named_and_nothing_written(
+    lake: Lakehouse, backup: Lakehouse, dry_run: bool
+) -> None:
+    path = content(backup)[backup.codec.table("ns0", "t003")]
+    surgery = Surgery(backup.root, backup.definition.order)
+    data = surgery.read(path)
+    before = files(lake)
+    for harm in (lambda: surgery.remove(path), lambda: surgery.write(path, data[:-3] + b"xyz")):
+        harm()
+        with pytest.raises(Corrupt, match="t003"):
+            lake.restore(["ns0.*"], source=backup, reason="r", dry_run=dry_run)
+        assert before == files(lake)
+        surgery.write(path, data)
+
+
+def test_what_arrives_damaged_is_not_committed(lake: Lakehouse, backup: Lakehouse) -> None:
+    version = lake.version
+
+    def garble(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        found = action()
+        return b"x" + found if kind == "get" and "table-ns0" in path else found
+
+    lake.storage.interceptor = garble  # type: ignore[attr-defined]
+    with pytest.raises(StorageError, match="does not hold what was written to it"):
+        lake.restore(["ns0.*"], source=backup, reason="r")
+    lake.storage.interceptor = None  # type: ignore[attr-defined]
+    assert version == reopened(lake).version
+
+
+def test_it_meets_others_as_every_transaction_does(lake: Lakehouse, backup: Lakehouse) -> None:
+    """A conflict where they change the same object, none elsewhere; a cleaning makes it write again."""
+
+    def beside(act: Callable[[Lakehouse], None]) -> Callable[[], None]:
+        done: list[bool] = []
+
+        def before_commit() -> None:
+            if not done:
+                done.append(True)
+                act(reopened(lake))
+
+        return before_commit
+
+    def same(other: Lakehouse) -> None:
+        with other.transaction() as txn:
+            txn.create_namespace("ns0")
+
+    def different(other: Lakehouse) -> None:
+        with other.transaction() as txn:
+            txn.create_namespace("free")
+        compacted(other.refresh())
+
+    def clean(other: Lakehouse) -> None:
+        time.sleep(0.05)  # a file system's clock ticks every few milliseconds
+        config = orphans.Config("local", older_than_seconds=0, allow_recent=True)
+        assert orphans.run(None, other, config).orphan_files
+
+    with pytest.raises(CommitConflict):
+        lake.restore(["ns0.*"], source=backup, reason="r", before_commit=beside(same))
+    with lake.refresh().transaction() as txn:
+        txn.drop_namespace("ns0")
+    lake.restore(["ns0.t000"], source=backup, reason="r", before_commit=beside(different))
+    lake.restore(["ns0.t003"], source=backup, reason="r", before_commit=beside(clean))
+    after = reopened(lake)
+    assert ["t000", "t003"] == after.tables("ns0")
+    assert "free" in after.namespaces()
+    assert [] == list(after.check(definitions=True))
+
+
+def test_a_definition_that_is_damaged_here_is_replaced(lake: Lakehouse, backup: Lakehouse) -> None:
+    """Where the file of an object has another name there; one of the same name is copied by hand (runbook)."""
+    lake.restore(["ns0.*"], source=backup, reason="r")
+    path = content(reopened(lake))[lake.codec.table("ns0", "t003")]
+    Surgery(lake.root, lake.definition.order).write(path, b"rubbish")
+    assert {"added": 0, "removed": 0, "changed": 1} == lake.restore(["ns0.*"], source=backup, reason="r").counts
+    assert [] == list(reopened(lake).check(definitions=True))
+
+
+def test_nothing_to_bring_in_is_no_version(lake: Lakehouse, backup: Lakehouse) -> None:
+    lake.restore(["ns0.*"], source=backup, reason="r")
+    done = lake.restore(["ns0.*", "ns2.*"], source=backup, reason="r")
+    assert (None, 0) == (done.version_after, sum((done.counts or {}).values()))

@@ -1,0 +1,176 @@
+"""Objects from another lakehouse, such as a backup: copied in as new files, by one ordinary transaction (section 6).
+
+Files of another lakehouse may be named as files that were here once: those may be cleaned away at any moment. So what
+is copied gets new names, and is read back before the version that refers to it exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from trinitylake_core import spec
+from trinitylake_core.catalog import decode_definition
+from trinitylake_core.commits.commit import refuse_foreign
+from trinitylake_core.commits.files import Files
+from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, encode
+from trinitylake_core.diff import Change, diff_foreign, diff_nodes
+from trinitylake_core.diff import changes as changes_of
+from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, StorageError
+from trinitylake_core.keys import NAMESPACE, KeyCodec, ObjectName
+from trinitylake_core.locations import validate_path
+from trinitylake_core.recovery.plan import (
+    DefinitionsPreflight,
+    Differ,
+    RecoveryPlan,
+    default_definitions_preflight,
+    plan_of,
+    prove_intact,
+)
+from trinitylake_core.recovery.recover import required
+from trinitylake_core.recovery.selection import Side, to_restore
+from trinitylake_core.transactions.transaction import Transaction
+from trinitylake_core.versions import Root
+
+_READ_TOGETHER = 1024
+
+
+def restore_from(
+    files: Files,
+    base: Root,
+    there: Side,
+    *,
+    only: Sequence[str],
+    reason: str | None,
+    exact: bool = False,
+    dry_run: bool = False,
+    preflight: DefinitionsPreflight | None = None,
+    differ: Differ | None = None,
+    before_commit: Callable[[], None] | None = None,
+) -> RecoveryPlan:
+    """Bring in the objects that match ``only`` as they are in a version of another lakehouse, as one transaction.
+
+    Only definitions are copied: the data of tables stays where it is. What has the same definition here and there is
+    left alone, so it may be repeated. Costs the nodes that the two do not share, of each definition two ``get`` there,
+    one ``put`` and two ``get`` here, and a commit. All definitions are held in memory, and each is a message in the new
+    root.
+
+    Args:
+        files: storage and nodes of this lakehouse.
+        base: its newest version.
+        there: the version of the other lakehouse; it is only read.
+        only: patterns, ``*`` for everything; a namespace that objects need and that is gone comes with them.
+        reason: why.
+        exact: drop objects that match and are not there.
+        dry_run: return the plan, its definitions proved; nothing is written.
+        preflight: what proves the definitions for a dry run; by default they are read here.
+        differ: what compares the two versions; by default this process.
+        before_commit: called right before the root is created; raising there gives the restore up.
+
+    Raises:
+        InvalidInput: no reason, no pattern, or names that are too long here.
+        ObjectNotFound: a pattern matches nothing, neither here nor there.
+        NamespaceNotEmpty: with ``exact``, a namespace would be dropped, but not all that is in it.
+        Corrupt: a definition there is missing or damaged; named. Nothing was changed.
+        CommitConflict: somebody changed one of these objects meanwhile.
+    """
+    told = required(reason)
+    refuse_foreign(files, base)
+    if not only:
+        raise InvalidInput("say which objects to restore: patterns such as 'sales.orders', 'sales.*' or '*'")
+    here = Side(files, base)
+    differing = differ(base, there.root) if differ is not None else _differing(here, there)
+    found = _really_changed(here, there, to_restore(here, there, only, differing, exact=exact))
+    changes = [_in_keys_of(here.codec, each) for each in found]
+    back = [change for change in changes if change.new_path is not None]
+    planned = plan_of(files, spec.OP_RESTORE, base, there.root, changes, told)
+    planned = replace(planned, source=there.files.storage.root)
+    if dry_run:
+        prove_intact(there.root, (preflight or default_definitions_preflight(there.files))(back))
+    if dry_run or not changes:
+        return planned
+    summary = {
+        "source": there.files.storage.root, "target_version": there.root.version, "only": list(only),
+        "counts": planned.counts,
+    }  # fmt: skip
+    txn = _CopyingIn(files, base, reason=told, operation=spec.OP_RESTORE, facts=summary)
+    txn.copy_in(there.files, back)
+    for change in changes:
+        if change.new_path is None:
+            txn.put(change.key, None)
+            if change.kind == NAMESPACE:
+                txn.close_namespace(change.namespace)
+
+    def proved() -> None:
+        txn.prove_copies()
+        if before_commit is not None:
+            before_commit()
+
+    return replace(planned, version_after=txn.commit(before_commit=proved))
+
+
+def _differing(here: Side, there: Side) -> Iterator[Change]:
+    """Yield what changed from here to there. A node that both name is not read on either side."""
+    if here.codec == there.codec:
+        rows = diff_nodes(here.files.store, here.root.node, there.files.store, there.root.node)
+        return changes_of(rows, here.codec)
+    return diff_foreign(here.files.store, here.root.node, here.codec, there.files.store, there.root.node, there.codec)
+
+
+def _really_changed(here: Side, there: Side, changes: Sequence[Change]) -> Iterator[Change]:
+    """Yield the changes without those of which both files say the same: they were copied in before. Two ``get`` each.
+
+    A file that cannot be read here is no reason to leave it as it is.
+    """
+    for start in range(0, len(changes), _READ_TOGETHER):
+        part = changes[start : start + _READ_TOGETHER]
+        both = [each for each in part if each.old_path is not None and each.new_path is not None]
+        ours = here.files.storage.read_many([_valid(each.old_path) for each in both])
+        theirs = there.files.storage.read_many([_valid(each.new_path) for each in both])
+        same = {
+            one.key for one, (_, a), (_, b) in zip(both, ours, theirs, strict=True) if isinstance(a, bytes) and a == b
+        }
+        yield from (each for each in part if each.key not in same)
+
+
+def _in_keys_of(codec: KeyCodec, change: Change) -> Change:
+    """Return a change under the key that its object has here. Raises ``InvalidName`` where a name is too long."""
+    return replace(change, key=codec.encode(ObjectName(change.kind, change.namespace, change.name)))
+
+
+class _CopyingIn(Transaction):
+    """A transaction that brings definitions of another lakehouse; held in memory until they are committed."""
+
+    def copy_in(self, source: Files, wanted: Sequence[Change]) -> None:
+        """Read and prove definitions, and set them here under new names. One ``get`` there for each.
+
+        Raises ``CorruptDefinition`` where one is missing or damaged there; nothing was written yet.
+        """
+        for start in range(0, len(wanted), _READ_TOGETHER):
+            part = wanted[start : start + _READ_TOGETHER]
+            for each, definition in zip(part, _definitions(source, part), strict=True):
+                self._set(each.kind, each.key, definition, each.namespace, each.name)
+                if each.kind != NAMESPACE:
+                    self.need_namespace(each.namespace)
+
+    def prove_copies(self) -> None:
+        """Read back what was copied in. One ``get`` each. Raises ``StorageError`` if it is not what was written."""
+        held = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
+        for path, data in self._files.storage.read_many(sorted(held)):
+            if isinstance(data, FileMissing) or bytes(data) != held[path]:
+                raise StorageError(f"{path} does not hold what was written to it; nothing was committed")
+
+
+def _definitions(files: Files, wanted: Sequence[Change]) -> Iterator[NamespaceDef | TableDef | ViewDef]:
+    paths = [_valid(each.new_path) for each in wanted]
+    for each, (path, data) in zip(wanted, files.storage.read_many(paths), strict=True):
+        if isinstance(data, FileMissing):
+            raise CorruptDefinition(f"{files.storage.root}: definition file {path!r} is missing", path=path)
+        yield decode_definition(each.kind, data, path)
+
+
+def _valid(path: str | None) -> str:
+    try:
+        return validate_path(path or "")
+    except InvalidLocation as error:
+        raise CorruptDefinition(str(error), path=path) from None
