@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,7 +44,7 @@ def build(root: str, objects: int, path_of: PathOf = _PATH.format, **definition:
         message.namespace_name_max_size_bytes, message.table_name_max_size_bytes, message.view_name_max_size_bytes
     )
     rewriter = Rewriter(writer, now_millis(), prove=True)
-    tree = rewriter.build_columns(_batches(codec, objects, path_of))
+    tree = rewriter.build_columns(_fed(rewriter, _batches(codec, objects, path_of)))
     rewriter.open(tree)
     node = rewriter.node_of(tree)
     writer.flush()
@@ -52,6 +52,13 @@ def build(root: str, objects: int, path_of: PathOf = _PATH.format, **definition:
         raise AssertionError("the proof of a new tree failed")
     create_first(Versions(storage), message, Draft(node, spec.OP_LOAD, new_id()))
     return Lakehouse.open(root)
+
+
+def _fed(rewriter: Rewriter, batches: Iterable[Columns]) -> Iterator[Columns]:
+    for batch in batches:
+        if rewriter.proof is not None:
+            rewriter.proof.fed_columns(batch)
+        yield batch
 
 
 def _batches(codec: KeyCodec, objects: int, path_of: PathOf) -> Iterator[Columns]:

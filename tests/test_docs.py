@@ -29,6 +29,7 @@ ELSEWHERE = {
     "core/proof": "pipelines/test_compaction_proof",
     "core/subtree_store": "core/test_rewrite",
     "core/lakehouse": "core/test_transaction",  # the front door is what these tests call
+    "core/encoded": "pipelines/test_columns",
     "core/checksum": "core/test_nodefile",
     "core/leafbuild": "core/test_rewrite",
     "core/leaffile": "core/test_leafrun",

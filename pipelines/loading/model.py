@@ -26,10 +26,11 @@ from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, Object
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
 from trinitylake_core.locations import definition_path
 from trinitylake_core.storage import Storage
+from trinitylake_core.tree.leafbuild import columns_of
+from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.proof import Proof
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.search import Batch
 
 REFUSE: Final = "refuse"
 SKIP: Final = "skip"
@@ -138,7 +139,7 @@ def _object(line: bytes, place: Place, codec: KeyCodec) -> New:
         raise InvalidInput(f"{entry.action} cannot be loaded; {', '.join(_KINDS)} can, `apply` does the others")
     namespace, *rest = entry.names()
     name = ObjectName(kind, namespace, *rest)
-    data = encode(_MAKERS[kind](**entry.definition()))
+    data = entry.plain_table() or encode(_MAKERS[kind](**entry.definition()))
     return New(codec.encode(name), codec.namespace(namespace) if rest else None, data, place)
 
 
@@ -151,7 +152,7 @@ class Writing:
         self.new = 0
         self.kept = Tally()
 
-    def batches(self, rows: Iterable[Row]) -> Iterator[Batch]:
+    def batches(self, rows: Iterable[Row]) -> Iterator[Columns]:
         """Yield keys and paths of sorted rows, their definitions written. One ``put`` per new definition.
 
         Raises:
@@ -173,8 +174,9 @@ class Writing:
             self.new += len(files)
             fresh = tally_of((key for key, _, _ in files), (path for _, path, _ in files))
             self.kept += tally_of(keys, values) - fresh
-            self._proof.fed(keys, values)
-            yield keys, values
+            columns = columns_of(keys, values)
+            self._proof.fed_columns(columns)
+            yield columns
 
 
 def packed(target: Target, rows: Iterable[Row]) -> dict[str, Any] | None:
@@ -192,7 +194,7 @@ def packed(target: Target, rows: Iterable[Row]) -> dict[str, Any] | None:
     before = target.storage.counts.snapshot()
     rewriter = Rewriter(writer, target.stamp, prove=True)
     writing = Writing(target, rewriter.proof or Proof())
-    tree = rewriter.build(writing.batches(chain((first,), remaining)))
+    tree = rewriter.build_columns(writing.batches(chain((first,), remaining)))
     built = {"first": first.key, **handed_back(rewriter, writer, tree)}
     if not rewriter.proved():
         raise Corrupt(f"the proof of a load failed: {_BUG}")

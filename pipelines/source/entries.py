@@ -9,12 +9,15 @@ create_table:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
-from pipelines.source.columns import new_schema_of, schema_of, unknown
-from trinitylake_core.errors import InvalidInput
+from pipelines.source.columns import new_schema_of, plain_schema, schema_of, unknown
+from trinitylake_core.definitions import encoded_rest, encoded_table
+from trinitylake_core.errors import InvalidInput, TrinityLakeError
 
 _TEXT: Final = "text"
 _FLAG: Final = "true or false"
@@ -62,6 +65,9 @@ ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """What an entry may be, and its arguments with what each must be."""
 _REQUIRED: Final = ("namespace", "name")
+_APART: Final = frozenset({*_REQUIRED, "schema"})
+_SHARED: Final = frozenset({"primary_keys", "distribution_keys", "sort_keys", "unique_columns"})
+"""Arguments of a table that only make sense with its schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,22 @@ class Entry:
         """Return the names of what it changes: a namespace, or a namespace and what is in it."""
         return [self.arguments[name] for name in _REQUIRED if name in self.arguments]
 
+    def plain_table(self) -> bytes | None:
+        """Return the file of a new table of plain columns, checked, with an ID of its own; ``None`` for all else.
+
+        Columns, and what is said beside them, are checked and encoded once, however many tables have them. What is
+        wrong is ``None``, too: :meth:`definition`, and what is made of it, says what.
+        """
+        if self.action != "create_table" or not _SHARED.isdisjoint(self.arguments):
+            return None
+        schema = plain_schema(self.arguments.get("schema", []))
+        rest = {name: value for name, value in self.arguments.items() if name not in _APART}
+        try:
+            said = _rest(json.dumps(rest, sort_keys=True)) if rest else _rest("{}")
+        except (TrinityLakeError, TypeError, ValueError):
+            return None
+        return None if schema is None else encoded_table(schema, said)
+
     def definition(self) -> dict[str, Any]:
         """Return the other arguments as ``Transaction`` takes them. Raises ``InvalidInput`` for an invalid schema."""
         found = {name: value for name, value in self.arguments.items() if name not in _REQUIRED}
@@ -91,6 +113,11 @@ class Entry:
             names = found["referenced_object_full_names"]
             found["referenced_object_full_names"] = [tuple(n) if isinstance(n, list) else n for n in names]
         return found
+
+
+@lru_cache(maxsize=1024)
+def _rest(arguments: str) -> bytes:
+    return encoded_rest(**json.loads(arguments))
 
 
 def entry_of(where: str, value: Any) -> Entry:

@@ -266,11 +266,31 @@ def test_a_tree_built_of_columns_is_the_tree_built_of_lists(
     rewriter = Rewriter(columns, 1, prove=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("trinitylake_core.tree.leafbuild._ROWS", together)
-        tree = rewriter.build_columns([columns_of(part, [entries[key] for key in part]) for part in parts], fill)
+        fed = [columns_of(part, [entries[key] for key in part]) for part in parts]
+        for part in fed:
+            rewriter.proof.fed_columns(part)  # type: ignore[union-attr]
+        tree = rewriter.build_columns(fed, fill)
     root = rooted(rewriter, tree)
     assert rewriter.proved()
     assert lists.files == columns.files
     assert (expected.keys, expected.children, expected.child_keys) == (root.keys, root.children, root.child_keys)
+
+
+@given(ENTRIES.filter(bool), st.data())
+def test_a_tree_built_of_other_columns_than_were_fed_is_not_proved(
+    entries: dict[str, str], data: st.DataObject
+) -> None:
+    """Whichever entry is lost, or has another value, on the way into the tree."""
+    rewriter = Rewriter(ColumnMemorySink(3), 1, prove=True)
+    keys = sorted(entries)
+    rewriter.proof.fed_columns(columns_of(keys, [entries[key] for key in keys]))  # type: ignore[union-attr]
+    index = data.draw(st.integers(0, len(keys) - 1))
+    if data.draw(st.booleans()):
+        entries[keys[index]] += "?"
+    else:
+        del keys[index]
+    rooted(rewriter, rewriter.build_columns([columns_of(keys, [entries[key] for key in keys])]))
+    assert not rewriter.proved()
 
 
 @pytest.mark.parametrize("wrong", [["a", "c", "b", "d"], ["a", "b", "b", "c"]], ids=["out of order", "twice"])

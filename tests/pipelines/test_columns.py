@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.source.columns import new_schema_of, schema_of
-from trinitylake_core.definitions import Schema, table_def
+from pipelines.source.entries import entry_of
+from trinitylake_core.definitions import Schema, decode_table, encode, table_def
 from trinitylake_core.errors import InvalidDefinition, InvalidInput
 
 TYPES = st.sampled_from(
@@ -53,3 +54,51 @@ def test_what_is_no_list_of_columns_is_refused_either_way(value: Any) -> None:
 def test_plain_columns_do_not_go_by_way_of_arrow() -> None:
     assert isinstance(new_schema_of([{"name": "id", "type": "bigint"}]), Schema)
     assert not isinstance(new_schema_of([{"name": "id", "type": "bigint", "id": 7}]), Schema)
+
+
+REST = st.fixed_dictionaries(
+    {},
+    optional={
+        "properties": st.dictionaries(st.sampled_from(["a", "b", ""]), st.sampled_from(["", "x", 1, True]), max_size=2),
+        "table_type": st.sampled_from(["MANAGED", "EXTERNAL", "other"]),
+        "format_properties": st.sampled_from([{}, {"location": "s3://b/t"}, {"location": "../t"}, {"x": "\ud800"}]),
+        "primary_keys": st.sampled_from([[], ["id"], ["nobody"]]),
+    },
+)
+
+
+@given(st.none() | COLUMNS, REST)
+def test_a_table_made_of_what_was_encoded_before_is_the_file_of_the_long_way(
+    columns: list[dict[str, Any]] | None, rest: dict[str, Any]
+) -> None:
+    """Byte for byte but for the ID; and what the long way refuses has no short way."""
+    arguments = {"namespace": "sales", "name": "orders"} | rest
+    entry = entry_of("an entry", {"create_table": arguments if columns is None else arguments | {"schema": columns}})
+    short = entry.plain_table()
+    try:
+        table = table_def(**entry.definition())
+    except InvalidInput:
+        assert short is None
+        return
+    if short is not None:
+        table.id = decode_table(short, "a path").id
+        assert encode(table) == short
+
+
+def test_two_tables_of_the_same_columns_have_ids_of_their_own() -> None:
+    entry = entry_of(
+        "an entry", {"create_table": {"namespace": "a", "name": "b", "schema": [{"name": "id", "type": "int"}]}}
+    )
+    one, two = (decode_table(entry.plain_table() or b"", "a path") for _ in range(2))
+    assert one.id != two.id
+    assert one.schema == two.schema == table_def(**entry.definition()).schema
+
+
+def test_many_columns_need_longer_numbers() -> None:
+    """IDs and lengths of more than 127 take two bytes."""
+    columns = [{"name": f"c{number}" * 50, "type": "varchar(10)"} for number in range(300)]
+    entry = entry_of("an entry", {"create_table": {"namespace": "a", "name": "b", "schema": columns}})
+    short = entry.plain_table() or b""
+    table = table_def(**entry.definition())
+    table.id = decode_table(short, "a path").id
+    assert encode(table) == short

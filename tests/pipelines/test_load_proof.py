@@ -18,6 +18,8 @@ from tests.support.lakes import content, filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree import search as tree
+from trinitylake_core.tree.leafbuild import columns_of
+from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.proof import Witness
 from trinitylake_core.tree.rewrite import Rewriter
@@ -79,14 +81,14 @@ def _lost_before_written(patch: pytest.MonkeyPatch) -> None:
 
 
 def _lost_while_built(patch: pytest.MonkeyPatch) -> None:
-    honest = Rewriter.build
+    honest = Rewriter.build_columns
 
-    def thinned(batches: Batches) -> Batches:
-        for keys, values in batches:
-            rows = list(_every_tenth_lost(iter(zip(keys, values, strict=True))))
-            yield [key for key, _ in rows], [value for _, value in rows]
+    def thinned(batches: Iterator[Columns]) -> Iterator[Columns]:
+        for batch in batches:
+            rows = list(_every_tenth_lost(iter(batch.every(1, 0))))
+            yield columns_of([key for key, _ in rows], [value for _, value in rows])
 
-    patch.setattr(Rewriter, "build", lambda self, batches, *args: honest(self, thinned(batches), *args))
+    patch.setattr(Rewriter, "build_columns", lambda self, batches, *args: honest(self, thinned(batches), *args))
 
 
 def _new_ones_lost(patch: pytest.MonkeyPatch) -> None:

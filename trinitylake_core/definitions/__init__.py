@@ -13,6 +13,7 @@ from trinitylake_core.definitions.codec import (
     to_dict,
 )
 from trinitylake_core.definitions.difference import describe_difference
+from trinitylake_core.definitions.encoded import encoded_column, encoded_rest, encoded_table
 from trinitylake_core.definitions.lakehouse import (
     altered_lakehouse,
     commit_buffer_bytes,
@@ -73,6 +74,9 @@ __all__ = [
     "describe_difference",
     "effective",
     "encode",
+    "encoded_column",
+    "encoded_rest",
+    "encoded_table",
     "has_checksum",
     "key_table_max_bytes",
     "namespace_def",

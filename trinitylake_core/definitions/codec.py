@@ -57,7 +57,17 @@ def encode(message: Definition) -> bytes:
     data = _body(message)
     if isinstance(message, TransactionDef):
         return data
+    return sealed(data)
+
+
+def sealed(data: bytes) -> bytes:
+    """Return the bytes of a definition with their checksum behind them."""
     return data + _CHECKSUM_HEAD + mmh3.mmh3_x64_128_digest(data)
+
+
+def unsealed(data: bytes) -> bytes:
+    """Return what :func:`sealed` was given."""
+    return data[:-_CHECKSUM_BYTES]
 
 
 def has_checksum(data: bytes) -> bool:

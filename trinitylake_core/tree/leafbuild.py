@@ -57,6 +57,8 @@ class LeafBuilder:
             parts = [rows.slice(start, start + self._width) for start in range(0, count * each, each)]
             pivots = rows.slice(0, count * each).every(each, self._width)
             self._left = rows.slice(count * each, len(rows))
+            if self._proof is not None:
+                self._proof.cut(rows.slice(0, count * each))
             if not end_to_end(rows, [*parts, self._left], pivots):
                 raise Corrupt(f"cutting leaves lost entries: {_BUG}")
             for part, (key, value) in zip(parts, pivots, strict=True):
@@ -66,6 +68,7 @@ class LeafBuilder:
         """Return the last entries, for which there was no leaf."""
         keys, values = self._left.keys.to_pylist(), self._left.values.to_pylist()
         if self._proof is not None:
+            self._proof.cut(self._left)
             self._proof.fed(keys, values)
         return keys, values
 

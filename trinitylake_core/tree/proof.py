@@ -26,6 +26,7 @@ from typing import Final
 import mmh3
 
 from trinitylake_core.errors import Corrupt, CorruptNode
+from trinitylake_core.tree.leafrun import Columns, OrderedHash
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.search import Batch, NodeReader
 
@@ -59,6 +60,7 @@ class Proof:
         self.after = 0
         self.waiting = 0
         """Messages that were seen above and have not arrived below yet."""
+        self._fed, self._cut = OrderedHash(), OrderedHash()
 
     def enter(self, path: str | None, within: Range, pending: Messages) -> None:
         """Add a subtree that somebody else hands over, and the messages that wait for it."""
@@ -91,6 +93,14 @@ class Proof:
     def fed(self, keys: Sequence[str], values: Sequence[str]) -> None:
         """Add entries that a new tree is built of."""
         self.before += entries_hash(keys, values)
+
+    def fed_columns(self, rows: Columns) -> None:
+        """Add entries that the leaves of a new tree are cut from, in their order; :meth:`cut` takes them away."""
+        self._fed.add(rows)
+
+    def cut(self, rows: Columns) -> None:
+        """Take entries away that were fed as columns and are in leaves, or in the hands of a rewrite, now."""
+        self._cut.add(rows)
 
     def replaced(
         self,
@@ -130,7 +140,8 @@ class Proof:
 
     def holds(self) -> bool:
         """Return whether what was written means what was there before."""
-        return not (self.before - self.after) & _MASK and not self.waiting & _MASK
+        whole = self._fed.digest() == self._cut.digest()
+        return whole and not (self.before - self.after) & _MASK and not self.waiting & _MASK
 
 
 class Witness:

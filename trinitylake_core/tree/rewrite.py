@@ -257,8 +257,8 @@ class Rewriter(SubtreeStore):
     def build_columns(self, batches: Iterable[Columns], fill: float = 0.9) -> Ref:
         """Return the tree that :meth:`build` returns for the same entries, its leaves cut from columns.
 
-        REQUIRES: a store that takes columns; keys strictly ascending over all batches. The proof is told here what is
-        fed in. Memory: one node per level, and some thousand entries.
+        REQUIRES: a store that takes columns; keys strictly ascending over all batches; who proves tells the proof what
+        it feeds in, where it comes from. Memory: one node per level, and some thousand entries.
 
         Raises:
             Corrupt: the keys do not ascend.
