@@ -2,7 +2,7 @@
 
 A definition file is its fields one after the other, in the order of their numbers. Most tables of a bulk load consist
 of columns that others have, too, and say the same about everything else. So columns and the rest are checked and
-encoded once, by :func:`~trinitylake_core.definitions.table_def` and :func:`~trinitylake_core.definitions.encode`, and put
+encoded once, by :func:`~trinitylake_core.definitions.table_def` and ``encode``, and put
 together: what comes out is byte for byte what those two make of the whole.
 """
 
