@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from pipelines import diff
+from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, states_after
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
@@ -35,6 +36,8 @@ class Config:
         expected_version: the newest version that the plan you looked at was made for.
         engine: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` definitions on.
         spark_from_files: where ``auto`` changes from this process to Spark.
+        tables: of which share of the Iceberg tables that come back the metadata file must exist; ``None``: of none.
+            Not looked for where they come from another lakehouse.
         before_commit: called right before the root is created; raising there gives the restore up.
     """
 
@@ -51,9 +54,11 @@ class Config:
     engine: str = "spark"
     spark_from_files: int = 20_000
     before_commit: Callable[[], None] | None = None
+    tables: float | None = EVERY
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
+        refuse_no_share(self.tables)
         required(self.reason)
         if not self.only:
             raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
@@ -69,7 +74,12 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a restore did, or on a dry run would do. ``version_after`` is ``None`` where it changed nothing."""
+    """What a restore did, or on a dry run would do. ``version_after`` is ``None`` where it changed nothing.
+
+    Attributes:
+        tables_checked: Iceberg tables whose metadata file exists; of ``tables_unknown`` it cannot be said from here.
+        tables: on a dry run, the snapshot that each table among the changes goes back to, and its time.
+    """
 
     version_before: int
     version_after: int | None
@@ -79,6 +89,9 @@ class Report:
     definitions_checked: int
     bytes_read: int
     seconds: dict[str, float] = field(default_factory=dict)
+    tables_checked: int = 0
+    tables_unknown: int = 0
+    tables: tuple[TableState, ...] = ()
 
 
 def plan(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
@@ -101,6 +114,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
     source = _opened(lake, config)
     files = lake.files if source is None else source.files
     preflight = Preflight(spark, files, config.engine, config.spark_from_files, progress or silent)
+    preflight.tables = config.tables if source is None else None  # a copy of the catalog holds no files of tables
 
     def differ(old: Root, new: Root) -> Iterator[Change]:
         return diff.run(spark, Lakehouse(lake.files, old), Lakehouse(files, new), compare)
@@ -129,6 +143,9 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         definitions_checked=preflight.checked.definitions,
         bytes_read=preflight.checked.bytes,
         seconds=watch.seconds,
+        tables_checked=preflight.checked.tables,
+        tables_unknown=preflight.checked.tables_unknown,
+        tables=states_after(files.storage, done.changes) if config.dry_run else (),
     )
 
 

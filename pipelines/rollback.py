@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pipelines import diff
+from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, states_after
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
@@ -31,6 +32,7 @@ class Config:
         expected_version: the newest version that the plan you looked at was made for.
         engine: of the pre-flight: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` files on.
         spark_from_files: where ``auto`` changes from this process to Spark.
+        tables: of which share of the Iceberg tables that come back the metadata file must exist; ``None``: of none.
         before_commit: called right before the root is created; raising there gives the rollback up.
     """
 
@@ -44,9 +46,11 @@ class Config:
     engine: str = "spark"
     spark_from_files: int = 20_000
     before_commit: Callable[[], None] | None = None
+    tables: float | None = EVERY
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
+        refuse_no_share(self.tables)
         required(self.reason)
         self.target.refuse_ambiguous("say what to roll back to: one of version, timestamp and snapshot")
 
@@ -58,7 +62,12 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a rollback did, or on a dry run would do. ``version_after`` is ``None`` on a dry run."""
+    """What a rollback did, or on a dry run would do. ``version_after`` is ``None`` on a dry run.
+
+    Attributes:
+        tables_checked: Iceberg tables whose metadata file exists; of ``tables_unknown`` it cannot be said from here.
+        tables: on a dry run, the snapshot that each table among the changes goes back to, and its time.
+    """
 
     version_before: int
     version_after: int | None
@@ -70,6 +79,9 @@ class Report:
     bytes_read: int
     requests: int
     seconds: dict[str, float] = field(default_factory=dict)
+    tables_checked: int = 0
+    tables_unknown: int = 0
+    tables: tuple[TableState, ...] = ()
 
 
 def plan(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
@@ -95,6 +107,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
     watch = Stopwatch()
     meter = Meter(lake.storage)
     preflight = Preflight(spark, lake.files, config.engine, config.spark_from_files, progress or silent)
+    preflight.tables = config.tables
     done = lake.rollback(
         **config.target.keywords(),
         reason=config.reason,
@@ -107,7 +120,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
     )
     checked = preflight.checked
     on_spark = checked.engine == "spark"
-    requests = meter.requests() + (checked.nodes + checked.definitions if on_spark else 0)
+    requests = meter.requests() + (checked.nodes + checked.definitions + checked.tables if on_spark else 0)
     if done.version_after is not None:
         lake.catch_up()  # no request: one that failed now would make what is done look like a failure
     watch.lap("all")
@@ -122,6 +135,9 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         bytes_read=checked.bytes,
         requests=requests,
         seconds=watch.seconds,
+        tables_checked=preflight.checked.tables,
+        tables_unknown=preflight.checked.tables_unknown,
+        tables=states_after(lake.storage, done.changes) if config.dry_run else (),
     )
 
 

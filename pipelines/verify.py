@@ -1,4 +1,4 @@
-"""Verification (``verify``): every invariant over one version, or all that are kept (``docs/format.md``, I1 to I18).
+"""Verification (``verify``): every invariant over one version, or all that are kept (``docs/format.md``, I1 to I19).
 
 Three passes over the versions, on Spark or in this process, with the same findings:
 
@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, refuse_no_share
 from pipelines.integrity.checks import Shape, checks_on
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
@@ -41,15 +42,19 @@ class Config:
     Attributes:
         versions: ``newest``, ``all`` that are kept and the trees of all snapshots, or one version by number.
         definitions: read and parse every definition, too.
+        tables: of which share of the Iceberg tables, from 0 to 1, the metadata file is looked for (I19); ``None``: of
+            none. Definitions are read for that, too. Not for versions that older generations of the format wrote.
         engine: ``spark``, ``local``, or ``auto``: Spark for large lakehouses.
     """
 
     versions: str | int = NEWEST
     definitions: bool = False
     engine: str = "spark"
+    tables: float | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
+        refuse_no_share(self.tables)
         if not isinstance(self.versions, int) and self.versions not in {NEWEST, ALL}:
             raise InvalidInput(f"versions must be {NEWEST!r}, {ALL!r} or a number, not {self.versions!r}")
 
@@ -60,6 +65,8 @@ class Report:
 
     ``nodes_named`` of them know their own path, and of ``definitions_read``, which is 0 unless they were asked for,
     ``definitions_proved`` end with a checksum: the others were written before, and gain both when they are rewritten.
+    The metadata files of ``tables_checked`` were looked for; those of ``tables_unknown`` could not be, for want of
+    credentials or of a client.
     """
 
     root: str
@@ -72,6 +79,8 @@ class Report:
     nodes_named: int = 0
     definitions_read: int = 0
     definitions_proved: int = 0
+    tables_checked: int = 0
+    tables_unknown: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -81,7 +90,7 @@ def run(
     """Verify versions of a lakehouse; a storage will do where the newest version cannot be opened.
 
     Costs three ``get`` per version, one per node of all versions together, one per node that differs between two
-    versions, on both sides; with ``definitions`` one per definition.
+    versions, on both sides; with ``definitions`` one per definition; with ``tables`` one ``head`` per table, too.
 
     Raises:
         NotALakehouse, VersionNotFound, VersionExpired: there is nothing to verify.
@@ -144,6 +153,7 @@ class _Verification:
         counts = self.found.counts
         self.report.nodes_named = counts[NODES_NAMED]
         self.report.definitions_read, self.report.definitions_proved = counts[DEFINITIONS], counts[DEFINITIONS_PROVED]
+        self.report.tables_checked, self.report.tables_unknown = counts[TABLES], counts[TABLES_UNKNOWN]
         return self.report
 
     def shape(self, chosen: Sequence[int]) -> Shape | None:
@@ -172,10 +182,12 @@ class _Verification:
         self.watch.lap("roots")
         alike = [version for version in chosen if version not in others]
         starts = [asked(self.versions.path(version), version, version) for version in alike]
-        meaning = shape.meaning(alike[0] if alike else _NO_VERSION, definitions=self.config.definitions)
+        tables = self.config.tables
+        definitions = self.config.definitions or tables is not None
+        meaning = shape.meaning(alike[0] if alike else _NO_VERSION, definitions=definitions, tables=tables)
         self.report.nodes_read = checks.nodes(starts + self.snapshot_starts(), meaning).nodes
         self.watch.lap("nodes")
-        checks.contents(alike, definitions=self.config.definitions)
+        checks.contents(alike, definitions=definitions, tables=tables)
         self.watch.lap("contents")
         return sorted(others)
 

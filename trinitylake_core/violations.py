@@ -8,7 +8,7 @@ from typing import Final
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import decode_definition
-from trinitylake_core.definitions import has_checksum
+from trinitylake_core.definitions import TableDef, has_checksum
 from trinitylake_core.errors import Corrupt, FileMissing
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
@@ -22,6 +22,7 @@ _HINTS: Final = {
     "I16": "run `trinitylake expire` again: it rewrites the boundary",
     "I18": "another file lies in its place: restore it from an export, or roll back to a version that does not use it",
     "I17": "drop the snapshot, or restore its files from an export",
+    "I19": "an engine may have expired it: restore the table from a version whose metadata file exists",
 }
 _REWRITE: Final = "run `trinitylake compact`: it rewrites the nodes; if the finding stays, restore from an export"
 
@@ -42,11 +43,15 @@ def violation(invariant: str, file: str, message: str) -> Violation:
 
 
 def check_definitions(
-    storage: Storage, named: Sequence[tuple[str, str, str]], proved: Callable[[str], None] | None = None
+    storage: Storage,
+    named: Sequence[tuple[str, str, str]],
+    proved: Callable[[str], None] | None = None,
+    tables: Callable[[str, str, TableDef], None] | None = None,
 ) -> Iterator[Violation]:
     """Yield what is wrong with definition files, given as kind, name and valid path. One ``get`` each, in parallel.
 
-    ``proved`` is called with the path of each sound one that carries a checksum.
+    ``proved`` is called with the path of each sound one that carries a checksum, ``tables`` with name, path and content
+    of each sound one of a table.
     """
     contents = storage.read_many([path for _, _, path in named])
     for (kind, name, path), (_, data) in zip(named, contents, strict=True):
@@ -54,12 +59,14 @@ def check_definitions(
             yield violation("I15", path, f"the definition of {kind} {name!r} is missing")
             continue
         try:
-            decode_definition(kind, data, path)
+            definition = decode_definition(kind, data, path)
         except Corrupt as error:
             yield violation("I15", path, f"the definition of {kind} {name!r}: {error}")
-        else:
-            if proved is not None and has_checksum(data):
-                proved(path)
+            continue
+        if proved is not None and has_checksum(data):
+            proved(path)
+        if tables is not None and isinstance(definition, TableDef):
+            tables(name, path, definition)
 
 
 def check_node(

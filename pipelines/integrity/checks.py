@@ -61,13 +61,15 @@ class Shape:
         """Return what examines nodes of this shape."""
         return Examiner(self.order, meaning.codec, meaning.version)
 
-    def meaning(self, version: int, *, definitions: bool, root: Root | None = None) -> Meaning:
+    def meaning(
+        self, version: int, *, definitions: bool, root: Root | None = None, tables: float | None = None
+    ) -> Meaning:
         """Return an empty meaning of a version."""
-        return Meaning(version, codec_of(self.definition()), definitions, root)
+        return Meaning(version, codec_of(self.definition()), definitions, root, tables=tables)
 
-    def contents(self, storage: Storage, *, definitions: bool) -> Contents:
+    def contents(self, storage: Storage, *, definitions: bool, tables: float | None) -> Contents:
         """Return what proves contents of this shape."""
-        return Contents(storage, self.order, self.target_bytes, definitions=definitions)
+        return Contents(storage, self.order, self.target_bytes, definitions=definitions, tables=tables)
 
 
 # -- one row at a time -----------------------------------------------------------------------------------
@@ -131,8 +133,8 @@ class Checks(Protocol):
             visited: roots that were examined.
         """
 
-    def contents(self, versions: Sequence[int], *, definitions: bool) -> None:
-        """Check what changed from each version to the next."""
+    def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
+        """Check what changed from each version to the next; ``tables``: see ``Meaning``."""
 
 
 def checks_on(engine: str, spark: Session, storage: Storage, shape: Shape, found: Found, progress: Progress) -> Checks:
@@ -197,9 +199,9 @@ class LocalChecks:
         found.counts.update(meaning.counts)
         return Walked(count)
 
-    def contents(self, versions: Sequence[int], *, definitions: bool) -> None:
+    def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
         """See :class:`Checks`."""
-        contents = self._common.shape.contents(self._common.storage, definitions=definitions)
+        contents = self._common.shape.contents(self._common.storage, definitions=definitions, tables=tables)
         for done, (before, version) in enumerate(pairwise(versions)):
             self._common.progress("contents", done, len(versions) - 1)
             self._common.found.rows(list(change_pass(contents, before, version)))
@@ -239,11 +241,11 @@ class SparkChecks:
         self._common.found.rows(collect(level.select(f.inline("found"))))
         return not self._common.found.enough()
 
-    def contents(self, versions: Sequence[int], *, definitions: bool) -> None:
+    def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
         """See :class:`Checks`."""
         pairs = [{"before": before, "version": version} for before, version in pairwise(versions)]
         if pairs:
-            work = partial(_changes, shape=self._common.shape, definitions=definitions)
+            work = partial(_changes, shape=self._common.shape, definitions=definitions, tables=tables)
             frame = map_rows(self._spread(pairs, _PAIR), work, FOUND, self._common.storage)
             self._common.found.rows(collect(frame))
         self._common.progress("contents", len(pairs), len(pairs))
@@ -259,6 +261,8 @@ def _roots(rows: Iterator[Row], storage: Storage, *, shape: Shape) -> Iterator[R
     return (found for row in rows for found in root_pass(versions, row["version"], shape))
 
 
-def _changes(rows: Iterator[Row], storage: Storage, *, shape: Shape, definitions: bool) -> Iterator[Row]:
-    contents = shape.contents(storage, definitions=definitions)
+def _changes(
+    rows: Iterator[Row], storage: Storage, *, shape: Shape, definitions: bool, tables: float | None
+) -> Iterator[Row]:
+    contents = shape.contents(storage, definitions=definitions, tables=tables)
     return (found for row in rows for found in change_pass(contents, row["before"], row["version"]))

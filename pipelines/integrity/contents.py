@@ -33,11 +33,14 @@ _TOGETHER: Final = 4096
 class Contents:
     """Proves versions against the ones before, reading nodes through one cache."""
 
-    def __init__(self, storage: Storage, order: int, target_bytes: int, *, definitions: bool) -> None:
+    def __init__(
+        self, storage: Storage, order: int, target_bytes: int, *, definitions: bool, tables: float | None = None
+    ) -> None:
         self._storage = storage
         self._versions = Versions(storage)
         self._store = NodeStore(storage, order, target_bytes)
         self._definitions = definitions
+        self._tables = tables
         self._counts: Counter[str] = Counter()
 
     def prove(self, before: int, version: int) -> Iterator[Violation]:
@@ -94,7 +97,7 @@ class Contents:
                 if kind != NAMESPACE and not homes[namespace]:
                     yield without_namespace(root, codec, key)
             if self._definitions:
-                yield from proved_definitions(self._storage, _named(codec, part), self._counts)
+                yield from proved_definitions(self._storage, _named(codec, part), self._counts, self._tables)
 
 
 def _named(codec: KeyCodec, rows: Iterable[tuple[str, str]]) -> Iterator[Named]:

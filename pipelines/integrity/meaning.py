@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, TableFiles, in_sample
 from pipelines.integrity.examine import UNREADABLE
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found
 from pipelines.tasks import LONG, READ_AHEAD, TEXT, Row, collect, collect_one, map_rows, on_disk, table, tasks_for
 from pipelines.trees.levels import SparkLevels
 from trinitylake_core.check import Violation, check_definitions, violation
+from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import InvalidLocation, InvalidName
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec
 from trinitylake_core.locations import validate_path
@@ -33,22 +35,34 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 
 Named = tuple[str, str, str]
 """Kind, label and path of a definition."""
+_SUMS: Final = {"read": DEFINITIONS, "proved": DEFINITIONS_PROVED, "tables": TABLES, "unknown": TABLES_UNKNOWN}
+"""What tasks count: columns by the names of the counts."""
 _NAMED: Final = pa.schema({"kind": TEXT, "label": TEXT, "path": TEXT})
 _PROVED: Final = pa.schema(
-    {**dict.fromkeys(VIOLATION, TEXT), "exists": TEXT, "needed": TEXT, "read": LONG, "proved": LONG, "bytes": LONG}
+    {**dict.fromkeys(VIOLATION, TEXT), "exists": TEXT, "needed": TEXT, **dict.fromkeys((*_SUMS, "bytes"), LONG)}
 )
 """A finding, or a namespace that exists or is needed, or how much was read."""
 
 
-def proved_definitions(storage: Storage, named: Iterable[Named], counts: Counter[str]) -> Iterator[Violation]:
+def proved_definitions(
+    storage: Storage, named: Iterable[Named], counts: Counter[str], tables: float | None = None
+) -> Iterator[Violation]:
     """Yield what is wrong with definitions. One ``get`` each, in parallel.
 
-    ``counts`` grows by how many were read and how many of them were proved by a checksum of their own.
+    ``counts`` grows by how many were read and how many of them were proved by a checksum of their own. Of the share
+    ``tables`` of all tables, the metadata file is looked for, too: one ``head`` each.
     """
-    remaining = iter(named)
+    remaining, files = iter(named), TableFiles(storage, counts)
     while part := list(islice(remaining, READ_AHEAD)):
         counts[DEFINITIONS] += len(part)
-        yield from check_definitions(storage, part, lambda _: counts.update((DEFINITIONS_PROVED,)))
+        found: list[tuple[str, str, TableDef]] = []
+
+        def sampled(label: str, path: str, table: TableDef, found: list[Any] = found) -> None:
+            if tables is not None and in_sample(path, tables):
+                found.append((label, path, table))
+
+        yield from check_definitions(storage, part, lambda _: counts.update((DEFINITIONS_PROVED,)), sampled)
+        yield from files.missing(found)
 
 
 @dataclass(slots=True)
@@ -59,6 +73,7 @@ class Meaning:
         version: the first version of a walk.
         codec: of its keys.
         definitions: whether definitions are read.
+        tables: of which share of the tables the metadata file is looked for; ``None``: of none.
         root: of the version, if it was read.
         whole: every node of the version could be read; only then is a namespace known to be absent.
         counts: of definitions read and proved; ``bytes`` are those that tasks read of them.
@@ -74,6 +89,7 @@ class Meaning:
     bytes: int = 0
     exists: set[str] = field(default_factory=set)
     needed: set[str] = field(default_factory=set)
+    tables: float | None = None
 
     def named(self, entries: Iterable[tuple[str, str | None]]) -> Iterator[Named]:
         """Yield the definitions to read of entries that are set, and note namespaces. What is malformed is I11."""
@@ -90,7 +106,7 @@ class Meaning:
 
     def prove(self, storage: Storage, entries: Iterable[tuple[str, str | None]]) -> Iterator[Violation]:
         """Yield what is wrong with the definitions of entries, each key once. One ``get`` each."""
-        return proved_definitions(storage, self.named(entries), self.counts)
+        return proved_definitions(storage, self.named(entries), self.counts, self.tables)
 
     def lost(self) -> list[str]:
         """Return the namespaces that are needed and do not exist."""
@@ -132,7 +148,8 @@ def prove_on_spark(walk: SparkLevels, meaning: Meaning, found: Found) -> None:
         meaning.whole = not collect(walk.rows().where(unreadable).select("path").limit(1))
     entries = walk.rows().select("height", f.inline("entries")).groupBy("key")
     newest = entries.agg(f.max_by("value", "height").alias("value")).where("value is not null")
-    work = partial(_proved, version=meaning.version, codec=meaning.codec, definitions=meaning.definitions)
+    wanted = {"definitions": meaning.definitions, "tables": meaning.tables}
+    work = partial(_proved, version=meaning.version, codec=meaning.codec, **wanted)
     proved = on_disk(map_rows(newest, work, _PROVED, walk.storage))
     meaning.bytes = _sum_up(proved, found, meaning.version)
     needed = proved.where("needed is not null").select(f.col("needed").alias("name")).distinct()
@@ -142,12 +159,17 @@ def prove_on_spark(walk: SparkLevels, meaning: Meaning, found: Found) -> None:
 
 
 def definitions_on_spark(
-    spark: SparkSession, storage: Storage, named: Sequence[Named], found: Found, version: int
+    spark: SparkSession,
+    storage: Storage,
+    named: Sequence[Named],
+    found: Found,
+    version: int,
+    tables: float | None = None,
 ) -> int:
-    """Prove definitions in tasks, one ``get`` each; return the bytes read."""
+    """Prove definitions in tasks, one ``get`` each, and one ``head`` for a share of tables; return the bytes read."""
     rows = [dict(zip(_NAMED.names, each, strict=True)) for each in named]
     frame = table(spark, rows, _NAMED).repartition(tasks_for(spark, len(rows)))
-    proved = on_disk(map_rows(frame, _proved_named, _PROVED, storage))
+    proved = on_disk(map_rows(frame, partial(_proved_named, tables=tables), _PROVED, storage))
     nbytes = _sum_up(proved, found, version)
     proved.unpersist()
     return nbytes
@@ -157,30 +179,30 @@ def _sum_up(proved: DataFrame, found: Found, version: int) -> int:
     """Add the findings, as many as there is room for, and count definitions; return their bytes."""
     from pyspark.sql import functions as f
 
-    sums = [f.sum(name).alias(name) for name in ("read", "proved", "bytes")]
+    sums = [f.sum(name).alias(name) for name in (*_SUMS, "bytes")]
     total = collect_one(proved.agg(f.count("invariant").alias("found"), *sums))
     if total["found"]:
         rows = collect(proved.where("invariant is not null").select(*VIOLATION).limit(found.room()))
         for row in rows:
             found.add(Violation(**row), version)
         found.count_more(total["found"] - len(rows))
-    found.counts.update({DEFINITIONS: total["read"] or 0, DEFINITIONS_PROVED: total["proved"] or 0})
+    found.counts.update({counted: total[name] or 0 for name, counted in _SUMS.items()})
     return total["bytes"] or 0
 
 
 def _proved(
-    rows: Iterator[Row], storage: Storage, *, version: int, codec: KeyCodec, definitions: bool
+    rows: Iterator[Row], storage: Storage, *, version: int, codec: KeyCodec, definitions: bool, tables: float | None
 ) -> Iterator[Row]:
-    meaning = Meaning(version, codec, definitions)
+    meaning = Meaning(version, codec, definitions, tables=tables)
     yield from _as_rows(storage, meaning.prove(storage, ((row["key"], row["value"]) for row in rows)), meaning.counts)
     yield from (_row({"exists": name}) for name in sorted(meaning.exists))
     yield from (_row({"needed": name}) for name in sorted(meaning.needed))
 
 
-def _proved_named(rows: Iterator[Row], storage: Storage) -> Iterator[Row]:
+def _proved_named(rows: Iterator[Row], storage: Storage, *, tables: float | None) -> Iterator[Row]:
     counts: Counter[str] = Counter()
     named = ((row["kind"], row["label"], row["path"]) for row in rows)
-    yield from _as_rows(storage, proved_definitions(storage, named, counts), counts)
+    yield from _as_rows(storage, proved_definitions(storage, named, counts, tables), counts)
 
 
 def _as_rows(storage: Storage, found: Iterable[Violation], counts: Counter[str]) -> Iterator[Row]:
@@ -188,7 +210,7 @@ def _as_rows(storage: Storage, found: Iterable[Violation], counts: Counter[str])
     for each in found:
         yield _row({name: getattr(each, name) for name in VIOLATION})
     nbytes = (storage.counts - before).bytes_read
-    yield _row({"read": counts[DEFINITIONS], "proved": counts[DEFINITIONS_PROVED], "bytes": nbytes})
+    yield _row({name: counts[counted] for name, counted in _SUMS.items()} | {"bytes": nbytes})
 
 
 def _row(values: dict[str, Any]) -> Row:

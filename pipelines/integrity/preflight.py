@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN
 from pipelines.integrity.checks import Shape, checks_on
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, Found
@@ -34,6 +35,8 @@ class Checked:
     nodes: int = 0
     definitions: int = 0
     bytes: int = 0
+    tables: int = 0
+    tables_unknown: int = 0
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class Preflight:
         spark: a session, or a function that returns one.
         files: of the lakehouse.
         engine: ``spark``, ``local`` or ``auto``: Spark from ``spark_from_files`` files on.
+        tables: of which share of the Iceberg tables the metadata file is looked for, too; ``None``: of none.
     """
 
     spark: Session
@@ -52,6 +56,7 @@ class Preflight:
     spark_from_files: int
     progress: Progress = silent
     checked: Checked = field(default_factory=Checked)
+    tables: float | None = None
 
     def __call__(self, target: Root) -> Iterable[Violation]:
         """Return what is wrong with a version, the first few findings. One ``get`` per node and definition."""
@@ -70,12 +75,13 @@ class Preflight:
         return found.violations()
 
     def _walk(self, target: Root, shape: Shape, found: Found) -> None:
-        meaning = shape.meaning(target.version, definitions=True, root=target)
+        meaning = shape.meaning(target.version, definitions=True, root=target, tables=self.tables)
         root = shape.examiner(meaning).examine(asked(target.path, target.version, target.version), target.node)
         checks = checks_on(self.checked.engine, self.spark, self.files.storage, shape, found, self.progress)
         self.checked.nodes, elsewhere = checks.nodes([], meaning, visited=[root])
         self.checked.bytes += elsewhere
         self.checked.definitions = found.counts[DEFINITIONS]
+        self._count_tables(found)
 
     def definitions(self, changes: Sequence[Change]) -> Iterable[Violation]:
         """Return what is wrong with the definitions that changes bring back, the first few findings. One ``get`` each.
@@ -86,13 +92,19 @@ class Preflight:
         self.checked.engine = engine_for(self.engine, len(changes), self.spark_from_files)
         named = [(each.kind, _label(each), each.new_path or "") for each in changes]
         if self.checked.engine == "spark" and named:
-            self.checked.bytes += definitions_on_spark(started(self.spark), self.files.storage, named, found, 0)
+            self.checked.bytes += definitions_on_spark(
+                started(self.spark), self.files.storage, named, found, 0, self.tables
+            )
         else:
-            for each in islice(proved_definitions(self.files.storage, named, found.counts), SHOWN):
+            for each in islice(proved_definitions(self.files.storage, named, found.counts, self.tables), SHOWN):
                 found.add(each, 0)
         self.checked.definitions = len(named)
+        self._count_tables(found)
         self._sum_up(meter)
         return found.violations()
+
+    def _count_tables(self, found: Found) -> None:
+        self.checked.tables, self.checked.tables_unknown = found.counts[TABLES], found.counts[TABLES_UNKNOWN]
 
     def _sum_up(self, meter: Meter) -> None:
         self.checked.bytes += sum(spent.bytes_read for spent in meter.spent())

@@ -1,0 +1,165 @@
+"""The files of Iceberg tables, where the definitions say they are: below the root, or anywhere else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import mmh3
+
+from trinitylake_core import Change
+from trinitylake_core.definitions import TableDef, decode_table
+from trinitylake_core.errors import FileMissing, InvalidInput, InvalidLocation, StorageError
+from trinitylake_core.keys import TABLE
+from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage.opening import options_for
+from trinitylake_core.tables import (
+    MANAGED,
+    METADATA_LOCATION,
+    SNAPSHOT_ID,
+    SNAPSHOT_MILLIS,
+    full_uri,
+    metadata_uri,
+    path_below,
+)
+from trinitylake_core.versions import from_millis
+from trinitylake_core.violations import Violation, violation
+
+TABLES: Final = "tables"
+TABLES_UNKNOWN: Final = "tables unknown"
+"""What is counted: metadata files that were looked for, and those of which nothing can be said from here."""
+EVERY: Final = 1.0
+"""The share of tables that means all of them."""
+_SHARES: Final = 1_000_000
+
+Named = tuple[str, str, TableDef]
+"""Label of a table, path of its definition, and what that says."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """Where a table stands in a version: its Iceberg snapshot, and when that was made; ``None`` if it has none.
+
+    ``known`` is false where neither the definition nor the metadata file could tell.
+    """
+
+    namespace: str
+    name: str
+    metadata_location: str | None
+    snapshot_id: int | None = None
+    snapshot_at: datetime | None = None
+    known: bool = True
+
+
+def refuse_no_share(share: float | None) -> None:
+    """Refuse a share of tables that is none. Raises ``InvalidInput``."""
+    if share is not None and not 0 <= share <= 1:
+        raise InvalidInput(f"the share of tables must be between 0 and 1, not {share}")
+
+
+def in_sample(path: str, share: float) -> bool:
+    """Whether the table with this definition is looked at: always the same ones, of whatever process."""
+    return mmh3.hash(path, signed=False) % _SHARES < share * _SHARES
+
+
+class TableFiles:
+    """Looks at metadata files of tables through the storages that hold them, with the credentials of the lakehouse."""
+
+    def __init__(self, storage: Storage, counts: Counter[str] | None = None) -> None:
+        self._storage = storage
+        self._others: dict[str, Storage] = {}
+        self.counts: Counter[str] = Counter() if counts is None else counts
+
+    def missing(self, tables: Iterable[Named]) -> Iterator[Violation]:
+        """Yield the tables whose metadata file does not exist (I19). One ``head`` each, in parallel.
+
+        What nobody here can open, such as a bucket of other credentials, is counted and is no finding.
+        """
+        named = (each for each in tables if each[2].format_properties.get(METADATA_LOCATION))
+        looked = self._storage.in_parallel(named, lambda each: (each, self._exists(each[2])))
+        for (label, path, table), exists in looked:
+            self.counts[TABLES_UNKNOWN if exists is None else TABLES] += 1
+            if exists is False:
+                where = table.format_properties[METADATA_LOCATION]
+                where = f"{self._storage.root}{where}" if table.table_type == MANAGED else where
+                yield violation("I19", path, f"the metadata file of table {label!r} does not exist: {where}")
+
+    def _exists(self, table: TableDef) -> bool | None:
+        """Return whether the metadata file exists; ``None`` if that cannot be said from here."""
+        try:
+            storage, path = self._opened(table)
+            storage.info(path)
+        except FileMissing:
+            return False
+        except (StorageError, InvalidInput, OSError):
+            return None
+        return True
+
+    def _opened(self, table: TableDef) -> tuple[Storage, str]:
+        """Return the storage of a table's metadata file, and its path there. Raises ``InvalidInput``, StorageError."""
+        root = self._storage.root
+        uri = metadata_uri(root, table)
+        if uri is None:
+            raise InvalidLocation("the definition names no metadata file")
+        inside = path_below(root, uri)
+        if inside is not None:
+            return self._storage, inside
+        scheme, _, rest = full_uri(uri).partition("://")
+        authority, _, path = rest.partition("/")
+        above = f"{scheme}://{authority}/"
+        if above not in self._others:
+            own, options = self._storage.spec()
+            self._others[above] = open_storage(above, options_for(above, own, options))
+        return self._others[above], path
+
+    def states(self, tables: Iterable[tuple[str, str, TableDef]]) -> Iterator[TableState]:
+        """Yield where tables stand, given as namespace, name and definition.
+
+        No request where the definition says it, as one that our catalog wrote does; else one ``get`` of the metadata.
+        """
+        return self._storage.in_parallel(tables, lambda each: self._state(*each))
+
+    def _state(self, namespace: str, name: str, table: TableDef) -> TableState:
+        facts = table.format_properties
+        location = facts.get(METADATA_LOCATION)
+        if facts.get(SNAPSHOT_ID, "").lstrip("-").isdigit() and facts.get(SNAPSHOT_MILLIS, "").isdigit():
+            at = from_millis(int(facts[SNAPSHOT_MILLIS]))
+            return TableState(namespace, name, location, int(facts[SNAPSHOT_ID]), at)
+        if not location or "uuid" in facts:  # nothing written yet, or written by us without a snapshot
+            return TableState(namespace, name, location or None)
+        try:
+            found = _current(self._read(table))
+        except (FileMissing, StorageError, InvalidInput, ValueError, KeyError, TypeError, OSError, EOFError):
+            return TableState(namespace, name, location, known=False)
+        return TableState(namespace, name, location, *found)
+
+    def _read(self, table: TableDef) -> Any:
+        storage, path = self._opened(table)
+        data = storage.read(path)
+        return json.loads(gzip.decompress(data) if path.endswith(".gz.metadata.json") else data)
+
+
+def states_after(storage: Storage, changes: Iterable[Change]) -> tuple[TableState, ...]:
+    """Return where the tables that changes bring back, or change, will stand. One ``get`` each, for the definition."""
+    named = [each for each in changes if each.kind == TABLE and each.new_path is not None]
+    found = storage.read_many([each.new_path or "" for each in named])
+    tables = (
+        (each.namespace, each.name or "", decode_table(data, path))
+        for each, (path, data) in zip(named, found, strict=True)
+        if not isinstance(data, FileMissing)
+    )
+    return tuple(TableFiles(storage).states(tables))
+
+
+def _current(metadata: Any) -> tuple[int | None, datetime | None]:
+    """Return the current snapshot of table metadata, and its time."""
+    current = metadata.get("current-snapshot-id")
+    if current in (None, -1):
+        return None, None
+    found = next(each for each in metadata["snapshots"] if each["snapshot-id"] == current)
+    return int(current), from_millis(int(found["timestamp-ms"]))
