@@ -33,6 +33,9 @@ _EXPECTED_VERSION = option(
     metavar="V",
     help="the version at which --dry-run made its plan; stop if objects changed after it",
 )
+_NO_TABLES = option(
+    "--no-tables", is_flag=True, help="do not prove that the metadata files of Iceberg tables still exist"
+)
 
 # -- rollback and restore ------------------------------------------------------------------------------
 
@@ -51,6 +54,7 @@ _EXPECTED_VERSION = option(
         DRY_RUN,
         option("--force", is_flag=True, help="also undo what is committed while this runs"),
         _EXPECTED_VERSION,
+        _NO_TABLES,
         ENGINE,
         *SPARK,
     ),
@@ -69,6 +73,7 @@ def rollback(call: Call) -> Result:
         force=options.force,
         expected_version=options.expected_version,
         engine=options.engine,
+        tables=None if options.no_tables else 1.0,
     )
     done = rolling_back.run(call.spark, call.open(damaged=True), config, call.progress)
     read = f"{done.nodes_checked} nodes below the root and {done.definitions_checked} definitions read, all intact"
@@ -77,7 +82,7 @@ def rollback(call: Call) -> Result:
         first = f"dry run, nothing was changed: version {done.version_before + 1} would have the content of {then}"
     else:
         first = f"version {done.version_after} committed, with the content of {then}"
-    parts = (_changes(done.plan), _not_compared(done.plan), _since(done.plan), _next_step(done))
+    parts = (_changes(done.plan), _tables(done), _not_compared(done.plan), _since(done.plan), _next_step(done))
     return Result(done, in_order([first, read], *parts))
 
 
@@ -117,6 +122,7 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
         DRY_RUN,
         option("--exact", is_flag=True, help="also drop matching objects that did not exist then"),
         _EXPECTED_VERSION,
+        _NO_TABLES,
         ENGINE,
         *SPARK,
     ),
@@ -138,6 +144,7 @@ def restore(call: Call) -> Result:
         dry_run=options.dry_run,
         expected_version=options.expected_version,
         engine=options.engine,
+        tables=None if options.no_tables else 1.0,
     )
     done = restoring.run(call.spark, call.open(), config, call.progress)
     then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
@@ -149,7 +156,7 @@ def restore(call: Call) -> Result:
     else:
         would = f"in version {done.version_before + 1} these objects would be as they were in {then}"
         first = f"dry run, nothing was changed: {would}"
-    return Result(done, in_order([first], _changes(done.plan), _next_step(done)))
+    return Result(done, in_order([first], _changes(done.plan), _tables(done), _next_step(done)))
 
 
 def _source_options(call: Call) -> dict[str, Any] | None:
@@ -169,6 +176,27 @@ def _changes(plan: RecoveryPlan) -> Iterator[str]:
     yield from report.table(["change", "kind", "name"], rows)
     if total > _SHOWN:
         yield f"... and {total - _SHOWN} more"
+
+
+def _tables(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
+    """Say where each Iceberg table goes back to, and what could not be looked for."""
+    if done.tables_unknown:
+        yield f"the metadata files of {done.tables_unknown} tables cannot be looked for from here"
+    known = [each for each in done.tables if each.metadata_location is not None]
+    if not known:
+        return
+    yield "Iceberg tables, and the snapshots they go back to:"
+    rows = (
+        [
+            qualified(each.namespace, each.name),
+            (each.snapshot_id or "none") if each.known else "unknown",
+            each.snapshot_at,
+        ]
+        for each in known[:_SHOWN]
+    )
+    yield from report.table(["table", "snapshot", "of"], rows)
+    if len(known) > _SHOWN:
+        yield f"... and {len(known) - _SHOWN} more"
 
 
 def _not_compared(plan: RecoveryPlan) -> Iterator[str]:

@@ -24,6 +24,7 @@ from pipelines.cli.commands.command import (
 )
 from pipelines.durations import parse_age
 from pipelines.integrity.findings import Finding
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 
 SOME_FAILED = 4
@@ -138,6 +139,8 @@ def clean(call: Call) -> Result:
         option("--version", type=int, metavar="V", group="which", help="check this version instead of the newest"),
         option("--all", is_flag=True, group="which", help="check all retained versions and all snapshots"),
         option("--definitions", is_flag=True, help="also read and parse every definition"),
+        option("--tables", is_flag=True, help="also prove that the metadata file of each Iceberg table exists"),
+        option("--table-sample", type=float, metavar="SHARE", help="with --tables: of this share of them, 0 to 1"),
         option(
             "--engine",
             choices=("spark", "local", "auto"),
@@ -151,7 +154,10 @@ def verify(call: Call) -> Result:
     """Check one version, or all."""
     options = call.options
     which = options.version if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
-    config = verifying.Config(which, definitions=options.definitions, engine=options.engine)
+    if options.table_sample is not None and not options.tables:
+        raise InvalidInput("--table-sample says of which share of the tables: it needs --tables")
+    tables = None if not options.tables else 1.0 if options.table_sample is None else options.table_sample
+    config = verifying.Config(which, definitions=options.definitions, engine=options.engine, tables=tables)
     storage = open_storage(call.root, call.options_for(call.root))
     return _verified(verifying.run(call.spark, storage, config, call.progress))
 
@@ -183,7 +189,14 @@ def _verified(done: verifying.Report) -> Result:
     return Result(data, in_order(lines, [f"{shown} checked; findings: {len(findings)}{more}"]), FOUND_PROBLEMS)
 
 
-_CARRIED: Final = ("nodes_read", "nodes_named", "definitions_read", "definitions_proved")
+_CARRIED: Final = (
+    "nodes_read",
+    "nodes_named",
+    "definitions_read",
+    "definitions_proved",
+    "tables_checked",
+    "tables_unknown",
+)
 
 
 def _carried(done: verifying.Report) -> list[str]:
@@ -193,6 +206,10 @@ def _carried(done: verifying.Report) -> list[str]:
         lines.append(f"{done.nodes_named} of {done.nodes_read} nodes know their own path; the others are older")
     if done.definitions_proved < done.definitions_read:
         lines.append(f"{done.definitions_proved} of {done.definitions_read} definitions carry a checksum")
+    if done.tables_checked:
+        lines.append(f"{done.tables_checked} tables have their metadata files")
+    if done.tables_unknown:
+        lines.append(f"the metadata files of {done.tables_unknown} tables cannot be looked for from here")
     return lines
 
 
