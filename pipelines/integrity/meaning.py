@@ -148,8 +148,13 @@ def prove_on_spark(walk: SparkLevels, meaning: Meaning, found: Found) -> None:
         meaning.whole = not collect(walk.rows().where(unreadable).select("path").limit(1))
     entries = walk.rows().select("height", f.inline("entries")).groupBy("key")
     newest = entries.agg(f.max_by("value", "height").alias("value")).where("value is not null")
-    wanted = {"definitions": meaning.definitions, "tables": meaning.tables}
-    work = partial(_proved, version=meaning.version, codec=meaning.codec, **wanted)
+    work = partial(
+        _proved,
+        version=meaning.version,
+        codec=meaning.codec,
+        definitions=meaning.definitions,
+        tables=meaning.tables,
+    )
     proved = on_disk(map_rows(newest, work, _PROVED, walk.storage))
     meaning.bytes = _sum_up(proved, found, meaning.version)
     needed = proved.where("needed is not null").select(f.col("needed").alias("name")).distinct()

@@ -107,14 +107,13 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
         option("--snapshot", metavar="NAME", group="from", help="as they were in this snapshot"),
         option(
             "--from",
-            dest="source",
+            "source",
             metavar="ROOT2",
             help="as they are in this lakehouse, such as a backup; the version is one of its own (default: its newest)",
         ),
         option(
             "--from-storage-option",
-            action="append",
-            default=[],
+            multiple=True,
             metavar="KEY=VALUE",
             help="an option for the storage of ROOT2 (default: the options for ROOT)",
         ),
