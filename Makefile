@@ -5,7 +5,7 @@
 #     make test       make check, then the tests
 #     make test-all   the same with thousands of examples, big trees and long races
 #     make check      style, types and layering
-#     make bench      the benchmarks
+#     make bench      ours beside other systems, into docs/benchmarks (ten minutes; BENCH_SCALE=full takes an hour)
 #     make ui         the Dagster UI on this machine
 #     make install    .venv with everything in it
 #     make proto      the protobuf code again, after a change of the .proto
@@ -26,6 +26,7 @@ STAMP := .venv/installed
 BENCH_STAMP := .venv/installed-bench
 PROTO := trinitylake_core/definitions
 UI_PORT ?= 3000
+BENCH_SCALE ?= small
 PYTEST_ARGS ?=
 # Half of the time the tests wait, for Java to start or a tick to come: two processes share two cores well.
 TEST_JOBS ?= 2
@@ -81,7 +82,7 @@ check: $(STAMP) | prerequisites
 	$(RUN)lint-imports
 
 bench: $(BENCH_STAMP) | prerequisites
-	@$(PY) -m benchmarks
+	@$(PY) -m benchmarks peers --scale $(BENCH_SCALE) --into docs/benchmarks
 
 ui: $(STAMP) | prerequisites .dagster/dagster.yaml
 	@echo "Dagster is starting on 127.0.0.1, port $(UI_PORT); Ctrl-C stops it"

@@ -6,7 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 
-_HELPERS = {"__init__", "__main__", "lakes", "report"}
+_HELPERS = {"__init__", "__main__", "lakes", "report", "rivals"}
 _ON_REQUEST = {"soak"}
 """Runs for as long as one says, and only when it is named."""
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trinitylake_core import Lakehouse, spec
+from trinitylake_core.catalog import codec_of
 from trinitylake_core.commits.commit import Draft, new_id, now_millis
-from trinitylake_core.definitions import new_lakehouse_def
+from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.lakehouse import create_first
 from trinitylake_core.storage import open_storage
@@ -37,14 +38,27 @@ def build(root: str, objects: int, path_of: PathOf = _PATH.format, **definition:
     ``path_of`` names the definition of a namespace, by its name, and of a table, by its number.
     """
     message = new_lakehouse_def(**definition)  # type: ignore[arg-type]  # fields come from a command line
+    return _built(root, message, _batches(codec_of(message), objects, path_of))
+
+
+def rows(objects: int) -> pa.Table:
+    """Return what :func:`build` stores as a table of keys and paths, sorted by key."""
+    batches = [*_batches(codec_of(new_lakehouse_def()), objects, _PATH.format)]
+    keys = pa.concat_arrays([batch.keys for batch in batches])
+    return pa.table({"key": keys, "path": pa.concat_arrays([batch.values for batch in batches])})
+
+
+def create(root: str, rows: pa.Table) -> Lakehouse:
+    """Return a lakehouse of the entries in a table of keys and paths, sorted by key."""
+    pairs = zip(rows.column("key").chunks, rows.column("path").chunks, strict=True)
+    return _built(root, new_lakehouse_def(), (Columns(keys, paths) for keys, paths in pairs))
+
+
+def _built(root: str, message: LakehouseDef, batches: Iterable[Columns]) -> Lakehouse:
     storage = open_storage(root)
-    store = NodeStore(storage, message.order, message.node_file_max_size_bytes)
-    writer = NodeWriter(store)
-    codec = KeyCodec(
-        message.namespace_name_max_size_bytes, message.table_name_max_size_bytes, message.view_name_max_size_bytes
-    )
+    writer = NodeWriter(NodeStore(storage, message.order, message.node_file_max_size_bytes))
     rewriter = Rewriter(writer, now_millis(), prove=True)
-    tree = rewriter.build_columns(_fed(rewriter, _batches(codec, objects, path_of)))
+    tree = rewriter.build_columns(_fed(rewriter, batches))
     rewriter.open(tree)
     node = rewriter.node_of(tree)
     writer.flush()

@@ -1,0 +1,249 @@
+"""Ours beside what people would use instead, on the same keys: ratios first, and a plot.
+
+    python -m benchmarks peers [--scale small|full] [--rounds 5] [--into docs/benchmarks]
+
+In each round all take turns at each piece of work, in another order than in the round before, so that a slow moment of
+the machine hits all of them. Nothing is deleted before the end: after a mass deletion ext4 creates files slowly for a
+minute. CPU seconds count all threads and child processes; they tell what a busy machine hides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from benchmarks import lakes, report
+from benchmarks.rivals import LMDB, BareArrow, Change, Delta, Lance, Ours, Rival, SQLite
+
+RIVALS: Final[dict[str, Callable[[Path], Rival]]] = {
+    "ours": Ours, "deltalake": Delta, "Lance": Lance, "SQLite FULL": SQLite, "LMDB": LMDB, "bare pyarrow": BareArrow,
+}  # fmt: skip
+OBJECTS: Final = {"small": 100_000, "full": 1_000_000}
+_COMMITS: Final = 30
+_LOOKUPS: Final = 30
+_WARM: Final = 300
+_WORK: Final = {
+    "bulk create": "s", "small commit": "ms", "10 % merged": "s", "cold lookup": "ms", "warm lookup": "ms", "scan": "s",
+}  # fmt: skip
+_SLOW_WARM: Final = {"deltalake": 10, "Lance": 30}
+"""How many warm lookups are enough for those of milliseconds."""
+
+Times = dict[str, dict[str, list[tuple[float, float]]]]
+"""Seconds and CPU seconds by work and rival, once a round."""
+
+
+class Round:
+    """One round: every rival with a new catalog."""
+
+    def __init__(self, folder: Path, rows: pa.Table, number: int) -> None:
+        self.rivals = {name: made(_folder(folder, name)) for name, made in RIVALS.items()}
+        self.rows = rows
+        self.pick = random.Random(number)
+        keys = rows.column("key")
+        self.some = [str(keys[self.pick.randrange(len(keys))]) for _ in range(max(_LOOKUPS, _WARM))]
+
+    def play(self, times: Times) -> None:
+        """Do all work, rivals in turns."""
+        rows, some = self.rows, self.some
+        self._turn(times, "bulk create", 1, lambda rival, _: rival.create(rows))
+        lance = self.rivals["Lance"]
+        if isinstance(lance, Lance):
+            lance.index()
+        self._turn(times, "cold lookup", _LOOKUPS, lambda rival, number: _found(rival.cold(some[number])))
+        self._turn(times, "warm lookup", _WARM, lambda rival, number: _found(rival.warm(some[number])))
+        self._turn(times, "scan", 1, lambda rival, _: _whole(rival.scan(), len(rows)))
+        fresh = [f"{key[:-8]}~{number:07}" for number, key in enumerate(some)]
+        self._turn(times, "small commit", _COMMITS, lambda rival, number: rival.commit(fresh[number], "a/path"))
+        changes = self._changes()
+        self._turn(times, "10 % merged", 1, lambda rival, _: rival.merge(changes))
+
+    def _changes(self) -> list[Change]:
+        """Return changes of a tenth of the rows: a third sets, a third deletes, a third inserts."""
+        numbers = sorted(self.pick.sample(range(len(self.rows)), len(self.rows) // 10))
+        keys = self.rows.column("key").take(pa.array(numbers)).to_pylist()
+        kinds: list[Callable[[str], Change]] = [
+            lambda key: (key, f"new/{key[-30:].strip()}"),
+            lambda key: (key, None),
+            lambda key: (f"{key[:-1]}x", f"new/{key[-30:].strip()}"),
+        ]
+        return sorted({kinds[number % 3](key)[0]: kinds[number % 3](key)[1] for number, key in enumerate(keys)}.items())
+
+    def _turn(self, times: Times, work: str, repeats: int, action: Callable[[Rival, int], None]) -> None:
+        names = list(self.rivals)
+        self.pick.shuffle(names)
+        for name in names:
+            count = min(repeats, _SLOW_WARM.get(name, repeats)) if work == "warm lookup" else repeats
+            cpu, each = _cpu(), []
+            for number in range(count):
+                start = time.perf_counter()
+                action(self.rivals[name], number)
+                each.append(time.perf_counter() - start)
+            seconds = statistics.median(each)
+            times.setdefault(work, {}).setdefault(name, []).append((seconds, (_cpu() - cpu) / count))
+
+
+def _folder(folder: Path, name: str) -> Path:
+    place = folder / name.replace(" ", "-")
+    place.mkdir(parents=True)
+    return place
+
+
+def _found(path: str | None) -> None:
+    if path is None:
+        raise AssertionError("a lookup found nothing")
+
+
+def _whole(found: int, expected: int) -> None:
+    if found != expected:
+        raise AssertionError(f"a scan found {found} of {expected} rows")
+
+
+def _cpu() -> float:
+    now = os.times()
+    return now.user + now.system + now.children_user + now.children_system
+
+
+def figures_of(times: Times) -> dict[str, dict[str, dict[str, float]]]:
+    """Return by work and rival: median, least and most of the rounds, CPU, and how often ours fits into it."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for work in _WORK:
+        own = statistics.median(seconds for seconds, _ in times[work]["ours"])
+        for name in RIVALS:
+            seconds = [each for each, _ in times[work][name]]
+            found.setdefault(work, {})[name] = {
+                "ratio": own / statistics.median(seconds),
+                "median": statistics.median(seconds),
+                "least": min(seconds),
+                "most": max(seconds),
+                "cpu": statistics.median(cpu for _, cpu in times[work][name]),
+            }
+    return found
+
+
+def page(figures: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any]) -> str:
+    """Return the tables in Markdown, the one of ratios first."""
+    names = list(RIVALS)
+    head = f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n"
+    ratios = _cells(figures, names, lambda row, _: f"{row['ratio']:.2f}")
+    tables = [
+        f"## {title}\n\n{note}\n\n{head}{_cells(figures, names, cell)}"
+        for title, note, cell in (
+            ("Times", "Median (least–most) of the rounds.", _time),
+            ("CPU", "Median of the rounds, all threads and processes.", _cpu_cell),
+        )
+    ]
+    return (
+        f"# Benchmarks\n\n`python -m benchmarks peers --scale {facts['scale']}` wrote this page.\n\n"
+        f"* {facts['objects']:,} objects, {facts['rounds']} rounds, turns alternating; commit `{facts['commit']}`\n"
+        f"* {facts['machine']}; load average before {facts['before']}, after {facts['after']}\n\n"
+        "A load average above the number of cores says that others worked on the machine: seconds are too long then, "
+        "those of whoever needs more CPU the most; compare CPU.\n\n"
+        f"## Ratios\n\nTime of ours by time of the other: below 1 ours is faster.\n\n{head}{ratios}\n"
+        "![times as multiples of ours](peers.png)\n\n" + "\n".join(tables) + _NOTES
+    )
+
+
+_NOTES: Final = """
+* **bulk create**: all rows, sorted, in memory as Arrow columns, into an empty catalog; no definition files.
+* **small commit**: one row, after the other. deltalake and Lance do not wait for the disk; bare pyarrow syncs one file
+  and links it.
+* **10 % merged**: a third of the changes sets, a third deletes, a third inserts; ours commits and compacts.
+* **cold lookup**: by a handle opened for it. LMDB stays open: a process cannot open it twice. Lance has an index on the
+  key.
+* **warm lookup**: by a handle that is open, any key. **scan**: all rows into memory.
+* **bare pyarrow** is no catalog: it writes and reads files like ours, without checksums, proofs and order.
+"""
+
+
+def _cells(
+    figures: dict[str, dict[str, dict[str, float]]], names: list[str], cell: Callable[[dict[str, float], str], str]
+) -> str:
+    return "".join(
+        f"| {work} | {' | '.join(cell(row[name], _WORK[work]) for name in names)} |\n" for work, row in figures.items()
+    )
+
+
+def _time(row: dict[str, float], unit: str) -> str:
+    scale = 1e3 if unit == "ms" else 1
+    return f"{row['median'] * scale:.3g} ({row['least'] * scale:.3g}–{row['most'] * scale:.3g}) {unit}"
+
+
+def _cpu_cell(row: dict[str, float], unit: str) -> str:
+    return f"{row['cpu'] * (1e3 if unit == 'ms' else 1):.3g} {unit}"
+
+
+def plot(figures: dict[str, dict[str, dict[str, float]]], target: Path) -> None:
+    """Draw the time of each rival as a multiple of ours."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    drawn, axes = plt.subplots(figsize=(10, 5))
+    others = [name for name in RIVALS if name != "ours"]
+    width = 0.8 / len(others)
+    for index, name in enumerate(others):
+        places = [work + (index - len(others) / 2 + 0.5) * width for work in range(len(figures))]
+        axes.bar(places, [1 / row[name]["ratio"] for row in figures.values()], width, label=name)
+    axes.axhline(1, color="black", linewidth=1)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(figures)), list(figures))
+    axes.set_ylabel("time as a multiple of ours (above the line ours is faster)")
+    axes.legend()
+    drawn.tight_layout()
+    drawn.savefig(target, dpi=110)
+
+
+def commit() -> str:
+    """Return the commit that the figures are of."""
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - whatever git there is
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
+    )  # fmt: skip
+    return found.stdout.strip() or "unknown"
+
+
+def main(arguments: list[str]) -> None:
+    """Run the rounds, print the page and write it."""
+    parser = argparse.ArgumentParser(prog="benchmarks peers", description=__doc__)
+    parser.add_argument("--scale", choices=list(OBJECTS), default="small")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--into", type=Path, help="a folder for the page and the plot, such as docs/benchmarks")
+    options = parser.parse_args(arguments)
+    rows, times, before = lakes.rows(OBJECTS[options.scale]), Times(), os.getloadavg()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.rounds):
+            Round(Path(folder) / str(number), rows, number).play(times)
+            print(f"round {number + 1} of {options.rounds}", flush=True)
+    machine = report.machine()
+    facts = {
+        "scale": options.scale, "objects": OBJECTS[options.scale], "rounds": options.rounds, "commit": commit(),
+        "machine": f"{machine['cpus']} cores, Python {machine['python']}, {machine['system']}",
+        "before": _load(before), "after": _load(os.getloadavg()),
+    }  # fmt: skip
+    figures = figures_of(times)
+    text = page(figures, facts)
+    print(text)
+    report.save("peers", {"facts": facts, "figures": figures})
+    if options.into is not None:
+        options.into.mkdir(parents=True, exist_ok=True)
+        (options.into / "index.md").write_text(text, encoding="utf-8")
+        plot(figures, options.into / "peers.png")
+
+
+def _load(load: tuple[float, ...]) -> str:
+    return " ".join(f"{each:.1f}" for each in load)
+
+
+if __name__ == "__main__":
+    main([])
