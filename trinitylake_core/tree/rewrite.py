@@ -257,11 +257,7 @@ class Rewriter(SubtreeStore):
     def build_columns(self, batches: Iterable[Columns], fill: float = 0.9) -> Ref:
         """Return the tree that :meth:`build` returns for the same entries, its leaves cut from columns.
 
-        REQUIRES: a store that takes columns; keys strictly ascending over all batches; who proves tells the proof what
-        it feeds in, where it comes from. Memory: one node per level, and some thousand entries.
-
-        Raises:
-            Corrupt: the keys do not ascend.
+        REQUIRES: what ``build`` requires, and a store that takes columns. Raises ``Corrupt`` if keys do not ascend.
         """
         if not isinstance(self.store, ColumnSink):
             raise TypeError("this store takes no columns")
