@@ -27,19 +27,33 @@ from trinitylake_core.storage.s3_errors import map_error, refused_swap
 pytestmark = pytest.mark.s3
 
 
+@pytest.fixture(params=["obstore", "s3fs"])
+def client(request: pytest.FixtureRequest) -> str:
+    """Both clients for S3."""
+    return str(request.param)
+
+
 @pytest.fixture
-def storage(moto_server: S3Server) -> Storage:
+def options(moto_server: S3Server, client: str) -> dict[str, Any]:
+    """What reaches moto through one of the clients."""
+    return {**moto_server.options, "client": client}
+
+
+@pytest.fixture
+def storage(moto_server: S3Server, options: dict[str, Any]) -> Storage:
     """An empty place on moto."""
-    return open_storage(moto_server.new_root(), moto_server.options)
+    return open_storage(moto_server.new_root(), options)
 
 
 class TestS3Storage(StorageSuite):
-    """The common contract."""
+    """The common contract, by the default client."""
+
+    client = "obstore"
 
     @pytest.fixture
     def place(self, moto_server: S3Server) -> Place:
         """A prefix of the bucket on moto."""
-        return moto_server.new_root(), moto_server.options
+        return moto_server.new_root(), {**moto_server.options, "client": self.client}
 
     @pytest.fixture
     def put_raw(self, place: Place, moto_server: S3Server) -> Callable[[str, bytes], None]:
@@ -54,6 +68,16 @@ class TestS3Storage(StorageSuite):
         client = moto_server.client()
         prefix = place[0].removeprefix(f"s3://{moto_server.bucket}/")
         return lambda path: client.get_object(Bucket=moto_server.bucket, Key=prefix + path)["Body"].read()
+
+
+class TestS3fsStorage(TestS3Storage):
+    """The same by s3fs, all but what starts processes: those tests are about the server."""
+
+    client = "s3fs"
+    test_one_of_many_processes_wins = pytest.mark.slow(StorageSuite.test_one_of_many_processes_wins)
+    test_no_increment_is_lost_between_processes = pytest.mark.slow(
+        StorageSuite.test_no_increment_is_lost_between_processes
+    )
 
 
 # Requests.
@@ -133,13 +157,15 @@ def test_a_whole_bucket_can_be_a_root(moto_server: S3Server) -> None:
     assert ["d/root"] == [info.path for info in storage.list()]
 
 
-def test_credentials_come_from_the_environment(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_come_from_the_environment(
+    moto_server: S3Server, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with every other tool for S3."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "env-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "env-secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto_server.endpoint)
-    storage = open_storage(moto_server.new_root())
+    storage = open_storage(moto_server.new_root(), {"client": client})
     storage.create("root", b"x")
     assert b"x" == storage.read("root")
 
@@ -147,9 +173,9 @@ def test_credentials_come_from_the_environment(moto_server: S3Server, monkeypatc
 # Stores that are not safe.
 
 
-def test_a_store_that_ignores_exclusive_creation_is_refused(rclone_server: S3Server) -> None:
+def test_a_store_that_ignores_exclusive_creation_is_refused(rclone_server: S3Server, client: str) -> None:
     """Reading works; the proof fails, again and again, and harms nothing."""
-    storage = open_storage(rclone_server.new_root(), rclone_server.options)
+    storage = open_storage(rclone_server.new_root(), {**rclone_server.options, "client": client})
     storage.write_many([("root", b"first"), ("d/ü b", b"2")])
     assert {"root": b"first", "d/ü b": b"2"} == dict(storage.read_many(["root", "d/ü b"]))
     assert {"root", "d/ü b"} == {info.path for info in storage.list()}
@@ -163,18 +189,19 @@ def test_a_store_that_ignores_exclusive_creation_is_refused(rclone_server: S3Ser
     assert [] == list(storage.list())
 
 
-def test_the_doctor_names_what_is_wrong_with_such_a_store(rclone_server: S3Server) -> None:
+def test_the_doctor_names_what_is_wrong_with_such_a_store(rclone_server: S3Server, client: str) -> None:
     """Everything else works."""
-    results = {result.name: result for result in probe(rclone_server.new_root(), rclone_server.options)}
+    options = {**rclone_server.options, "client": client}
+    results = {result.name: result for result in probe(rclone_server.new_root(), options)}
     assert not results["exclusive creation"].ok
     assert "concurrent commits would overwrite each other" in results["exclusive creation"].detail
     for name in ("write and read", "missing file", "replace", "list", "clock", "delete", "clean up"):
         assert results[name].ok, results[name]
 
 
-def test_a_store_that_ignores_compare_and_set_is_found_out(moto_server: S3Server) -> None:
+def test_a_store_that_ignores_compare_and_set_is_found_out(moto_server: S3Server, options: dict[str, Any]) -> None:
     """It may honour exclusive creation all the same. The proof fails, again and again, and harms nothing."""
-    storage = open_storage(f"{moto_server.new_root()}{IGNORES_IF_MATCH}/", moto_server.options)
+    storage = open_storage(f"{moto_server.new_root()}{IGNORES_IF_MATCH}/", options)
     storage.create("immutable", b"data")
     storage.prove_exclusive_create("immutable", b"data")
     for _ in range(2):
@@ -245,9 +272,9 @@ def test_the_proof_is_made_once_a_process_and_root(moto_server: S3Server) -> Non
 # Failures.
 
 
-def test_a_missing_bucket_is_told(moto_server: S3Server) -> None:
+def test_a_missing_bucket_is_told(options: dict[str, Any]) -> None:
     """It is not an empty lakehouse."""
-    storage = open_storage("s3://no-such-bucket/lake", moto_server.options)
+    storage = open_storage("s3://no-such-bucket/lake", options)
     for call in (
         lambda: storage.read("root"),
         lambda: storage.create("root", b""),
@@ -259,9 +286,9 @@ def test_a_missing_bucket_is_told(moto_server: S3Server) -> None:
         assert not isinstance(caught.value, FileMissing)
 
 
-def test_a_server_that_is_not_there_is_told_after_the_retries(moto_server: S3Server) -> None:
+def test_a_server_that_is_not_there_is_told_after_the_retries(options: dict[str, Any]) -> None:
     """Without waiting long, and without saying who we are."""
-    options = {**moto_server.options, "endpoint_url": f"http://127.0.0.1:{free_port()}", "retries": 2}
+    options |= {"endpoint_url": f"http://127.0.0.1:{free_port()}", "retries": 2}
     storage = open_storage("s3://lakes/x", options)
     with pytest.raises(StorageError, match="failed 3 times") as caught:
         storage.read("root")
@@ -271,12 +298,16 @@ def test_a_server_that_is_not_there_is_told_after_the_retries(moto_server: S3Ser
     assert 3 + 3 + 1 == storage.counts.requests()
 
 
-def test_wrong_options_are_told() -> None:
+def test_wrong_options_are_told(client: str) -> None:
     """Where they are given or where they are first used."""
     with pytest.raises(InvalidInput, match="client_kwargs must be a mapping"):
-        open_storage("s3://b/x", {"client_kwargs": 3})
+        open_storage("s3://b/x", {"client_kwargs": 3, "client": client})
+    with pytest.raises(InvalidInput, match="request_timeout must be a number"):
+        open_storage("s3://b/x", {"request_timeout": "soon", "client": client})
     with pytest.raises(InvalidInput, match="no-such-profile"):
-        open_storage("s3://b/x", {"profile": "no-such-profile"}).read("root")
+        open_storage("s3://b/x", {"profile": "no-such-profile", "client": client}).read("root")
+    with pytest.raises(InvalidInput, match="client must be one of obstore, s3fs, not 'boto'"):
+        open_storage("s3://b/x", {"client": "boto"})
 
 
 def test_a_late_arrival_of_our_own_create_is_success(storage: Storage) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.generic import FsspecStorage
 from trinitylake_core.storage.local import LocalStorage
@@ -13,14 +14,7 @@ from trinitylake_core.storage.retry import CommonOptions
 from trinitylake_core.storage.roots import S3_SCHEMES, normalise_root
 
 _BACKENDS: dict[str, type[BaseStorage]] = {"file": LocalStorage}
-
-
-def _backend(scheme: str) -> type[BaseStorage]:
-    if scheme == "s3":
-        from trinitylake_core.storage.s3 import S3Storage  # noqa: PLC0415 - asyncio, which a disk does without
-
-        return S3Storage
-    return _BACKENDS.get(scheme, FsspecStorage)
+_S3_CLIENTS: Final = ("obstore", "s3fs")
 
 
 def options_for(uri: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,4 +41,20 @@ def open_storage(root: str, options: Mapping[str, Any] | None = None) -> Storage
     when the client library for the scheme is not installed.
     """
     normalised = normalise_root(root)
-    return _backend(normalised.partition("://")[0])(normalised, options)
+    return _backend(normalised.partition("://")[0], options or {})(normalised, options)
+
+
+def _backend(scheme: str, options: Mapping[str, Any]) -> type[BaseStorage]:
+    """Return the class for a scheme; what a disk does without (asyncio, sockets) is imported when it is needed."""
+    if scheme != "s3":
+        return _BACKENDS.get(scheme, FsspecStorage)
+    client = options.get("client") or _S3_CLIENTS[0]
+    if client == "obstore":
+        from trinitylake_core.storage.s3_obstore import ObstoreS3Storage  # noqa: PLC0415
+
+        return ObstoreS3Storage
+    if client == "s3fs":
+        from trinitylake_core.storage.s3 import S3Storage  # noqa: PLC0415
+
+        return S3Storage
+    raise InvalidInput(f"storage option client must be one of {', '.join(_S3_CLIENTS)}, not {client!r}")

@@ -73,3 +73,17 @@ def take_flag(options: dict[str, Any], name: str, *, default: bool) -> bool:
     if not isinstance(value, bool):
         raise InvalidInput(f"storage option {name} must be true or false, not {value!r}")
     return value
+
+
+def take_number(options: dict[str, Any], name: str, *, default: float, least: float) -> float:
+    """Remove the option ``name`` from ``options`` and return it as a number. Raises ``InvalidInput``."""
+    value = options.pop(name, None)
+    if value is None:
+        return default
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"storage option {name} must be a number, not {value!r}") from None
+    if not number >= least:
+        raise InvalidInput(f"storage option {name} must be at least {least}, not {value!r}")
+    return number

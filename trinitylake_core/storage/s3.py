@@ -1,9 +1,10 @@
-"""S3 and compatible stores, by s3fs: one HTTP request for each counted request.
+"""S3 and compatible stores, by s3fs (``client: s3fs``): one HTTP request for each counted request.
 
 Storage options: ``key``, ``secret``, ``token``, ``profile``, ``anon``, ``endpoint_url``, ``region``,
 ``path_style`` (default: true when there is an ``endpoint_url``), ``connect_timeout`` (5 s), ``read_timeout``
-(30 s), ``client_kwargs``, ``config_kwargs`` and whatever else ``s3fs.S3FileSystem`` takes, and the common ones of
-``retry.CommonOptions``. Without keys the usual environment variables, profiles and instance roles apply.
+(30 s), ``request_timeout`` (60 s for a whole request), ``client_kwargs``, ``config_kwargs`` and whatever else
+``s3fs.S3FileSystem`` takes, and the common ones of ``retry.CommonOptions``. Without keys the usual environment
+variables, profiles and instance roles apply.
 
 Exclusive creation is ``If-None-Match: *``, compare-and-set is ``If-Match`` with the ETag that was read. Stores exist
 that accept these headers and ignore them, therefore :meth:`S3Storage.prove_exclusive_create` and
@@ -12,6 +13,7 @@ that accept these headers and ignore them, therefore :meth:`S3Storage.prove_excl
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import threading
@@ -30,7 +32,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
-from trinitylake_core.storage.retry import take_flag
+from trinitylake_core.storage.retry import take_flag, take_number
 from trinitylake_core.storage.s3_errors import is_beyond_the_end, is_transient_code, map_error, refused_swap
 
 _PAGE: Final = 1000
@@ -53,6 +55,9 @@ class S3Storage(BaseStorage):
         bucket, _, prefix = root.removeprefix("s3://").partition("/")
         self._bucket = bucket
         self._prefix = prefix
+        self._own_options.pop("client", None)
+        self._seconds = take_number(self._own_options, "request_timeout", default=60.0, least=0.001)
+        self._hedged_share = take_number(self._own_options, "hedged_share", default=0.05, least=0.0)
         self._arguments = _s3fs_arguments(self._own_options, self._common.max_concurrency)
         client = self._arguments["client_kwargs"]
         self._endpoint = str(self._arguments.get("endpoint_url") or client.get("endpoint_url"))
@@ -79,7 +84,7 @@ class S3Storage(BaseStorage):
 
         fs = self._filesystem()
         parameters["Bucket"] = self._bucket
-        answer: dict[str, Any] = sync(fs.loop, _send, fs, operation, parameters)
+        answer: dict[str, Any] = sync(fs.loop, _send_in_time, self._seconds, fs, operation, parameters)
         return answer
 
     def _key(self, path: str) -> str:
@@ -296,6 +301,11 @@ def _make_filesystem(arguments: Mapping[str, Any]) -> Any:
     except ImportError as error:
         raise StorageError("s3:// needs the package s3fs: pip install s3fs") from error
     return s3fs.S3FileSystem(**arguments)
+
+
+async def _send_in_time(seconds: float, fs: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Send a request; raise ``TimeoutError`` if its answer is not complete in time, however lively it trickles."""
+    return await asyncio.wait_for(_send(fs, operation, parameters), seconds)
 
 
 async def _send(fs: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,7 @@ _DENIED_CLASSES: Final = frozenset(
     {
         "CredentialRetrievalError",
         "NoCredentialsError",
+        "NotRenewed",
         "PartialCredentialsError",
         "SSOTokenLoadError",
         "TokenRetrievalError",

@@ -1,0 +1,280 @@
+"""obstore as the client for S3: shared, forked, renewed, late, slowed down, cut short, and what it says of itself."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.misbehaving import Misbehaving
+from tests.support.s3_servers import KEY, SECRET, S3Server
+from trinitylake_core.errors import FileMissing, InvalidInput, StorageDenied, StorageError
+from trinitylake_core.storage import open_storage
+from trinitylake_core.storage.obstore_client import ObstoreClient
+from trinitylake_core.storage.s3_obstore import ObstoreS3Storage
+
+pytestmark = pytest.mark.s3
+
+
+def client_of(storage: Any) -> ObstoreClient:
+    """Return the client behind a storage."""
+    assert isinstance(storage, ObstoreS3Storage)
+    client = storage._fast()
+    assert client is not None
+    return client
+
+
+@pytest.fixture
+def proxy(moto_server: S3Server) -> Any:
+    """A server between us and moto that misbehaves on demand."""
+    with Misbehaving(moto_server.endpoint) as server:
+        yield server
+
+
+@pytest.fixture
+def behind(moto_server: S3Server, proxy: Misbehaving) -> tuple[str, dict[str, Any]]:
+    """A place on moto that is reached through the proxy."""
+    return moto_server.new_root(), {**moto_server.options, "endpoint_url": proxy.endpoint}
+
+
+# One client a process.
+
+
+def test_storages_with_the_same_settings_share_connections(proxy: Misbehaving, behind: Any) -> None:
+    """A hundred storages one after another, as the tasks of a worker are, use a handful of connections."""
+    root, options = behind
+    for number in range(100):
+        open_storage(f"{root}{number}/", options).replace("file", b"x")
+    assert 100 == proxy.requests
+    assert proxy.connections < 20  # one comes back to the pool a moment after its answer
+
+
+def test_other_settings_are_another_client(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options and environment both count."""
+    root = moto_server.new_root()
+    same = [client_of(open_storage(root, moto_server.options)) for _ in range(2)]
+    other = client_of(open_storage(root, moto_server.options | {"request_timeout": 3}))
+    monkeypatch.setenv("AWS_EXAMPLE", "changed")
+    later = client_of(open_storage(root, moto_server.options))
+    assert same[0] is same[1]
+    assert 3 == len({same[0], other, later})
+
+
+def test_nothing_is_imported_before_the_first_request() -> None:
+    """Neither obstore nor s3fs: the command line does not wait for them."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from trinitylake_core.storage import open_storage; open_storage('s3://b/x', {'key': 'k'})\n"
+        "assert not [m for m in sys.modules if m.partition('.')[0] in ('obstore', 's3fs', 'botocore', 'aiohttp')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# Options and credentials.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"no_such_option": 1},
+        {"version_aware": True},
+        {"client_kwargs": {"api_version": "x"}},
+        {"config_kwargs": {"user_agent": "x"}},
+        {"config_kwargs": {"s3": {"payload_signing_enabled": True}}},
+        {"s3_additional_kwargs": {"ACL": "private"}},
+    ],
+)
+def test_what_this_client_cannot_do_is_refused(options: dict[str, Any]) -> None:
+    """Nothing that was asked for is left out silently; the message names the client that can."""
+    with pytest.raises(InvalidInput, match="client: s3fs"):
+        open_storage("s3://b/x", options)
+    assert "S3Storage" == type(open_storage("s3://b/x", options | {"client": "s3fs"})).__name__
+
+
+def test_credentials_and_region_come_from_a_profile(
+    moto_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the files that every tool for AWS reads; the endpoint, too."""
+    (tmp_path / "credentials").write_text("[lake]\naws_access_key_id = file-key\naws_secret_access_key = file-secret\n")
+    (tmp_path / "config").write_text(f"[profile lake]\nregion = eu-west-7\nendpoint_url = {moto_server.endpoint}\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    storage = open_storage(moto_server.new_root(), {"profile": "lake", "path_style": True, "hedged_share": 0})
+    storage.create("root", b"x")
+    assert b"x" == storage.read("root")
+
+
+def test_a_signature_is_that_of_the_key_given(proxy: Misbehaving, behind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No token and no key of the environment is mixed with those of the options."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-somebody-else")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key-of-somebody-else")
+    open_storage(*behind).replace("file", b"x")
+    assert f"Credential={KEY}/".encode() in proxy.last
+    assert b"somebody-else" not in proxy.last
+
+
+def test_anonymous_requests_carry_no_signature(proxy: Misbehaving, behind: Any) -> None:
+    """And ask nobody for credentials."""
+    root, options = behind
+    options = {name: value for name, value in options.items() if name not in {"key", "secret"}}
+    with pytest.raises(FileMissing):
+        open_storage(root, options | {"anon": "true"}).read("file")
+    assert b"authorization" not in proxy.last.lower()
+
+
+def test_credentials_are_renewed_in_a_long_job(
+    proxy: Misbehaving, moto_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a role are asked for again when they are about to end; here each lasts for a moment."""
+    program = tmp_path / "credentials"
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    program.write_text(
+        "#!/bin/sh\n"
+        f"n=$(($(cat {counter}) + 1)); echo $n > {counter}\n"
+        "end=$(date -u -d '+5 seconds' +%Y-%m-%dT%H:%M:%SZ)\n"
+        'echo "{\\"Version\\": 1, \\"AccessKeyId\\": \\"renewed-$n\\", \\"SecretAccessKey\\": \\"s\\",'
+        ' \\"SessionToken\\": \\"t\\", \\"Expiration\\": \\"$end\\"}"\n'
+    )
+    program.chmod(0o700)
+    (tmp_path / "config").write_text(f"[profile role]\nregion = us-east-1\ncredential_process = {program}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setattr("trinitylake_core.storage.s3_settings._RENEWED", timedelta(0))
+    options = {"profile": "role", "endpoint_url": proxy.endpoint, "hedged_share": 0}
+    storage = open_storage(moto_server.new_root(), options)
+    storage.replace("file", b"x")
+    first = proxy.last
+    time.sleep(0.2)  # obstore asks again after 0.1 s at the earliest
+    storage.replace("file", b"x")
+    keys = [head.partition(b"Credential=")[2].partition(b"/")[0] for head in (first, proxy.last)]
+    assert all(key.startswith(b"renewed-") for key in keys)
+    assert keys[0] != keys[1]
+
+
+def test_missing_credentials_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to pass."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(StorageDenied, match="Pass key and secret, or profile"):
+        open_storage("s3://b/x", {"region": "us-east-1"}).read("file")
+
+
+# Servers that misbehave.
+
+
+def test_errors_say_what_happened_and_nothing_secret(proxy: Misbehaving, behind: Any) -> None:
+    """Neither key nor secret, nor the inner life of the client."""
+    root, options = behind
+    storage = open_storage(root, options | {"retries": 0})
+    proxy.then("drop")
+    with pytest.raises(StorageError, match=r"get of s3://.*file failed 1 times") as caught:
+        storage.read("file")
+    assert "Debug" not in str(caught.value)
+    for secret in (KEY, SECRET):
+        assert secret not in str(caught.value) + repr(storage) + repr(client_of(storage))
+
+
+@pytest.mark.parametrize("client", ["obstore", "s3fs"])
+def test_a_trickled_answer_ends_at_the_deadline(proxy: Misbehaving, behind: Any, client: str) -> None:
+    """Each byte arrives in time, the answer does not: the request ends, and the next try succeeds."""
+    root, options = behind
+    storage = open_storage(root, options | {"client": client, "request_timeout": 0.5, "read_timeout": 5})
+    storage.replace("file", b"x" * 1000)
+    proxy.then("trickle")
+    started = time.perf_counter()
+    assert b"x" * 1000 == storage.read("file")
+    assert 0.4 < time.perf_counter() - started < 5
+    assert 2 == storage.counts.get
+
+
+@pytest.mark.parametrize("client", ["obstore", "s3fs"])
+def test_a_create_without_an_answer_is_read_back(proxy: Misbehaving, behind: Any, client: str) -> None:
+    """The server did the work and never said so: at the deadline our own file is found, and that is success."""
+    root, options = behind
+    storage = open_storage(root, options | {"client": client, "request_timeout": 0.5})
+    proxy.then("swallow")
+    storage.create("root", b"ours")
+    assert (1, 1) == (storage.counts.create, storage.counts.get)
+    proxy.then("drop after")
+    state = storage.compare_and_set("state", b"1", storage.read_tagged("state"))
+    assert state is not None
+    assert state == storage.read_tagged("state")
+
+
+@pytest.mark.parametrize("what", ["drop", "cut", "garbage", "slow down", "stall"])
+def test_a_misbehaving_answer_is_asked_for_again(proxy: Misbehaving, behind: Any, what: Any) -> None:
+    """Closed without an answer, cut in the middle, no HTTP at all, 503, nothing: one more try mends it."""
+    root, options = behind
+    storage = open_storage(root, options | {"request_timeout": 0.5})
+    storage.replace("file", b"x" * 5000)
+    proxy.then(what)
+    assert b"x" * 5000 == storage.read("file")
+    assert 2 == storage.counts.get
+
+
+def test_a_late_get_is_asked_for_again(proxy: Misbehaving, behind: Any) -> None:
+    """After a multiple of what gets usually take, long before the deadline; both requests are counted."""
+    root, options = behind
+    storage = open_storage(root, options | {"hedged_share": 0.05, "max_concurrency": 1})
+    storage.replace("file", b"x")
+    for _ in range(64):
+        storage.read("file")
+    patience = client_of(storage).hedge.patience()
+    assert patience is not None
+    assert patience < 10
+    before = storage.counts.get
+    proxy.then("stall")
+    started = time.perf_counter()
+    assert b"x" == storage.read("file")
+    assert time.perf_counter() - started < patience + 10
+    assert 2 == storage.counts.get - before
+
+
+def test_a_store_that_says_slow_down_gets_fewer_requests_at_once(proxy: Misbehaving, behind: Any) -> None:
+    """A server that serves four at a time and answers the others with 503 is soon asked for about as many."""
+    root, options = behind
+    storage = open_storage(root, options | {"retries": 20})
+    proxy.most_at_once = 4
+    proxy.delay = 0.01
+    storage.write_many((f"{number}", b"x") for number in range(200))
+    early = proxy.refused
+    assert early
+    assert client_of(storage).pace.limit is not None
+    storage.write_many((f"again-{number}", b"x") for number in range(200))
+    assert 400 == len(list(storage.list()))
+    assert proxy.refused - early < 200
+
+
+# After a fork.
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_goes_on_with_the_other_client(moto_server: S3Server) -> None:
+    """The threads of obstore stay with the parent: a child that used them would wait for ever."""
+    storage = open_storage(moto_server.new_root(), moto_server.options)
+    storage.create("root", b"x")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writer, storage.read("root") + open_storage(*storage.spec()).read("root"))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    killer = threading.Timer(30, os.kill, (child, 9))
+    killer.start()
+    assert b"xx" == os.read(reader, 10)
+    killer.cancel()
+    os.close(reader)
+    os.waitpid(child, 0)
+    assert b"x" == storage.read("root")

@@ -1,0 +1,62 @@
+"""When to give up waiting for a get and ask again: after a multiple of what gets usually take.
+
+A get that is late is dropped with its connection, and the same is asked for once more: most are late because of one
+server or connection among many. How long to wait is 1/8 s or a power of two times that, each with connections of its
+own: about four to eight times the median of the last gets. At most a given share of all gets is asked for twice.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from collections import deque
+from typing import Final
+
+_SHORTEST_SECONDS: Final = 0.125
+_FACTOR: Final = 4.0
+_REMEMBERED: Final = 64
+_SAVED_UP: Final = 8.0
+"""So many gets in a row may be asked for twice; a server that is slow as a whole is not asked twice for everything."""
+
+
+class Hedge:
+    """The patience of the gets of one client. Thread-safe; times in seconds."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._lock = threading.Lock()
+        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self._noted = 0
+        self._patience: float | None = None
+        self._budget = 1.0
+
+    def patience(self) -> float | None:
+        """Return how long to wait for a get before it is asked for again; ``None``: as long as it takes."""
+        if self._patience is None or self._budget < 1.0:
+            return None
+        return self._patience
+
+    def note(self, seconds: float) -> None:
+        """Note how long a get took that was answered."""
+        if not self._share:
+            return
+        with self._lock:
+            self._budget = min(_SAVED_UP, self._budget + self._share)
+            self._seconds.append(seconds)
+            self._noted += 1
+            if self._noted % (_REMEMBERED // 2) == 0:
+                self._patience = _patience(statistics.median(self._seconds), self._patience)
+
+    def late(self) -> None:
+        """Note that a get is asked for again."""
+        with self._lock:
+            self._budget -= 1.0
+
+
+def _patience(median: float, now: float | None) -> float:
+    """Return the patience for a median; it stays as it is while that is anywhere near."""
+    if now is not None and _FACTOR / 2 * median <= now <= _FACTOR * 4 * max(median, _SHORTEST_SECONDS / _FACTOR):
+        return now
+    steps = math.ceil(math.log2(max(1.0, _FACTOR * median / _SHORTEST_SECONDS)))
+    return float(_SHORTEST_SECONDS * 2**steps)

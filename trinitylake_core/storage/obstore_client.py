@@ -1,0 +1,179 @@
+"""obstore as our backends use it: one client per process and settings, its requests counted one by one.
+
+A client keeps its connections, and is shared by all storages of this process that have the same settings: making one
+takes 10 ms of CPU, and a task of a cluster makes a storage. obstore's own retries are off. Its synchronous calls
+release the interpreter while they wait, and take half the CPU of its asynchronous ones, so threads wait.
+
+A process that was forked after its parent had sent a request cannot use obstore, whose threads stayed with the
+parent: :func:`usable` tells. Programs that fork first, such as Spark's, are not concerned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from trinitylake_core.errors import StorageError
+from trinitylake_core.storage.hedge import Hedge
+from trinitylake_core.storage.obstore_errors import answered, is_slow_down
+from trinitylake_core.storage.pace import Pace
+from trinitylake_core.storage.port import Data
+
+_MOST_CLIENTS: Final = 32
+_IDLE_SECONDS: Final = 15
+"""Servers close idle connections after 20 s and more; a request on a connection that is just being closed fails."""
+
+T = TypeVar("T")
+Version = Mapping[str, str | None]
+MakeStore = Callable[[float], Any]
+"""Makes an obstore store whose requests take so many seconds at the most."""
+
+_clients: OrderedDict[Hashable, ObstoreClient] = OrderedDict()
+_alive: weakref.WeakSet[ObstoreClient] = weakref.WeakSet()
+_lock = threading.Lock()
+_started = False
+_left_by_fork = False
+
+
+class ObstoreClient:
+    """Requests of one bucket or container, by key. Thread-safe; every request ends within ``seconds``.
+
+    Raises what ``obstore_errors`` makes of an error.
+    """
+
+    def __init__(self, make: MakeStore, seconds: float, share: float) -> None:
+        self.pace = Pace()
+        self.hedge = Hedge(share)
+        self._make = make
+        self._seconds = seconds
+        self._store = make(seconds)
+        self._quick: tuple[float, Any] | None = None
+        _alive.add(self)
+
+    def get(self, key: str, late: Callable[[], None]) -> bytes:
+        """Return an object. If it takes unusually long, ``late`` is called and the same asked for once more."""
+        patience = self.hedge.patience() if self.pace.limit is None else None
+        if patience is not None and patience < self._seconds:
+            try:
+                return self._timed_get(self._store_for(patience), key)
+            except TimeoutError:
+                self.hedge.late()
+                late()
+        return self._timed_get(self._store, key)
+
+    def _timed_get(self, store: Any, key: str) -> bytes:
+        started = time.perf_counter()
+        data = self._send(lambda: bytes(_obstore().get(store, key).bytes()))
+        self.hedge.note(time.perf_counter() - started)
+        return data
+
+    def _store_for(self, patience: float) -> Any:
+        quick = self._quick
+        if quick is None or quick[0] != patience:
+            quick = self._quick = (patience, self._make(patience))
+        return quick[1]
+
+    def get_range(self, key: str, begin: int, end: int) -> bytes:
+        """Return the bytes from ``begin`` to before ``end``; an ``InvalidRange`` where the object ends before."""
+        options = {"range": (begin, end)}
+        return self._send(lambda: bytes(_obstore().get(self._store, key, options=options).bytes()))
+
+    def get_versioned(self, key: str) -> tuple[bytes, Version]:
+        """Return an object and what tells it from its other versions."""
+
+        def get() -> tuple[bytes, Version]:
+            answer = _obstore().get(self._store, key)
+            return bytes(answer.bytes()), answer.meta
+
+        return self._send(get)
+
+    def put(self, key: str, data: Data, mode: str | Version = "overwrite") -> Version:
+        """Write an object: whatever is there, only if none is (``create``), or only in place of a version."""
+        content = data if isinstance(data, bytes) else bytes(data)
+        result: Version = self._send(lambda: _obstore().put(self._store, key, content, mode=mode, use_multipart=False))
+        return result
+
+    def head(self, key: str) -> Mapping[str, Any]:
+        """Return ``size``, ``last_modified`` and the version of an object."""
+        meta: Mapping[str, Any] = self._send(lambda: _obstore().head(self._store, key))
+        return meta
+
+    def _send(self, call: Callable[[], T]) -> T:
+        global _started  # noqa: PLW0603 - the threads are the process's, too
+        _started = True
+        began = self.pace.begin()
+        slow_down = False
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - obstore raises what Python has, too
+            meant = answered(error)
+            slow_down = is_slow_down(meant)
+            raise meant from None
+        finally:
+            self.pace.end(began, slow_down=slow_down)
+
+
+def usable() -> bool:
+    """Return whether this process can use obstore: it has not been forked after the first request."""
+    return not _left_by_fork
+
+
+def shared(settings: Hashable, make: Callable[[], ObstoreClient]) -> ObstoreClient:
+    """Return the client of this process for these settings; ``make`` makes the first one.
+
+    Raises ``StorageError`` in a process that cannot use obstore.
+    """
+    if _left_by_fork:
+        raise StorageError("this process was forked from one that had sent requests: start it by spawn or forkserver")
+    with _lock:
+        client = _clients.get(settings)
+        if client is None:
+            client = _clients[settings] = make()
+            if len(_clients) > _MOST_CLIENTS:
+                _clients.popitem(last=False)
+        _clients.move_to_end(settings)
+        return client
+
+
+def client_options(seconds: float, connect_seconds: float, read_seconds: float, *, http: bool) -> dict[str, Any]:
+    """Return what every obstore store is told of its connections."""
+    return {
+        "timeout": timedelta(seconds=seconds),
+        "connect_timeout": timedelta(seconds=min(connect_seconds, seconds)),
+        "read_timeout": timedelta(seconds=min(read_seconds, seconds)),
+        "pool_idle_timeout": timedelta(seconds=_IDLE_SECONDS),
+        "allow_http": http,
+    }
+
+
+def no_retries() -> dict[str, Any]:
+    """Return the retry configuration of every obstore store: ours count, theirs would hide."""
+    return {"max_retries": 0, "retry_timeout": timedelta(0)}
+
+
+def _obstore() -> Any:
+    import obstore  # noqa: PLC0415 - local lakehouses need not pay for it
+
+    return obstore
+
+
+def _abandon_after_fork() -> None:
+    """Keep the clients of the parent as they are: even dropping them would speak to threads that are not there."""
+    global _lock, _left_by_fork  # noqa: PLW0603 - a fork is of the whole process
+    _lock = threading.Lock()
+    if _started:
+        _left_by_fork = True
+        for client in list(_alive):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+    _clients.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_after_fork)

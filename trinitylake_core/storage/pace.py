@@ -1,0 +1,47 @@
+"""How many requests to a server may be under way: all at first, fewer after it asks to slow down.
+
+As in TCP: an answer that asks for fewer halves the number, once for all requests that were under way when it came;
+every success adds a little, until as many are allowed as ever were at once.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class Pace:
+    """Lets requests begin. Thread-safe; shared by all that talk to one server with one set of options."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Condition()
+        self._running = 0
+        self._most = 1
+        self._limit: float | None = None
+        self._round = 0
+
+    @property
+    def limit(self) -> int | None:
+        """How many requests may be under way; ``None`` while nothing asked for fewer."""
+        return None if self._limit is None else int(self._limit)
+
+    def begin(self) -> int:
+        """Wait until one more request may begin; return what :meth:`end` needs to know of it."""
+        with self._ready:
+            while self._limit is not None and self._running >= int(self._limit):
+                self._ready.wait()
+            self._running += 1
+            self._most = max(self._most, self._running)
+            return self._round
+
+    def end(self, began: int, *, slow_down: bool) -> None:
+        """Note that a request is over, and whether its answer asked for fewer."""
+        with self._ready:
+            if slow_down and began == self._round:
+                self._limit = max(1.0, min(self._running, self._limit or self._running) / 2)
+                self._round += 1
+            elif not slow_down and self._limit is not None:
+                self._limit += 1 / self._limit
+                if self._limit >= self._most:
+                    self._limit = None
+            self._running -= 1
+            self._ready.notify_all() if self._limit is None else self._ready.notify()
