@@ -17,7 +17,7 @@ from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unkno
 from pipelines.trees import subtrees, workers
 from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.changes import Compacted, TreeReplaced, facts
+from trinitylake_core.commits.changes import Compacted, TreeReplaced, counted_anew, facts
 from trinitylake_core.commits.commit import commit, now_millis, refuse_foreign
 from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.errors import Corrupt, InvalidInput
@@ -262,7 +262,7 @@ class _Work:
             compacted_version=self.base.version,
             engine=planned.engine,
         )
-        change = Compacted(node, summary)
+        change = Compacted(node, summary, counted_anew(self.files, self.base, node))
         root = commit(self.files, self.base, change, before_commit=self.config.before_commit)
         self.rebased_over = change.rebased_over
         return root

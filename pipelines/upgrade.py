@@ -16,7 +16,7 @@ from typing import Any, Final
 from pipelines.files.copying import Copied, copy_all
 from pipelines.job import Progress, Session, Stopwatch, proceed, refuse_unknown, silent, started
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.catalog import codec_of
+from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.changes import facts
 from trinitylake_core.commits.commit import Draft, new_id
 from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def
@@ -219,7 +219,8 @@ class _Upgrade:
         rewriter.open(tree)
         node: Node = rewriter.node_of(tree)
         writer.flush()
-        draft = Draft(node, spec.OP_UPGRADE, new_id(), self.facts(self.versions[0]))
+        counts = object_counts(store, node, self.codec)
+        draft = Draft(node, spec.OP_UPGRADE, new_id(), self.facts(self.versions[0]), counts=counts)
         if self.config.history:
             draft.system[spec.CREATED_AT_MILLIS] = str(self.created_at(self.versions[0]))
         self.still_wanted()
@@ -233,7 +234,8 @@ class _Upgrade:
             lake.files, lake.root_node, operation=spec.OP_UPGRADE, facts=self.facts(after), system=rows
         )
         for change in self.source.diff(before, after):
-            transaction.put(self.key(change.kind, change.namespace, change.name), change.new_path)
+            key = self.key(change.kind, change.namespace, change.name)
+            transaction.put(key, change.new_path, replaces=change.old_path is not None)
         transaction.commit(allow_empty=True, before_commit=self.still_wanted)
 
     def created_at(self, version: int) -> int:

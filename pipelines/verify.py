@@ -184,7 +184,9 @@ class _Verification:
         starts = [asked(self.versions.path(version), version, version) for version in alike]
         tables = self.config.tables
         definitions = self.config.definitions or tables is not None
-        meaning = shape.meaning(alike[0] if alike else _NO_VERSION, definitions=definitions, tables=tables)
+        first = alike[0] if alike else _NO_VERSION
+        known = self.newest if self.newest is not None and self.newest.version == first else None
+        meaning = shape.meaning(first, definitions=definitions, tables=tables, root=known)
         self.report.nodes_read = checks.nodes(starts + self.snapshot_starts(), meaning).nodes
         self.watch.lap("nodes")
         checks.contents(alike, definitions=definitions, tables=tables)

@@ -25,6 +25,7 @@ from trinitylake_core.locations import validate_path
 from trinitylake_core.tree import search as tree
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeStore
+from trinitylake_core.versions import ObjectCounts
 
 _DECODERS: Final[dict[str, Callable[[bytes, str], NamespaceDef | TableDef | ViewDef]]] = {
     NAMESPACE: decode_namespace,
@@ -183,6 +184,17 @@ def entries(
     for keys, values in tree.scan(reader, node, within):
         for key, path in zip(keys, values, strict=True):
             yield ObjectEntry(*codec.split(key), key, path)
+
+
+def object_counts(reader: tree.NodeReader, node: Node, codec: KeyCodec) -> ObjectCounts | None:
+    """Return how many objects are below a root for which no message waits, ``None`` where nodes do not count.
+
+    Two reads per level below the root at the most.
+    """
+    if node.subtree_messages != 0 or node.subtree_keys is None:
+        return None
+    tables, views = (tree.keys_before(reader, node, codec.range(kind).lo) for kind in (TABLE, VIEW))
+    return None if tables is None or views is None else ObjectCounts(tables, views - tables, node.subtree_keys - views)
 
 
 def decode_definition(kind: str, data: bytes, path: str) -> NamespaceDef | TableDef | ViewDef:

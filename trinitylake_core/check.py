@@ -6,6 +6,7 @@ it is skipped, and the walk goes on.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,13 +21,13 @@ from trinitylake_core.errors import (
     InvalidLocation,
     InvalidName,
 )
-from trinitylake_core.keys import NAMESPACE, KeyCodec
+from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree import search as tree
 from trinitylake_core.tree.node import Messages, Node, merged
-from trinitylake_core.versions import Root, Versions
+from trinitylake_core.versions import ObjectCounts, Root, Versions
 from trinitylake_core.violations import Violation, check_definitions, check_node, violation
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "check_snapshots",
     "check_tree",
     "check_version",
+    "miscounted",
     "violation",
 ]
 
@@ -99,6 +101,14 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
         yield violation("I14", root.path, f"was not created after version {before.version}, by created_at_millis")
     if root.oldest_version < before.oldest_version:
         yield violation("I14", root.path, f"oldest_version fell from {before.oldest_version} to {root.oldest_version}")
+
+
+def miscounted(root: Root, found: ObjectCounts) -> Iterator[Violation]:
+    """Yield what a root says of its objects and is not so (I9); what it does not say is not wrong. No request."""
+    said = root.counts
+    for kind, says, holds in zip(KINDS, said, found, strict=True) if said is not None else ():
+        if says != holds:
+            yield violation("I9", root.path, f"{kind}s says {says}, the version holds {holds}")
 
 
 def check_snapshots(versions: Versions, definition: LakehouseDef) -> Iterator[Violation]:
@@ -166,13 +176,16 @@ class TreeCheck:
         self.definitions_read = 0
         self._seen: set[str] = set()
         self._namespaces: set[str] = set()
-        self._skipped = False
+        self._kinds: Counter[str] = Counter()
+        self._skipped = self._malformed = False
         self._leaf_depth: int | None = None
 
     def run(self, root: Root) -> Iterator[Violation]:
         """Yield every broken invariant of the tree below a root."""
         self._seen.add(root.path)
         yield from self._node(root.node, root.path, (None, None), Messages(), _Totals(), 0)
+        if not (self._skipped or self._malformed):
+            yield from miscounted(root, ObjectCounts(*(self._kinds[kind] for kind in KINDS)))
 
     def _node(
         self,
@@ -257,7 +270,9 @@ class TreeCheck:
                 name = self._keys.decode(key)
             except InvalidName as error:
                 yield violation("I11", path, str(error))
+                self._malformed = True
                 continue
+            self._kinds[name.kind] += 1
             if name.kind == NAMESPACE:
                 self._namespaces.add(name.namespace)
             elif name.namespace not in self._namespaces and not self._skipped:

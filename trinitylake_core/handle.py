@@ -35,6 +35,9 @@ class Stats:
     root_bytes: int
     root_fill: float
     operation: str | None
+    namespaces: int | None = None
+    tables: int | None = None
+    views: int | None = None
 
 
 class Handle(CatalogView):
@@ -149,6 +152,7 @@ class Handle(CatalogView):
             root_bytes=node.nbytes,
             root_fill=round(node.estimated_bytes() / self.definition.node_file_max_size_bytes, 4),
             operation=self._root.operation,
+            **({} if self._root.counts is None else self._root.counts._asdict()),
         )
 
     # -- history, difference, integrity --------------------------------------------------------

@@ -35,6 +35,9 @@ SUBTREE_MESSAGES: Final = "subtree_messages"
 CHILD_KEYS: Final = "child_keys"
 CHILD_MESSAGES: Final = "child_messages"
 SELF: Final = "self"
+NAMESPACES: Final = "namespaces"
+TABLES: Final = "tables"
+VIEWS: Final = "views"
 
 # Object definition schema IDs (format, section 3).
 SCHEMA_LAKEHOUSE: Final = 0

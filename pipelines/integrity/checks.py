@@ -155,7 +155,10 @@ class _Common:
         self.found.rows([row for row in rows if row["invariant"] != _OTHER])
         return [row["first"] for row in rows if row["invariant"] == _OTHER]
 
-    def add_homeless(self, meaning: Meaning) -> None:
+    def add_meaning(self, meaning: Meaning) -> None:
+        """Take what is wrong with a version as a whole: objects without a namespace, and how many there are."""
+        for each in meaning.miscounted(self.storage):
+            self.found.add(each, meaning.version)
         store = NodeStore(self.storage, self.shape.order, self.shape.target_bytes)
         for each in homeless_of(self.storage, meaning, store):
             self.found.add(each, meaning.version)
@@ -195,7 +198,7 @@ class LocalChecks:
             if found.enough():
                 break
         else:
-            common.add_homeless(meaning)
+            common.add_meaning(meaning)
         found.counts.update(meaning.counts)
         return Walked(count)
 
@@ -229,7 +232,7 @@ class SparkChecks:
             walk.walk(table(self._spark, roots, ASKED), visited=visited, go_on=self._add_findings)
             if not common.found.enough():
                 prove_on_spark(walk, meaning, common.found)
-                common.add_homeless(meaning)
+                common.add_meaning(meaning)
         finally:
             walk.release()
         common.found.counts[NODES_NAMED] += walk.sums["named"]

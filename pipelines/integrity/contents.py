@@ -16,15 +16,15 @@ from typing import Final
 from pipelines.integrity.findings import counted
 from pipelines.integrity.meaning import Named, homeless, proved_definitions, without_namespace
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.check import Violation
+from trinitylake_core.check import Violation, miscounted
 from trinitylake_core.diff import diff_nodes
 from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
-from trinitylake_core.keys import NAMESPACE, KeyCodec
+from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import search as tree
 from trinitylake_core.tree.nodestore import NodeStore
-from trinitylake_core.versions import Root, Versions
+from trinitylake_core.versions import ObjectCounts, Root, Versions
 
 _TOGETHER: Final = 4096
 """Rows that are held before their definitions are read."""
@@ -66,8 +66,15 @@ class Contents:
         found = self._root(version)
         if found is not None:
             root, codec = found
-            rows = (row for batch in tree.scan(self._store, root.node) for row in zip(*batch, strict=True))
-            yield from self._proved(root, codec, rows)
+            kinds: Counter[str] = Counter()
+
+            def rows() -> Iterator[tuple[str, str]]:
+                for keys, paths in tree.scan(self._store, root.node):
+                    kinds.update(codec.split(key)[0] for key in keys)
+                    yield from zip(keys, paths, strict=True)
+
+            yield from self._proved(root, codec, rows())
+            yield from miscounted(root, ObjectCounts(*(kinds[kind] for kind in KINDS)))
 
     def _compared(self, before: int, version: int) -> Iterator[Violation]:
         old, new = self._root(before), self._root(version)
@@ -77,12 +84,19 @@ class Contents:
             yield from self._scanned(before, version)
             return
         root, codec = new
+        if old[0].counts is None and root.counts is not None:  # only a count of everything can prove it
+            yield from self._scanned(before, version)
+            return
         changed: list[tuple[str, str]] = []
-        for key, _, value in diff_nodes(self._store, old[0].node, self._store, root.node):
+        gained: Counter[str] = Counter()
+        for key, gone, value in diff_nodes(self._store, old[0].node, self._store, root.node):
+            gained[codec.split(key)[0]] += (value is not None) - (gone is not None)
             if value is not None:
                 changed.append((key, value))
             elif codec.split(key)[0] == NAMESPACE:
                 yield from homeless(self._store, root, codec, codec.split(key)[1])
+        counts = ObjectCounts(*(gained[kind] for kind in KINDS)).plus(old[0].counts)
+        yield from () if counts is None else miscounted(root, counts)
         yield from self._proved(root, codec, changed)
 
     def _proved(self, root: Root, codec: KeyCodec, rows: Iterable[tuple[str, str]]) -> Iterator[Violation]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -20,15 +21,15 @@ from pipelines.integrity.examine import UNREADABLE
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found
 from pipelines.tasks import LONG, READ_AHEAD, TEXT, Row, collect, collect_one, map_rows, on_disk, table, tasks_for
 from pipelines.trees.levels import SparkLevels
-from trinitylake_core.check import Violation, check_definitions, violation
+from trinitylake_core.check import Violation, check_definitions, miscounted, violation
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import InvalidLocation, InvalidName
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec
 from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.tree.search import scan
-from trinitylake_core.versions import Root, Versions
+from trinitylake_core.versions import ObjectCounts, Root, Versions
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession
@@ -38,10 +39,12 @@ Named = tuple[str, str, str]
 _SUMS: Final = {"read": DEFINITIONS, "proved": DEFINITIONS_PROVED, "tables": TABLES, "unknown": TABLES_UNKNOWN}
 """What tasks count: columns by the names of the counts."""
 _NAMED: Final = pa.schema({"kind": TEXT, "label": TEXT, "path": TEXT})
+MALFORMED: Final = "malformed"
+_SUMMED: Final = (*_SUMS, "bytes", *KINDS, MALFORMED)
 _PROVED: Final = pa.schema(
-    {**dict.fromkeys(VIOLATION, TEXT), "exists": TEXT, "needed": TEXT, **dict.fromkeys((*_SUMS, "bytes"), LONG)}
+    {**dict.fromkeys(VIOLATION, TEXT), "exists": TEXT, "needed": TEXT, **dict.fromkeys(_SUMMED, LONG)}
 )
-"""A finding, or a namespace that exists or is needed, or how much was read."""
+"""A finding, or a namespace that exists or is needed, or how much was read, and how many objects of each kind."""
 
 
 def proved_definitions(
@@ -78,6 +81,7 @@ class Meaning:
         whole: every node of the version could be read; only then is a namespace known to be absent.
         counts: of definitions read and proved; ``bytes`` are those that tasks read of them.
         exists: namespaces; ``needed`` are those that tables and views lie in.
+        kinds: how many objects there are of each kind; ``malformed`` keys are of none.
     """
 
     version: int
@@ -90,6 +94,7 @@ class Meaning:
     exists: set[str] = field(default_factory=set)
     needed: set[str] = field(default_factory=set)
     tables: float | None = None
+    kinds: Counter[str] = field(default_factory=Counter)
 
     def named(self, entries: Iterable[tuple[str, str | None]]) -> Iterator[Named]:
         """Yield the definitions to read of entries that are set, and note namespaces. What is malformed is I11."""
@@ -98,15 +103,26 @@ class Meaning:
                 continue
             try:
                 name = self.codec.decode(key)
+            except InvalidName:
+                self.kinds[MALFORMED] += 1
+                continue
+            self.kinds[name.kind] += 1
+            with suppress(InvalidLocation):
                 (self.exists if name.kind == NAMESPACE else self.needed).add(name.namespace)
                 if self.definitions:
                     yield name.kind, str(name), validate_path(path)
-            except (InvalidName, InvalidLocation):
-                continue
 
     def prove(self, storage: Storage, entries: Iterable[tuple[str, str | None]]) -> Iterator[Violation]:
         """Yield what is wrong with the definitions of entries, each key once. One ``get`` each."""
         return proved_definitions(storage, self.named(entries), self.counts, self.tables)
+
+    def miscounted(self, storage: Storage) -> Iterator[Violation]:
+        """Yield what the root says of its objects and is not so (I9). At most one ``get``."""
+        if self.version < 0 or not self.whole or self.kinds[MALFORMED]:
+            return
+        root = next(Versions(storage).readable_roots([self.version])) if self.root is None else self.root
+        if root is not None:
+            yield from miscounted(root, ObjectCounts(*(self.kinds[kind] for kind in KINDS)))
 
     def lost(self) -> list[str]:
         """Return the namespaces that are needed and do not exist."""
@@ -156,7 +172,7 @@ def prove_on_spark(walk: SparkLevels, meaning: Meaning, found: Found) -> None:
         tables=meaning.tables,
     )
     proved = on_disk(map_rows(newest, work, _PROVED, walk.storage))
-    meaning.bytes = _sum_up(proved, found, meaning.version)
+    meaning.bytes = _sum_up(proved, found, meaning.version, meaning.kinds)
     needed = proved.where("needed is not null").select(f.col("needed").alias("name")).distinct()
     lost = needed.join(proved.select(f.col("exists").alias("name")), "name", "left_anti")
     meaning.needed = {row["name"] for row in collect(lost.limit(found.most))}
@@ -180,11 +196,11 @@ def definitions_on_spark(
     return nbytes
 
 
-def _sum_up(proved: DataFrame, found: Found, version: int) -> int:
-    """Add the findings, as many as there is room for, and count definitions; return their bytes."""
+def _sum_up(proved: DataFrame, found: Found, version: int, kinds: Counter[str] | None = None) -> int:
+    """Add the findings, as many as there is room for, and count definitions and objects; return the bytes read."""
     from pyspark.sql import functions as f
 
-    sums = [f.sum(name).alias(name) for name in (*_SUMS, "bytes")]
+    sums = [f.sum(name).alias(name) for name in _SUMMED]
     total = collect_one(proved.agg(f.count("invariant").alias("found"), *sums))
     if total["found"]:
         rows = collect(proved.where("invariant is not null").select(*VIOLATION).limit(found.room()))
@@ -192,6 +208,8 @@ def _sum_up(proved: DataFrame, found: Found, version: int) -> int:
             found.add(Violation(**row), version)
         found.count_more(total["found"] - len(rows))
     found.counts.update({counted: total[name] or 0 for name, counted in _SUMS.items()})
+    if kinds is not None:
+        kinds.update({name: total[name] or 0 for name in (*KINDS, MALFORMED)})
     return total["bytes"] or 0
 
 
@@ -200,6 +218,7 @@ def _proved(
 ) -> Iterator[Row]:
     meaning = Meaning(version, codec, definitions, tables=tables)
     yield from _as_rows(storage, meaning.prove(storage, ((row["key"], row["value"]) for row in rows)), meaning.counts)
+    yield _row(dict(meaning.kinds))
     yield from (_row({"exists": name}) for name in sorted(meaning.exists))
     yield from (_row({"needed": name}) for name in sorted(meaning.needed))
 

@@ -20,6 +20,9 @@ from trinitylake_core.versions import Root
 
 ORDER = 4
 EXTENSIONS = (
+    spec.NAMESPACES,
+    spec.TABLES,
+    spec.VIEWS,
     spec.HEIGHT,
     spec.SUBTREE_KEYS,
     spec.SUBTREE_MESSAGES,

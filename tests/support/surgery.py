@@ -140,7 +140,8 @@ class Surgery:
         return found
 
     def recount(self, version: int) -> None:
-        """Make all counts of a version's tree true again, where they are."""
+        """Make all counts of a version's tree true again, where they are; those of its objects are unknown then."""
+        self.strip(root_path(version), spec.NAMESPACES, spec.TABLES, spec.VIEWS)
         counted: dict[str, tuple[int, int]] = {}
         for path, found in reversed(self.tree(version)):
             children = [counted[child] for child in found.children]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trinitylake_core import spec
+from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.commit import Draft, new_id, whoami
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import LakehouseDef, encode
@@ -13,7 +14,7 @@ from trinitylake_core.errors import CommitConflict
 from trinitylake_core.locations import lakehouse_def_path
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.versions import Delta, Root, copy_of_definition
+from trinitylake_core.versions import Delta, ObjectCounts, Root, copy_of_definition
 
 _NO_MESSAGES = Messages()
 
@@ -44,6 +45,14 @@ def written(files: Files, definition: LakehouseDef) -> tuple[str, bytes]:
     return path, data
 
 
+def counted_anew(files: Files, base: Root, node: Node) -> ObjectCounts | None:
+    """Return how many objects a compaction of ``base`` holds, if that does not say; else ``None``.
+
+    Two ``get`` per level at the most, once in the life of a lakehouse that an older writer made.
+    """
+    return object_counts(files.store, node, codec_of(files.definition(base))) if base.counts is None else None
+
+
 class SameContent:
     """A version that says what its base says: for a new definition or a new boundary. Conflicts with nothing."""
 
@@ -56,9 +65,8 @@ class SameContent:
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the base's node under new system rows. Rewrites nothing."""
         del created_at_millis, writer
-        return Draft(
-            base.node.with_messages(_NO_MESSAGES), self._operation, self._txn, self._summary, dict(self._system)
-        )
+        node = base.node.with_messages(_NO_MESSAGES)
+        return Draft(node, self._operation, self._txn, self._summary, dict(self._system), counts=base.counts)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Accept whatever was committed meanwhile."""
@@ -158,14 +166,16 @@ class Expired(SameContent):
 class Compacted:
     """A root whose messages were pushed down; whatever writers commit meanwhile is appended to it again.
 
-    ``node`` was made from version ``base``; its non-root nodes are written already.
+    ``node`` was made from version ``base``; its non-root nodes are written already. ``counts`` are the objects that it
+    holds, where somebody counted them.
     """
 
     operation = spec.OP_COMPACT
     again = "compact again from the newest version"
 
-    def __init__(self, node: Node, summary: dict[str, Any]) -> None:
+    def __init__(self, node: Node, summary: dict[str, Any], counts: ObjectCounts | None = None) -> None:
         self._node = node
+        self._counts = counts
         self._replayed = Messages()
         self._summary = summary
         self._txn = new_id()
@@ -174,9 +184,14 @@ class Compacted:
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the compacted root, its buffer holding the messages committed since."""
-        del base, created_at_millis, writer
+        del created_at_millis, writer
         summary = {**self._summary, "rebased_over": self.rebased_over} if self.rebased_over else self._summary
-        return Draft(self._node.with_messages(self._replayed), self.operation, self._txn, summary, disposable=False)
+        node = self._node.with_messages(self._replayed)
+        return Draft(node, self.operation, self._txn, summary, disposable=False, counts=self._counted(base))
+
+    def _counted(self, base: Root) -> ObjectCounts | None:
+        """Return how many objects there are, now that this is built on ``base``: a compaction changes none."""
+        return self._counts if self._counts is not None and self._compacted is None else base.counts
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Take over the messages of newer versions, oldest first. Raises ``TreeReplaced``."""

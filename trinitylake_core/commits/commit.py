@@ -33,7 +33,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import encode
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.versions import Delta, Root
+from trinitylake_core.versions import Delta, ObjectCounts, Root
 
 _LOG = logging.getLogger(__name__)
 MAX_ATTEMPTS = 100
@@ -53,6 +53,8 @@ class Draft:
     system: dict[str, str | None] = field(default_factory=dict)
     disposable: bool = True
     """Whether the nodes written for this draft are of no use when the race is lost."""
+    counts: ObjectCounts | None = None
+    """How many objects the version holds; ``None`` = unknown."""
 
 
 class Change(Protocol):
@@ -191,7 +193,7 @@ def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
         spec.TXN_ID: draft.txn,
         spec.SUMMARY: json.dumps(draft.summary, separators=(",", ":"), sort_keys=True),
     }
-    rows |= draft.system
+    rows |= ({} if draft.counts is None else draft.counts.rows()) | draft.system
     draft.node.system = {name: value for name, value in rows.items() if value is not None}
     return draft.node
 

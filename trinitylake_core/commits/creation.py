@@ -11,12 +11,13 @@ from trinitylake_core.errors import AlreadyExists, UnsafeStorage
 from trinitylake_core.locations import lakehouse_def_path
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import encode as encode_node
-from trinitylake_core.versions import Root, Versions
+from trinitylake_core.versions import ObjectCounts, Root, Versions
 
 
 def create_empty(versions: Versions, message: LakehouseDef) -> Root:
     """Create version 0 of a lakehouse without objects. Costs and raises as :func:`create_first`."""
-    draft = Draft(Node(subtree_keys=0, subtree_messages=0), spec.OP_CREATE, new_id(), facts())
+    node = Node(subtree_keys=0, subtree_messages=0)
+    draft = Draft(node, spec.OP_CREATE, new_id(), facts(), counts=ObjectCounts())
     return create_first(versions, message, draft)
 
 

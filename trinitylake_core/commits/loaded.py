@@ -7,14 +7,14 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from trinitylake_core import spec
-from trinitylake_core.catalog import codec_of
+from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.changes import Compacted
 from trinitylake_core.commits.files import Files
 from trinitylake_core.errors import CommitConflict
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.search import scan, search
-from trinitylake_core.versions import Delta, Root
+from trinitylake_core.versions import Delta, ObjectCounts, Root
 
 
 class Loaded(Compacted):
@@ -27,9 +27,17 @@ class Loaded(Compacted):
     again = "load again"
 
     def __init__(self, files: Files, base: Root, node: Node, summary: dict[str, Any]) -> None:
-        super().__init__(node, summary)
+        """Take the tree of a load. Two ``get`` per level at the most, to count what it holds."""
+        super().__init__(node, summary, object_counts(files.store, node, codec_of(files.definition(base))))
         self._files = files
         self._before = base.node
+        self._gained = None if self._counts is None else self._counts.less(base.counts)
+
+    def _counted(self, base: Root) -> ObjectCounts | None:
+        """Return how many objects there are: those of others' commits since, and what the load added."""
+        if self._compacted is None:
+            return self._counts
+        return None if self._gained is None else self._gained.plus(base.counts)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Take over the messages of newer versions. About one ``get`` per level and changed key, twice.

@@ -42,7 +42,8 @@ class RolledBack:
             rows[spec.VOID_BEFORE_MILLIS] = str(max(base.void_before_millis, storage_time(self._files)))
         path, data = self._definition_for(base)
         rows |= definition_rows(path, data)
-        return Draft(self._target.node.with_messages(_NO_MESSAGES), spec.OP_ROLLBACK, self._txn, self._summary, rows)
+        node, counts = self._target.node.with_messages(_NO_MESSAGES), self._target.counts
+        return Draft(node, spec.OP_ROLLBACK, self._txn, self._summary, rows, counts=counts)
 
     def _definition_for(self, base: Root) -> tuple[str, bytes]:
         target = self._files.definition(self._target)

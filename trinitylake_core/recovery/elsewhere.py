@@ -97,7 +97,7 @@ def restore_from(
     txn.copy_in(there.files, back)
     for change in changes:
         if change.new_path is None:
-            txn.put(change.key, None)
+            txn.put(change.key, None, replaces=True)
             if change.kind == NAMESPACE:
                 txn.close_namespace(change.namespace)
 
@@ -149,6 +149,7 @@ class _CopyingIn(Transaction):
         for start in range(0, len(wanted), _READ_TOGETHER):
             part = wanted[start : start + _READ_TOGETHER]
             for each, definition in zip(part, _definitions(source, part), strict=True):
+                self._before[each.key] = each.old_path is not None
                 self._set(each.kind, each.key, definition, each.namespace, each.name)
                 if each.kind != NAMESPACE:
                     self.need_namespace(each.namespace)

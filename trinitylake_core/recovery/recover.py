@@ -165,7 +165,7 @@ def restore(
     txn = _Restoring(files, base, reason=told, operation=spec.OP_RESTORE, facts=summary)
     txn.target = target
     for change in changes:
-        txn.put(change.key, change.new_path)
+        txn.put(change.key, change.new_path, replaces=change.old_path is not None)
         if change.kind != NAMESPACE and change.new_path is not None:
             txn.need_namespace(change.namespace)
         if change.kind == NAMESPACE and change.new_path is None:

@@ -20,13 +20,13 @@ from trinitylake_core.definitions import (
     view_def,
 )
 from trinitylake_core.errors import AlreadyExists, NamespaceNotEmpty, ObjectNotFound
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
 from trinitylake_core.locations import definition_path
 from trinitylake_core.transactions.footprint import Footprint
 from trinitylake_core.tree import search as tree
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore
-from trinitylake_core.versions import Root
+from trinitylake_core.versions import ObjectCounts, Root
 
 _Definition = NamespaceDef | TableDef | ViewDef
 
@@ -40,6 +40,8 @@ class CatalogEdits(CatalogView):
         self._store = store
         self._keys = keys
         self._writes: dict[str, str | None] = {}
+        self._before: dict[str, bool] = {}
+        """Of keys that are written: whether they are there in the base. What is not known is looked up when counted."""
         self._definitions: dict[str, tuple[str, _Definition]] = {}
         self._footprint = Footprint()
 
@@ -50,6 +52,23 @@ class CatalogEdits(CatalogView):
     def messages(self) -> Messages:
         """Return the changes so far as messages, in key order."""
         return Messages.of([(key, value, self.id) for key, value in sorted(self._writes.items())])
+
+    def gained(self) -> ObjectCounts:
+        """Return how many objects more there are after these changes, by kind. Mostly no request.
+
+        No other commit can change this difference: whoever writes one of the same keys is a conflict.
+        """
+        gained = dict.fromkeys(KINDS, 0)
+        for key, path in self._writes.items():
+            before = self._was_there(key)
+            if before != (path is not None):
+                gained[self._keys.split(key)[0]] += -1 if before else 1
+        return ObjectCounts(gained[NAMESPACE], gained[TABLE], gained[VIEW])
+
+    def _was_there(self, key: str) -> bool:
+        if key not in self._before:
+            self._before[key] = super()._find(key) is not None
+        return self._before[key]
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -168,9 +187,14 @@ class CatalogEdits(CatalogView):
 
     # -- writes --------------------------------------------------------------------------------
 
-    def put(self, key: str, path: str | None) -> None:
-        """Set (or with ``None`` delete) the raw definition path of a key; for restore and upgrade."""
+    def put(self, key: str, path: str | None, *, replaces: bool | None = None) -> None:
+        """Set (or with ``None`` delete) the raw definition path of a key; for restore and upgrade.
+
+        ``replaces`` tells whether it is there already; without it, the key is looked up when objects are counted.
+        """
         self._refuse_done()
+        if replaces is not None:
+            self._before.setdefault(key, replaces)
         self._writes[key] = path
 
     def need_namespace(self, namespace: str) -> None:
@@ -199,6 +223,7 @@ class CatalogEdits(CatalogView):
             self._footprint.needs.add(self._require(NAMESPACE, namespace))
         if self._find(key) is not None:
             raise AlreadyExists(f"{kind} {namespace if name is None else f'{namespace}.{name}'!r} already exists")
+        self._before.setdefault(key, False)
         self._set(kind, key, definition, namespace, name)
 
     def _set(self, kind: str, key: str, definition: _Definition, namespace: str, name: str | None = None) -> None:
@@ -206,9 +231,11 @@ class CatalogEdits(CatalogView):
         self._definitions.pop(self._writes.get(key) or "", None)
         path = definition_path(kind, namespace, name)
         self._definitions[path] = (kind, definition)
+        self._before.setdefault(key, True)
         self._writes[key] = path
 
     def _delete(self, key: str) -> None:
         self._refuse_done()
         self._definitions.pop(self._writes.get(key) or "", None)
+        self._before.setdefault(key, True)
         self._writes[key] = None

@@ -91,6 +91,9 @@ class Transaction(TransactionChange):
         )
         txn._writes = dict(zip(found.messages.keys, found.messages.values, strict=True))
         txn._footprint = Footprint.from_json(state.get("footprint"))
+        txn._before = {
+            key: there == "1" for key, there in zip(found.messages.keys, state.get("before", ""), strict=False)
+        }
         txn._file = found.file
         txn._saved_definitions = frozenset(path for path in txn._writes.values() if path is not None)
         return txn
@@ -201,8 +204,10 @@ class Transaction(TransactionChange):
 
     def _store_in(self, file: SavedFile) -> None:
         definition = saved.new_transaction_def(self.id, self.isolation, self.began_at_millis, self.ttl_millis)
-        state = json.dumps({"footprint": self._footprint.to_json(), "reason": self._reason})
-        saved.save(self._files, self._base, definition, self.messages(), state, file)
+        own = self.messages()
+        before = "".join("01"[self._was_there(key)] for key in own.keys)
+        state = json.dumps({"footprint": self._footprint.to_json(), "reason": self._reason, "before": before})
+        saved.save(self._files, self._base, definition, own, state, file)
         self._file = file
 
     def abort(self) -> None:

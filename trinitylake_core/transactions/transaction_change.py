@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trinitylake_core import spec
-from trinitylake_core.catalog import codec_of
+from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.commit import Draft, whoami
 from trinitylake_core.commits.files import Files
 from trinitylake_core.commits.root_flush import flushed_for
@@ -57,7 +57,11 @@ class TransactionChange(CatalogEdits):
         facts = {"author": whoami(), "set": len(own) - deleted, "deleted": deleted, **self._facts}
         if self._reason:
             facts["reason"] = self._reason
-        return Draft(node, self._operation, self.id, facts, dict(self._system))
+        counts = base.counts
+        if counts is None and base.node.is_leaf:  # the root is all there is: no request
+            counts = object_counts(self._store, base.node, self._keys)
+        counts = None if counts is None else self.gained().plus(counts)
+        return Draft(node, self._operation, self.id, facts, dict(self._system), counts=counts)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Prove that nothing in ``newer`` conflicts with this transaction. Raises ``CommitConflict``."""

@@ -65,6 +65,29 @@ def search(reader: NodeReader, root: Node, key: str) -> str | None:
     raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
 
 
+def keys_before(reader: NodeReader, root: Node, key: str) -> int | None:
+    """Return how many keys come before ``key``; ``None`` where a node does not count its children's keys.
+
+    One read a level below the root, at the most. REQUIRES: no message waits anywhere.
+    """
+    node, count = root, 0
+    for _ in range(MAX_HEIGHT):
+        at = bisect_left(node.keys, key)
+        count += at
+        if node.is_leaf:
+            return count
+        if node.child_keys is None:
+            return None
+        count += sum(node.child_keys[:at])
+        if at < len(node.keys) and node.keys[at] == key:
+            return count + node.child_keys[at]
+        path = node.children[at]
+        child = reader.read(path)
+        child_height(node, path, child)
+        node = child
+    raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+
+
 def scan(
     reader: NodeReader, root: Node, within: KeyRange = EVERYTHING, newer: Messages | None = None
 ) -> Iterator[Batch]:

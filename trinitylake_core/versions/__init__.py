@@ -8,6 +8,7 @@ from trinitylake_core.versions.boundary import lower_lying_boundary, raise_bound
 from trinitylake_core.versions.files import copy_of_definition, number_in
 from trinitylake_core.versions.root import (
     Delta,
+    ObjectCounts,
     Root,
     RootRows,
     VersionInfo,
@@ -21,6 +22,7 @@ from trinitylake_core.versions.versions import Versions
 
 __all__ = [
     "Delta",
+    "ObjectCounts",
     "Root",
     "RootRows",
     "VersionInfo",

@@ -3,13 +3,50 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, InvalidInput
 from trinitylake_core.tree.node import Messages, Node
+
+
+class ObjectCounts(NamedTuple):
+    """How many objects a version holds, or by how many it differs from another, by kind."""
+
+    namespaces: int = 0
+    tables: int = 0
+    views: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+    def plus(self, other: ObjectCounts | None) -> ObjectCounts | None:
+        """Return the sum; ``None`` if the other is unknown."""
+        return None if other is None else ObjectCounts(*(one + two for one, two in zip(self, other, strict=True)))
+
+    def less(self, other: ObjectCounts | None) -> ObjectCounts | None:
+        """Return the difference; ``None`` if the other is unknown."""
+        return None if other is None else ObjectCounts(*(one - two for one, two in zip(self, other, strict=True)))
+
+    def rows(self) -> dict[str, str | None]:
+        """Return the system rows that say so."""
+        return dict(zip(_COUNTS, map(str, self), strict=True))
+
+
+_COUNTS = (spec.NAMESPACES, spec.TABLES, spec.VIEWS)
+
+
+def counts_in(system: Mapping[str, str]) -> ObjectCounts | None:
+    """Return what the system rows of a root say of its objects; ``None`` where one is missing or no number."""
+    found = [system.get(name, "") for name in _COUNTS]
+    if not all(text.isascii() and text.isdecimal() for text in found):
+        return None
+    return ObjectCounts(*map(int, found))
 
 
 class RootRows:
@@ -53,6 +90,11 @@ class RootRows:
     def void_before_millis(self) -> int:
         """The storage's time before which a file that no root up to this one reaches is void; 0 before any fence."""
         return self._number(spec.VOID_BEFORE_MILLIS)
+
+    @property
+    def counts(self) -> ObjectCounts | None:
+        """How many objects this version holds, exactly; ``None`` where its writer did not know."""
+        return counts_in(self.system)
 
     @property
     def previous_root(self) -> str | None:
@@ -169,6 +211,9 @@ class VersionInfo:
     path: str
     previous_root: str | None
     rollback_from_root: str | None
+    namespaces: int | None = None
+    tables: int | None = None
+    views: int | None = None
 
     @property
     def reason(self) -> str | None:
@@ -193,21 +238,25 @@ def unreadable_root(version: int, path: str, why: str, created_at_millis: int = 
 
 def version_info(root: Root) -> VersionInfo:
     """Return what a root says about its version. No request."""
-    node = root.node
+    node, counts = root.node, root.counts or (None, None, None)
     return VersionInfo(
         root.version, from_millis(root.created_at_millis), root.created_at_millis, root.operation, root.txn,
         root.summary,
         len(root.own_messages()), objects_of(node), node.subtree_messages, node.height, node.nbytes, root.path,
-        root.previous_root, root.rollback_from_root,
+        root.previous_root, root.rollback_from_root, *counts,
     )  # fmt: skip
 
 
 def objects_of(node: Node) -> int | None:
     """Return how many objects a version holds, as far as its root tells.
 
-    Exact where the root is the whole tree. Else without the messages, of which nobody knows before they are
-    pushed down whether they add an object or change one; ``None`` where the root does not count.
+    Exact where the root says so (``namespaces``, ``tables``, ``views``) or is the whole tree. Else without the
+    messages, of which nobody knows before they are pushed down whether they add an object or change one; ``None`` where
+    the root does not count.
     """
+    counts = counts_in(node.system)
+    if counts is not None:
+        return counts.total
     if not node.is_leaf or node.height is None:
         return node.subtree_keys
     pending = node.pending

@@ -78,7 +78,7 @@ def _history_data(info: VersionInfo) -> dict[str, Any]:
 def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
     options = call.options
     since = to_millis(options.since) if options.since is not None else None
-    if options.operation is None:
+    if not options.operation:
         yield from lake.unreadable
     roots = lake.files.versions.history(lake.root_node)
     if options.changed is not None:

@@ -1,0 +1,221 @@
+"""Each root says exactly how many namespaces, tables and views its version holds, and pays no request for it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines import compaction, load, verify
+from tests.support.lakes import compacted, filled, new_lake, reopened
+from tests.support.surgery import Surgery
+from trinitylake_core import Lakehouse, Transaction, spec
+from trinitylake_core.catalog import object_counts
+from trinitylake_core.locations import root_path
+from trinitylake_core.versions import ObjectCounts
+
+ROWS = (spec.NAMESPACES, spec.TABLES, spec.VIEWS)
+
+
+def held(lake: Lakehouse) -> ObjectCounts:
+    kinds = Counter(each.kind for each in lake.objects())
+    return ObjectCounts(kinds["namespace"], kinds["table"], kinds["view"])
+
+
+def prove(lake: Lakehouse, versions: range | None = None) -> None:
+    for version in versions or range(lake.version + 1):
+        at = lake.at(version=version)
+        assert held(at) == at.root_node.counts, version
+
+
+def strip(lake: Lakehouse, *versions: int) -> None:
+    for version in versions:
+        Surgery(lake.root, lake.definition.order).strip(root_path(version), *ROWS)
+
+
+def test_counts_follow_every_change(tmp_path: Path) -> None:
+    """Random transactions, some of which undo themselves, with flushes and compactions in between."""
+    rng = random.Random(4711)
+    lake = new_lake(tmp_path)
+    names: dict[str, set[str]] = {}
+    for step in range(60):
+        with lake.transaction() as txn:
+            for _ in range(rng.randrange(1, 6)):
+                _change(rng, txn, names)
+        if step % 20 == 19:
+            compacted(lake.refresh())
+    prove(lake.refresh())
+    assert lake.stats().objects == held(lake).total == next(lake.history(1)).objects
+    assert [] == list(lake.check())
+    assert verify.run(None, lake, verify.Config("all", engine="local")).ok
+
+
+def _change(rng: random.Random, txn: Transaction, names: dict[str, set[str]]) -> None:
+    namespace, name = f"n{rng.randrange(4)}", f"o{rng.randrange(6)}"
+    inside = names.get(namespace)
+    if inside is None:
+        txn.create_namespace(namespace)
+        names[namespace] = set()
+    elif rng.random() < 0.1:
+        txn.drop_namespace(namespace, cascade=True)
+        del names[namespace]
+    elif name not in inside:
+        (txn.create_table if name < "o3" else txn.create_view)(namespace, name, **({} if name < "o3" else {"sql": "x"}))
+        inside.add(name)
+    elif rng.random() < 0.5:
+        (txn.drop_table if name < "o3" else txn.drop_view)(namespace, name)
+        inside.discard(name)
+    elif name < "o3":
+        txn.alter_table(namespace, name, properties={"a": str(rng.random())})
+
+
+def test_a_change_that_is_taken_back_counts_for_nothing(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=4)
+    before = lake.root_node.counts
+    with lake.transaction() as txn:
+        txn.create_table("ns0", "gone")
+        txn.drop_table("ns0", "gone")
+        txn.drop_table("ns0", "t000")
+        txn.create_table("ns0", "t000")
+    prove(lake.refresh())
+    assert before == lake.root_node.counts
+
+
+@pytest.mark.parametrize("rollback", [False, True])
+def test_a_rebase_adds_the_same_difference(tmp_path: Path, rollback: bool) -> None:
+    """Over commits, compactions, snapshots; a rollback takes the counts of its target, a restore counts its own."""
+    lake = filled(new_lake(tmp_path), tables=12)
+    late = reopened(lake)
+    txn = late.transaction()
+    txn.create_table("ns0", "late")
+    with lake.transaction() as other:
+        other.drop_table("ns1", "t001")
+        other.create_namespace("other")
+    lake.create_snapshot("s")
+    compacted(lake.refresh())
+    txn.commit()
+    prove(lake.refresh())
+    if rollback:
+        lake.rollback(version=2, reason="r")
+        prove(lake.refresh())
+        lake.restore(["*"], version=4, reason="r", exact=True)
+        lake.alter({"a": "b"})
+        prove(lake.refresh())
+
+
+def test_a_saved_transaction_knows_what_it_creates(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=8)
+    txn = lake.transaction()
+    txn.create_table("ns0", "new")
+    txn.drop_table("ns1", "t001")
+    txn.alter_table("ns2", "t002", properties={"a": "b"})
+    identity = txn.save()
+    with lake.transaction() as other:
+        other.create_namespace("beside")
+    reopened(lake).resume_transaction(identity).commit()
+    prove(lake.refresh())
+
+
+def test_a_load_counts_also_when_it_is_rebased(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=12)
+    source = tmp_path / "objects.jsonl"
+    lines = [f'{{"create_table": {{"namespace": "ns0", "name": "l{number}"}}}}' for number in range(20)]
+    lines.append('{"create_namespace": {"namespace": "filled"}}')
+    lines.append('{"create_table": {"namespace": "ns0", "name": "t000"}}')
+    source.write_text("\n".join(lines))
+    once: list[bool] = []
+
+    def beside() -> None:
+        if not once:
+            once.append(True)
+            with reopened(lake).transaction() as txn:
+                txn.create_namespace("beside")
+
+    config = load.Config(engine="local", existing="replace", before_commit=beside)
+    assert 1 == load.run(None, lake, source.as_uri(), config).rebased_over
+    prove(lake.refresh())
+    assert 4 + 1 == held(lake).namespaces
+
+
+def test_a_version_that_does_not_say_is_counted_by_a_compaction(tmp_path: Path) -> None:
+    """Of an older writer: unknown is carried on, nothing is wrong, and objects are what they were taken for before."""
+    lake = filled(new_lake(tmp_path), tables=30)
+    strip(lake, lake.version)
+    cold = reopened(lake)
+    assert (None, None) == (cold.root_node.counts, cold.stats().tables)
+    with cold.transaction() as txn:
+        txn.create_namespace("new")
+    assert cold.refresh().root_node.counts is None
+    assert verify.run(None, cold, verify.Config("all", engine="local")).ok
+    before = cold.storage.counts.snapshot()
+    compaction.run(None, cold, compaction.Config("local"))
+    first = (cold.storage.counts - before).get
+    prove(cold, range(cold.version, cold.version + 1))
+    assert verify.run(None, cold, verify.Config("all", engine="local")).ok
+    with cold.transaction() as txn:
+        txn.create_namespace("newer")
+    prove(cold.refresh(), range(cold.version - 1, cold.version + 1))
+    assert first < 60
+
+
+def test_a_root_that_is_the_whole_tree_is_counted_at_once(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path, order=32, target=100_000)
+    with lake.transaction() as txn:
+        txn.create_namespace("a")
+    compacted(lake.refresh())
+    strip(lake.refresh(), lake.version)
+    cold = reopened(lake)
+    with cold.transaction() as txn:
+        txn.create_namespace("b")
+    assert ObjectCounts(2) == cold.refresh().root_node.counts
+
+
+def test_keys_are_counted_along_two_paths(tmp_path: Path) -> None:
+    """Of a tree of several levels; none while messages wait."""
+    lake = filled(new_lake(tmp_path), tables=40, namespaces=9)
+    with lake.transaction() as txn:
+        for number in range(0, 40, 3):
+            txn.create_view(f"ns{number % 9}", f"v{number}", sql="select 1")
+    assert object_counts(lake.store, lake.refresh().root_node.node, lake.codec) is None
+    compacted(lake)
+    cold = reopened(lake)
+    height = cold.root_node.node.height or 0
+    before = cold.storage.counts.snapshot()
+    assert held(lake.refresh()) == object_counts(cold.store, cold.root_node.node, cold.codec)
+    assert (cold.storage.counts - before).get <= 2 * height
+    assert height >= 2
+
+
+def wrong(lake: Lakehouse, row: str) -> None:
+    surgery = Surgery(lake.root, lake.definition.order)
+    path = root_path(lake.version)
+    surgery.system_row(path, row, str(int(lake.root_node.system[row]) + 1))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_wrong_count_breaks_i9(tmp_path: Path, row: str) -> None:
+    """In the newest version, and in any of all, found by the walk and by the comparison of versions."""
+    lake = filled(new_lake(tmp_path), tables=30)
+    wrong(lake, row)
+    checks: list[Callable[[Lakehouse], list[tuple[str, str]]]] = [
+        lambda cold: [(each.invariant, each.message) for each in cold.check()],
+        lambda cold: [
+            (each.invariant, each.message)
+            for which in ("newest", "all", cold.version)
+            for each in verify.run(None, cold, verify.Config(which, engine="local")).findings  # type: ignore[arg-type]
+        ],
+    ]
+    for check in checks:
+        found = check(reopened(lake))
+        assert found
+        assert {"I9"} == {invariant for invariant, _ in found}
+        assert all(row in message for _, message in found)
+
+
+def test_garbage_in_a_count_is_unknown(tmp_path: Path) -> None:
+    lake = filled(new_lake(tmp_path), tables=4)
+    Surgery(lake.root, lake.definition.order).system_row(root_path(lake.version), spec.TABLES, "many")
+    assert reopened(lake).root_node.counts is None
