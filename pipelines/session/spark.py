@@ -21,6 +21,7 @@ import pipelines
 import trinitylake_core
 from pipelines.session.packages import source_directories, zipped
 from pipelines.session.prerequisites import check_connect_server, check_java
+from pipelines.session.starting import no_java_left_behind
 from pipelines.session.stderr import without_start_up_noise
 from trinitylake_core.errors import InvalidInput
 
@@ -207,7 +208,7 @@ def _start(config: SessionConfig) -> SparkSession:
     settings |= {name: str(value) for name, value in config.conf.items()}
     builder: Any = SparkSession.builder
     builder = builder.master(config.master).appName(config.app_name).config(map=settings)
-    with _environment(config), without_start_up_noise():
+    with _environment(config), without_start_up_noise(), no_java_left_behind():
         session: SparkSession = builder.getOrCreate()
     _set_partitions(session, config)
     return session

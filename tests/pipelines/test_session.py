@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
+import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 import pipelines
@@ -27,6 +31,7 @@ from pipelines.session import (
 )
 from pipelines.session.packages import zipped
 from pipelines.session.spark import java_settings, local_cores
+from pipelines.session.starting import no_java_left_behind
 from trinitylake_core import InvalidInput
 
 if TYPE_CHECKING:
@@ -267,3 +272,65 @@ def test_java_was_told_so(spark: SparkSession) -> None:
     flags = [str(flag) for flag in running.getRuntimeMXBean().getInputArguments()]
     assert told
     assert set(told.split()) <= set(flags)
+
+
+def _of_spark(process: psutil.Process) -> set[psutil.Process]:
+    """Return the child processes that a starting Spark has by now."""
+    found = set()
+    for each in process.children(recursive=True):
+        with suppress(psutil.Error):
+            if "spark" in " ".join(each.cmdline()):
+                found.add(each)
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_ctrl_c_while_spark_starts_leaves_no_java_behind(seconds: float) -> None:
+    """Whenever it comes, all processes are gone when ours is."""
+    program = (
+        "import signal, sys\n"
+        "from pipelines.session import SessionConfig, lazy_session\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "try:\n"
+        "    with lazy_session(SessionConfig(master='local[1]')) as session: session()\n"
+        "except KeyboardInterrupt: sys.exit(130)\n"
+    )
+    started = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    process, children = psutil.Process(started.pid), set[psutil.Process]()
+    try:
+        while not children:
+            assert started.poll() is None
+            time.sleep(0.01)
+            children |= _of_spark(process)
+        time.sleep(seconds)
+        children |= _of_spark(process)
+        started.send_signal(signal.SIGINT)
+        assert 130 == started.wait(30), started.communicate()[1]
+        left = [each for each in psutil.wait_procs(children, timeout=2)[1] if each.is_running()]
+        assert [] == left
+    finally:
+        for each in children:
+            with suppress(psutil.Error):
+                each.kill()
+        started.communicate()
+
+
+def test_a_start_that_is_given_up_ends_what_it_started_and_can_be_repeated() -> None:
+    from pyspark import java_gateway
+
+    original = java_gateway.Popen
+    for _ in range(2):
+        started = list[subprocess.Popen[bytes]]()
+        with pytest.raises(KeyboardInterrupt):
+            _give_up(started)
+        assert [-signal.SIGKILL] == [each.returncode for each in started]
+        assert java_gateway.Popen is original
+
+
+def _give_up(started: list[subprocess.Popen[bytes]]) -> None:
+    from pyspark import java_gateway
+
+    with no_java_left_behind():
+        started.append(java_gateway.Popen(["sleep", "600"]))
+        raise KeyboardInterrupt
