@@ -72,7 +72,10 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a load did. ``version_after`` is ``None`` on a dry run, or when everything was skipped."""
+    """What a load did. ``source`` is the file or the directory.
+
+    ``version_after`` is ``None`` on a dry run, or when everything was skipped.
+    """
 
     root: str
     source: str
@@ -152,6 +155,8 @@ class _Load:
         self.base: Root = lake.root_node
         refuse_foreign(lake.files, self.base)
         self.source, self.files = text_files(uri, options, SUFFIXES)
+        single = [name for name, _ in self.files if uri.endswith(name) and not uri.endswith("/")]
+        self.named = self.source.root + (single[0] if len(self.files) == 1 and single else "")
         self.bytes = sum(size for _, size in self.files)
         self.engine = engine_for(config.engine, self.bytes, config.spark_from_bytes)  # nothing else is known yet
         store = lake.files.store
@@ -163,7 +168,8 @@ class _Load:
     def run(self) -> Report:
         try:
             if not self.work.read(self.files):
-                raise InvalidInput(f"there is nothing to load at {self.source.root}: {len(self.files)} files, no lines")
+                files = f"{len(self.files)} file{'s' if len(self.files) != 1 else ''}"
+                raise InvalidInput(f"there is nothing to load at {self.named}: {files}, no lines")
             self.watch.lap("read")
             counts = self.work.compare(self.config.existing)
             self.watch.lap("compare")
@@ -186,7 +192,7 @@ class _Load:
         self.progress("commit", 0, 1)
         told = facts(
             reason=self.config.reason, added=counts.added, replaced=counts.replaced, skipped=counts.skipped,
-            engine=self.engine, source=self.source.root,
+            engine=self.engine, source=self.named,
         )  # fmt: skip
         change = Loaded(self.lake.files, self.base, node, told)
         root = commit(self.lake.files, self.base, change, before_commit=self.config.before_commit)
@@ -216,7 +222,7 @@ class _Load:
         joined = (0, 0) if writer is None else (len(writer.written), writer.bytes_written)
         return Report(
             root=self.lake.root,
-            source=self.source.root,
+            source=self.named,
             version_before=self.base.version,
             version_after=None if root is None else root.version,
             dry_run=self.config.dry_run,

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("trinitylake_core", "pipelines", "dagster_project")
 ELSEWHERE = {
     # module without a test_<module>: the test file that exercises it
+    "core/launch": "pipelines/test_cli_terminal",
     "core/violations": "core/test_check",
     "core/catalog": "core/test_model",  # every read, against a dictionary
     "core/changes": "core/test_transaction",  # compactions, rollbacks and definitions that race with commits

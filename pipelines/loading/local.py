@@ -17,12 +17,12 @@ from pipelines.loading.model import (
     Target,
     objects_in,
     packed,
-    refuse_homeless,
-    refuse_there,
-    refuse_twice,
     tally_of,
+    wrong_in,
 )
+from pipelines.loading.refusals import refuse_homeless, refuse_there, refuse_twice, refuse_wrong
 from pipelines.source.lines import Place, blocks
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeStore
@@ -44,6 +44,14 @@ class LocalLoad:
 
     def read(self, files: Sequence[tuple[str, int]]) -> int:
         """Read all objects in files, given by name and size; return how many there are."""
+        try:
+            return self._read(files)
+        except InvalidInput:
+            found = [wrong_in(self._source, block, self._target.codec) for block in blocks(files)]
+            refuse_wrong(self._source, sum(count for count, _ in found), [each for _, some in found for each in some])
+            raise
+
+    def _read(self, files: Sequence[tuple[str, int]]) -> int:
         for done, block in enumerate(blocks(files)):
             self._progress("read", done, None)
             for each in objects_in(self._source, block, self._target.codec):

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import mmh3
 
+from pipelines.loading.refusals import WRONG_SHOWN, Wrong
 from pipelines.source.entries import entry_of
 from pipelines.source.lines import Block, Place, in_words, lines
 from pipelines.trees.subtrees import handed_back
@@ -22,7 +23,7 @@ from trinitylake_core.definitions import (
     table_def,
     view_def,
 )
-from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, ObjectNotFound
+from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
 from trinitylake_core.locations import definition_path
 from trinitylake_core.storage import Storage
@@ -45,7 +46,6 @@ _MAKERS: Final[Mapping[str, Callable[..., NamespaceDef | TableDef | ViewDef]]] =
 }
 _TOGETHER: Final = 512
 _BUG: Final = "nothing was committed, please report this as a bug"
-SHOWN: Final = 5
 _CACHE_BYTES: Final = 1 << 20
 """Little: what is packed is not read again."""
 
@@ -143,6 +143,18 @@ def _object(line: bytes, place: Place, codec: KeyCodec) -> New:
     return New(codec.encode(name), codec.namespace(namespace) if rest else None, data, place)
 
 
+def wrong_in(source: Storage, block: Block, codec: KeyCodec) -> tuple[int, list[Wrong]]:
+    """Return how many lines that begin in a block are no objects, and the first of them."""
+    count, found = 0, list[Wrong]()
+    for place, line in lines(source, block):
+        try:
+            _object(line, place, codec)
+        except InvalidInput as error:
+            count += 1
+            found += [Wrong(place, str(error))] if count <= WRONG_SHOWN else []
+    return count, found
+
+
 class Writing:
     """Writes the definitions of sorted rows, and counts what goes into the new tree: what is new, and what is kept."""
 
@@ -217,38 +229,6 @@ def prove_complete(counts: Counts, kept: Tally, built: Sequence[Built]) -> None:
             f"a load lost objects: {new} of {wanted} new ones and {found.count} of {kept.count} old ones are in the "
             f"new tree, or they are not the same; {_BUG}"
         )
-
-
-# -- what is refused -------------------------------------------------------------------------------------
-
-
-def refuse_twice(source: Storage, codec: KeyCodec, key: str, places: Sequence[Place]) -> None:
-    """Refuse an object that is given more than once. Raises ``InvalidInput``."""
-    where = " and ".join(in_words(source, each) for each in places)
-    raise InvalidInput(f"{_named(codec, key)} appears twice: {where}; nothing was loaded")
-
-
-def refuse_there(source: Storage, codec: KeyCodec, found: Sequence[tuple[str, Place]], count: int) -> None:
-    """Refuse objects that exist already. Raises ``AlreadyExists``."""
-    named = ", ".join(f"{_named(codec, key)} ({in_words(source, place)})" for key, place in found[:SHOWN])
-    raise AlreadyExists(
-        f"{count} objects exist already: {named}{', ...' if count > SHOWN else ''}; `--existing skip` leaves such "
-        "objects as they are, `--existing replace` gives them the new definition"
-    )
-
-
-def refuse_homeless(codec: KeyCodec, homes: Sequence[str]) -> None:
-    """Refuse objects whose namespace nobody created. Raises ``ObjectNotFound``."""
-    named = ", ".join(repr(codec.split(key)[1]) for key in homes[:SHOWN])
-    raise ObjectNotFound(
-        f"there is no namespace {named}{', ...' if len(homes) > SHOWN else ''}; load it, too: "
-        '{"create_namespace": {"namespace": ...}}'
-    )
-
-
-def _named(codec: KeyCodec, key: str) -> str:
-    name = codec.decode(key)
-    return f"{name.kind} {str(name)!r}"
 
 
 Built = Mapping[str, Any]

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pipelines.job import Progress
 from pipelines.loading.model import (
     REFUSE,
-    SHOWN,
     SKIP,
     Built,
     Counts,
@@ -23,10 +22,9 @@ from pipelines.loading.model import (
     hash_of,
     objects_in,
     packed,
-    refuse_homeless,
-    refuse_there,
-    refuse_twice,
+    wrong_in,
 )
+from pipelines.loading.refusals import SHOWN, Wrong, refuse_homeless, refuse_there, refuse_twice, refuse_wrong
 from pipelines.source.lines import BLOCK_BYTES, Block, Place, blocks
 from pipelines.tasks import (
     BINARY,
@@ -45,6 +43,7 @@ from pipelines.tasks import (
     spread,
 )
 from pipelines.trees.subtrees import HANDED_BACK
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
@@ -63,6 +62,7 @@ _BLOCK: Final = pa.schema({"file": TEXT, "begin": LONG, "end": LONG, "size": LON
 _NEW: Final = pa.schema({"key": TEXT, "home": TEXT, "data": BINARY, "file": TEXT, "offset": LONG})
 _PART: Final = pa.schema({"child": INT})
 _OLD: Final = pa.schema({"key": TEXT, "path": TEXT, "hash": LONG})
+_WRONG: Final = pa.schema({"file": TEXT, "offset": LONG, "why": TEXT, "count": LONG})
 _BUILT: Final = pa.schema(
     [
         ("first", TEXT), *HANDED_BACK, ("new", LONG), ("kept", LONG), ("kept_hash", TEXT), ("nodes_written", LONG),
@@ -96,11 +96,21 @@ class SparkLoad:
         self._progress("read", 0, None)
         frame = spread(self._spark, rows, _BLOCK, self._tasks)
         work = partial(_read, codec=self._target.codec)
-        self._new = checkpointed(map_batches(frame, work, _NEW, self._source))
+        try:
+            self._new = checkpointed(map_batches(frame, work, _NEW, self._source))
+        except InvalidInput:
+            self._refuse_wrong(frame)
+            raise
         self._count = count(self._new)
         self._progress("read", self._count, self._count)
         self._refuse_twice(self._new)
         return self._count
+
+    def _refuse_wrong(self, blocks_: DataFrame) -> None:
+        work = partial(_wrong, codec=self._target.codec)
+        rows = collect(map_batches(blocks_, work, _WRONG, self._source))
+        found = [Wrong(_place(row), row["why"]) for row in rows]
+        refuse_wrong(self._source, sum(row["count"] for row in rows), found)
 
     def _refuse_twice(self, new: DataFrame) -> None:
         twice = new.groupBy("key").count().where("count > 1").select("key").orderBy("key").limit(1)
@@ -191,6 +201,18 @@ def _read(batches: Batches, storage: Storage, *, codec: KeyCodec) -> Batches:
             rows = [(each.key, each.home, each.data, each.place.file, each.place.offset) for each in some]
             columns = zip(zip(*rows, strict=True), _NEW, strict=True)
             yield pa.RecordBatch.from_arrays([pa.array(values, each.type) for values, each in columns], schema=_NEW)
+
+
+def _wrong(batches: Batches, storage: Storage, *, codec: KeyCodec) -> Batches:
+    """Yield the first wrong lines of each block; the first of them counts them all."""
+    for row in rows_of(batches):
+        count, found = wrong_in(storage, Block(row["file"], row["begin"], row["end"], row["size"]), codec)
+        told = [
+            {"file": each.place.file, "offset": each.place.offset, "why": each.why, "count": count if not number else 0}
+            for number, each in enumerate(found)
+        ]
+        if told:
+            yield pa.RecordBatch.from_pylist(told, schema=_WRONG)
 
 
 def _bytes_of(each: New) -> int:

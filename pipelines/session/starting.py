@@ -22,6 +22,7 @@ def no_java_left_behind() -> Iterator[None]:
     """
     from pyspark import SparkContext, java_gateway
 
+    starter: Any = java_gateway  # its Popen is for itself, and nothing else tells which process it started
     earlier = SparkContext._gateway  # noqa: SLF001 - there is no public way to ask or to give up a start
     started: list[subprocess.Popen[Any]] = []
 
@@ -30,8 +31,7 @@ def no_java_left_behind() -> Iterator[None]:
             started.append(self)  # first: the interruption may come once the process runs, before this returns
             super().__init__(*args, **keywords)
 
-    original = java_gateway.Popen
-    java_gateway.Popen = Remembered  # type: ignore[misc]  # nothing else tells which process it started
+    original, starter.Popen = starter.Popen, Remembered
     try:
         yield
     except BaseException:
@@ -41,7 +41,7 @@ def no_java_left_behind() -> Iterator[None]:
             _end(process)
         raise
     finally:
-        java_gateway.Popen = original  # type: ignore[misc]
+        starter.Popen = original
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

@@ -252,6 +252,8 @@ def _sized(kind: str, sizes: Sequence[int]) -> tuple[pa.DataType, str | None]:
     if kind == "decimal":
         if not sizes:
             raise ValueError("type decimal needs a precision: decimal(10, 2)")
+        if len(sizes) == 2 and sizes[1] > sizes[0]:
+            raise ValueError(f"decimal({sizes[0]}, {sizes[1]}) has more digits behind the point than digits")
         return pa.decimal128(*sizes), None
     if kind == "fixed":
         if not sizes:

@@ -64,6 +64,7 @@ ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "drop_view": _OBJECT,
 }
 """What an entry may be, and its arguments with what each must be."""
+_NO_RENAME: Final = "nothing is renamed in place: create it under the new name and drop the old one, in one list"
 _REQUIRED: Final = ("namespace", "name")
 _APART: Final = frozenset({*_REQUIRED, "schema"})
 _SHARED: Final = frozenset({"primary_keys", "distribution_keys", "sort_keys", "unique_columns"})
@@ -131,6 +132,8 @@ def entry_of(where: str, value: Any) -> Entry:
             f"{where} must be one action with its arguments, such as create_namespace: {{namespace: sales}}"
         )
     action, arguments = next(iter(value.items()))
+    if str(action).startswith("rename"):
+        raise InvalidInput(f"{where}: unknown action {action!r}; {_NO_RENAME}")
     if action not in ACTIONS:
         raise InvalidInput(f"{where}: {unknown('action', str(action), list(ACTIONS))}")
     written, where, known = where, f"{where} ({action})", ACTIONS[action]

@@ -29,7 +29,7 @@ class Block:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Place:
     """Where a line begins: its file, and how many bytes lie before it there."""
 
@@ -46,7 +46,7 @@ def text_files(uri: str, options: Mapping[str, Any], suffixes: Sequence[str]) ->
         InvalidInput: there is no file with one of the suffixes.
     """
     endings = tuple(f"{suffix}{packed}" for suffix in suffixes for packed in ("", _PACKED))
-    uri = uri if "://" in uri else Path(uri).absolute().as_uri()
+    uri = uri if "://" in uri else Path(uri).resolve().as_uri()
     if uri.endswith(endings):
         above, name = split_uri(uri)
         storage = open_storage(above, options)
@@ -108,10 +108,23 @@ def _whole_lines(storage: Storage, block: Block) -> tuple[bytes, int]:
 
 def in_words(storage: Storage, place: Place) -> str:
     """Return a place as people look for it: file and line. Reads the file up to there."""
-    if place.file.endswith(_PACKED):
-        before = unpacked(storage.read(place.file), place.file)[: place.offset].count(b"\n")
-    else:
-        steps = range(0, place.offset, BLOCK_BYTES)
-        parts = (storage.read_range(place.file, at, min(at + BLOCK_BYTES, place.offset)) for at in steps)
-        before = sum(part.count(b"\n") for part in parts)
-    return f"{place.file}, line {before + 1}"
+    return all_in_words(storage, [place])[0]
+
+
+def all_in_words(storage: Storage, places: Sequence[Place]) -> list[str]:
+    """Return places as people look for them. Reads each file once, up to the last place in it."""
+    numbers: dict[Place, int] = {}
+    for file in dict.fromkeys(place.file for place in places):
+        data = unpacked(storage.read(file), file) if file.endswith(_PACKED) else None
+        line, begin = 1, 0
+        for place in sorted((place for place in places if place.file == file), key=lambda place: place.offset):
+            line += _line_ends(storage, file, data, begin, place.offset)
+            begin, numbers[place] = place.offset, line
+    return [f"{place.file}, line {numbers[place]}" for place in places]
+
+
+def _line_ends(storage: Storage, file: str, data: bytes | None, begin: int, end: int) -> int:
+    if data is not None:
+        return data.count(b"\n", begin, end)
+    steps = range(begin, end, BLOCK_BYTES)
+    return sum(storage.read_range(file, at, min(at + BLOCK_BYTES, end)).count(b"\n") for at in steps)

@@ -925,3 +925,40 @@ def test_options_of_an_object_store_in_the_environment_do_not_hinder_local_lakeh
 ) -> None:
     monkeypatch.setenv("TRINITYLAKE_STORAGE_OPTIONS", '{"key": "a", "secret": "b", "endpoint_url": "http://x"}')
     assert 0 == run("ls", sales).code
+
+
+def test_a_list_without_versions_says_why(run: Run, sales: str) -> None:
+    assert "version 1 has no object 'typo.x', and no retained version that matches changed it\n" == (
+        run("history", sales, "--object", "typo.x").out
+    )
+    Lakehouse.open(sales).transaction().commit()
+    assert "no retained version that matches changed it: sales.orders\n" == (
+        run("history", sales, "--object", "sales.orders", "--since", "2099-01-01").out
+    )
+    assert "no version matches\n" == run("history", sales, "--operation", "load").out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- create_table: {namespace: sales, name: t, schema: [{name: a, type: 'decimal(2,10)'}]}", "behind the point"),
+        ("- rename_table: {namespace: sales, name: a, to: b}", "create it under the new name and drop the old one"),
+    ],
+)
+def test_apply_says_what_would_be_right(run: Run, sales: str, tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "list.yaml").write_text(text)
+    ran = run("apply", sales, str(tmp_path / "list.yaml"))
+    assert (2, True) == (ran.code, message in ran.err), ran.err
+
+
+def test_load_takes_a_relative_path_and_names_the_file(
+    run: Run, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "w" / "catalog.jsonl").write_text('{"create_namespace": {"namespace": "a"}}\n')
+    monkeypatch.chdir(tmp_path / "here")
+    done = run("load", root, "../w/catalog.jsonl", "--engine", "local", "--json")
+    assert (0, (tmp_path / "w" / "catalog.jsonl").as_uri()) == (done.code, done.json["source"])
+    (tmp_path / "w" / "catalog.jsonl").write_text("\n")
+    assert "catalog.jsonl: 1 file, no lines" in run("load", root, "../w/catalog.jsonl", "--engine", "local").err

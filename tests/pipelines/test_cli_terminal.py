@@ -284,3 +284,32 @@ def test_a_terminal_gets_a_table_that_fits_through_the_pager(root: str, tmp_path
     assert ["version", "created", "operation"] == lines[1].split()[:3]
     assert max(map(len, lines)) <= 60
     assert "toldinoneline" in "".join(lines).replace(" ", "")
+
+
+# -- somebody else's folder of the same name ----------------------------------------------------------
+
+
+def test_a_foreign_package_named_pipelines_is_told_in_one_sentence(tmp_path: Path) -> None:
+    """It is found before anything of it is imported; a folder without ``__init__`` hides nothing."""
+    foreign = tmp_path / "pipelines"
+    foreign.mkdir()
+    program = (
+        "import sys; sys.argv[1:] = ['--version', '--json']; from trinitylake_core.launch import main; sys.exit(main())"
+    )
+
+    def started() -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([str(tmp_path), str(ROOT)])
+        environment = {**os.environ, "PYTHONPATH": path}
+        return subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert (0, "") == (started().returncode, started().stderr)
+    (foreign / "__init__.py").write_text("raise SystemExit('imported')")
+    done = started()
+    assert (2, 1) == (done.returncode, done.stderr.count("\n"))
+    assert f"'pipelines' means {foreign} here" in done.stderr
+    assert "InvalidInput" == json.loads(done.stdout)["error"]["type"]
+    program = "import dagster_project"
+    done = started()
+    assert f"'pipelines' means {foreign} here" in done.stderr

@@ -338,3 +338,22 @@ def test_on_s3_with_a_source_on_s3(spark: SparkSession, moto_server: S3Server) -
     open_storage(root, moto_server.options).replace("export/part-0.jsonl", text.encode())
     done = load.run(spark, lake, f"{root}export/")
     assert ("spark", 201, []) == (done.engine, done.added, list(Lakehouse.open(lake.storage).check(definitions=True)))
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=on_spark)])
+def test_all_wrong_lines_are_told_at_once(
+    engine: str, session: SparkSession | None, lake: Lakehouse, tmp_path: Path
+) -> None:
+    """Up to twenty of them, in the order of files and lines, and how many there are."""
+    uri = source(tmp_path, [namespace("fine")])
+    wrong = ["", "oops", '{"drop_view": {"namespace": "a", "name": "b"}}']
+    Path(uri).write_text("\n".join([json.dumps(namespace("fine")), *wrong]))
+    with pytest.raises(InvalidInput) as two:
+        loaded(session, lake, uri, engine)
+    assert "2 lines cannot be loaded; nothing was loaded:" in str(two.value)
+    assert ["line 3: not valid JSON", "line 4: drop_view cann"] == [
+        line.split("objects.jsonl, ")[1][:22].rstrip(": ") for line in str(two.value).splitlines()[1:]
+    ]
+    Path(uri).write_text("{}\n" * 50)
+    with pytest.raises(InvalidInput, match=r"(?s)^50 lines cannot be loaded.*line 20: .*\.\.\. and 30 more$"):
+        loaded(session, lake, uri, engine)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from itertools import islice, pairwise
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 from pipelines import diff as diffing
 from pipelines.cli import report
 from pipelines.cli.commands.command import SPARK, Call, Line, Result, command, in_order, option
-from pipelines.cli.commands.objects import keys_of, qualified, readings
+from pipelines.cli.commands.objects import find_object, keys_of, qualified, readings
 from pipelines.job import ENGINES
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import describe_difference, to_dict
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import InvalidInput, ObjectNotFound
 from trinitylake_core.tree.search import search
 from trinitylake_core.versions import Root, to_millis, version_info
 
@@ -60,10 +60,24 @@ def history(call: Call) -> Result:
         raise InvalidInput(f"--limit must not be negative: {limit}")
     chosen = islice(_chosen(lake, call), limit)
     header = ["version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason"]
-    lines = in_order(
-        report.table(header, map(_history_cells, chosen), spare=("root", "messages", "objects", "changes"))
-    )
+    table = report.table(header, map(_history_cells, chosen), spare=("root", "messages", "objects", "changes"))
+    lines = _or(in_order(table), lambda: _nothing_found(lake, call))
     return Result({"root": lake.root, "versions": map(_history_data, chosen)}, lines)
+
+
+def _nothing_found(lake: Lakehouse, call: Call) -> str:
+    """Return what to say instead of an empty list."""
+    name = call.options.changed
+    if name is None:
+        return "no version matches"
+    try:
+        there = find_object(lake, name) is not None
+    except ObjectNotFound:
+        there = False
+    except InvalidInput:  # there are several
+        there = True
+    kept = "no retained version that matches changed it"
+    return f"{kept}: {name}" if there else f"version {lake.version} has no object {name!r}, and {kept}"
 
 
 def _history_cells(info: VersionInfo) -> list[Any]:
@@ -118,6 +132,10 @@ def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) 
     return then != [search(lake.store, root.node, key) for key in keys]
 
 
+def _same() -> str:
+    return "no differences"
+
+
 # -- diff ----------------------------------------------------------------------------------------------
 
 
@@ -148,14 +166,15 @@ def diff(call: Call) -> Result:
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
     if not options.definitions:
         rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found)
-        return Result({**data, "changes": found}, _or_none(in_order(report.table(["change", "kind", "name"], rows))))
+        return Result({**data, "changes": found}, _or(in_order(report.table(["change", "kind", "name"], rows)), _same))
     details = (_with_definitions(old, new, each) for each in found)
     lines = (line for each in details for line in _change_lines(each))
-    return Result({**data, "changes": details}, _or_none(lines))
+    return Result({**data, "changes": details}, _or(lines, _same))
 
 
-def _or_none(lines: Iterator[Line]) -> Iterator[Line]:
-    yield next(lines, "no differences")
+def _or(lines: Iterator[Line], nothing: Callable[[], str]) -> Iterator[Line]:
+    first = next(lines, None)
+    yield nothing() if first is None else first
     yield from lines
 
 
