@@ -27,11 +27,13 @@ from trinitylake_core.tree.search import scan, search
 _LOOKUPS = 300
 _COMMITS = 400
 _PARTS = (0.001, 0.01, 0.1, 1.0)
+_ROOM = {"node_file_max_size_bytes": 4 << 20}
+"""Enough for the key table of the highest order that is measured."""
 
 
 def lookups(root: str, objects: int) -> dict[str, Any]:
     """Return time and requests of a lookup by a handle that was opened a moment ago."""
-    pick, seconds, gets = random.Random(7), [], 0
+    pick, seconds, gets, cpu = random.Random(7), [], 0, _cpu()
     for _ in range(_LOOKUPS):
         namespace, name = lakes.table_name(pick.randrange(objects), objects)
         began = time.perf_counter()
@@ -40,7 +42,7 @@ def lookups(root: str, objects: int) -> dict[str, Any]:
             raise AssertionError(f"{namespace}.{name} is not there")
         seconds.append(time.perf_counter() - began)
         gets += lake.storage.counts.get
-    return {"lookup ms": _ms(seconds), "lookup get": round(gets / _LOOKUPS, 2)}
+    return {"lookup ms": _ms(seconds), "CPU ms": _each(cpu, _LOOKUPS), "lookup get": round(gets / _LOOKUPS, 2)}
 
 
 def commits(root: str, objects: int) -> dict[str, Any]:
@@ -48,7 +50,7 @@ def commits(root: str, objects: int) -> dict[str, Any]:
     lake = Lakehouse.open(root)
     pick, seconds = random.Random(8), []
     lake.transaction().commit(allow_empty=True)
-    before = lake.refresh().storage.counts.snapshot()
+    before, cpu = lake.refresh().storage.counts.snapshot(), _cpu()
     for number in range(_COMMITS):
         namespace, _ = lakes.table_name(pick.randrange(objects), objects)
         began = time.perf_counter()
@@ -58,6 +60,7 @@ def commits(root: str, objects: int) -> dict[str, Any]:
     moved = lake.storage.counts - before
     return {
         "commit ms": _ms(seconds),
+        "commit CPU ms": _each(cpu, _COMMITS),
         "commit KB": round(moved.bytes_written / _COMMITS / 1e3, 1),
         "commit put": round((moved.put + moved.create) / _COMMITS, 2),
     }
@@ -65,7 +68,7 @@ def commits(root: str, objects: int) -> dict[str, Any]:
 
 def compacted(folder: str, objects: int, part: float, order: int) -> dict[str, Any]:
     """Return time and requests of a compaction in this process, on a new lakehouse."""
-    lake = lakes.build(f"file://{folder}", objects, order=order)
+    lake = lakes.build(f"file://{folder}", objects, order=order, **_ROOM)
     lakes.change(lake, objects, int(objects * part))
     cpu = _cpu()
     began = time.perf_counter()
@@ -83,22 +86,26 @@ def compacted(folder: str, objects: int, part: float, order: int) -> dict[str, A
 def measured(order: int, objects: int, folder: Path) -> dict[str, Any]:
     """Return all figures of one order."""
     root = f"file://{folder}/{order}"
-    began = time.perf_counter()
-    lake = lakes.build(root, objects, order=order)
-    built = time.perf_counter() - began
+    began, cpu = time.perf_counter(), _cpu()
+    lake = lakes.build(root, objects, order=order, **_ROOM)
+    built, cpu = time.perf_counter() - began, _cpu() - cpu
     stats = lake.stats()
-    row: dict[str, Any] = {"levels": (stats.height or 0) + 1, "build s": round(built, 2)}
+    row: dict[str, Any] = {"levels": (stats.height or 0) + 1, "build s": round(built, 2), "build CPU s": round(cpu, 2)}
     row["nodes"] = sum(1 for _ in folder.glob(f"{order}/*/*/*/*-node-*"))
     row["MB"] = round(sum(path.stat().st_size for path in folder.glob(f"{order}/*/*/*/*-node-*")) / 1e6, 1)
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), _cpu()
     found = sum(len(keys) for keys, _ in scan(lake.store, lake.root_node.node))
-    row["scan s"] = round(time.perf_counter() - began, 2)
+    row |= {"scan s": round(time.perf_counter() - began, 2), "scan CPU s": round(_cpu() - cpu, 2)}
     if found != objects + lakes.NAMESPACES:
         raise AssertionError(f"a scan found {found} of {objects} objects")
     row |= lookups(root, objects) | commits(root, objects)
     for part in _PARTS:
         row |= compacted(f"{folder}/{order}-{part}", objects, part, order)
     return row
+
+
+def _each(before: float, count: int) -> float:
+    return round((_cpu() - before) / count * 1e3, 2)
 
 
 def _ms(seconds: list[float]) -> float:

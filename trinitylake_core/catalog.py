@@ -98,8 +98,8 @@ class CatalogView(abc.ABC):
         return self._names(VIEW, namespace)
 
     def _names(self, kind: str, namespace: str) -> list[str]:
-        split, key = self._keys.split, self._keys.namespace(namespace)
-        found = [split(each)[2] or "" for each, _ in self._rows(self._keys.range(kind, namespace))]
+        key, batches = self._keys.namespace(namespace), self._batches(self._keys.range(kind, namespace))
+        found = [name for keys, _ in batches for name in self._keys.names_in(keys)]
         if not found and self._find(key) is None:
             raise _not_found(NAMESPACE, namespace)
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +28,7 @@ _TXN: Final = re.compile(r"txn-([A-Za-z0-9_.-]+)\.binpb")
 _OBJECT: Final = re.compile(rf"(namespace|table|view)-(.+)-({_UUID})\.binpb", re.DOTALL)
 _SDK_OBJECT: Final = re.compile(rf"(.+)-({_UUID})\.binpb", re.DOTALL)
 _SAFE_PATH: Final = re.compile(r"(?:[01]{4}/){3}[01]{8}-[^/\0]+|_[A-Za-z0-9_.-]+")
+_SAFE_PATHS: Final = re.compile(rf"(?:(?:{_SAFE_PATH.pattern})\0)*")
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -59,6 +61,19 @@ def validate_path(path: str) -> str:
     if any(segment in ("", ".", "..") for segment in path.split("/")):
         raise InvalidLocation(f"path has an empty, '.' or '..' segment, so it may lead outside: {path!r}")
     return path
+
+
+def validate_paths(paths: Sequence[str]) -> None:
+    """Validate many paths, those of the usual kind together: an inner node points to a hundred.
+
+    Raises:
+        InvalidLocation: as :func:`validate_path`, for the first that is invalid.
+    """
+    together = "\0".join((*paths, ""))
+    if together.count("\0") == len(paths) and _SAFE_PATHS.fullmatch(together):
+        return
+    for path in paths:
+        validate_path(path)
 
 
 def optimised(name: str) -> str:

@@ -187,3 +187,8 @@ def test_keys_of_the_java_sdk_hold(vectors: dict[str, Any]) -> None:
             assert vector["result"] == own.encode(ObjectName(kind, *names))
             ours += 1
     assert ours > 20
+
+
+@given(st.text("ab", min_size=1, max_size=SIZE), st.lists(NAMES, max_size=5))
+def test_names_in_keys_of_one_namespace_are_what_a_split_says(namespace: str, names: list[str]) -> None:
+    assert names == CODEC.names_in([CODEC.table(namespace, name) for name in names])

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trinitylake_core import InvalidLocation, locations, spec
-from trinitylake_core.locations import ParsedPath, parse, validate_path
+from trinitylake_core.locations import ParsedPath, node_path, parse, validate_path, validate_paths
 
 VERSIONS = st.integers(0, spec.MAX_VERSION)
 NAMES = st.text(st.characters(codec="utf-8", min_codepoint=0x21, exclude_characters="\x7f"), min_size=1, max_size=300)
@@ -219,6 +219,17 @@ HOSTILE = [
 def test_a_path_that_may_lead_outside_is_refused(path: str) -> None:
     with pytest.raises(InvalidLocation):
         validate_path(path)
+
+
+@pytest.mark.parametrize("path", HOSTILE)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_hostile_path_is_refused_among_others(path: str, place: int) -> None:
+    """Also one that looks like two good ones with a NUL between them."""
+    good = [node_path(), node_path()]
+    validate_paths(good)
+    for hostile in (path, f"{good[0]}\0{good[1]}"):
+        with pytest.raises(InvalidLocation):
+            validate_paths([*good[:place], hostile, *good[place:]])
 
 
 @given(st.lists(st.sampled_from(["a", ".", "..", "", "b:", "c", "_x"]), min_size=1, max_size=5).map("/".join))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, InvalidLocation
 from trinitylake_core.keys import is_object_key
-from trinitylake_core.locations import validate_path
+from trinitylake_core.locations import validate_paths
 from trinitylake_core.tree.checksum import checksum_of
 from trinitylake_core.tree.node import Messages, Node
 
@@ -171,25 +171,31 @@ def _fill_table(
     node: Node, batch: pa.RecordBatch, keys: _Column, values: _Column, first: int, count: int, path: str
 ) -> None:
     start, stop = first + 1, first + 1 + count
-    end = next((row for row in range(stop, len(keys)) if keys[row] is not None), len(keys))
+    end = len(keys)
+    if keys.count(None) < end - count - first:  # a write buffer follows
+        end = next((row for row in range(stop, end) if keys[row] is not None), end)
     pointers = _column(batch, spec.PNODE)
     node.keys = _all_set(keys[start:stop], count, "key", path)
     node.values = _all_set(values[start:stop], count, "value", path)
-    if values[first] is not None or any(v is not None for v in (*values[stop:end], *pointers[stop:end])):
+    if values[first] is not None or _any_set(values[stop:end]) or _any_set(pointers[stop:end]):
         raise CorruptNode(
             f"node file {path!r}: a row of the key table is set that must be NULL", path=path, invariant="I2"
         )
     children = pointers[first:stop]
-    if any(child is not None for child in children):
+    if _any_set(children):
         node.children = _all_set(children, count + 1, "child pointer", path)
         _check_pointers(node, path)
     node.table_rows = end - first
     if end < len(keys):
-        if any(pointer is not None for pointer in pointers[end:]):
+        if _any_set(pointers[end:]):
             raise CorruptNode(f"node file {path!r}: a message has a child pointer", path=path, invariant="I5")
         txns = [txn or "" for txn in _column(batch, spec.TXN)[end:]]
         buffered = len(keys) - end
         node.buffer = Messages(_all_set(keys[end:], buffered, "message key", path), values[end:], txns)
+
+
+def _any_set(column: _Column) -> bool:
+    return column.count(None) < len(column)
 
 
 def _all_set(column: _Column, count: int, what: str, path: str) -> list[str]:
@@ -204,13 +210,12 @@ def _all_set(column: _Column, count: int, what: str, path: str) -> list[str]:
 def _check_pointers(node: Node, path: str) -> None:
     if len(set(node.children)) < len(node.children):
         raise CorruptNode(f"node file {path!r} points to one child twice", path=path, invariant="I10")
-    for child in node.children:
-        try:
-            validate_path(child)
-        except InvalidLocation as error:
-            raise CorruptNode(
-                f"node file {path!r} points outside the lakehouse: {error}", path=path, invariant="I10"
-            ) from None
+    try:
+        validate_paths(node.children)
+    except InvalidLocation as error:
+        raise CorruptNode(
+            f"node file {path!r} points outside the lakehouse: {error}", path=path, invariant="I10"
+        ) from None
 
 
 def _system(keys: _Column, values: _Column, path: str) -> dict[str, str]:

@@ -236,7 +236,8 @@ def _meanings(messages: Messages) -> Iterable[tuple[str, str | None]]:
 
 
 def _messages(rows: Iterable[tuple[str, str | None]]) -> int:
-    return sum(mmh3.hash128(key + _LEAST if value is None else f"{key}\1{value}") for key, value in rows)
+    texts = [key + _LEAST if value is None else f"{key}\1{value}" for key, value in rows]
+    return sum(map(mmh3.hash128, texts))
 
 
 def _refuse_disorder(node: Node, path: str | None, within: Range, messages: Mapping[str, str | None]) -> None:
