@@ -22,9 +22,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from google.protobuf.message import Message
+from pyiceberg.exceptions import TableAlreadyExistsError
 
 from pipelines import compaction, expiration, load, orphans, upgrade
+from pipelines.files.tablefiles import TableFiles
 from tests.support.faults import FaultPlan, Mode, attach
+from tests.support.icebergs import SCHEMA
 from tests.support.lakes import FAST, filled, new_lake
 from tests.support.moto_s3 import RAW
 from tests.support.s3_servers import S3Server
@@ -32,6 +35,7 @@ from tests.support.writers import forking
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
 from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import (
     AlreadyExists,
     NotALakehouse,
@@ -40,6 +44,7 @@ from trinitylake_core.errors import (
     TransactionNotFound,
     TrinityLakeError,
 )
+from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.locations import lakehouse_def_path, node_path, transaction_path
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
 from trinitylake_core.storage import Storage, open_storage, s3
@@ -159,6 +164,24 @@ def _flushes(before: Lakehouse, after: Lakehouse, nodes: int) -> bool:
 
 def _splits(before: Lakehouse, after: Lakehouse, nodes: int) -> bool:
     return nodes > 0 and before.stats().height != after.stats().height
+
+
+def _iceberg(open_at: Open, arg: Any) -> Action:
+    """Two tables made and a namespace changed by one transaction of the PyIceberg catalog."""
+    catalog = TrinityLakeCatalog.over(Lakehouse.open(open_at("")))
+
+    def act() -> None:
+        try:
+            with catalog.transaction() as txn:
+                txn.create_table("ns0.iceberg", SCHEMA)
+                txn.create_table("ns1.iceberg", SCHEMA)
+                txn.update_namespace_properties("ns1", updates={"owner": "me"})
+        except TableAlreadyExistsError as error:
+            raise AlreadyExists(str(error)) from error
+        except Exception as error:  # PyIceberg's exception for one of ours
+            raise (error.__cause__ if isinstance(error.__cause__, TrinityLakeError) else error) from error
+
+    return act
 
 
 def _small_commit(txn: Transaction) -> None:
@@ -363,6 +386,13 @@ OPERATIONS: Final[dict[str, Operation]] = {
             _with_argument(_commit_pair),
             done=(AlreadyExists,),
             expect=lambda log, states: _writes_nodes(log) and _height(states)[-2] != _height(states)[-1],
+        ),
+        Operation(
+            "iceberg",
+            _some,
+            _iceberg,
+            done=(AlreadyExists,),
+            expect=lambda log, states: sum(path.endswith(".metadata.json") for _, path in log) == 2,
         ),
         Operation("compact", _some, _on(_compact), expect=lambda log, states: _writes_nodes(log)),
         Operation("compact-rebased", _some, _compact_rebased, steps=True),
@@ -584,6 +614,9 @@ def _plain(definition: Message) -> str:
     copy = type(definition)()
     copy.CopyFrom(definition)
     copy.ClearField("id")
+    if isinstance(copy, TableDef):
+        for name in {"metadata_location", "uuid"} & set(copy.format_properties):
+            copy.format_properties[name] = "random"
     return str(copy)
 
 
@@ -604,6 +637,12 @@ def violations(uri: str, since: int) -> list[str]:
     found = [*check_lakehouse(versions, lake.root_node)]
     for version in range(max(since, lake.stats().oldest_version), lake.version + 1):
         found += check_version(versions, version, definitions=True)
+        tables = lake.at(version=version)
+        named = [
+            (str(each.name), each.path, tables.table(each.namespace, each.name or ""))
+            for each in tables.objects(kind="table")
+        ]
+        found += TableFiles(lake.storage).missing(named)
     return [f"{each.invariant} {each.file}: {each.message}" for each in found]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from pyiceberg.catalog import URI, WAREHOUSE_LOCATION
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchPropertyException
@@ -52,6 +52,17 @@ class TrinityLakeCatalog(Views):
             raise ValueError(f"cannot open a lakehouse as catalog {name!r}: {error}") from error
         except StorageDenied as error:
             raise ForbiddenError(str(error)) from error
+        self._stand_on(name, lake, properties)
+
+    @classmethod
+    def over(cls, lake: Lakehouse, name: str = "lake", **properties: str) -> Self:
+        """Return the catalog over a lakehouse that is open already. It reads the newest version. No request."""
+        made = cls.__new__(cls)
+        made._past = None  # noqa: SLF001 - another way to make one
+        made._stand_on(name, lake, {**properties, URI: lake.root})  # noqa: SLF001
+        return made
+
+    def _stand_on(self, name: str, lake: Lakehouse, properties: dict[str, str]) -> None:
         defaults = file_io_properties(lake.root, lake.storage.spec()[1])
         super().__init__(name, **{**defaults, **properties})
         self._files = lake.files

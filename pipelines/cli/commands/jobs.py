@@ -6,6 +6,7 @@ from typing import Any
 
 from pipelines import compaction
 from pipelines import load as loading
+from pipelines import register as registering
 from pipelines import upgrade as upgrading
 from pipelines.cli import report
 from pipelines.cli.commands.changing import DEFINITION, definition_of
@@ -19,10 +20,12 @@ from pipelines.cli.commands.command import (
     Call,
     Result,
     command,
+    key_value,
     option,
 )
 from pipelines.cli.storage_options import storage_options
 from pipelines.loading.model import EXISTING, REFUSE
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import probe
 
 
@@ -52,10 +55,17 @@ def reported(done: Any) -> Result:
             metavar="KEY=VALUE",
             help="an option for the storage of SOURCE (default: the options for ROOT)",
         ),
+        option(
+            "--catalog-property",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="a property of the Iceberg catalog that SOURCE names: type=sql, uri=..., warehouse=...",
+        ),
         *SPARK,
     ),
     arguments={
-        "SOURCE": "path or URI of a file, or of a directory of files: .jsonl, .ndjson or .json, optionally with .gz"
+        "SOURCE": "path or URI of a file, or of a directory of files: .jsonl, .ndjson or .json, optionally with .gz; "
+        "or iceberg:NAME, a catalog that PyIceberg opens"
     },
     details="""\
 Each line is a JSON object in the form that `apply` takes, and creates one object:
@@ -66,17 +76,37 @@ Each line is a JSON object in the form that `apply` takes, and creates one objec
 
 The order of lines and files does not matter. All lines are checked before anything is written; they become
 one version, or none. A load rewrites the whole tree, so for a few objects `apply` is cheaper. Transactions that
-began before the load and commit after it fail with a conflict and have to be repeated.""",
+began before the load and commit after it fail with a conflict and have to be repeated.
+
+iceberg:NAME registers the namespaces and tables of another Iceberg catalog (SQL, REST, Glue, Hive) where they are,
+as one ordinary transaction. Repeated, what changed there follows; a table is known by its UUID. Another table of the
+same name is what --existing is about.""",
 )
 def load(call: Call) -> Result:
     """Load objects."""
     options = call.options
+    if options.source.startswith(registering.SCHEME):
+        return reported(_register(call))
+    if options.catalog_property:
+        raise InvalidInput("--catalog-property is for a SOURCE such as iceberg:NAME")
     config = loading.Config(
         existing=options.existing, engine=options.engine, dry_run=options.dry_run, reason=options.reason
     )
     given = options.source_storage_option
     source = storage_options(given) if given else call.options_for(options.source)
     return reported(loading.run(call.spark, call.open(), options.source, config, call.progress, source_options=source))
+
+
+def _register(call: Call) -> registering.Report:
+    options = call.options
+    config = registering.Config(
+        options.source.removeprefix(registering.SCHEME),
+        dict(key_value("--catalog-property", each) for each in options.catalog_property),
+        existing=options.existing,
+        dry_run=options.dry_run,
+        reason=options.reason,
+    )
+    return registering.run(call.open(), config, call.progress)
 
 
 @command(

@@ -1,0 +1,78 @@
+"""Registration of another Iceberg catalog: its namespaces and tables in a lakehouse, as one version.
+
+Any catalog that PyIceberg opens: SQL, REST, Glue, Hive, or another lakehouse. The tables stay where they are, and the
+other catalog goes on; repeated, what changed there since follows. PyIceberg is needed for nothing else here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pipelines.job import Progress, Stopwatch
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from trinitylake_core.iceberg.registration import Registered
+
+SCHEME: Final = "iceberg:"
+"""``iceberg:NAME`` stands for the catalog that PyIceberg knows by this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What to register, and how.
+
+    Attributes:
+        catalog: the name of the other catalog, as in ``~/.pyiceberg.yaml``.
+        properties: its properties, as PyIceberg takes them: ``uri``, ``type``, ``warehouse``, credentials.
+        existing: what becomes of another table of the same name that is here: ``refuse``, ``skip`` or ``replace``.
+        dry_run: compare and count; write nothing.
+        reason: why, for the history.
+        before_commit: called right before the root is created; raising there gives it up.
+    """
+
+    catalog: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+    existing: str = "refuse"
+    dry_run: bool = False
+    reason: str | None = None
+    before_commit: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was registered, or would be, and how long it took."""
+
+    root: str
+    registered: Registered
+    seconds: dict[str, float]
+
+
+def run(lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+    """Register another catalog; the handle moves to the newest version.
+
+    Costs and raises what ``trinitylake_core.iceberg.registration.register_all`` does, and ``InvalidInput`` where
+    PyIceberg is not installed or cannot open the catalog.
+    """
+    try:
+        from trinitylake_core.iceberg.registration import open_catalog, register_all
+    except ModuleNotFoundError as error:
+        raise InvalidInput(
+            f"{error.name} is not installed: pip install 'trinitylake-maintenance[iceberg]', and what the catalog needs"
+        ) from error
+    watch = Stopwatch()
+    with open_catalog(config.catalog, config.properties) as source:
+        done = register_all(
+            lake,
+            source,
+            existing=config.existing,
+            dry_run=config.dry_run,
+            reason=config.reason,
+            progress=progress,
+            before_commit=config.before_commit,
+        )
+    watch.lap("all")
+    return Report(lake.root, done, watch.seconds)

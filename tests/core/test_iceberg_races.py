@@ -1,0 +1,92 @@
+"""Processes append to Iceberg tables while the lakehouse is compacted, named, expired and cleaned beside them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import Future, wait
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import compaction, expiration, orphans, verify
+from tests.support.appends import TABLES, append
+from tests.support.icebergs import SCHEMA, ids
+from tests.support.lakes import FAST
+from tests.support.s3_servers import S3Server
+from tests.support.writers import pool
+from trinitylake_core import Lakehouse
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.iceberg import TrinityLakeCatalog
+
+_PATIENT = {"commit.retry.num-retries": "20", "commit.retry.min-wait-ms": "5"}
+_MONTH = 30 * 86_400_000
+Done = tuple[list[tuple[str, int]], list[tuple[str, int]]]
+
+
+def _maintain(lake: Lakehouse, number: int) -> None:
+    """Do all of it once, at a time when everything but the newest three versions is old enough to go."""
+    compaction.run(None, lake.refresh(), compaction.Config(engine="local"))
+    lake.refresh().create_snapshot(f"s{number}")
+    later = now_millis() + _MONTH
+    expiration.run(None, lake.refresh(), expiration.Config(engine="local", keep_last=3, now_millis=later))
+    orphans.run(None, lake.refresh(), orphans.Config(engine="local", now_millis=later))
+
+
+def _race(place: tuple[str, dict[str, Any]], writers: int, count: int, seconds: float) -> tuple[Lakehouse, list[Done]]:
+    lake = Lakehouse.create(place[0], storage_options=place[1], order=8, node_file_max_size_bytes=8000)
+    catalog = TrinityLakeCatalog.over(lake)
+    catalog.create_namespace("race")
+    for name in TABLES:
+        catalog.create_table(name, SCHEMA, properties=_PATIENT)
+    with pool(writers) as processes:
+        futures: list[Future[Done]] = [processes.submit(append, place, n, count, seconds) for n in range(writers)]
+        rounds = 0
+        while rounds == 0 or not all(each.done() for each in futures):
+            _maintain(lake, rounds)
+            rounds += 1
+            wait(futures, timeout=0.05)
+        done = [each.result() for each in futures]
+    print(f"{sum(len(each[0]) for each in done)} appends acknowledged, {rounds} rounds of maintenance")
+    return lake.refresh(), done
+
+
+def _prove(lake: Lakehouse, done: list[Done]) -> None:
+    """Every acknowledged append is in its table exactly once, no refused one is, and every retained version reads."""
+    acknowledged: dict[str, list[int]] = {name: [] for name in TABLES}
+    for name, number in (each for ended in done for each in ended[0]):
+        acknowledged[name].append(number)
+    catalog = TrinityLakeCatalog.over(lake)
+    assert {name: sorted(numbers) for name, numbers in acknowledged.items()} == {
+        name: ids(catalog.load_table(name)) for name in TABLES
+    }
+    found = verify.run(None, lake, verify.Config("all", definitions=True, tables=1.0, engine="local"))
+    assert ([], 0) == (found.findings, found.tables_unknown)
+    past = {"storage.durable": "false"} if lake.root.startswith("file:") else {}
+    options = lake.storage.spec()[1]
+    for version in found.versions[:: max(1, len(found.versions) // 5)]:
+        old = TrinityLakeCatalog(
+            "past", uri=lake.root, version=str(version), **past, **({} if past else _as_properties(options))
+        )
+        for name in TABLES:
+            assert set(ids(old.load_table(name))) <= set(acknowledged[name])
+    assert 0 < min(Counter(name for ended in done for name, _ in ended[0]).values())
+
+
+def _as_properties(options: Any) -> dict[str, Any]:
+    return {f"storage.{name}": value for name, value in options.items()}
+
+
+def test_every_acknowledged_append_is_there_once(tmp_path: Path) -> None:
+    _prove(*_race(((tmp_path / "lake").as_uri(), dict(FAST)), writers=2, count=6, seconds=0))
+
+
+@pytest.mark.slow
+def test_every_acknowledged_append_is_there_once_for_a_minute(tmp_path: Path) -> None:
+    _prove(*_race(((tmp_path / "lake").as_uri(), dict(FAST)), writers=8, count=6, seconds=60))
+
+
+@pytest.mark.s3
+@pytest.mark.slow
+def test_every_acknowledged_append_is_there_once_on_s3(moto_server: S3Server) -> None:
+    _prove(*_race((moto_server.new_root(), moto_server.options), writers=8, count=6, seconds=60))

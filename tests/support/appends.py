@@ -1,0 +1,51 @@
+"""Processes that append to Iceberg tables for a race; every row says who wrote it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from pyiceberg.exceptions import CommitFailedException
+
+from tests.support.icebergs import rows
+from trinitylake_core import Lakehouse
+from trinitylake_core.iceberg import TrinityLakeCatalog
+
+TABLES: Final = ("race.a", "race.b", "race.c", "race.d")
+_ROOM: Final = 1_000_000
+
+
+def append(
+    place: tuple[str, dict[str, Any]], writer: int, count: int, seconds: float
+) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Append at least ``count`` rows, one at a time, and for some seconds; every fifth time to two tables at once.
+
+    Returns what was acknowledged and what was refused.
+    """
+    catalog = TrinityLakeCatalog.over(Lakehouse.open(place[0], storage_options=place[1]))
+    deadline = time.monotonic() + seconds
+    done: list[tuple[str, int]] = []
+    refused: list[tuple[str, int]] = []
+    number = 0
+    while number < count or time.monotonic() < deadline:
+        number += 1
+        names = [TABLES[(writer + number) % len(TABLES)]]
+        if number % 5 == 0:
+            names.append(TABLES[(writer + number + 1) % len(TABLES)])
+        made = [(name, writer * _ROOM + number) for name in names]
+        try:
+            _append(catalog, made)
+        except CommitFailedException:
+            refused += made
+        else:
+            done += made
+    return done, refused
+
+
+def _append(catalog: TrinityLakeCatalog, made: list[tuple[str, int]]) -> None:
+    if len(made) == 1:
+        catalog.load_table(made[0][0]).append(rows(made[0][1]))
+        return
+    with catalog.transaction() as txn:
+        for name, number in made:
+            txn.load_table(name).append(rows(number))

@@ -1,0 +1,197 @@
+"""Namespaces and tables of another Iceberg catalog, registered in a lakehouse where they are, as one version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.typedef import Identifier
+
+from trinitylake_core.definitions import TableDef
+from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound
+from trinitylake_core.iceberg.fields import table_fields
+from trinitylake_core.iceberg.places import Places
+from trinitylake_core.lakehouse import Lakehouse
+from trinitylake_core.tables import METADATA_LOCATION, TABLE_UUID
+from trinitylake_core.transactions.transaction import Transaction
+
+REFUSE: Final = "refuse"
+SKIP: Final = "skip"
+REPLACE: Final = "replace"
+_NAMED: Final = 20
+Told = Callable[[str, int, int | None], None]
+
+
+@dataclass(slots=True)
+class Registered:
+    """What was registered, or on a dry run would be.
+
+    Attributes:
+        source: the name of the other catalog.
+        version_before: what it was compared with.
+        version_after: the version it became; ``None`` on a dry run, or when nothing had changed.
+        namespaces_added: and so on: counts. ``changed`` are tables at another metadata file than before.
+        tables_skipped: there is another table of this name here, which was left alone.
+        tables_unread: listed by the other catalog, and gone, or of another format, when they were to be read.
+        changes: what changes, by name, the first 1000.
+    """
+
+    source: str
+    version_before: int
+    version_after: int | None = None
+    dry_run: bool = False
+    namespaces_added: int = 0
+    namespaces_changed: int = 0
+    namespaces_unchanged: int = 0
+    tables_added: int = 0
+    tables_changed: int = 0
+    tables_replaced: int = 0
+    tables_unchanged: int = 0
+    tables_skipped: int = 0
+    tables_unread: int = 0
+    changes: list[str] = field(default_factory=list)
+
+    def note(self, what: str, name: str) -> None:
+        """Count a change, and name it."""
+        setattr(self, what, getattr(self, what) + 1)
+        if len(self.changes) < 1000:
+            self.changes.append(f"{what.replace('_', ' ').replace('s ', ' ', 1)}: {name}")
+
+
+def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
+    """Open a catalog as PyIceberg does: by properties, the environment, or ``~/.pyiceberg.yaml``.
+
+    Raises:
+        InvalidInput: there is none, or it cannot be opened.
+    """
+    try:
+        return load_catalog(name, **properties)
+    except Exception as error:  # whatever the drivers of SQL, REST, Glue and Hive raise
+        raise InvalidInput(f"cannot open the Iceberg catalog {name!r}: {type(error).__name__}: {error}") from error
+
+
+def register_all(
+    lake: Lakehouse,
+    source: Catalog,
+    *,
+    existing: str = REFUSE,
+    dry_run: bool = False,
+    reason: str | None = None,
+    progress: Told | None = None,
+    before_commit: Callable[[], None] | None = None,
+) -> Registered:
+    """Register all namespaces and tables of a catalog, as one version; repeated, only what changed since.
+
+    A table that is here with the same UUID follows the other catalog. What the other catalog dropped stays.
+    Costs what loading each table costs there, one ``get`` for each definition that is here, one ``put`` for each that
+    changes, and a commit.
+
+    Args:
+        lake: any handle of the lakehouse; it moves to the newest version.
+        source: the other catalog.
+        existing: what becomes of another table of the same name that is here: ``refuse`` everything, ``skip`` the
+            table, or ``replace`` the one here.
+        dry_run: compare, write nothing.
+        reason: why, for the history.
+        progress: called with phase, done and total.
+        before_commit: called right before the root is created; raising there gives it up.
+
+    Raises:
+        InvalidName, InvalidDefinition: a name or a schema that the lakehouse cannot hold.
+        AlreadyExists: another table of one of the names is here, and ``existing`` is ``refuse``.
+        CommitConflict: somebody changed the same objects meanwhile; nothing was changed.
+        ReadOnly, StorageError.
+    """
+    if existing not in (REFUSE, SKIP, REPLACE):
+        raise InvalidInput(f"existing must be {REFUSE}, {SKIP} or {REPLACE}, not {existing!r}")
+    txn = lake.refresh().transaction(reason=reason or f"tables of the Iceberg catalog {source.name}")
+    report = Registered(source.name, lake.version, dry_run=dry_run)
+    work = _Registration(txn, Places(lake.storage, None), existing, report)
+    namespaces = list(_namespaces(source))
+    for done, namespace in enumerate(namespaces):
+        if progress is not None:
+            progress("namespaces", done, len(namespaces))
+        work.namespace(".".join(namespace), dict(source.load_namespace_properties(namespace)))
+        for identifier in source.list_tables(namespace):
+            work.table(source, identifier)
+    work.refuse()
+    if not dry_run and len(txn.messages()):
+        report.version_after = txn.commit(before_commit=before_commit)
+        lake.catch_up()
+    return report
+
+
+def _namespaces(source: Catalog, parent: Identifier = ()) -> Iterator[Identifier]:
+    """Yield all namespaces, a parent before its children."""
+    for namespace in sorted(source.list_namespaces(parent)):
+        yield namespace
+        yield from _namespaces(source, namespace)
+
+
+class _Registration:
+    def __init__(self, txn: Transaction, places: Places, existing: str, report: Registered) -> None:
+        self.txn = txn
+        self.places = places
+        self.existing = existing
+        self.report = report
+        self.taken: list[str] = []
+
+    def namespace(self, name: str, properties: dict[str, str]) -> None:
+        try:
+            here = dict(self.txn.namespace(name).properties)
+        except ObjectNotFound:
+            self.txn.create_namespace(name, properties)
+            self.report.note("namespaces_added", name)
+            return
+        if here | properties == here:
+            self.report.namespaces_unchanged += 1
+        else:
+            self.txn.alter_namespace(name, properties)
+            self.report.note("namespaces_changed", name)
+
+    def table(self, source: Catalog, identifier: Identifier) -> None:
+        try:
+            table = source.load_table(identifier)
+        except (NoSuchTableError, FileNotFoundError):
+            self.report.tables_unread += 1
+            return
+        namespace, name = ".".join(identifier[:-1]), identifier[-1]
+        try:
+            here = self.txn.table(namespace, name)
+        except ObjectNotFound:
+            self.txn.create_table(namespace, name, **self.fields(table))
+            self.report.note("tables_added", f"{namespace}.{name}")
+            return
+        self.again(here, namespace, name, table)
+
+    def fields(self, table: Table, old: TableDef | None = None) -> dict[str, Any]:
+        return table_fields(table.metadata, self.places.stored(table.metadata_location), old)
+
+    def again(self, here: TableDef, namespace: str, name: str, table: Table) -> None:
+        """Compare a table with the one of its name that is here."""
+        full, (_, stored) = f"{namespace}.{name}", self.places.stored(table.metadata_location)
+        if here.format_properties.get(METADATA_LOCATION) == stored:
+            self.report.tables_unchanged += 1
+        elif here.format_properties.get(TABLE_UUID) == str(table.metadata.table_uuid):
+            self.txn.alter_table(namespace, name, **self.fields(table, here))
+            self.report.note("tables_changed", full)
+        elif self.existing == REPLACE:
+            self.txn.drop_table(namespace, name)
+            self.txn.create_table(namespace, name, **self.fields(table))
+            self.report.note("tables_replaced", full)
+        elif self.existing == SKIP:
+            self.report.tables_skipped += 1
+        else:
+            self.taken.append(full)
+
+    def refuse(self) -> None:
+        if self.taken:
+            more = f" and {len(self.taken) - _NAMED} more" if len(self.taken) > _NAMED else ""
+            raise AlreadyExists(
+                f"other tables of these names are here already: {', '.join(self.taken[:_NAMED])}{more}; nothing was "
+                f"changed; skip them, or replace them"
+            )
