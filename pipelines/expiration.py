@@ -20,6 +20,7 @@ from typing import Any, Final
 from pipelines.durations import DAY, millis, shown
 from pipelines.files import plans
 from pipelines.files.deletion import Deleted, delete
+from pipelines.files.holds import OWN_VERSION, Hold, holds
 from pipelines.files.listing import ROOT, Listed, listed
 from pipelines.files.retained import Retained, refuse_guarded, retained
 from pipelines.job import Meter, Progress, Session, Stopwatch, proceed, refuse_unknown, silent
@@ -139,6 +140,8 @@ class _Expiration:
         report = self.report
         report.boundary_after, report.versions_expired = boundary, boundary - self.oldest
         report.snapshots_expired = tuple(self.expired_snapshots(self.retained.definition))
+        if self.config.plan is None and (not self.deletes or boundary == self.oldest):
+            report.kept = tuple(self.why(boundary))
         self.watch.lap("plan")
         if not self.deletes:
             self.tell(boundary)
@@ -173,6 +176,18 @@ class _Expiration:
             else:
                 high = middle
         return self.oldest if self.makes_room_for_itself(low, by_count) else low
+
+    def why(self, boundary: int) -> list[Hold]:
+        """Return why versions are kept. O(log versions) ``get`` for each of two rules."""
+        keep_last, age = self.config.rules()
+        newest, ttl = self.retained.newest.version, self.retained.definition.txn_ttl_millis
+        found = holds(
+            lambda version: self.root(version).created_at_millis, range(self.oldest, newest + 1), self.now,
+            keep_last=keep_last, age_seconds=age, ttl_millis=ttl,
+        )  # fmt: skip
+        if boundary < min(each.first for each in found):
+            found.insert(0, Hold(OWN_VERSION, "", boundary, newest - boundary + 1))
+        return found
 
     def makes_room_for_itself(self, boundary: int, by_count: int) -> bool:
         """Whether a run would only remove one version to make room for the version that it commits itself.

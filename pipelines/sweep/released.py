@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from pipelines.files.holds import Hold
 from pipelines.files.retained import Retained, live_transactions, retained
 from pipelines.job import Progress, Session, engine_for_all
 from pipelines.sweep import open_sweep
@@ -34,6 +35,8 @@ class Freed:
         bytes: its size.
         nodes_read: nodes read to find out, each once.
         each: by version what no other one holds, the first thousand.
+        snapshots: how many snapshots lie here; what they reach is not freed.
+        transactions: how many saved transactions are alive; what they reach is not freed.
     """
 
     versions: int
@@ -41,6 +44,8 @@ class Freed:
     bytes: int
     nodes_read: int
     each: tuple[VersionFreed, ...]
+    snapshots: int = 0
+    transactions: int = 0
 
 
 @dataclass(slots=True)
@@ -55,6 +60,7 @@ class Report:
         versions_expired: how many versions lie between the two.
         snapshots_expired: names of the snapshots dropped because they had expired.
         leftovers: roots that an interrupted run had left, deleted by this one.
+        kept: why versions are kept, the rule that keeps most first; on a dry run, and where nothing expires.
         freed: on a dry run, what only these versions reach; `clean` removes the rest of it.
         attempted: root files that were to be deleted; each is one of the next three.
         bytes: size of the deleted roots.
@@ -70,6 +76,7 @@ class Report:
     versions_expired: int = 0
     snapshots_expired: tuple[str, ...] = ()
     leftovers: int = 0
+    kept: tuple[Hold, ...] = ()
     freed: Freed | None = None
     plan: str | None = None
     attempted: int = 0
@@ -86,7 +93,7 @@ def freed_by(spark: Session, files: Files, before: Retained, boundary: int, engi
     """Return what a new boundary frees. A listing, and one ``get`` per node of all versions together."""
     count = boundary - max(before.boundary, before.newest.oldest_version)
     if count == 0:
-        return Freed(0, 0, 0, 0, ())
+        return Freed(0, 0, 0, 0, (), len(before.snapshots))
     storage = files.storage
     engine = engine_for_all(engine, before.newest)
     sweep = open_sweep(engine, spark, storage, before.definition.order, progress)
@@ -101,4 +108,5 @@ def freed_by(spark: Session, files: Files, before: Retained, boundary: int, engi
     finally:
         sweep.release()
     each = [VersionFreed(version, size.files, size.bytes) for version, size in alone.versions.items()]
-    return Freed(count, alone.total.files, alone.total.bytes, sweep.nodes_read, tuple(each[:SHOWN]))
+    kept = len(before.snapshots), len(saved.paths)
+    return Freed(count, alone.total.files, alone.total.bytes, sweep.nodes_read, tuple(each[:SHOWN]), *kept)

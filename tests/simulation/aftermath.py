@@ -68,6 +68,8 @@ def _checked(world: World) -> Iterator[str]:
         yield from (
             f"check of version {number}: {each.message}" for each in check_version(versions, number, definitions=True)
         )
+        if versions.root(number).counts is None:  # that they are right is an invariant
+            yield f"version {number} does not say how many objects it holds"
 
 
 def _maintained(world: World) -> Iterator[str]:

@@ -73,14 +73,20 @@ def expire(call: Call) -> Result:
         plan=options.plan,
     )
     done = expiration.run(call.spark, call.open(), config, call.progress)
-    return _result(done, _expired(done), _alone(done))
+    return _result(done, _expired(done), _kept(done), _alone(done))
 
 
 def _expired(done: expiration.Report) -> Iterator[str]:
-    shown = {name: value for name, value in _fields(done).items() if name != "freed"}
+    shown = {name: value for name, value in _fields(done).items() if name not in {"freed", "kept"}}
     if done.freed is not None:
         shown |= {f"freed_{name}": value for name, value in _fields(done.freed).items() if name != "each"}
     return report.fields(shown)
+
+
+def _kept(done: expiration.Report) -> Iterable[Line]:
+    """Say why nothing is let go of, or no more: the rule that keeps most decides."""
+    rows = ([each.rule, each.setting, each.first, each.versions] for each in done.kept)
+    return report.table(["kept by", "set to", "from version", "versions"], rows)
 
 
 def _alone(done: expiration.Report) -> Iterable[Line]:
