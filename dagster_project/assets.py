@@ -1,9 +1,9 @@
-"""The assets of one lakehouse. Each calls one function of ``pipelines`` and reports the result."""
+"""The assets of a lakehouse, or of a fleet. Each calls one function of ``pipelines`` and reports the result."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import dagster as dg
 from pydantic import Field
@@ -11,10 +11,11 @@ from pydantic import Field
 from dagster_project.config.settings import LAKEHOUSE_TAG, Backup, LakehouseSettings
 from dagster_project.metadata import health, pictures, recovery
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
-from dagster_project.watched import RETRY, Watch, advice, advised, carried_out, failure, permanent, watched
+from dagster_project.scope import Scope
+from dagster_project.watched import RETRY, Context, Watch, advice, advised, carried_out, failure, permanent, watched
 from pipelines import compaction, export, stats
 from pipelines.trees.sketch import sketch
-from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
+from trinitylake_core import Corrupt, InvalidInput, Lakehouse, TrinityLakeError
 from trinitylake_core.spec import QUIET_OPERATIONS
 
 DEFINITION: Final = "lakehouse_definition"
@@ -27,24 +28,26 @@ ORPHANS: Final = "orphan_removal"
 _SEARCHED: Final = 64
 
 
-def key(settings: LakehouseSettings, name: str) -> dg.AssetKey:
-    """Return the key of an asset of a lakehouse."""
-    return dg.AssetKey([*settings.key_prefix, name])
+class Prefixed(Protocol):
+    """Whatever has a prefix of asset keys: the settings of a lakehouse, or a scope."""
+
+    @property
+    def key_prefix(self) -> list[str]: ...  # noqa: D102
 
 
-def assets_of(settings: LakehouseSettings) -> list[dg.AssetsDefinition]:
-    """Return the assets that observe, measure, compact and back up one lakehouse."""
-    backups = [] if settings.backup is None else [backup_asset(settings, settings.backup)]
-    return [lakehouse_definition(settings), tree_health(settings), tree_compaction(settings), *backups]
+def key(of: Prefixed, name: str) -> dg.AssetKey:
+    """Return the key of an asset of a lakehouse, or of a fleet."""
+    return dg.AssetKey([*of.key_prefix, name])
 
 
-def tags(settings: LakehouseSettings) -> dict[str, str]:
-    """Return the tags by which the assets of a lakehouse can be found."""
-    return {LAKEHOUSE_TAG: settings.slug}
+def assets_of(scope: Scope) -> list[dg.AssetsDefinition | dg.AssetSpec]:
+    """Return the assets that observe, measure, compact and back up."""
+    backups = [] if scope.known is not None and scope.known.backup is None else [backup_asset(scope)]
+    return [definition_of(scope), tree_health(scope), tree_compaction(scope), *backups]
 
 
 def writing(
-    settings: LakehouseSettings,
+    scope: Scope,
     name: str,
     *,
     after: Sequence[str],
@@ -54,22 +57,37 @@ def writing(
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
     """Return the decorator of an asset that writes to a lakehouse: one at a time, retried if the storage fails."""
     decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
-        key=key(settings, name),
-        deps=[key(settings, each) for each in after],
+        key=key(scope, name),
+        deps=[key(scope, each) for each in after],
         description=description,
-        pool=settings.pool,
+        pool=scope.pool,
         retry_policy=RETRY,
-        group_name=settings.slug,
-        owners=settings.owners,
+        group_name=scope.slug,
+        owners=scope.owners,
         kinds={"trinitylake", "spark"} if on_spark else {"trinitylake"},
-        tags=tags(settings),
+        tags=scope.tags,
+        partitions_def=scope.partitions,
         **more,
     )
     return decorator
 
 
+def definition_of(scope: Scope) -> dg.AssetsDefinition | dg.AssetSpec:
+    """Return the asset that stands for a lakehouse as its writers left it. In a fleet only the sensor observes it."""
+    if scope.known is not None:
+        return lakehouse_definition(scope.known)
+    return dg.AssetSpec(
+        key(scope, DEFINITION),
+        description="A TrinityLake lakehouse with many concurrent writers. Observed by the sensor, never materialised; "
+        "its data version is the number of the newest version that changed objects.",
+        group_name=scope.slug,
+        kinds={"trinitylake"},
+        partitions_def=scope.partitions,
+    )
+
+
 def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
-    """Return the asset that stands for the lakehouse as its writers left it."""
+    """Return the asset that stands for one lakehouse, which a run can observe, too."""
     asset_key = key(settings, DEFINITION)
     where = settings.description or "A TrinityLake lakehouse with many concurrent writers."
     spec = dg.AssetSpec(
@@ -80,7 +98,7 @@ def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
         group_name=settings.slug,
         owners=settings.owners,
         kinds={"trinitylake"},
-        tags=tags(settings),
+        tags={LAKEHOUSE_TAG: settings.slug},
     )
 
     def observe() -> Iterator[dg.ObserveResult]:
@@ -90,7 +108,7 @@ def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
             if permanent(error):
                 raise failure(error) from error
             raise dg.RetryRequested(RETRY.max_retries, RETRY.delay) from failure(error)
-        yield observation(settings, lake)
+        yield observation(asset_key, lake)
 
     with warnings.catch_warnings():  # still in beta, but the only way to observe an asset in a job
         warnings.simplefilter("ignore", dg.BetaWarning)
@@ -99,10 +117,10 @@ def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
     return asset
 
 
-def observation(settings: LakehouseSettings, lake: Lakehouse) -> dg.ObserveResult:
+def observation(asset: dg.AssetKey, lake: Lakehouse) -> dg.ObserveResult:
     """Return an observation of the newest version."""
     return dg.ObserveResult(
-        asset_key=key(settings, DEFINITION),
+        asset_key=asset,
         data_version=dg.DataVersion(str(content_version(lake))),
         metadata=health.of_stats(lake.stats()) | health.of_definition(lake.definition),
     )
@@ -121,22 +139,25 @@ def content_version(lake: Lakehouse) -> int:
         return lake.version
 
 
-def tree_health(settings: LakehouseSettings) -> dg.AssetsDefinition:
+def tree_health(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that measures the tree."""
 
     @dg.asset(
-        key=key(settings, HEALTH),
-        deps=[key(settings, DEFINITION)],
+        key=key(scope, HEALTH),
+        deps=[key(scope, DEFINITION)],
         retry_policy=RETRY,
         description="The state of the tree: objects, height, buffered messages (the debt that a compaction pays off), "
         "nodes and bytes per level, reads per lookup, and the cost of a compaction now. Numbers are plotted over time. "
         "A damaged node is reported with advice instead of them. Terminating the run stops Spark.",
-        group_name=settings.slug,
-        owners=settings.owners,
+        group_name=scope.slug,
+        owners=scope.owners,
         kinds={"trinitylake"},
-        tags=tags(settings),
+        tags=scope.tags,
+        partitions_def=scope.partitions,
     )
     def measured(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
+        settings = settings_of(scope, context)
+
         def work(lake: Lakehouse, watch: Watch) -> dg.MaterializeResult[Any]:
             return dg.MaterializeResult(
                 metadata=health.with_sizes(_health(lake, settings, watch)),
@@ -162,11 +183,17 @@ def _health(lake: Lakehouse, settings: LakehouseSettings, watch: Watch) -> healt
         return health.of_stats(summary) | {"levels_not_measured": f"{error}\n{advice(error)}"}
 
 
-def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
+def settings_of(scope: Scope, context: Context) -> LakehouseSettings:
+    """Return the settings that a run is for. Raises ``dagster.Failure`` with advice."""
+    with advised():
+        return scope.settings(context)
+
+
+def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that pushes the write buffers down."""
 
     @writing(
-        settings,
+        scope,
         COMPACTION,
         after=[HEALTH],
         description="Pushes all buffered messages down to the nodes where their keys live. Reads and rewrites only "
@@ -177,6 +204,7 @@ def tree_compaction(settings: LakehouseSettings) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, config: CompactionConfig, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
         with advised():
+            settings = scope.settings(context)
             report = _compact(context, settings, config, spark)
             version = report.version_after if report.version_after is not None else report.version_before
             return dg.MaterializeResult(
@@ -222,28 +250,40 @@ def _before_and_after(settings: LakehouseSettings, report: compaction.Report) ->
     return {"picture": pictures.trees(named)}
 
 
+def backup_policy(settings: LakehouseSettings) -> Backup:
+    """Return the policy of a lakehouse's backup. Raises ``InvalidInput`` if it has none."""
+    if settings.backup is None:
+        raise InvalidInput(f"lakehouse {settings.name!r} has no `backup` in lakehouses.yaml")
+    return settings.backup
+
+
 class BackupConfig(dg.Config):
     """The launchpad options of one backup."""
 
     engine: str | None = Field(default=None, description="spark, local or auto; overrides lakehouses.yaml.")
 
 
-def backup_asset(settings: LakehouseSettings, policy: Backup) -> dg.AssetsDefinition:
+def backup_asset(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that copies new files to the backup."""
+    known = None if scope.known is None else backup_policy(scope.known)
+    where = "" if known is None else f" at `{known.target}`"
 
     @writing(
-        settings,
+        scope,
         BACKUP,
         after=[SNAPSHOTS],
-        description=f"A complete copy at `{policy.target}`, with all retained versions and all snapshots; it opens as "
+        description=f"A complete copy{where}, with all retained versions and all snapshots; it opens as "
         "a lakehouse of its own. Copies only new files, and reads each one back to compare it. Versions expire only "
         "after they have been copied.",
-        metadata={"target": policy.target},
+        metadata={} if known is None else {"target": known.target},
     )
     def backed_up(
         context: dg.AssetExecutionContext, config: BackupConfig, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
+        settings = settings_of(scope, context)
+
         def work(lake: Lakehouse, watch: Watch) -> export.Report:
+            policy = backup_policy(settings)
             how = export.Config(
                 history=True,
                 engine=config.engine or settings.compaction.engine,

@@ -1,23 +1,26 @@
-"""The asset checks of one lakehouse.
+"""The asset checks of a lakehouse, or of a fleet.
 
 ``integrity`` and ``backup_verified`` read nodes. The others judge the newest root alone. Dagster evaluates a check when
 its asset is materialised; an asset that is no longer materialised would keep its last verdict for ever, so the
 sensor evaluates these, too, and records every verdict that changes.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, Final
 
 import dagster as dg
 
 from dagster_project import pacing
-from dagster_project.assets import BACKUP, COMPACTION, DEFINITION, HEALTH, SNAPSHOTS, key
+from dagster_project.assets import BACKUP, COMPACTION, DEFINITION, HEALTH, SNAPSHOTS, backup_policy, key, settings_of
 from dagster_project.config.settings import Backup, LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import recovery
 from dagster_project.metadata.health import given
 from dagster_project.resources import SparkResource, open_lakehouse
+from dagster_project.scope import Scope
 from dagster_project.watched import RETRY, Watch, advice, advised, carried_out
 from pipelines import backup, compaction, snapshot, stats, verify
 from pipelines.cli.report import utc
@@ -32,27 +35,31 @@ REACHABLE: Final = "reachable"
 _RECORDS: Final = 8
 
 
-def checks_of(settings: LakehouseSettings) -> list[dg.AssetChecksDefinition]:
-    """Return the asset checks of one lakehouse."""
-    found = [reachable(settings), integrity(settings), compaction_debt(settings), compaction_fresh(settings)]
-    found += [snapshots_fresh(settings)] if settings.snapshots else []
-    found += [backup_verified(settings, settings.backup)] if settings.backup is not None else []
+def checks_of(scope: Scope) -> list[dg.AssetChecksDefinition]:
+    """Return the asset checks."""
+    known = scope.known
+    with warnings.catch_warnings():  # checks of partitions are a preview in Dagster 1.13
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        found = [reachable(scope), integrity(scope), compaction_debt(scope), compaction_fresh(scope)]
+        found += [snapshots_fresh(scope)] if known is None or known.snapshots else []
+        found += [backup_verified(scope)] if known is None or known.backup is not None else []
     return found
 
 
-def reachable(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
+def reachable(scope: Scope) -> dg.AssetChecksDefinition:
     """Return the check that the lakehouse can be opened. The sensor evaluates it; no job waits for it."""
 
     @dg.asset_check(
-        asset=key(settings, DEFINITION),
+        asset=key(scope, DEFINITION),
         name=REACHABLE,
+        partitions_def=scope.partitions,
         description="Fails when the lakehouse cannot be opened: nothing at its root, no access, no answer, or a "
         "damaged newest version. Says why, and what to do. Evaluated by the sensor, which also tells the webhook, "
         "once.",
     )
-    def check() -> dg.AssetCheckResult:
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         try:
-            lake = open_lakehouse(settings)
+            lake = open_lakehouse(scope.settings(context))
         except TrinityLakeError as error:
             return judge_trouble(str(error), advice(error))
         return opened(lake.version)
@@ -75,18 +82,21 @@ def opened(version: int) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(check_name=REACHABLE, passed=True, description=f"opened at version {version}")
 
 
-def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
+def integrity(scope: Scope) -> dg.AssetChecksDefinition:
     """Return the check that the newest version breaks no invariant. It blocks everything downstream."""
 
     @dg.asset_check(
-        asset=key(settings, HEALTH),
+        asset=key(scope, HEALTH),
         name=INTEGRITY,
         blocking=True,
+        partitions_def=scope.partitions,
         retry_policy=RETRY,
         description="Reads every node of the newest version and checks every invariant of the format. Lists each "
         "finding with its remedy. A finding blocks everything that rewrites or deletes.",
     )
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> Any:
+        settings = settings_of(scope, context)
+
         def work(lake: Lakehouse, watch: Watch) -> verify.Report:
             how = verify.Config(engine=settings.health.engine_for(lake.stats().objects))
             return verify.run(watch.spark, lake, how, watch.progress)
@@ -100,36 +110,38 @@ def integrity(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
     return check
 
 
-def compaction_debt(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
+def compaction_debt(scope: Scope) -> dg.AssetChecksDefinition:
     """Return the check that the number of buffered messages is below the threshold."""
+    threshold = "as many messages" if scope.known is None else f"{scope.known.compaction.messages:,} or more messages"
     description = (
-        f"Warns when {settings.compaction.messages:,} or more messages are buffered, the threshold from which a "
-        "compaction pays, and shows what a compaction would rewrite. Also evaluated by the sensor."
+        f"Warns when {threshold} are buffered, the threshold from which a compaction pays, and shows what a compaction "
+        "would rewrite. Also evaluated by the sensor."
     )
-    return _judged(settings, COMPACTION, DEBT, description, judge_debt)
+    return _judged(scope, COMPACTION, DEBT, description, judge_debt)
 
 
-def compaction_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
+def compaction_fresh(scope: Scope) -> dg.AssetChecksDefinition:
     """Return the check that compactions keep up."""
+    age = "compaction.max_age" if scope.known is None else format_duration(scope.known.compaction.max_age)
     description = (
-        f"Warns when the backlog stayed above the threshold for {format_duration(settings.compaction.max_age)}. Judged "
-        "from the history of the lakehouse, whoever runs the compactions; a lakehouse without a backlog is never "
-        "stale. Also evaluated by the sensor."
+        f"Warns when the backlog stayed above the threshold for {age}. Judged from the history of the lakehouse, "
+        "whoever runs the compactions; a lakehouse without a backlog is never stale. Also evaluated by the sensor."
     )
-    return _judged(settings, COMPACTION, COMPACTION_FRESH, description, judge_compactions)
+    return _judged(scope, COMPACTION, COMPACTION_FRESH, description, judge_compactions)
 
 
-def snapshots_fresh(settings: LakehouseSettings) -> dg.AssetChecksDefinition:
+def snapshots_fresh(scope: Scope) -> dg.AssetChecksDefinition:
     """Return the check that every snapshot required by a policy exists."""
+    required = "" if scope.known is None else f" ({', '.join(scope.known.snapshots)})"
     description = (
-        f"Warns when a required snapshot ({', '.join(settings.snapshots)}) is still missing after its grace period. "
-        "Also evaluated by the sensor."
+        f"Warns when a required snapshot{required} is still missing after its grace period. Also evaluated by the "
+        "sensor."
     )
-    return _judged(settings, SNAPSHOTS, SNAPSHOTS_FRESH, description, judge_snapshots)
+    return _judged(scope, SNAPSHOTS, SNAPSHOTS_FRESH, description, judge_snapshots)
 
 
 def _judged(
-    settings: LakehouseSettings,
+    scope: Scope,
     asset: str,
     name: str,
     description: str,
@@ -137,27 +149,37 @@ def _judged(
 ) -> dg.AssetChecksDefinition:
     """Return a check that opens the lakehouse and judges its newest root."""
 
-    @dg.asset_check(asset=key(settings, asset), name=name, description=description)
-    def check() -> dg.AssetCheckResult:
+    @dg.asset_check(asset=key(scope, asset), name=name, description=description, partitions_def=scope.partitions)
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         with advised():
+            settings = scope.settings(context)
             return judge(settings, open_lakehouse(settings))
 
     return check
 
 
-def backup_verified(settings: LakehouseSettings, policy: Backup) -> dg.AssetChecksDefinition:
+def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
     """Return the check that the backup could replace the lakehouse."""
+    known = None if scope.known is None else backup_policy(scope.known)
+    where = "" if known is None else f" at `{known.target}`"
+    age = "backup.max_age" if known is None else format_duration(known.max_age)
 
     @dg.asset_check(
-        asset=key(settings, BACKUP),
+        asset=key(scope, BACKUP),
         name=BACKUP_VERIFIED,
         retry_policy=RETRY,
-        description=f"Proves that the backup at `{policy.target}` could replace the lakehouse: its newest version has "
-        "the same content digest in both places, it breaks no invariant, and no version has been waiting to be backed "
-        f"up for more than {format_duration(policy.max_age)}.",
+        partitions_def=scope.partitions,
+        description=f"Proves that the backup{where} could replace the lakehouse: its newest version has the same "
+        "content digest in both places, it breaks no invariant, and no version has been waiting to be backed up for "
+        f"more than {age}.",
     )
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
-        found = carried_out(context, settings, spark, lambda lake, watch: proved(settings, policy, lake, watch))
+        settings = settings_of(scope, context)
+
+        def work(lake: Lakehouse, watch: Watch) -> backup.Report:
+            return proved(settings, backup_policy(settings), lake, watch)
+
+        found = carried_out(context, settings, spark, work)
         return dg.AssetCheckResult(
             passed=found.ok, metadata=recovery.of_backup(found), description=recovery.said_of_backup(found)
         )
@@ -219,6 +241,8 @@ def _late_compaction(settings: LakehouseSettings) -> str:
 
 def judge_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
     """Return whether every required snapshot exists."""
+    if not settings.snapshots:
+        return _verdict(SNAPSHOTS_FRESH, "lakehouses.yaml requires no snapshots", passed=True)
     graces = {str(period): policy.grace_of(period) for period, policy in settings.snapshots.items()}
     late = snapshot.overdue(graces, lake.snapshots(), datetime.now(UTC))
     lines = [f"{each.name} is missing; newest {each.period} snapshot: {each.newest or 'none'}" for each in late]
@@ -271,15 +295,18 @@ def evaluation(
     )
 
 
-def last_verdict(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> bool | None:
+def last_verdict(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, check: str, partition: str | None = None
+) -> bool | None:
     """Return whether a check passed when it was last evaluated, by whichever run; ``None`` if it never was.
 
     The newest records may belong to runs that have only planned the check, or were cancelled before it.
     """
     cursor: int | None = None
+    only: Any = None if partition is None else SimpleNamespace(key=partition)  # its class has no public name
     while True:
         records = instance.event_log_storage.get_asset_check_execution_history(
-            dg.AssetCheckKey(asset, check), limit=_RECORDS, cursor=cursor
+            dg.AssetCheckKey(asset, check), limit=_RECORDS, cursor=cursor, partition_filter=only
         )
         for each in records:
             if isinstance(each.evaluation, dg.AssetCheckEvaluation):

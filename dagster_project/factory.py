@@ -12,15 +12,17 @@ from dagster_project.notifications import failure_sensors
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
 from dagster_project.schedules import schedules_of
+from dagster_project.scope import One
 from dagster_project.sensors import sensors_of
 
 
 def build(settings: LakehouseSettings, notifications: Notifications | None = None) -> dg.Definitions:
     """Return the definitions of one lakehouse. Touches no storage."""
-    jobs = jobs_of(settings)
+    scope = One(settings)
+    jobs = jobs_of(scope)
     return dg.Definitions(
-        assets=[*assets_of(settings), *retention_of(settings)],
-        asset_checks=checks_of(settings),
+        assets=[*assets_of(scope), *retention_of(scope)],
+        asset_checks=checks_of(scope),
         jobs=jobs.all(),
         schedules=schedules_of(settings, jobs),
         sensors=sensors_of(settings, jobs, notifications),

@@ -1,4 +1,4 @@
-"""The jobs of one lakehouse."""
+"""The jobs of a lakehouse, or of a fleet."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import dagster as dg
 
 from dagster_project import assets
 from dagster_project.checks import REACHABLE
-from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.operations import operations_of
+from dagster_project.scope import Scope
 
 AssetJob: TypeAlias = Any  # what `define_asset_job` returns has no public name
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """The jobs of one lakehouse, by what they do."""
+    """The jobs, by what they do."""
 
     maintenance: AssetJob
     compaction: AssetJob
@@ -28,36 +29,47 @@ class Jobs:
         return [self.maintenance, self.compaction, *self.operations]
 
 
-def jobs_of(settings: LakehouseSettings) -> Jobs:
-    """Return the jobs of one lakehouse."""
-    return Jobs(maintenance=maintenance(settings), compaction=compaction(settings), operations=operations_of(settings))
+def jobs_of(scope: Scope) -> Jobs:
+    """Return the jobs."""
+    return Jobs(maintenance=maintenance(scope), compaction=compaction(scope), operations=operations_of(scope))
 
 
-def maintenance(settings: LakehouseSettings) -> AssetJob:
-    """Return the job that does all maintenance."""
-    names = [assets.DEFINITION, assets.HEALTH, assets.COMPACTION, assets.SNAPSHOTS]
+def maintained(settings: LakehouseSettings) -> list[str]:
+    """Return the names of the assets that maintenance materialises: those that a lakehouse has policies for."""
+    names = [assets.HEALTH, assets.COMPACTION, assets.SNAPSHOTS]
     names += [assets.BACKUP] if settings.backup is not None else []
     names += [assets.EXPIRATION] if settings.retention is not None else []
     names += [assets.ORPHANS] if settings.orphans is not None else []
+    return names
+
+
+def maintenance(scope: Scope) -> AssetJob:
+    """Return the job that does all maintenance. In a fleet each run is told which of its assets."""
+    if scope.known is None:
+        names = [assets.HEALTH, assets.COMPACTION, assets.SNAPSHOTS, assets.BACKUP, assets.EXPIRATION, assets.ORPHANS]
+    else:
+        names = [assets.DEFINITION, *maintained(scope.known)]
     return dg.define_asset_job(
-        f"{settings.slug}_maintenance",
-        selection=dg.AssetSelection.assets(*(assets.key(settings, name) for name in names)) - _looked_at(settings),
-        description=f"All maintenance of lakehouse {settings.name!r}: observes it, measures its tree, checks every "
+        f"{scope.slug}_maintenance",
+        selection=dg.AssetSelection.assets(*(assets.key(scope, name) for name in names)) - _looked_at(scope),
+        description=f"All maintenance of {scope.label}: observes it, measures its tree, checks every "
         "invariant, compacts it, and applies the policies of lakehouses.yaml to snapshots, backup and history.",
-        tags={LAKEHOUSE_TAG: settings.slug},
+        tags=dict(scope.tags),
+        partitions_def=scope.partitions,
     )
 
 
-def compaction(settings: LakehouseSettings) -> AssetJob:
+def compaction(scope: Scope) -> AssetJob:
     """Return the job that the sensor requests: compaction and its checks, without the one that reads every node."""
     return dg.define_asset_job(
-        f"{settings.slug}_compaction",
-        selection=dg.AssetSelection.assets(assets.key(settings, assets.COMPACTION)),
-        description=f"Compacts lakehouse {settings.name!r}.",
-        tags={LAKEHOUSE_TAG: settings.slug},
+        f"{scope.slug}_compaction",
+        selection=dg.AssetSelection.assets(assets.key(scope, assets.COMPACTION)),
+        description=f"Compacts {scope.label}.",
+        tags=dict(scope.tags),
+        partitions_def=scope.partitions,
     )
 
 
-def _looked_at(settings: LakehouseSettings) -> dg.AssetSelection:
+def _looked_at(scope: Scope) -> dg.AssetSelection:
     """Return the check that the sensor evaluates; a run that cannot open the lakehouse fails anyway."""
-    return dg.AssetSelection.checks(dg.AssetCheckKey(assets.key(settings, assets.DEFINITION), REACHABLE))
+    return dg.AssetSelection.checks(dg.AssetCheckKey(assets.key(scope, assets.DEFINITION), REACHABLE))

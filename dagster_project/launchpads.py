@@ -96,14 +96,21 @@ class AlterConfig(dg.Config):
     dry_run: bool = Field(default=True, description="Show what would change; false carries it out.")
 
 
-def defaults(settings: LakehouseSettings) -> dict[str, dict[str, Any]]:
-    """Return the configuration that the launchpad of each job starts with. Empty fields have to be filled in."""
-    target = settings.export.target or ""
-    backup = settings.backup.target if settings.backup is not None else ""
+def target_of(settings: LakehouseSettings) -> str:
+    """Return where a lakehouse is copied to unless somebody says otherwise: its target of exports, or its backup."""
+    return settings.export.target or ("" if settings.backup is None else settings.backup.target)
+
+
+def defaults(settings: LakehouseSettings | None) -> dict[str, dict[str, Any]]:
+    """Return the configuration that the launchpad of each job starts with. Empty fields have to be filled in.
+
+    In a fleet (``None``) an empty target is that of the lakehouse, looked up when the run starts.
+    """
+    target = "" if settings is None else settings.export.target or ""
     return {
         "rollback": {"version": None, "reason": "", "dry_run": True},
         "restore": {"only": [], "version": None, "reason": "", "exact": False, "dry_run": True},
-        "export": {"target": target or backup, "history": True, "dry_run": False},
+        "export": {"target": "" if settings is None else target_of(settings), "history": True, "dry_run": False},
         "verify": {"versions": "newest", "definitions": True},
         "upgrade": {"target": target, "history": True, "definition": {}, "dry_run": True},
         "alter": {"properties": {}, "remove": [], "reason": "", "dry_run": True},

@@ -75,7 +75,9 @@ def look(settings: LakehouseSettings, seen: Seen, now: float, *, known_stale: bo
     too_long = over_since is not None and now - over_since >= limit
     verdicts = tuple(checks.judged(settings, lake, over_too_long=too_long and not known_stale))
     # searching the history costs more than one root: at most once per max_age
-    observed = None if lake.version == seen.version else assets.observation(settings, lake)
+    observed = (
+        None if lake.version == seen.version else assets.observation(assets.key(settings, assets.DEFINITION), lake)
+    )
     return Look(lake.version, observed, pays, now if too_long else over_since, verdicts)
 
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import launchpads
-from dagster_project.assets import key
-from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
+from dagster_project.assets import key, settings_of
+from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import health, recovery
 from dagster_project.resources import SparkResource
+from dagster_project.scope import Scope
 from dagster_project.watched import RETRY, Watch, carried_out
 from pipelines import export, restore, rollback, upgrade, verify
 from trinitylake_core import Alteration, InvalidInput, Lakehouse, RecoveryTarget
@@ -22,21 +23,22 @@ from trinitylake_core.recovery.recover import required
 _RECOVERY: Final = ("rollback", "restore")
 
 
-def operations_of(settings: LakehouseSettings) -> list[dg.JobDefinition]:
-    """Return the jobs of one lakehouse that people start by hand."""
-    made = tuple(make(settings) for make in (_rollback, _restore, _export, _verify, _upgrade, _alter))
-    return [_job(settings, name, op) for name, op in zip(launchpads.defaults(settings), made, strict=True)]
+def operations_of(scope: Scope) -> list[dg.JobDefinition]:
+    """Return the jobs that people start by hand."""
+    made = tuple(make(scope) for make in (_rollback, _restore, _export, _verify, _upgrade, _alter))
+    return [_job(scope, name, op) for name, op in zip(launchpads.defaults(scope.known), made, strict=True)]
 
 
-def _job(settings: LakehouseSettings, name: str, op: dg.OpDefinition) -> dg.JobDefinition:
-    chosen = {"ops": {op.name: {"config": launchpads.defaults(settings)[name]}}}
-    description = f"{op.description}\n\nLakehouse {settings.name!r}."
+def _job(scope: Scope, name: str, op: dg.OpDefinition) -> dg.JobDefinition:
+    chosen = {"ops": {op.name: {"config": launchpads.defaults(scope.known)[name]}}}
+    description = f"{op.description}\n\n{scope.label[0].upper()}{scope.label[1:]}."
 
     @dg.job(
-        name=f"{settings.slug}_{name}",
+        name=f"{scope.slug}_{name}",
         description=description,
         config=chosen,
-        tags={LAKEHOUSE_TAG: settings.slug},
+        tags=dict(scope.tags),
+        partitions_def=scope.partitions,
         executor_def=dg.in_process_executor,
     )
     def job() -> None:
@@ -45,12 +47,12 @@ def _job(settings: LakehouseSettings, name: str, op: dg.OpDefinition) -> dg.JobD
     return job
 
 
-def _op(settings: LakehouseSettings, name: str, description: str, *, pool: bool = True) -> Callable[..., Any]:
+def _op(scope: Scope, name: str, description: str, *, pool: bool = True) -> Callable[..., Any]:
     return dg.op(
-        name=key(settings, name).to_python_identifier(),
+        name=key(scope, name).to_python_identifier(),
         description=description,
         out=dg.Out(dg.Nothing),
-        pool=settings.pool if pool else None,
+        pool=scope.pool if pool else None,
         retry_policy=None if name in _RECOVERY else RETRY,
         tags={"kind": "spark"},
     )
@@ -70,15 +72,17 @@ def _chosen(settings: LakehouseSettings, config: dg.Config, engine: str | None, 
     return config.model_dump() | {"engine": _engine(settings, engine), "before_commit": watch.before_commit}
 
 
-def _rollback(settings: LakehouseSettings) -> Any:
+def _rollback(scope: Scope) -> Any:
     @_op(
-        settings,
+        scope,
         "rollback",
         "Returns the whole catalog to an older version, by committing a new version with the same content. Reads and "
         "verifies every file of the target first. Undone versions stay readable. With `dry_run: true`, the default, it "
         "only shows the plan: what would be added, removed and changed, and whose versions would be undone.",
     )
     def roll_back(context: dg.OpExecutionContext, config: launchpads.RollbackConfig, spark: SparkResource) -> None:
+        settings = settings_of(scope, context)
+
         def work(lake: Lakehouse, watch: Watch) -> tuple[rollback.Report, rollback.Report]:
             how = rollback.Config(**_chosen(settings, config, config.engine, watch))
             planned = rollback.plan(watch.spark, lake, how, watch.progress)
@@ -96,14 +100,16 @@ def _rollback(settings: LakehouseSettings) -> Any:
     return roll_back
 
 
-def _restore(settings: LakehouseSettings) -> Any:
+def _restore(scope: Scope) -> Any:
     @_op(
-        settings,
+        scope,
         "restore",
         "Brings selected objects back as they were at a version, in one ordinary transaction; everything else is left "
         "alone. With `dry_run: true`, the default, it only shows what would change.",
     )
     def bring_back(context: dg.OpExecutionContext, config: launchpads.RestoreConfig, spark: SparkResource) -> None:
+        settings = settings_of(scope, context)
+
         def work(lake: Lakehouse, watch: Watch) -> tuple[restore.Report, restore.Report]:
             options = None if config.source is None else settings.resolved_target_options(config.source)
             how = restore.Config(**_chosen(settings, config, config.engine, watch), source_options=options)
@@ -131,14 +137,16 @@ def _show(context: dg.OpExecutionContext, planned: rollback.Report | restore.Rep
     context.log.info(recovery.plan_text(planned.plan))
 
 
-def _export(settings: LakehouseSettings) -> Any:
+def _export(scope: Scope) -> Any:
     @_op(
-        settings,
+        scope,
         "export",
         "Copies the lakehouse to another root. Repeated, it is an incremental backup: it copies only new files, and "
         "reads each one back to compare it.",
     )
     def copy(context: dg.OpExecutionContext, config: launchpads.ExportConfig, spark: SparkResource) -> None:
+        settings = settings_of(scope, context)
+
         def work(lake: Lakehouse, watch: Watch) -> export.Report:
             how = export.Config(
                 version=config.version,
@@ -147,7 +155,7 @@ def _export(settings: LakehouseSettings) -> Any:
                 dry_run=config.dry_run,
                 before_commit=watch.before_commit,
             )
-            target = _target(config.target)
+            target = _target(config.target, settings)
             options = settings.resolved_target_options(target)
             return export.run(watch.spark, lake, target, how, storage_options=options, progress=watch.progress)
 
@@ -157,15 +165,17 @@ def _export(settings: LakehouseSettings) -> Any:
     return copy
 
 
-def _verify(settings: LakehouseSettings) -> Any:
+def _verify(scope: Scope) -> Any:
     @_op(
-        settings,
+        scope,
         "verify",
         "Checks every invariant of the format, for the newest version or for all. Fails with a table of findings, each "
         "with its remedy. Read-only.",
         pool=False,
     )
     def prove(context: dg.OpExecutionContext, config: launchpads.VerifyConfig, spark: SparkResource) -> None:
+        settings = settings_of(scope, context)
+
         def work(lake: Lakehouse, watch: Watch) -> verify.Report:
             which = int(config.versions) if config.versions.isdecimal() else config.versions
             how = verify.Config(which, definitions=config.definitions, engine=_engine(settings, config.engine))
@@ -181,14 +191,16 @@ def _verify(settings: LakehouseSettings) -> Any:
     return prove
 
 
-def _upgrade(settings: LakehouseSettings) -> Any:
+def _upgrade(scope: Scope) -> Any:
     @_op(
-        settings,
+        scope,
         "upgrade",
         "Rewrites a lakehouse of any format generation in the canonical format at another root, with its history. Only "
         "reads the source. With `dry_run: true`, the default, it checks everything and writes nothing.",
     )
     def renew(context: dg.OpExecutionContext, config: launchpads.UpgradeConfig, spark: SparkResource) -> None:
+        settings = settings_of(scope, context)
+
         def work(lake: Lakehouse, watch: Watch) -> upgrade.Report:
             how = upgrade.Config(
                 history=config.history,
@@ -197,7 +209,7 @@ def _upgrade(settings: LakehouseSettings) -> Any:
                 dry_run=config.dry_run,
                 before_commit=watch.before_commit,
             )
-            target = _target(config.target)
+            target = _target(config.target, settings)
             options = settings.resolved_target_options(target)
             return upgrade.run(watch.spark, lake, target, how, storage_options=options, progress=watch.progress)
 
@@ -206,15 +218,17 @@ def _upgrade(settings: LakehouseSettings) -> Any:
     return renew
 
 
-def _alter(settings: LakehouseSettings) -> Any:
+def _alter(scope: Scope) -> Any:
     @_op(
-        settings,
+        scope,
         "alter",
         "Sets or removes properties of the lakehouse, as a new version that conflicts with nothing. "
         "`maintenance.delete.enabled: 'false'` forbids every job to delete, until it is removed or set to 'true'. With "
         "`dry_run: true`, the default, it only shows what would change.",
     )
     def change(context: dg.OpExecutionContext, config: launchpads.AlterConfig, spark: SparkResource) -> None:
+        settings = settings_of(scope, context)
+
         def work(lake: Lakehouse, watch: Watch) -> Alteration:
             if both := sorted(config.properties.keys() & set(config.remove)):
                 raise InvalidInput(f"{', '.join(both)}: either a value or `remove`")
@@ -228,7 +242,9 @@ def _alter(settings: LakehouseSettings) -> Any:
     return change
 
 
-def _target(uri: str) -> str:
+def _target(chosen: str, settings: LakehouseSettings) -> str:
+    """Return where to write to: what was chosen, or else what the launchpad of one lakehouse starts with."""
+    uri = chosen or launchpads.target_of(settings)
     if not uri:
         raise InvalidInput("`target` is required: the root URI to write to, such as s3://backup/lake")
     return uri

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 import dagster as dg
 from pydantic import Field
 
-from dagster_project.assets import BACKUP, COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, key, writing
+from dagster_project.assets import BACKUP, COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, key, settings_of, writing
 from dagster_project.checks import INTEGRITY, last_verdict
 from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
 from dagster_project.metadata import health, pictures, retention
 from dagster_project.resources import SparkResource
+from dagster_project.scope import PARTITION_TAG, Scope
 from dagster_project.watched import Context, Watch, carried_out
 from pipelines import expiration, orphans, snapshot
 from trinitylake_core import Lakehouse
@@ -25,9 +26,9 @@ from trinitylake_core import Lakehouse
 T = TypeVar("T")
 
 
-def retention_of(settings: LakehouseSettings) -> list[dg.AssetsDefinition]:
-    """Return the assets that apply the retention policies of one lakehouse."""
-    return [root_version_snapshots(settings), version_expiration(settings), orphan_removal(settings)]
+def retention_of(scope: Scope) -> list[dg.AssetsDefinition]:
+    """Return the assets that apply the retention policies."""
+    return [root_version_snapshots(scope), version_expiration(scope), orphan_removal(scope)]
 
 
 class SnapshotConfig(dg.Config):
@@ -51,16 +52,15 @@ class DeletionConfig(dg.Config):
 # -- snapshots -----------------------------------------------------------------------------------------
 
 
-def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
+def root_version_snapshots(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that makes and drops snapshots as the policies require, and shows the history."""
-    policies = {str(period): policy.keep for period, policy in settings.snapshots.items()}
-    required = ", ".join(f"{keep} {period}" for period, keep in policies.items()) or "none"
+    required = "" if scope.known is None else f" ({_required(scope.known)})"
 
     @writing(
-        settings,
+        scope,
         SNAPSHOTS,
         after=[COMPACTION],
-        description=f"Snapshots as lakehouses.yaml requires them ({required}): created when a period has none yet, "
+        description=f"Snapshots as lakehouses.yaml requires them{required}: created when a period has none yet, "
         "dropped when newer ones replace them. Snapshots that people made are left alone. Also lists the versions that "
         "can be read and rolled back to, newest first, each with its time, operation, author and reason.",
         on_spark=False,
@@ -68,6 +68,9 @@ def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
     def snapshots(
         context: dg.AssetExecutionContext, config: SnapshotConfig, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
+        settings = settings_of(scope, context)
+        policies = {str(period): policy.keep for period, policy in settings.snapshots.items()}
+
         def work(lake: Lakehouse, watch: Watch) -> dg.MaterializeResult[Any]:
             watch.before_commit()
             done = snapshot.run(
@@ -85,29 +88,35 @@ def root_version_snapshots(settings: LakehouseSettings) -> dg.AssetsDefinition:
     return snapshots
 
 
+def _required(settings: LakehouseSettings) -> str:
+    return ", ".join(f"{policy.keep} {period}" for period, policy in settings.snapshots.items()) or "none"
+
+
 # -- expiration and orphans ----------------------------------------------------------------------------
 
 
-def version_expiration(settings: LakehouseSettings) -> dg.AssetsDefinition:
+def version_expiration(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that expires versions."""
-    policy = settings.retention or Retention()
-    last = SNAPSHOTS if settings.backup is None else BACKUP  # a version that is not in the backup yet must not expire
+    known = scope.known
+    # a version that is not in the backup yet must not expire
+    last = SNAPSHOTS if known is not None and known.backup is None else BACKUP
 
     @writing(
-        settings,
+        scope,
         EXPIRATION,
         after=[HEALTH, last],
-        description=f"Expires old versions. Keeps the newest {policy.keep_last} versions, those younger than "
-        f"{_days(policy.older_than)}, and all snapshots. Makes a plan, shows what it would free, and carries out "
+        description=f"Expires old versions. {_kept(known)} Makes a plan, shows what it would free, and carries out "
         "exactly that plan. Never runs after a failed integrity check."
-        + _on_request(given=settings.retention is not None),
+        + _on_request(given=known is None or known.retention is not None),
     )
     def expired(
         context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
+        settings = settings_of(scope, context)
+        policy = settings.retention or Retention()
         if settings.retention is None and not _asked_for(config):
             return _nothing_deleted(context, "retention")
-        refuse_unsound(context, settings, dry_run=config.dry_run)
+        refuse_unsound(context, scope, dry_run=config.dry_run)
         engine = config.engine or settings.compaction.engine
         age = policy.older_than.total_seconds()
 
@@ -126,25 +135,28 @@ def version_expiration(settings: LakehouseSettings) -> dg.AssetsDefinition:
     return expired
 
 
-def orphan_removal(settings: LakehouseSettings) -> dg.AssetsDefinition:
+def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that removes orphans: files that nothing reaches."""
-    policy = settings.orphans or Orphans()
+    known = scope.known
+    age = "the age in lakehouses.yaml" if known is None else _days((known.orphans or Orphans()).older_than)
 
     @writing(
-        settings,
+        scope,
         ORPHANS,
         after=[HEALTH, EXPIRATION],
         description="Removes files that no version, snapshot or live saved transaction reaches and that are older than "
-        f"{_days(policy.older_than)}. Makes a plan, shows every file, fences them off by a version, and deletes "
+        f"{age}. Makes a plan, shows every file, fences them off by a version, and deletes "
         "those that are orphans still. Deletes nothing if a file that it needs cannot be read. Never runs after a "
-        "failed integrity check." + _on_request(given=settings.orphans is not None),
+        "failed integrity check." + _on_request(given=known is None or known.orphans is not None),
     )
     def removed(
         context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
+        settings = settings_of(scope, context)
+        policy = settings.orphans or Orphans()
         if settings.orphans is None and not _asked_for(config):
             return _nothing_deleted(context, "orphans")
-        refuse_unsound(context, settings, dry_run=config.dry_run)
+        refuse_unsound(context, scope, dry_run=config.dry_run)
         engine = config.engine or settings.compaction.engine
 
         def work(lake: Lakehouse, watch: Watch) -> retention.Deletion[orphans.Report]:
@@ -199,18 +211,29 @@ def _shown(
     return dg.MaterializeResult(metadata=health.with_sizes(metadata), data_version=dg.DataVersion(str(version)))
 
 
-def refuse_unsound(context: dg.AssetExecutionContext, settings: LakehouseSettings, *, dry_run: bool) -> None:
+def refuse_unsound(context: dg.AssetExecutionContext, scope: Scope, *, dry_run: bool) -> None:
     """Stop if the last integrity check, of whichever run, had findings. A dry run may go on.
 
     In a run that includes the check, the check itself blocks; this is for a run that only deletes.
     """
-    sound = last_verdict(context.instance, key(settings, HEALTH), INTEGRITY)
+    partition = context.run.tags.get(PARTITION_TAG)
+    sound = last_verdict(context.instance, key(scope, HEALTH), INTEGRITY, partition)
     if sound is False and not dry_run:
         raise dg.Failure(
             "nothing was deleted: the last integrity check of this lakehouse failed. Look at its findings, repair them "
             f"(rollback, or restore from an export), and materialise {HEALTH} with its check again",
             allow_retries=False,
         )
+
+
+def _kept(known: LakehouseSettings | None) -> str:
+    if known is None:
+        return "Keeps the newest versions and those that are young, as lakehouses.yaml says, and all snapshots."
+    policy = known.retention or Retention()
+    return (
+        f"Keeps the newest {policy.keep_last} versions, those younger than {_days(policy.older_than)}, and all "
+        "snapshots."
+    )
 
 
 def _on_request(*, given: bool) -> str:

@@ -16,6 +16,7 @@ from dagster_project.bounded import Bounded
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import merged
 from dagster_project.pacing import Seen
+from dagster_project.scope import One
 from tests.dagster.test_assets import node_file, run
 from tests.dagster.test_notifications import Received, webhook
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
@@ -197,7 +198,7 @@ def test_the_job_that_observes_says_what_to_do_and_tries_again_when_the_storage_
 
 
 def test_measuring_the_tree_is_tried_again_when_the_storage_fails(settings: LakehouseSettings) -> None:
-    asset = assets.tree_health(settings)
+    asset = assets.tree_health(One(settings))
     assert asset.op.retry_policy == assets.RETRY
 
 
