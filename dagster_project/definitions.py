@@ -1,9 +1,14 @@
-"""What Dagster loads: the lakehouses of ``lakehouses.yaml``."""
+"""What Dagster loads: the lakehouses of ``lakehouses.yaml``, each with definitions of its own or as a partition."""
 
 from __future__ import annotations
 
-from dagster_project.config import load
-from dagster_project.factory import merged
+from dagster_project.config import load, load_head
+from dagster_project.config.stanzas import Stanzas
+from dagster_project.factory import fleet, merged
 
-_project = load()
-defs = merged(_project.lakehouses, _project.notifications)
+_head = load_head()
+defs = (
+    fleet(Stanzas(), _head.notifications)
+    if _head.layout == "partitions"
+    else merged(load().lakehouses, _head.notifications)
+)

@@ -7,12 +7,16 @@ import dagster as dg
 from dagster_project.assets import assets_of
 from dagster_project.checks import checks_of
 from dagster_project.config.settings import LakehouseSettings, Notifications
+from dagster_project.config.stanzas import Stanzas
+from dagster_project.fleet.health import fleet_checks, fleet_health
+from dagster_project.fleet.schedule import fleet_schedule, health_schedule
+from dagster_project.fleet.sensor import fleet_sensor
 from dagster_project.jobs import jobs_of
 from dagster_project.notifications import failure_sensors
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
 from dagster_project.schedules import schedules_of
-from dagster_project.scope import One
+from dagster_project.scope import Fleet, One
 from dagster_project.sensors import sensors_of
 
 
@@ -29,15 +33,39 @@ def build(settings: LakehouseSettings, notifications: Notifications | None = Non
     )
 
 
+def fleet(
+    stanzas: Stanzas, notifications: Notifications | None = None, spark: SparkResource | None = None
+) -> dg.Definitions:
+    """Return the one set of definitions for all lakehouses of a file. Neither the file nor any storage is read."""
+    scope = Fleet(stanzas.find)
+    jobs, page = jobs_of(scope), fleet_health(scope, stanzas)
+    survey = dg.define_asset_job(
+        f"{scope.slug}_health", dg.AssetSelection.assets(page), description="Surveys all lakehouses."
+    )
+    return dg.Definitions.merge(
+        _shared(notifications, spark),
+        dg.Definitions(
+            assets=[*assets_of(scope), *retention_of(scope), page],
+            asset_checks=[*checks_of(scope), fleet_checks(scope, stanzas)],
+            jobs=[*jobs.all(), survey],
+            schedules=[fleet_schedule(scope, jobs, stanzas), health_schedule(survey)],
+            sensors=[fleet_sensor(scope, jobs, stanzas, notifications or Notifications())],
+        ),
+    )
+
+
+def _shared(notifications: Notifications | None, spark: SparkResource | None) -> dg.Definitions:
+    return dg.Definitions(
+        resources={"spark": spark or SparkResource()},
+        executor=dg.in_process_executor,  # one process per run: its steps share one Spark session
+        sensors=failure_sensors(notifications or Notifications()),
+    )
+
+
 def merged(
     lakehouses: tuple[LakehouseSettings, ...],
     notifications: Notifications | None = None,
     spark: SparkResource | None = None,
 ) -> dg.Definitions:
     """Return the definitions of several lakehouses, with the resources that they share."""
-    shared = dg.Definitions(
-        resources={"spark": spark or SparkResource()},
-        executor=dg.in_process_executor,  # one process per run: its steps share one Spark session
-        sensors=failure_sensors(notifications or Notifications()),
-    )
-    return dg.Definitions.merge(shared, *(build(each, notifications) for each in lakehouses))
+    return dg.Definitions.merge(_shared(notifications, spark), *(build(each, notifications) for each in lakehouses))

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import dagster as dg
 
 from dagster_project import assets
-from dagster_project.checks import REACHABLE
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.operations import operations_of
 from dagster_project.scope import Scope
+from dagster_project.verdicts import REACHABLE
 
 AssetJob: TypeAlias = Any  # what `define_asset_job` returns has no public name
 
@@ -55,7 +55,6 @@ def maintenance(scope: Scope) -> AssetJob:
         description=f"All maintenance of {scope.label}: observes it, measures its tree, checks every "
         "invariant, compacts it, and applies the policies of lakehouses.yaml to snapshots, backup and history.",
         tags=dict(scope.tags),
-        partitions_def=scope.partitions,
     )
 
 
@@ -66,7 +65,6 @@ def compaction(scope: Scope) -> AssetJob:
         selection=dg.AssetSelection.assets(assets.key(scope, assets.COMPACTION)),
         description=f"Compacts {scope.label}.",
         tags=dict(scope.tags),
-        partitions_def=scope.partitions,
     )
 
 

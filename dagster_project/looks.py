@@ -11,12 +11,12 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_project import assets, checks, pacing
-from dagster_project.bounded import Bounded
+from dagster_project import assets, pacing, verdicts
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.pacing import Seen
 from dagster_project.resources import glance
 from dagster_project.watched import advice, permanent
+from pipelines.bounded import Bounded
 from trinitylake_core import TrinityLakeError
 
 DATA_VERSION: Final = "dagster/data_version"
@@ -73,12 +73,12 @@ def look(settings: LakehouseSettings, seen: Seen, now: float, *, known_stale: bo
     over_since = (seen.over_since or now) if pays.wanted else None
     limit = settings.compaction.max_age.total_seconds()
     too_long = over_since is not None and now - over_since >= limit
-    verdicts = tuple(checks.judged(settings, lake, over_too_long=too_long and not known_stale))
+    judged = tuple(verdicts.judged(settings, lake, over_too_long=too_long and not known_stale))
     # searching the history costs more than one root: at most once per max_age
     observed = (
         None if lake.version == seen.version else assets.observation(assets.key(settings, assets.DEFINITION), lake)
     )
-    return Look(lake.version, observed, pays, now if too_long else over_since, verdicts)
+    return Look(lake.version, observed, pays, now if too_long else over_since, judged)
 
 
 def trouble_of(error: TrinityLakeError) -> Trouble:

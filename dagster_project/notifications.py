@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project.checks import REACHABLE
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
 from dagster_project.config.values import resolved
 from dagster_project.looks import Trouble
+from dagster_project.scope import PARTITION_TAG
+from dagster_project.verdicts import REACHABLE
 
 _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000
@@ -46,6 +48,20 @@ def tell_recovery(notifications: Notifications, lakehouse: str, version: int) ->
     _tell(notifications, {"text": text, "lakehouse": lakehouse, "check": REACHABLE, "errors": []})
 
 
+def tell_troubles(notifications: Notifications, troubles: Mapping[str, Trouble]) -> None:
+    """Tell the webhook, if there is one, which lakehouses of a fleet cannot be opened. Raises ``OSError``."""
+    lines = [f"{name} cannot be opened: {trouble.text}" for name, trouble in troubles.items()]
+    each = [{"lakehouse": name, "cause": one.cause, "advice": one.advice} for name, one in troubles.items()]
+    _tell(notifications, {"text": "\n".join(lines), "check": REACHABLE, "lakehouses": each})
+
+
+def tell_recoveries(notifications: Notifications, versions: Mapping[str, int]) -> None:
+    """Tell the webhook, if there is one, which lakehouses can be opened again. Raises ``OSError``."""
+    lines = [f"{name} can be opened again: version {version}" for name, version in versions.items()]
+    each = [{"lakehouse": name, "version": version} for name, version in versions.items()]
+    _tell(notifications, {"text": "\n".join(lines), "check": REACHABLE, "lakehouses": each})
+
+
 def _tell(notifications: Notifications, payload: dict[str, Any]) -> None:
     if notifications.webhook is None:
         return
@@ -60,7 +76,7 @@ def message(context: dg.RunFailureSensorContext) -> dict[str, Any]:
     """Return the message about a failed run. ``text`` is a summary, for services that show nothing else."""
     run = context.dagster_run
     errors = [_error(event) for event in context.get_step_failure_events()] or [context.failure_event.message or ""]
-    lakehouse = run.tags.get(LAKEHOUSE_TAG)
+    lakehouse = run.tags.get(LAKEHOUSE_TAG, run.tags.get(PARTITION_TAG))
     return {
         "text": f"{run.job_name} failed (run {run.run_id}): {errors[0]}",
         "lakehouse": lakehouse,

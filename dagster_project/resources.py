@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import dagster as dg
 from pydantic import Field, PrivateAttr
 
 from dagster_project.config.settings import LakehouseSettings
+from pipelines.fleet import hurried
 from pipelines.session import SessionConfig, get_session
 from trinitylake_core import Lakehouse
 
@@ -70,20 +71,6 @@ def glance(settings: LakehouseSettings) -> Lakehouse:
     For the code server, whose answers are waited for; a run has time, and takes ``open_lakehouse``.
     """
     return Lakehouse.open(settings.root, storage_options=hurried(settings.root, settings.resolved_storage_options()))
-
-
-def hurried(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return storage options with which a request that gets no answer fails within seconds."""
-    limits: dict[str, float] = {"retries": 1, "retry_max_seconds": 1.0, "max_concurrency": 4}
-    limits |= {"connect_timeout": 3, "read_timeout": 6} if root.startswith("s3") else {}
-    return {**options, **{name: _at_most(options.get(name), limit) for name, limit in limits.items()}}
-
-
-def _at_most(given: Any, limit: float) -> Any:
-    try:
-        return given if given is not None and float(given) < limit else limit
-    except (TypeError, ValueError):
-        return given  # opening says what is wrong with it
 
 
 def spark_session(spark: SparkResource, settings: LakehouseSettings) -> SparkSession:

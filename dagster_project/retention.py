@@ -14,11 +14,11 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_project.assets import BACKUP, COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, key, settings_of, writing
-from dagster_project.checks import INTEGRITY, last_verdict
 from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
 from dagster_project.metadata import health, pictures, retention
 from dagster_project.resources import SparkResource
 from dagster_project.scope import PARTITION_TAG, Scope
+from dagster_project.verdicts import INTEGRITY, last_verdict
 from dagster_project.watched import Context, Watch, carried_out
 from pipelines import expiration, orphans, snapshot
 from trinitylake_core import Lakehouse

@@ -9,7 +9,7 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_project import assets, checks, looks, notifications, pacing
+from dagster_project import assets, looks, notifications, pacing, verdicts
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, Notifications
 from dagster_project.jobs import Jobs
 from dagster_project.looks import Look, Trouble
@@ -62,7 +62,7 @@ def evaluate(
     """Return the result of one tick. Ends within half a minute, whatever the storage does."""
     seen, now = Seen.parse(context.cursor), time.time()
     told = told or Notifications()
-    stale = checks.last_verdict(context.instance, assets.key(settings, assets.COMPACTION), checks.COMPACTION_FRESH)
+    stale = verdicts.last_verdict(context.instance, assets.key(settings, assets.COMPACTION), verdicts.COMPACTION_FRESH)
     work = partial(looks.look, settings, seen, now, known_stale=stale is False)
     try:
         found = looks.LOOKS.one(settings.root, work, looks.SECONDS)
@@ -92,8 +92,8 @@ def _troubled(
         else:
             seen = replace(seen, alerted=True)
     asset = assets.key(settings, assets.DEFINITION)
-    known = checks.last_verdict(context.instance, asset, checks.REACHABLE) is False
-    events = [] if known else [checks.evaluation(asset, checks.judge_trouble(trouble.cause, trouble.advice))]
+    known = verdicts.last_verdict(context.instance, asset, verdicts.REACHABLE) is False
+    events = [] if known else [verdicts.evaluation(asset, verdicts.judge_trouble(trouble.cause, trouble.advice))]
     return dg.SensorResult(skip_reason=trouble.text, cursor=seen.text(), asset_events=events)
 
 
@@ -119,10 +119,10 @@ def _events(
     events += [] if found.observed is None else [looks.observation_event(definition, found.observed)]
     for asset, verdict in found.verdicts:
         key = assets.key(settings, asset)
-        if checks.last_verdict(instance, key, str(verdict.check_name)) is not verdict.passed:
-            events.append(checks.evaluation(key, verdict))
-    if checks.last_verdict(instance, definition, checks.REACHABLE) is False:
-        events.append(checks.evaluation(definition, checks.opened(found.version)))
+        if verdicts.last_verdict(instance, key, str(verdict.check_name)) is not verdict.passed:
+            events.append(verdicts.evaluation(key, verdict))
+    if verdicts.last_verdict(instance, definition, verdicts.REACHABLE) is False:
+        events.append(verdicts.evaluation(definition, verdicts.opened(found.version)))
     return events
 
 

@@ -1,5 +1,5 @@
 """``lakehouses.yaml``: how it is read, and what its fields mean."""
 
-from dagster_project.config.file import ENV_FILE, ConfigError, config_path, load, parse
+from dagster_project.config.file import ENV_FILE, ConfigError, config_path, load, load_head, parse
 
-__all__ = ["ENV_FILE", "ConfigError", "config_path", "load", "parse"]
+__all__ = ["ENV_FILE", "ConfigError", "config_path", "load", "load_head", "parse"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, Self
 
 import dagster as dg
@@ -32,6 +33,7 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
+@lru_cache(maxsize=1024)
 def _cron(text: object) -> object:
     try:
         dg.ScheduleDefinition(name="schedule", job_name="job", cron_schedule=str(text))
@@ -40,6 +42,7 @@ def _cron(text: object) -> object:
     return text
 
 
+@lru_cache(maxsize=1024)
 def _time_zone(text: str) -> str:
     try:
         dg.ScheduleDefinition(name="schedule", job_name="job", cron_schedule="0 0 * * *", execution_timezone=text)
@@ -54,7 +57,11 @@ def _owner(text: str) -> str:
     return text
 
 
-Cron = Annotated[str, BeforeValidator(_cron)]
+def _hashable_cron(text: object) -> object:
+    return _cron(text if isinstance(text, str) else str(text))
+
+
+Cron = Annotated[str, BeforeValidator(_hashable_cron)]
 TimeZone = Annotated[str, AfterValidator(_time_zone)]
 Owner = Annotated[str, AfterValidator(_owner)]
 

@@ -11,12 +11,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import assets, checks, looks, resources
-from dagster_project.bounded import Bounded
+from dagster_project import assets, looks, resources, verdicts
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import merged
 from dagster_project.pacing import Seen
 from dagster_project.scope import One
+from pipelines.bounded import Bounded
 from tests.dagster.test_assets import node_file, run
 from tests.dagster.test_notifications import Received, webhook
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
@@ -167,7 +167,7 @@ def test_a_look_is_in_a_hurry_but_not_in_less_of_one_than_asked_for() -> None:
 def test_the_check_can_be_executed_by_hand(
     settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
-    key = dg.AssetCheckKey(assets.key(settings, assets.DEFINITION), checks.REACHABLE)
+    key = dg.AssetCheckKey(assets.key(settings, assets.DEFINITION), verdicts.REACHABLE)
     job = merged((settings,)).get_repository_def().get_job("__ASSET_JOB")
     subset = job.get_subset(asset_selection=set(), asset_check_selection={key})
 

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import assets, checks, pacing
+from dagster_project import assets, pacing, verdicts
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, SnapshotPolicy
 from dagster_project.factory import merged
 from dagster_project.pacing import Seen
@@ -165,12 +165,12 @@ def test_a_verdict_is_found_behind_those_that_runs_only_planned(
     settings: LakehouseSettings, instance: dg.DagsterInstance
 ) -> None:
     key = assets.key(settings, assets.COMPACTION)
-    assert checks.last_verdict(instance, key, checks.DEBT) is None
-    instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, checks.DEBT, passed=False))
+    assert verdicts.last_verdict(instance, key, verdicts.DEBT) is None
+    instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, verdicts.DEBT, passed=False))
     job = merged((settings,)).resolve_job_def("sales_eu_compaction")
     for _ in range(9):
         instance.create_run_for_job(job, tags=job.tags)
-    assert checks.last_verdict(instance, key, checks.DEBT) is False
+    assert verdicts.last_verdict(instance, key, verdicts.DEBT) is False
 
 
 def test_it_costs_four_requests(lake: Lakehouse) -> None:

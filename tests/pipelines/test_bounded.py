@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dagster_project.bounded import Bounded, NoAnswer
+from pipelines.bounded import Bounded, NoAnswer
 
 
 @pytest.fixture

@@ -1,0 +1,166 @@
+"""The page of a fleet: all lakehouses, the worst first; and the checks that name those that fail."""
+
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final
+
+import dagster as dg
+
+from dagster_project import assets, looks, verdicts
+from dagster_project.config.settings import LakehouseSettings
+from dagster_project.config.stanzas import Known, Stanzas
+from dagster_project.metadata.health import given, table
+from dagster_project.pacing import Seen
+from dagster_project.scope import FLEET, PARTITION_TAG, Fleet
+from pipelines import fleet
+from pipelines.bounded import Bounded
+from pipelines.fleet import Member, Report, State
+from trinitylake_core import InvalidInput, TrinityLakeError
+
+NAME: Final = "fleet_health"
+CHECKS: Final = {
+    verdicts.REACHABLE: "Fails while a lakehouse cannot be opened.",
+    verdicts.DEBT: "Warns while so many messages are buffered somewhere that a compaction pays.",
+    verdicts.COMPACTION_FRESH: "Warns while the compactions of a lakehouse do not keep up.",
+    verdicts.SNAPSHOTS_FRESH: "Warns while a required snapshot is missing somewhere after its grace period.",
+}
+_COLUMNS: Final = (
+    "lakehouse", "problem", "debt", "messages", "objects", "version", "last_commit", "versions_kept", "snapshots",
+    "newest_snapshot", "backup_lag", "last_failure",
+)  # fmt: skip
+_ROWS: Final = 500
+_NAMED: Final = 10
+_WEEK: Final = timedelta(days=7)
+
+
+def fleet_health(scope: Fleet, stanzas: Stanzas) -> dg.AssetsDefinition:
+    """Return the asset that surveys all lakehouses."""
+
+    @dg.asset(
+        key=assets.key(scope, NAME),
+        description="All lakehouses of lakehouses.yaml, the worst first: those that cannot be opened, those whose "
+        "backup cannot, then by debt. The totals are plotted over time. `trinitylake fleet` shows the same in a "
+        "terminal, and as text for monitoring systems.",
+        group_name=scope.slug,
+        kinds={"trinitylake"},
+    )
+    def surveyed(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
+        known = stanzas.all()
+        report = fleet.run(member_of(each) for each in known.good.values())
+        return dg.MaterializeResult(metadata=_metadata(report, known, _failures(context.instance)))
+
+    return surveyed
+
+
+def fleet_checks(scope: Fleet, stanzas: Stanzas) -> dg.AssetChecksDefinition:
+    """Return the checks of the fleet. The sensor evaluates them, too, whenever a lakehouse begins or ends to fail."""
+    asset = assets.key(scope, NAME)
+
+    @dg.multi_asset_check(
+        name=f"{FLEET}__checks",
+        specs=[dg.AssetCheckSpec(name, asset=asset, description=text) for name, text in CHECKS.items()],
+    )
+    def checked() -> Iterator[dg.AssetCheckResult]:
+        known = stanzas.all()
+        said = _judged(known)
+        for name in CHECKS:
+            yield verdict(asset, name, said[name], len(known.good) + len(known.bad))
+
+    return checked
+
+
+def member_of(settings: LakehouseSettings) -> Member:
+    """Return a lakehouse as a survey wants it; secrets are looked up when it is opened."""
+    target = None if settings.backup is None else settings.backup.target
+    return Member(
+        settings.name,
+        settings.root,
+        settings.resolved_storage_options,
+        settings.compaction.messages,
+        target,
+        partial(settings.resolved_target_options, target or ""),
+    )
+
+
+def verdict(asset: dg.AssetKey, check: str, failing: Mapping[str, str], count: int) -> dg.AssetCheckResult:
+    """Return the verdict on a fleet, from what is said of each lakehouse that fails."""
+    names = sorted(failing)
+    rows = [{"lakehouse": name, "why": failing[name]} for name in names[:_ROWS]]
+    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return dg.AssetCheckResult(
+        asset_key=asset,
+        check_name=check,
+        passed=not names,
+        severity=dg.AssetCheckSeverity.ERROR if check == verdicts.REACHABLE else dg.AssetCheckSeverity.WARN,
+        description=f"{len(names)} of {count} lakehouses fail: {shown}" if names else f"none of {count} fails",
+        metadata={"failing": len(names), "lakehouses": table(rows, ("lakehouse", "why"))},
+    )
+
+
+def _judged(known: Known) -> dict[str, dict[str, str]]:
+    """Look at every lakehouse once; return what is said of each that fails a check, by check."""
+    now = time.time()
+    said: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
+    for name, reason in known.bad.items():
+        said[verdicts.REACHABLE][name] = looks.trouble_of(InvalidInput(reason)).text
+    work = ((name, partial(looks.look, each, Seen(), now, known_stale=False)) for name, each in known.good.items())
+    for outcome in Bounded().each(work, looks.SECONDS, 86_400.0):
+        if outcome.error is not None:
+            error = outcome.error
+            trouble = looks.trouble_of(error).text if isinstance(error, TrinityLakeError) else repr(error)
+            said[verdicts.REACHABLE][outcome.name] = trouble
+            continue
+        for _, each in outcome.get().verdicts:
+            if not each.passed:
+                said[str(each.check_name)][outcome.name] = str(each.description)
+    return said
+
+
+def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:
+    """Return when a run of each lakehouse failed last, within a week."""
+    wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=datetime.now(UTC) - _WEEK)
+    found: dict[str, datetime] = {}
+    for record in instance.get_run_records(wanted, limit=1000):
+        name = record.dagster_run.tags.get(PARTITION_TAG)
+        if name is not None:
+            found.setdefault(name, record.create_timestamp)
+    return found
+
+
+def _metadata(report: Report, known: Known, failures: Mapping[str, datetime]) -> dict[str, Any]:
+    wrong = [State(name, "", reason) for name, reason in known.bad.items()]
+    rows = [_row(state, failures) for state in [*wrong, *report.states][:_ROWS]]
+    behind = [state.backup_lag for state in report.states if state.backup_lag is not None]
+    snapshots = [state.snapshot_at for state in report.states if state.snapshot_at is not None]
+    return given(
+        lakehouses=len(report.states) + len(wrong),
+        unreachable=report.unreachable + len(wrong),
+        over_threshold=report.over_threshold,
+        failed_within_a_week=len(failures),
+        objects=report.objects,
+        buffered_messages=report.messages,
+        most_versions_behind_in_a_backup=max(behind, default=None),
+        oldest_of_the_newest_snapshots=dg.MetadataValue.timestamp(min(snapshots)) if snapshots else None,
+        seconds=report.seconds,
+        worst=table(rows, _COLUMNS),
+    )
+
+
+def _row(state: State, failures: Mapping[str, datetime]) -> dict[str, Any]:
+    backup = None if state.backup_problem is None else f"backup: {state.backup_problem}"
+    return {
+        "lakehouse": state.name,
+        "problem": state.problem or backup,
+        "debt": state.debt,
+        "messages": state.messages,
+        "objects": state.objects,
+        "version": state.version,
+        "last_commit": state.committed_at,
+        "versions_kept": state.versions_kept,
+        "snapshots": state.snapshots,
+        "newest_snapshot": state.snapshot_at,
+        "backup_lag": state.backup_lag,
+        "last_failure": failures.get(state.name),
+    }

@@ -1,0 +1,162 @@
+"""Verdicts on a lakehouse: what is judged from one read of its newest root, and what Dagster recorded last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, Final
+
+import dagster as dg
+
+from dagster_project import pacing
+from dagster_project.assets import COMPACTION, SNAPSHOTS
+from dagster_project.config.settings import LakehouseSettings
+from dagster_project.config.values import format_duration
+from dagster_project.metadata.health import given
+from pipelines import compaction, snapshot, stats
+from pipelines.cli.report import utc
+from trinitylake_core import Lakehouse
+
+INTEGRITY: Final = "integrity"
+BACKUP_VERIFIED: Final = "backup_verified"
+DEBT: Final = "compaction_debt"
+COMPACTION_FRESH: Final = "compaction_fresh"
+SNAPSHOTS_FRESH: Final = "snapshots_fresh"
+REACHABLE: Final = "reachable"
+_RECORDS: Final = 8
+
+
+def judge_trouble(cause: str, what_to_do: str) -> dg.AssetCheckResult:
+    """Return the verdict on a lakehouse that cannot be opened."""
+    return dg.AssetCheckResult(
+        check_name=REACHABLE,
+        passed=False,
+        description=f"{cause}\n{what_to_do}".strip(),
+        metadata={"cause": cause, "advice": what_to_do},
+    )
+
+
+def opened(version: int) -> dg.AssetCheckResult:
+    """Return the verdict on a lakehouse that could be opened."""
+    return dg.AssetCheckResult(check_name=REACHABLE, passed=True, description=f"opened at version {version}")
+
+
+def judge_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
+    """Return whether the backlog is below the threshold; with ``cost``, also what a compaction would rewrite."""
+    decision = pacing.pays(settings.compaction, lake.stats())
+    plan = compaction.plan(lake) if cost and decision.wanted and not lake.read_only else None
+    return _verdict(
+        DEBT,
+        decision.reason,
+        passed=not decision.wanted,
+        buffered_messages=pacing.debt_of(lake.stats()),
+        threshold=settings.compaction.messages,
+        nodes_a_compaction_would_rewrite=None if plan is None else plan.nodes,
+        bytes_a_compaction_would_write=None if plan is None else plan.bytes,
+    )
+
+
+def judge_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
+    """Return whether compactions keep up. A lakehouse with a small backlog is never stale."""
+    policy = settings.compaction
+    found = stats.debt(lake, policy.messages, policy.max_age.total_seconds())
+    message = f"version {found.version}: {found.messages:,} buffered messages, threshold {found.threshold:,}"
+    if found.since is not None:
+        message += f"; above it since {utc(found.since)} or earlier, in all {found.looks} versions examined"
+    if found.stale:
+        message += f"; the limit is {format_duration(policy.max_age)}. {_late_compaction(settings)}"
+    return _verdict(
+        COMPACTION_FRESH,
+        message,
+        passed=not found.stale,
+        buffered_messages=found.messages,
+        too_many_since=None if found.since is None else dg.MetadataValue.timestamp(found.since),
+    )
+
+
+def _late_compaction(settings: LakehouseSettings) -> str:
+    job = f"{settings.slug}_compaction"
+    return f"Check the runs of {job}, that its sensor is on and that the daemon is running; then launch {job}"
+
+
+def judge_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
+    """Return whether every required snapshot exists."""
+    if not settings.snapshots:
+        return _verdict(SNAPSHOTS_FRESH, "lakehouses.yaml requires no snapshots", passed=True)
+    graces = {str(period): policy.grace_of(period) for period, policy in settings.snapshots.items()}
+    late = snapshot.overdue(graces, lake.snapshots(), datetime.now(UTC))
+    lines = [f"{each.name} is missing; newest {each.period} snapshot: {each.newest or 'none'}" for each in late]
+    if late:
+        job = f"{settings.slug}_maintenance"
+        lines.append(f"check the runs of {job} and its schedule, then launch it")
+    message = "; ".join(lines) or f"every required snapshot exists: {', '.join(graces)}"
+    newest = max((each.created_at for each in lake.snapshots()), default=None)
+    shown = None if newest is None else dg.MetadataValue.timestamp(newest)
+    return _verdict(SNAPSHOTS_FRESH, message, passed=not late, missing=len(late), newest_snapshot=shown)
+
+
+def _verdict(check: str, message: str, *, passed: bool, **metadata: Any) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        check_name=check,
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=message,
+        metadata=given(**metadata),
+    )
+
+
+def judged(
+    settings: LakehouseSettings, lake: Lakehouse, *, over_too_long: bool
+) -> Iterator[tuple[str, dg.AssetCheckResult]]:
+    """Yield the verdicts on a version that its root suffices for, each with the asset that the check is on.
+
+    Costs no request, unless the backlog has been above the threshold for so long that compactions may be stale.
+    """
+    debt = judge_debt(settings, lake, cost=False)
+    yield COMPACTION, debt
+    if settings.snapshots:
+        yield SNAPSHOTS, judge_snapshots(settings, lake)
+    if debt.passed or over_too_long:
+        yield COMPACTION, judge_compactions(settings, lake)
+
+
+def evaluation(asset: dg.AssetKey, verdict: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """Return a verdict as an event that a sensor may report."""
+    return dg.AssetCheckEvaluation(
+        asset_key=asset,
+        check_name=str(verdict.check_name),
+        passed=verdict.passed,
+        severity=verdict.severity,
+        description=verdict.description,
+        metadata=verdict.metadata,
+    )
+
+
+def last_verdict(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, check: str, partition: str | None = None
+) -> bool | None:
+    """Return whether a check passed when it was last evaluated, by whichever run; ``None`` if it never was."""
+    last = last_evaluation(instance, asset, check, partition)
+    return None if last is None else last.passed
+
+
+def last_evaluation(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, check: str, partition: str | None = None
+) -> dg.AssetCheckEvaluation | None:
+    """Return the last evaluation of a check; ``None`` without one.
+
+    The newest records may belong to runs that have only planned the check, or were cancelled before it.
+    """
+    cursor: int | None = None
+    only: Any = None if partition is None else SimpleNamespace(key=partition)  # its class has no public name
+    while True:
+        records = instance.event_log_storage.get_asset_check_execution_history(
+            dg.AssetCheckKey(asset, check), limit=_RECORDS, cursor=cursor, partition_filter=only
+        )
+        for each in records:
+            if isinstance(each.evaluation, dg.AssetCheckEvaluation):
+                return each.evaluation
+        if len(records) < _RECORDS:
+            return None
+        cursor = records[-1].id

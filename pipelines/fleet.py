@@ -1,0 +1,230 @@
+"""The state of many lakehouses at once, the worst first: as rows, and as text for monitoring systems.
+
+Each lakehouse is opened in a thread with a deadline, so that one whose storage hangs costs no more than that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+from pipelines.bounded import Bounded, NoAnswer
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import TrinityLakeError
+
+_SECONDS: Final = 20.0
+_FOREVER: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A lakehouse of a fleet, and what counts as much there.
+
+    Attributes:
+        name: what people call it.
+        root: its root URI.
+        options: returns the options of its storage; called when it is opened, since they may hold secrets.
+        threshold: the number of buffered messages from which a compaction pays.
+        backup: the root URI of its backup, if it has one.
+        backup_options: returns the options of that storage.
+    """
+
+    name: str
+    root: str
+    options: Callable[[], Mapping[str, Any]] = dict
+    threshold: int = 10_000
+    backup: str | None = None
+    backup_options: Callable[[], Mapping[str, Any]] = dict
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of one lakehouse. What could not be read is ``None``.
+
+    Attributes:
+        name: what people call it.
+        root: its root URI.
+        problem: why it cannot be opened; ``None`` if it can.
+        version: the newest version.
+        committed_at: when that was created.
+        versions_kept: how many versions are kept.
+        objects: how many objects the tree holds.
+        messages: how many messages are buffered.
+        debt: these as a share of the threshold from which a compaction pays.
+        height: the height of the tree.
+        snapshots: how many snapshots there are.
+        snapshot_at: when the newest of them was made.
+        backup_problem: why the backup cannot be opened; ``None`` if it can, or if there is to be none.
+        backup_version: the newest version in the backup.
+        backup_lag: how many versions it is behind.
+    """
+
+    name: str
+    root: str
+    problem: str | None = None
+    version: int | None = None
+    committed_at: datetime | None = None
+    versions_kept: int | None = None
+    objects: int | None = None
+    messages: int | None = None
+    debt: float | None = None
+    height: int | None = None
+    snapshots: int | None = None
+    snapshot_at: datetime | None = None
+    backup_problem: str | None = None
+    backup_version: int | None = None
+    backup_lag: int | None = None
+
+    @property
+    def rank(self) -> tuple[int, float, int, str]:
+        """What the list is sorted by: those that cannot be opened, then the worst debt, then the oldest backup."""
+        broken = 0 if self.problem is not None else 1 if self.backup_problem is not None else 2
+        return broken, -(self.debt or 0.0), -(self.backup_lag or 0), self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The states of a fleet, the worst first."""
+
+    states: Sequence[State]
+    seconds: float = 0.0
+
+    @property
+    def unreachable(self) -> int:
+        """How many lakehouses cannot be opened."""
+        return sum(state.problem is not None for state in self.states)
+
+    @property
+    def over_threshold(self) -> int:
+        """In how many a compaction pays."""
+        return sum((state.debt or 0.0) >= 1 for state in self.states)
+
+    @property
+    def objects(self) -> int:
+        """How many objects there are in all."""
+        return sum(state.objects or 0 for state in self.states)
+
+    @property
+    def messages(self) -> int:
+        """How many messages are buffered in all."""
+        return sum(state.messages or 0 for state in self.states)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How a fleet is surveyed: how many lakehouses at once, and how long one, and all, may take (seconds)."""
+
+    at_once: int = 16
+    seconds: float = _SECONDS
+    total_seconds: float = _FOREVER
+    threads: Bounded | None = field(default=None, compare=False)
+
+
+def run(members: Iterable[Member], config: Config | None = None) -> Report:
+    """Return the state of each member. Costs four requests per lakehouse, and as many per backup; raises nothing."""
+    config = config or Config()
+    began, wanted = time.monotonic(), {member.name: member for member in members}
+    threads = config.threads or Bounded(config.at_once)
+    work = ((name, partial(state_of, member)) for name, member in wanted.items())
+    found: dict[str, State] = {}
+    for outcome in threads.each(work, config.seconds, config.total_seconds):
+        member = wanted[outcome.name]
+        problem = outcome.error
+        found[outcome.name] = outcome.get() if problem is None else State(member.name, member.root, _said(problem))
+    late = NoAnswer(f"not looked at: the time for all of them, {config.total_seconds:.0f} s, was over")
+    states = [found.get(name, State(name, member.root, str(late))) for name, member in wanted.items()]
+    return Report(sorted(states, key=lambda state: state.rank), round(time.monotonic() - began, 3))
+
+
+def state_of(member: Member) -> State:
+    """Return the state of one lakehouse. Raises ``TrinityLakeError`` if it cannot be opened."""
+    lake = Lakehouse.open(member.root, storage_options=hurried(member.root, member.options()))
+    stats, snapshots = lake.stats(), lake.snapshots()
+    messages = stats.messages if stats.messages is not None else stats.root_messages
+    return State(
+        name=member.name,
+        root=lake.root,
+        version=stats.version,
+        committed_at=stats.created_at,
+        versions_kept=stats.version - stats.oldest_version + 1,
+        objects=stats.objects,
+        messages=messages,
+        debt=round(messages / max(1, member.threshold), 4),
+        height=stats.height,
+        snapshots=len(snapshots),
+        snapshot_at=max((each.created_at for each in snapshots), default=None),
+        **_backup(member, stats.version),
+    )
+
+
+def _backup(member: Member, version: int) -> dict[str, Any]:
+    if member.backup is None:
+        return {}
+    try:
+        copy = Lakehouse.open(member.backup, storage_options=hurried(member.backup, member.backup_options()))
+    except TrinityLakeError as error:
+        return {"backup_problem": str(error)}
+    return {"backup_version": copy.version, "backup_lag": max(0, version - copy.version)}
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, TrinityLakeError) else f"{type(error).__name__}: {error}"
+
+
+def hurried(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return storage options with which a request that gets no answer fails within seconds."""
+    limits: dict[str, float] = {"retries": 1, "retry_max_seconds": 1.0, "max_concurrency": 4}
+    limits |= {"connect_timeout": 3, "read_timeout": 6} if root.startswith("s3") else {}
+    return {**options, **{name: _at_most(options.get(name), limit) for name, limit in limits.items()}}
+
+
+def _at_most(given: Any, limit: float) -> Any:
+    try:
+        return given if given is not None and float(given) < limit else limit
+    except (TypeError, ValueError):
+        return given  # opening says what is wrong with it
+
+
+# -- for monitoring systems ----------------------------------------------------------------------------
+
+_GAUGES: Final = (
+    ("up", "Whether the lakehouse can be opened.", lambda state, _: int(state.problem is None)),
+    ("version", "The newest version.", lambda state, _: state.version),
+    ("last_commit_age_seconds", "Time since the newest version.", lambda state, now: _age(state.committed_at, now)),
+    ("versions_kept", "Versions that are kept.", lambda state, _: state.versions_kept),
+    ("objects", "Objects in the tree.", lambda state, _: state.objects),
+    ("buffered_messages", "Messages that wait for a compaction.", lambda state, _: state.messages),
+    ("debt_ratio", "These as a share of the threshold of compactions.", lambda state, _: state.debt),
+    ("tree_height", "The height of the tree.", lambda state, _: state.height),
+    ("snapshots", "Snapshots.", lambda state, _: state.snapshots),
+    ("snapshot_age_seconds", "Time since the newest snapshot.", lambda state, now: _age(state.snapshot_at, now)),
+    ("backup_lag_versions", "Versions that are not in the backup.", lambda state, _: state.backup_lag),
+)
+
+
+def openmetrics(report: Report, now: datetime | None = None) -> str:
+    """Return the states as OpenMetrics text, which Prometheus reads. No root URI and no error text is in it."""
+    when = datetime.now(UTC) if now is None else now
+    lines: list[str] = []
+    for name, described, value in _GAUGES:
+        lines += [f"# TYPE trinitylake_{name} gauge", f"# HELP trinitylake_{name} {described}"]
+        for state in sorted(report.states, key=lambda state: state.name):
+            figure = value(state, when)
+            if figure is not None:
+                lines.append(f'trinitylake_{name}{{lakehouse="{_escaped(state.name)}"}} {figure}')
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _age(moment: datetime | None, now: datetime) -> float | None:
+    return None if moment is None else round(max(0.0, (now - moment).total_seconds()), 3)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+COLUMNS: Final = tuple(each.name for each in fields(State))

@@ -1,0 +1,407 @@
+"""A fleet: one set of definitions, a partition per lakehouse, one sensor and one schedule; every run is a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+from dagster_project import assets, due, looks, verdicts
+from dagster_project.config.file import load_head
+from dagster_project.config.settings import Notifications
+from dagster_project.config.stanzas import Stanzas
+from dagster_project.factory import fleet
+from dagster_project.fleet import cursor as cursors
+from dagster_project.fleet import health
+from dagster_project.fleet import sensor as sensors
+from dagster_project.fleet.cursor import Mark
+from dagster_project.fleet.schedule import DUE_TAG
+from dagster_project.fleet.schedule import NAME as SCHEDULE
+from dagster_project.pacing import Seen
+from dagster_project.scope import FLEET, PARTITION_TAG
+from pipelines.bounded import Bounded
+from tests.dagster.conftest import filled
+from tests.dagster.test_notifications import Received, webhook
+from trinitylake_core import Lakehouse
+
+__all__ = ["webhook"]  # a fixture
+
+
+class Lakes:
+    """A file of lakehouses on this disk, its definitions, and ticks of its sensor."""
+
+    def __init__(self, directory: Path, instance: dg.DagsterInstance) -> None:
+        self.directory, self.instance = directory, instance
+        self.path = directory / "lakehouses.yaml"
+        self.stanzas: dict[str, dict[str, Any]] = {}
+        self.cursor: str | None = None
+        self.told: Received | None = None
+
+    def add(self, name: str, commits: int | None = 1, **more: Any) -> Lakehouse | None:
+        """Add a stanza, and a lakehouse unless ``commits`` is ``None``."""
+        root = (self.directory / name).as_uri()
+        local = {"engine": "local", "messages": 5, "min_interval": "1h"}
+        self.stanzas[name] = {"name": name, "root": root, "compaction": local, **more}
+        self.write()
+        return None if commits is None else filled(root, commits)
+
+    def write(self) -> None:
+        """Write the file."""
+        self.path.write_text(yaml.safe_dump({"layout": "partitions", "lakehouses": list(self.stanzas.values())}))
+
+    @property
+    def definitions(self) -> dg.Definitions:
+        """The definitions, as Dagster loads them."""
+        hears = Notifications.model_validate({"webhook": self.told.url} if self.told else {})
+        return fleet(Stanzas(self.path), hears)
+
+    def tick(self) -> dg.SensorResult:
+        """Evaluate the sensor, and do with its result what the daemon does."""
+        repository = self.definitions.get_repository_def()
+        with dg.build_sensor_context(instance=self.instance, cursor=self.cursor, repository_def=repository) as context:
+            result = repository.get_sensor_def(sensors.NAME)(context)
+        assert isinstance(result, dg.SensorResult)
+        self.cursor = result.cursor
+        for request in result.dynamic_partitions_requests or []:
+            if isinstance(request, dg.AddDynamicPartitionsRequest):
+                self.instance.add_dynamic_partitions(FLEET, list(request.partition_keys))
+            else:
+                for name in request.partition_keys:
+                    self.instance.delete_dynamic_partition(FLEET, name)
+        for event in result.asset_events:
+            self.instance.report_runless_asset_event(event)
+        return result
+
+    def run(self, job: str, name: str, **more: Any) -> dg.ExecuteInProcessResult:
+        """Run a job for a lakehouse."""
+        return self.definitions.resolve_job_def(f"lakehouses_{job}").execute_in_process(
+            instance=self.instance, partition_key=name, raise_on_error=False, **more
+        )
+
+    def later(self, seconds: float) -> None:
+        """Make the time of the next look of every lakehouse come."""
+        marks = cursors.parse(self.cursor)
+        moved = {
+            name: Mark(mark.seen, mark.next_look - seconds, mark.quiet, mark.verdicts) for name, mark in marks.items()
+        }
+        self.cursor = cursors.text(moved)
+
+
+@pytest.fixture
+def lakes(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Lakes:
+    monkeypatch.setattr(looks, "LOOKS", Bounded())
+    return Lakes(tmp_path, instance)
+
+
+def failing(result: dg.SensorResult) -> dict[str, dict[str, str]]:
+    """Return the evaluations of a tick: for each check the lakehouses that fail it, and why."""
+    found = [each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
+    assert all(each.asset_key == key(health.NAME) and each.partition is None for each in found)
+    rows = {each.check_name: each.metadata["lakehouses"].records for each in found}  # type: ignore[union-attr]
+    told = {name: {str(row.data["lakehouse"]): str(row.data["why"]) for row in some} for name, some in rows.items()}
+    assert {each.check_name: each.passed for each in found} == {name: not some for name, some in told.items()}
+    return told
+
+
+def key(name: str) -> dg.AssetKey:
+    return dg.AssetKey([FLEET, name])
+
+
+def test_the_names_of_a_fleet_do_not_depend_on_its_lakehouses(lakes: Lakes) -> None:
+    """No stanza is read for them, so definitions load the same for three and for three thousand."""
+    repository = fleet(Stanzas(lakes.path / "not there")).get_repository_def()
+    names = ("lakehouse_definition", "tree_health", "tree_compaction", "root_version_snapshots", "backup")
+    names += ("version_expiration", "orphan_removal")
+    assert {key(name) for name in (*names, "fleet_health")} == set(repository.asset_graph.get_all_asset_keys())
+    jobs = ("alter", "compaction", "export", "health", "maintenance", "restore", "rollback", "upgrade", "verify")
+    assert {f"lakehouses_{job}" for job in jobs} == {each.name for each in repository.get_all_jobs()} - {"__ASSET_JOB"}
+    assert [sensors.NAME] == [each.name for each in repository.sensor_defs]
+    assert {SCHEDULE, "lakehouses_health_schedule"} == {each.name for each in repository.schedule_defs}
+    specs = [repository.asset_graph.get_check_spec(each) for each in repository.asset_graph.asset_check_keys]
+    of_all = {spec.name for spec in specs if spec.partitions_def is None}
+    assert (6, {*health.CHECKS}) == (len(specs) - len(of_all), of_all)
+
+
+def test_the_sensor_adds_and_removes_partitions_from_the_file(lakes: Lakes, instance: dg.DagsterInstance) -> None:
+    lakes.add("sales")
+    lakes.add("logs")
+    lakes.tick()
+    assert {"sales", "logs"} == set(instance.get_dynamic_partitions(FLEET))
+    del lakes.stanzas["logs"]
+    lakes.write()
+    lakes.tick()
+    assert ["sales"] == list(instance.get_dynamic_partitions(FLEET))
+    assert ["sales"] == list(cursors.parse(lakes.cursor))
+
+
+def test_what_it_asks_for_runs_and_its_checks_are_those_of_the_partition(
+    lakes: Lakes, instance: dg.DagsterInstance
+) -> None:
+    lake = lakes.add("sales")
+    lakes.add("small", commits=0)
+    assert lake is not None
+    result = lakes.tick()
+    (request,) = result.run_requests or []
+    assert ("sales", "sales") == (request.partition_key, request.tags["trinitylake/lakehouse"])
+    assert ["sales"] == list(failing(result)["compaction_debt"])
+    versions = {
+        each.partition: each.tags["dagster/data_version"]
+        for each in result.asset_events
+        if isinstance(each, dg.AssetObservation)
+    }
+    assert str(lake.version) == versions["sales"]
+    done = lakes.run("compaction", "sales", run_config=request.run_config, tags=request.tags)
+    assert (True, 0) == (done.success, lake.refresh().stats().messages)
+    (event,) = done.get_asset_materialization_events()
+    assert "sales" == event.partition
+    assert {("sales", True)} == {(each.partition, each.passed) for each in done.get_asset_check_evaluations()}
+    assert verdicts.last_verdict(instance, key(assets.COMPACTION), verdicts.DEBT, "sales") is True
+    assert not lakes.tick().run_requests  # neither is due
+    lakes.later(3600)
+    result = lakes.tick()
+    assert not result.run_requests
+    assert {} == failing(result)["compaction_debt"]
+
+
+@pytest.fixture
+def on_disk(lakes: Lakes, tmp_path: Path) -> Iterator[Lakes]:
+    """Return lakes whose instance a schedule can open."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        lakes.instance = instance
+        yield lakes
+
+
+def test_maintenance_of_a_partition_does_what_its_stanza_says(on_disk: Lakes) -> None:
+    lakes = on_disk
+    lake = lakes.add("sales", commits=2, snapshots={"daily": {"keep": 2}}, retention={"keep_last": 2})
+    assert lake is not None
+    lakes.tick()
+    when = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
+    lakes.stanzas["sales"]["schedules"] = {"maintenance": "0 3 * * *", "spread": "0s"}
+    lakes.write()
+    (request,) = scheduled(lakes, when)
+    assert {key(name) for name in (assets.HEALTH, assets.COMPACTION, assets.SNAPSHOTS, assets.EXPIRATION)} == set(
+        request.asset_selection or []
+    )
+    done = lakes.run("maintenance", "sales", asset_selection=request.asset_selection, tags=request.tags)
+    assert done.success
+    assert (0, 1) == (lake.refresh().stats().messages, len(lake.snapshots()))
+    passed = {each.check_name: each.passed for each in done.get_asset_check_evaluations()}
+    names = ("integrity", "compaction_debt", "compaction_fresh", "snapshots_fresh")
+    assert dict.fromkeys(names, True) == passed
+
+
+def scheduled(lakes: Lakes, when: datetime) -> list[dg.RunRequest]:
+    repository = lakes.definitions.get_repository_def()
+    schedule = repository.get_schedule_def(SCHEDULE)
+    with dg.build_schedule_context(
+        instance=lakes.instance, scheduled_execution_time=when, repository_def=repository
+    ) as context:
+        return list(schedule.evaluate_tick(context).run_requests or [])
+
+
+def test_the_schedule_asks_once_and_makes_up_for_what_it_missed(on_disk: Lakes) -> None:
+    """Spread by name; not again for the same time; not while the last one is at work; later if nothing ticked."""
+    lakes, instance = on_disk, on_disk.instance
+    when = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    for name in ("a", "b", "c", "never"):
+        lakes.add(
+            name, commits=None, **({} if name == "never" else {"schedules": {"maintenance": f"0 {when.hour} * * *"}})
+        )
+    lakes.tick()
+    known = Stanzas(lakes.path).all().good
+    times = {name: when + due.offset(known[name]) for name in "abc"}
+    assert len(set(times.values())) > 1
+    first = min(times.values())
+    assert [] == scheduled(lakes, first - timedelta(minutes=1))
+    early = scheduled(lakes, first)
+    assert {name for name in times if times[name] == first} == {each.partition_key for each in early}
+    late = scheduled(lakes, when + timedelta(hours=3))
+    assert {name: each.isoformat() for name, each in times.items()} == {
+        str(each.partition_key): each.tags[DUE_TAG] for each in late
+    }
+    job = lakes.definitions.resolve_job_def("lakehouses_maintenance")
+    for request in late:
+        tags = {**request.tags, PARTITION_TAG: str(request.partition_key)}
+        finished = instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.SUCCESS)
+        assert finished.tags[PARTITION_TAG] == request.partition_key
+    assert [] == scheduled(lakes, when + timedelta(hours=3))
+    instance.create_run_for_job(job, tags={PARTITION_TAG: "a"}, status=dg.DagsterRunStatus.STARTED)
+    tomorrow = scheduled(lakes, when + timedelta(days=1, hours=3))
+    assert {"b", "c"} == {each.partition_key for each in tomorrow}
+
+
+def test_each_that_cannot_be_opened_is_told_once_and_holds_up_nobody(
+    lakes: Lakes, webhook: Received, instance: dg.DagsterInstance
+) -> None:
+    """Missing, damaged, and a stanza with a mistake: a failing check with advice for each, one message for all."""
+    lakes.told = webhook
+    lakes.add("good")
+    lakes.add("missing", commits=None)
+    damaged = lakes.add("damaged")
+    assert damaged is not None
+    (Path(damaged.root.removeprefix("file://")) / damaged.root_node.path).write_bytes(b"garbage")
+    lakes.add("mistake", commits=None, rot=1)
+    result = lakes.tick()
+    names = {"missing", "damaged", "mistake"}
+    why = failing(result)["reachable"]
+    assert names == why.keys()
+    assert "Check `root` in lakehouses.yaml" in why["missing"]
+    assert ["good"] == [each.partition_key for each in result.run_requests or []]
+    (message,) = webhook.messages
+    advice = {each["lakehouse"]: each["cause"] + each["advice"] for each in message["lakehouses"]}
+    assert names == advice.keys()
+    assert "Check `root` in lakehouses.yaml" in advice["missing"]
+    assert "Run the job `verify`" in advice["damaged"]
+    assert "rot: unknown field" in advice["mistake"]
+    for _ in range(2):
+        lakes.later(3600)
+        result = lakes.tick()
+        assert "reachable" not in failing(result)
+    assert "3 cannot be opened" in str(result.skip_reason)
+    assert 1 == len(webhook.messages)
+    filled(lakes.stanzas["missing"]["root"], 0)
+    lakes.later(3600)
+    left = failing(lakes.tick())["reachable"]
+    assert {name: why[name] for name in ("damaged", "mistake")} == left
+    assert "missing can be opened again" in webhook.messages[1]["text"]
+
+
+def test_an_error_that_nobody_foresaw_stays_with_its_lakehouse(lakes: Lakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    lakes.add("good")
+    lakes.add("odd")
+    look = looks.look
+
+    def odd(settings: Any, *args: Any, **more: Any) -> Any:
+        if settings.name == "odd":
+            raise ZeroDivisionError("odd")
+        return look(settings, *args, **more)
+
+    monkeypatch.setattr(looks, "look", odd)
+    result = lakes.tick()
+    assert {"odd": "ZeroDivisionError: odd\nUnexpected: see the log of the code server."} == failing(result)[
+        "reachable"
+    ]
+    assert ["good"] == [each.partition_key for each in result.run_requests or []]
+
+
+def test_quiet_lakehouses_are_looked_at_less_often_and_busy_ones_as_often_as_told(lakes: Lakes) -> None:
+    lake = lakes.add("sales", commits=0, compaction={"poll": "60s", "messages": 1000})
+    assert lake is not None
+    waits = []
+    for _ in range(6):
+        result = lakes.tick()
+        assert "looked at 1 of 1" in str(result.skip_reason)
+        mark = cursors.parse(lakes.cursor)["sales"]
+        waits.append(round((mark.next_look - datetime.now(UTC).timestamp()) / 60))
+        lakes.later(3600)
+    assert [1, 2, 4, 8, 8, 8] == waits
+    with lake.transaction() as txn:
+        txn.create_namespace("more")
+    lakes.tick()
+    assert 0 == cursors.parse(lakes.cursor)["sales"].quiet
+
+
+def test_jobs_started_by_hand_take_the_lakehouse_of_their_partition(lakes: Lakes, instance: dg.DagsterInstance) -> None:
+    lake = lakes.add("sales", commits=2)
+    lakes.add("logs", commits=1)
+    assert lake is not None
+    lakes.tick()
+    step = {"version": lake.version - 1, "reason": "bad deploy", "dry_run": False}
+    done = lakes.run("rollback", "sales", run_config={"ops": {"lakehouses__rollback": {"config": step}}})
+    assert (True, "rollback") == (done.success, next(lake.refresh().history(limit=1)).operation)
+    verified = lakes.run("verify", "logs", run_config={"ops": {"lakehouses__verify": {"config": {"engine": "local"}}}})
+    assert verified.success
+    assert "sales" == done.dagster_run.tags[PARTITION_TAG]
+
+
+def test_a_partition_whose_stanza_is_gone_fails_with_advice(lakes: Lakes, instance: dg.DagsterInstance) -> None:
+    lakes.add("sales", commits=None)
+    lakes.add("gone", commits=None)
+    lakes.tick()
+    del lakes.stanzas["gone"]
+    lakes.write()
+    result = lakes.run("verify", "gone")
+    (failure,) = result.get_step_failure_events()
+    assert "there is no lakehouse 'gone' any more" in str(failure.event_specific_data)
+
+
+def test_a_cursor_is_small_and_comes_back_as_it_was() -> None:
+    """Three thousand lakehouses in less than a hundred kilobytes; one that is not ours is no cursor."""
+
+    def mark(n: int) -> Mark:
+        seen = Seen(n * 7, 1e9 + n, None if n % 3 else 1e9, n % 2, n % 5 == 0)
+        return Mark(seen, 1.7e9 + n * 13 % 600, n % 9, {"reachable": n % 7 != 0})
+
+    marks = {f"lake-{n}": mark(n) for n in range(3000)}
+    text = cursors.text(marks)
+    assert marks == cursors.parse(text)
+    assert len(text) < 100_000
+    for other in (None, "", "x", "1:", "1:abcd", '{"version": 1}'):
+        assert {} == cursors.parse(other)
+
+
+def test_a_stanza_is_found_without_parsing_the_others(tmp_path: Path) -> None:
+    """The same settings either way; what cannot be found quickly is found slowly."""
+    path = tmp_path / "lakehouses.yaml"
+    path.write_text(
+        """
+layout: partitions
+lakehouses:
+  - name: a
+    root: file://{here}/a    # the first
+    compaction: {messages: 7}
+  - {name: b, root: "file://{here}/b"}
+  - name: "c"
+    root: file:///c
+  - root: file:///d
+    name: d
+notifications: {webhook: "https://x.example"}
+"""
+    )
+    assert ("partitions", "https://x.example") == (load_head(path).layout, load_head(path).notifications.webhook)
+    slow = Stanzas(path).all().good
+    assert ["a", "b", "c", "d"] == list(slow)
+    assert slow == {name: Stanzas(path).find(name) for name in slow}
+    anchored = (
+        path.read_text()
+        .replace("compaction: {messages: 7}", "compaction: &c {messages: 7}")
+        .replace('"file://{here}/b"', '"file:///b", compaction: *c')
+    )
+    path.write_text(anchored)
+    assert 7 == Stanzas(path).find("b").compaction.messages
+    assert "partitions" == load_head(path).layout
+
+
+def test_the_page_of_the_fleet_shows_the_worst_first_and_agrees_with_the_sensor(
+    lakes: Lakes, instance: dg.DagsterInstance
+) -> None:
+    lakes.add("large", commits=3)
+    lakes.add("small", commits=0, snapshots={"daily": {"keep": 2}})
+    lakes.add("missing", commits=None)
+    lakes.add("mistake", commits=None, rot=1)
+    told = failing(lakes.tick())
+    lakes.run("verify", "missing")  # fails
+    job = lakes.definitions.resolve_job_def("lakehouses_health")
+    result = job.execute_in_process(instance=instance, raise_on_error=False)
+    (event,) = result.get_asset_materialization_events()
+    shown = event.materialization.metadata
+    rows = [row.data for row in shown["worst"].records]  # type: ignore[union-attr]
+    assert ["mistake", "missing", "large", "small"] == [row["lakehouse"] for row in rows]
+    assert "there is no lakehouse at" in str(rows[1]["problem"])
+    assert (4, 2, 1, 1) == tuple(
+        shown[name].value for name in ("lakehouses", "unreachable", "over_threshold", "failed_within_a_week")
+    )
+    assert [False, True] == [row["last_failure"] is None for row in rows[1:3]]
+    again = {}
+    for each in result.get_asset_check_evaluations():
+        records = each.metadata["lakehouses"].records  # type: ignore[union-attr]
+        again[each.check_name] = {str(row.data["lakehouse"]): str(row.data["why"]) for row in records}
+    assert told == again
+    assert {"missing", "mistake"} == again["reachable"].keys()
+    assert {"small"} == again["snapshots_fresh"].keys()
