@@ -178,7 +178,7 @@ def _said(error: Exception) -> str:
 def hurried(root: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return storage options with which a request that gets no answer fails within seconds."""
     limits: dict[str, float] = {"retries": 1, "retry_max_seconds": 1.0, "max_concurrency": 4}
-    limits |= {"connect_timeout": 3, "read_timeout": 6} if root.startswith("s3") else {}
+    limits |= {"connect_timeout": 3, "read_timeout": 6, "request_timeout": 8} if root.startswith("s3") else {}
     return {**options, **{name: _at_most(options.get(name), limit) for name, limit in limits.items()}}
 
 

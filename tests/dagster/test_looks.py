@@ -160,6 +160,7 @@ def test_a_look_is_in_a_hurry_but_not_in_less_of_one_than_asked_for() -> None:
         "max_concurrency": 4,
         "read_timeout": "2",
         "connect_timeout": 3,
+        "request_timeout": 8,
     } == resources.hurried("s3://b/x", given)
     assert "read_timeout" not in resources.hurried("file:///x", {})
 
