@@ -16,17 +16,19 @@ See ``entries`` for what an entry may be.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines.source.entries import Entry, entry_of
 from trinitylake_core import Lakehouse, Transaction
+from trinitylake_core.definitions import TableDef, describe_difference
 from trinitylake_core.errors import (
     AlreadyExists,
     InvalidInput,
     NamespaceNotEmpty,
     ObjectNotFound,
+    Refused,
     TrinityLakeError,
 )
 from trinitylake_core.tree.search import search
@@ -44,7 +46,10 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was, or would be, committed. ``version_after`` is ``None`` after a dry run."""
+    """What was, or would be, committed. ``version_after`` is ``None`` after a dry run.
+
+    ``losses`` are the columns that new schemas leave out, and the primary keys that they make nullable.
+    """
 
     version_before: int
     version_after: int | None
@@ -53,6 +58,7 @@ class Report:
     transaction: str
     isolation: str
     changes: list[Changed]
+    losses: list[str] = field(default_factory=list)
 
 
 def run(
@@ -62,18 +68,30 @@ def run(
     dry_run: bool = False,
     reason: str | None = None,
     isolation: str | None = None,
+    allow_loss: bool = False,
 ) -> Report:
     """Carry out changes as one transaction, all or none.
 
+    Args:
+        lake: the lakehouse, at the version that the changes are made to.
+        entries: the changes.
+        dry_run: tell what would change, and what would be lost; commit nothing.
+        reason: why, for the history.
+        isolation: the isolation level of the transaction.
+        allow_loss: a new schema may leave out columns, or make a primary key nullable.
+
     Raises:
+        Refused: a new schema loses columns or keys, and ``allow_loss`` is not set.
         InvalidInput, AlreadyExists, ObjectNotFound, NamespaceNotEmpty: an entry cannot be carried out; the
             message names it. Nothing was changed.
         CommitConflict: somebody else changed the same meanwhile.
         ReadOnly, StorageError.
     """
     transaction = lake.transaction(isolation=isolation, reason=reason)
-    for entry in entries:
-        _carry_out(transaction, entry)
+    losses = [loss for entry in entries for loss in _carry_out(transaction, entry)]
+    if losses and not (allow_loss or dry_run):
+        transaction.abort()
+        raise Refused(f"{'; '.join(losses)}: a schema lists every column that stays; --allow-loss does it all the same")
     changes = _changes(lake, transaction)
     before = lake.version
     if dry_run:
@@ -81,14 +99,35 @@ def run(
     else:
         transaction.commit()
     after = None if dry_run else transaction.version
-    return Report(before, after, dry_run, len(entries), transaction.id, transaction.isolation, changes)
+    return Report(before, after, dry_run, len(entries), transaction.id, transaction.isolation, changes, losses)
 
 
-def _carry_out(transaction: Transaction, entry: Entry) -> None:
+def _carry_out(transaction: Transaction, entry: Entry) -> list[str]:
+    """Carry out an entry, and return what a new schema of a table loses."""
     try:
+        before = _table(transaction, entry)
         getattr(transaction, entry.action)(*entry.names(), **entry.definition())
+        return [] if before is None else [f"{entry}: {loss}" for loss in _lost(before, _table(transaction, entry))]
     except (InvalidInput, AlreadyExists, ObjectNotFound, NamespaceNotEmpty) as error:
         raise _naming(entry, error) from error
+
+
+def _table(transaction: Transaction, entry: Entry) -> TableDef | None:
+    return transaction.table(*entry.names()) if entry.action == "alter_table" and "schema" in entry.arguments else None
+
+
+def _lost(before: TableDef, after: TableDef | None) -> Iterator[str]:
+    """Yield what a table has no more after its schema was altered."""
+    if after is None:
+        return
+    for each in describe_difference(before, after):
+        if each["what"] == "column" and each["change"] == "removed":
+            yield f"column {each['name']!r} is dropped"
+    names = {column.id: column for column in after.schema.columns}
+    were = {column.id: column for column in before.schema.columns}
+    for key in before.primary_keys:
+        if key in names and names[key].nullable and not were[key].nullable:
+            yield f"the primary key {names[key].name!r} becomes nullable"
 
 
 def _naming(entry: Entry, error: TrinityLakeError) -> TrinityLakeError:

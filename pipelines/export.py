@@ -137,6 +137,12 @@ def run(
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI than that of the lakehouse")
+    if target.root.startswith(source.root) or source.root.startswith(target.root):
+        where = "below" if target.root.startswith(source.root) else "above"
+        raise InvalidInput(
+            f"the target {target.root} lies {where} the lakehouse {source.root}, where a cleaning or a copy of the one "
+            "meets the files of the other; export beside it"
+        )
     refuse_foreign(source.files, source.root_node)
     return _Export(spark, source, target, config, progress or silent).run()
 

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "core/creation": "core/test_transaction",  # every test creates its lakehouse
     "core/handle": "core/test_model",  # every read, against a dictionary
     "core/selection": "core/test_recovery",
+    "core/patterns": "core/test_recovery",
     "core/target": "core/test_recovery",
     "core/edits": "core/test_saved",
     "core/commit": "core/test_races",

@@ -17,6 +17,7 @@ _HINTS: Final = {
     "I1": "the file is damaged: restore it from an export, or roll back to a version that does not use it",
     "I10": "restore the file from an export, or roll back to a version that does not use it",
     "I13": "roll back to the version before; if its definition is gone too, restore it from an export",
+    "I12": "create the namespace again, or drop what lies in it; a compaction changes neither",
     "I14": "the history was tampered with; the content of this version is still readable",
     "I15": "drop or re-create the object, or restore its definition from an export",
     "I16": "run `trinitylake expire` again: it rewrites the boundary",

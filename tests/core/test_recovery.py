@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
@@ -31,6 +34,7 @@ from trinitylake_core.commits.changes import NewDefinition, SameContent, facts
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.locations import root_path
+from trinitylake_core.recovery.patterns import Pattern, exactly
 from trinitylake_core.recovery.recover import SINCE_SHOWN
 from trinitylake_core.tree.nodefile import encode
 from trinitylake_core.versions import Root, from_millis
@@ -596,3 +600,64 @@ def test_a_timestamp_among_ten_thousand_versions_reads_at_most_twenty_roots(memo
             assert (lake.storage.counts - before).requests() <= 20
     with pytest.raises(VersionNotFound, match="there was no version at"):
         lake.at(timestamp=from_millis(began - 1))
+
+
+@pytest.fixture
+def dotted(tmp_path: Path) -> Lakehouse:
+    """Return a lakehouse with names of dots and stars, all dropped since version 1."""
+    lake = Lakehouse.create((tmp_path / "dotted").as_uri())
+    with lake.transaction() as txn:
+        for namespace in ("a", "a.b", "*"):
+            txn.create_namespace(namespace)
+        for namespace, name in (("a", "b.c"), ("a.b", "c"), ("a", "b"), ("*", "*"), ("a", "x")):
+            txn.create_table(namespace, name)
+    with lake.refresh().transaction() as txn:
+        for namespace in ("a", "a.b", "*"):
+            txn.drop_namespace(namespace, cascade=True)
+    return lake.refresh()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        (r"a\.b.c", ["a.b", "a.b/c"]),
+        (r"a.b\.c", ["a", "a/b.c"]),
+        (r"a\.b", ["a.b"]),
+        (r"a.\b", ["a", "a/b"]),
+        (r"\*", ["*"]),
+        (r"\*.\*", ["*", "*/*"]),
+        ("a.x", ["a", "a/x"]),
+        (r"a.*", ["a", "a.b", "a.b/c", "a/b", "a/b.c", "a/x"]),
+        (r"a.?", ["a", "a.b", "a/b", "a/x"]),
+    ],
+)
+def test_a_backslash_says_which_dot_and_which_star_is_meant(dotted: Lakehouse, pattern: str, found: list[str]) -> None:
+    changes = dotted.restore(pattern, version=1, reason="r", dry_run=True).changes
+    assert found == sorted(each.namespace if each.name is None else f"{each.namespace}/{each.name}" for each in changes)
+
+
+@pytest.mark.parametrize("pattern", ["a.b.c", "a.b"])
+def test_a_name_that_may_mean_several_objects_is_refused(dotted: Lakehouse, pattern: str) -> None:
+    """The message holds patterns that mean one each."""
+    with pytest.raises(InvalidInput, match="is ambiguous; write one of ") as refused:
+        dotted.restore(pattern, version=1, reason="r", dry_run=True)
+    for each in re.findall(r"'([^']+)' \(", str(refused.value)):
+        text = each.replace("\\\\", "\\")
+        assert 1 <= len(dotted.restore(text, version=1, reason="r", dry_run=True).changes) <= 2
+    with pytest.raises(InvalidInput, match="ends in a backslash"):
+        dotted.restore("a\\", version=1, reason="r")
+
+
+@given(
+    st.text(st.sampled_from("ab.*?\\"), min_size=1, max_size=6),
+    st.none() | st.text(st.sampled_from("ab.*?\\"), min_size=1),
+)
+def test_an_exact_pattern_matches_its_object_and_no_other(namespace: str, name: str | None) -> None:
+    pattern = Pattern(exactly(namespace, name))
+    assert pattern.is_plain
+    assert pattern.matches(namespace, name)
+    assert {(namespace, name)} == {(each.namespace, each.name) for each in pattern.readings()}
+    assert not pattern.matches(f"{namespace}a", name)
+    whole = namespace if name is None else f"{namespace}.{name}"
+    others = [(whole[:at], whole[at + 1 :]) for at, each in enumerate(whole) if each == "."] + [(whole, None)]
+    assert [] == [other for other in others if other != (namespace, name) and pattern.matches(*other)]

@@ -962,3 +962,38 @@ def test_load_takes_a_relative_path_and_names_the_file(
     assert (0, (tmp_path / "w" / "catalog.jsonl").as_uri()) == (done.code, done.json["source"])
     (tmp_path / "w" / "catalog.jsonl").write_text("\n")
     assert "catalog.jsonl: 1 file, no lines" in run("load", root, "../w/catalog.jsonl", "--engine", "local").err
+
+
+SHORTER = "- alter_table: {namespace: sales, name: orders, schema: [{name: id, type: bigint}]}"
+
+
+def test_a_schema_that_loses_columns_or_keys_needs_a_flag(run: Run, sales: str, tmp_path: Path) -> None:
+    """A dry run tells what would be lost; without the flag nothing is changed."""
+    (tmp_path / "list.yaml").write_text(SHORTER)
+    planned = run("apply", sales, str(tmp_path / "list.yaml"), "--dry-run")
+    assert 0 == planned.code
+    for words in ("column 'price' is dropped", "the primary key 'id' becomes nullable", "--allow-loss is needed"):
+        assert words in planned.out
+    refused = run("apply", sales, str(tmp_path / "list.yaml"), "--json")
+    assert (3, "Refused") == (refused.code, refused.json["error"]["type"])
+    for words in ("column 'price' is dropped", "the primary key 'id' becomes nullable", "--allow-loss"):
+        assert words in refused.err
+    assert 1 == run("stats", sales, "--json").json["version"]
+    done = run("apply", sales, str(tmp_path / "list.yaml"), "--allow-loss", "--json").json
+    assert (2, True) == (done["version_after"], any("price" in each for each in done["losses"]))
+    (tmp_path / "more.yaml").write_text(SHORTER.replace("bigint}", "bigint}, {name: new, type: int}"))
+    assert 0 == run("apply", sales, str(tmp_path / "more.yaml")).code  # nothing is lost
+
+
+def test_a_clock_that_ran_ahead_is_told(run: Run, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in (["verify"], ["doctor"], ["expire", "--dry-run", "--engine", "local"]):
+        assert "is dated" not in run(words[0], root, *words[1:]).err
+    for module in ("commits.commit", "transactions.transaction"):
+        monkeypatch.setattr(f"trinitylake_core.{module}.now_millis", lambda: 4102444800000)
+    with Lakehouse.open(root).transaction() as txn:
+        txn.create_namespace("later")
+    monkeypatch.undo()
+    for words in (["verify"], ["doctor"], ["expire", "--dry-run", "--engine", "local"]):
+        ran = run(words[0], root, *words[1:])
+        assert "warning: the newest version is dated 2100-01-01 00:00 UTC" in ran.err, words
+        assert 0 == ran.code

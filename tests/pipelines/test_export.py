@@ -449,3 +449,13 @@ def test_spark_names_a_bad_file(lake: Lakehouse, target: str, spark: Any) -> Non
     surgery.remove(lake.root_node.node.children[0])
     with pytest.raises(Corrupt, match=lake.root_node.node.children[0]):
         run(Lakehouse.open(lake.root), target, export.Config(), spark)
+
+
+@pytest.mark.parametrize("place", ["..", "below/it"])
+def test_an_export_above_or_below_its_own_lakehouse_is_refused(tmp_path: Path, place: str) -> None:
+    lake = Lakehouse.create((tmp_path / "some" / "lake").as_uri())
+    target = (tmp_path / "some" / "lake" / place).resolve()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InvalidInput, match=r"lies (above|below) the lakehouse"):
+        run(lake, target.as_uri())
+    assert before == sorted(tmp_path.rglob("*"))

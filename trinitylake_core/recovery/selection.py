@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -10,8 +9,9 @@ from trinitylake_core import diff
 from trinitylake_core.catalog import codec_of, entries
 from trinitylake_core.commits.files import Files
 from trinitylake_core.diff import Change
-from trinitylake_core.errors import InvalidName, NamespaceNotEmpty, ObjectNotFound
+from trinitylake_core.errors import InvalidInput, InvalidName, NamespaceNotEmpty, ObjectNotFound
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
+from trinitylake_core.recovery.patterns import Pattern, exactly
 from trinitylake_core.tree import search as tree
 from trinitylake_core.versions import Root
 
@@ -40,37 +40,33 @@ def to_restore(
         differing: what changed from ``here`` to ``there``.
         exact: drop what matches and is not there.
     """
-    patterns = [(pattern, _compiled(pattern)) for pattern in only]
+    patterns = [Pattern(text) for text in only]
+    for pattern in patterns:
+        _refuse_ambiguous(here, there, pattern)
     found: list[Change] = []
     gone: dict[str, Change] = {}
-    unmatched = set(only)
+    unmatched = set(patterns)
     for change in differing:
-        label = label_of(change.namespace, change.name)
-        matching = [pattern for pattern, compiled in patterns if compiled.fullmatch(label)]
+        matching = [pattern for pattern in patterns if pattern.matches(change.namespace, change.name)]
         unmatched.difference_update(matching)
         if matching and (exact or change.change != diff.REMOVED):
             found.append(change)
         elif change.kind == NAMESPACE and change.change == diff.ADDED:
             gone[change.namespace] = change
-    _refuse_unknown(here, there, [(pattern, each) for pattern, each in patterns if pattern in unmatched])
+    _refuse_unknown(here, there, [pattern for pattern in patterns if pattern in unmatched])
     _refuse_left_behind(here, found)
     needed = {change.namespace for change in found if change.new_path is not None}
     return [gone[name] for name in sorted(needed & gone.keys())] + found
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    parts = {"*": ".*", "?": "."}
-    return re.compile("".join(parts.get(character) or re.escape(character) for character in pattern), re.DOTALL)
-
-
 def label_of(namespace: str, name: str | None) -> str:
-    """Return the name that patterns match: ``namespace`` or ``namespace.name``."""
+    """Return the name of an object for people: ``namespace`` or ``namespace.name``."""
     return namespace if name is None else f"{namespace}.{name}"
 
 
-def _refuse_unknown(here: Side, there: Side, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> None:
+def _refuse_unknown(here: Side, there: Side, patterns: Sequence[Pattern]) -> None:
     """Raise for a pattern that names nothing: a typing error must not look like success."""
-    unknown = [pattern for pattern, each in patterns if not any(_names(side, pattern, each) for side in (there, here))]
+    unknown = [each.text for each in patterns if not any(_names(side, each) for side in (there, here))]
     if unknown:
         named = ", ".join(each or repr(each) for each in unknown)
         where = "" if there.files.storage.root == here.files.storage.root else f" of {there.files.storage.root}"
@@ -79,25 +75,36 @@ def _refuse_unknown(here: Side, there: Side, patterns: Sequence[tuple[str, re.Pa
         )
 
 
-def _names(side: Side, pattern: str, compiled: re.Pattern[str]) -> bool:
+def _names(side: Side, pattern: Pattern) -> bool:
     """Whether a pattern matches an object of a version. A few ``get`` for a plain name, else up to all nodes."""
-    store, node, codec = side.files.store, side.root.node, side.codec
-    if "*" in pattern or "?" in pattern:
-        found = entries(store, node, codec)
-        return any(compiled.fullmatch(label_of(each.namespace, each.name)) for each in found)
-    return any(tree.search(store, node, key) is not None for key in _keys(codec, pattern))
+    if pattern.is_plain:
+        return next(_meant(side, pattern), None) is not None
+    found = entries(side.files.store, side.root.node, side.codec)
+    return any(pattern.matches(each.namespace, each.name) for each in found)
 
 
-def _keys(codec: KeyCodec, label: str) -> Iterator[str]:
-    """Yield every key that a label may mean: names may hold dots, so every dot may be the one."""
-    dots = [index for index, character in enumerate(label) if character == "."]
-    readings = [ObjectName(NAMESPACE, label)]
-    readings += [ObjectName(kind, label[:dot], label[dot + 1 :]) for dot in dots for kind in (TABLE, VIEW)]
-    for name in readings:
+def _meant(side: Side, pattern: Pattern) -> Iterator[ObjectName]:
+    """Yield the objects of a version that a plain pattern names. A few ``get`` each."""
+    for name in pattern.readings():
         try:
-            yield codec.encode(name)
+            key = side.codec.encode(name)
         except InvalidName:
             continue
+        if tree.search(side.files.store, side.root.node, key) is not None:
+            yield name
+
+
+def _refuse_ambiguous(here: Side, there: Side, pattern: Pattern) -> None:
+    """Raise if a plain pattern names objects in different namespaces: a guess may be the wrong one."""
+    if not pattern.is_plain or len(list(pattern.readings())) < 2:
+        return
+    meant = {(name.namespace, name.name) for side in (there, here) for name in _meant(side, pattern)}
+    if len(meant) > 1:
+        named = ", ".join(
+            f"{exactly(namespace, name)!r} ({f'namespace {namespace!r}' if not name else f'{name!r} in {namespace!r}'})"
+            for namespace, name in sorted(meant, key=lambda each: (each[0], each[1] or ""))
+        )
+        raise InvalidInput(f"{pattern.text!r} is ambiguous; write one of {named}")
 
 
 def _refuse_left_behind(here: Side, changes: Sequence[Change]) -> None:

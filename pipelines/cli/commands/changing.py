@@ -116,6 +116,11 @@ def alter(call: Call) -> Result:
         DRY_RUN,
         REASON,
         option(
+            "--allow-loss",
+            is_flag=True,
+            help="a new schema may leave out columns, or make a primary key nullable",
+        ),
+        option(
             "--isolation", choices=(SNAPSHOT, SERIALIZABLE), help="isolation level (default: that of the lakehouse)"
         ),
     ),
@@ -139,20 +144,28 @@ All changes of the list are made, or none:
 
 Actions: create_, alter_ and drop_namespace; create_, alter_ and drop_table; create_, replace_ and
 drop_view. Types: those of the format (INT8, DECIMAL(p, s), VARCHAR(n), TIMESTAMPTZ6, …) and the usual SQL
-names. The schema printed by `show --json` is accepted, too. Columns are matched by name and keep their ids.""",
+names. The schema printed by `show --json` is accepted, too. Columns are matched by name and keep their ids; a column
+that a new schema does not list is dropped, which --allow-loss has to allow.""",
 )
 def apply(call: Call) -> Result:
     """Carry out a list of changes."""
     options = call.options
     entries = changes.parse(*_read(options.file))
     done = changes.run(
-        call.open(), entries, dry_run=options.dry_run, reason=options.reason, isolation=options.isolation
+        call.open(),
+        entries,
+        dry_run=options.dry_run,
+        reason=options.reason,
+        isolation=options.isolation,
+        allow_loss=options.allow_loss,
     )
     first = (
         f"version {done.version_after} committed" if done.version_after is not None else "dry run, nothing was changed"
     )
     rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in done.changes)
-    return Result(done, in_order([first], report.table(["change", "kind", "name"], rows)))
+    lost = [f"lost: {each}" for each in done.losses]
+    lost += ["--allow-loss is needed to carry this out"] if lost and options.dry_run and not options.allow_loss else []
+    return Result(done, in_order([first], report.table(["change", "kind", "name"], rows), lost))
 
 
 def _read(file: str) -> tuple[str, str]:

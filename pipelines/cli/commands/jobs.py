@@ -170,6 +170,7 @@ def upgrade(call: Call) -> Result:
 )
 def doctor(call: Call) -> Result:
     """Probe a storage."""
+    call.warn_of_future()
     found = list(probe(call.root, call.options_for(call.root)))
     ok = all(each.ok for each in found)
     rows = ([each.name, "ok" if each.ok else "FAILED", each.detail] for each in found)

@@ -100,7 +100,8 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
             "--only",
             multiple=True,
             metavar="PATTERN",
-            help="the objects: sales.orders, 'sales.*', or sales for the namespace itself; may be repeated",
+            help="the objects: sales.orders, 'sales.*', or sales for the namespace itself; a backslash takes the next "
+            "character as it is, 'a\\.b.c' is c in a.b; may be repeated",
         ),
         option("--version", type=int, metavar="V", group="from", help="as they were at this version"),
         option("--timestamp", metavar="T", group="from", help="as they were at time T, ISO 8601, UTC"),

@@ -62,6 +62,7 @@ def _result(done: expiration.Report | orphans.Report, *parts: Iterable[Line]) ->
 )
 def expire(call: Call) -> Result:
     """Expire versions."""
+    call.warn_of_future()
     options = call.options
     config = expiration.Config(
         engine=options.engine,
@@ -158,6 +159,7 @@ def clean(call: Call) -> Result:
 )
 def verify(call: Call) -> Result:
     """Check one version, or all."""
+    call.warn_of_future()
     options = call.options
     which = options.version if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
     if options.table_sample is not None and not options.tables:
