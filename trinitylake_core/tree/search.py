@@ -89,25 +89,44 @@ def keys_before(reader: NodeReader, root: Node, key: str) -> int | None:
 
 
 def scan(
-    reader: NodeReader, root: Node, within: KeyRange = EVERYTHING, newer: Messages | None = None
+    reader: NodeReader,
+    root: Node,
+    within: KeyRange = EVERYTHING,
+    newer: Messages | None = None,
+    *,
+    children: range | None = None,
 ) -> Iterator[Batch]:
     """Yield all keys of a range with their values, in batches, in key order; ``newer`` messages override.
 
-    Costs one read a node whose range meets ``within``, ahead and in parallel.
+    Costs one read a node whose range meets ``within``, ahead and in parallel. With ``children`` only what is below
+    these children of the root, and the pivot after each: disjoint runs of them together yield everything once.
     """
-    yield from _scan(reader, root, within, newer or Messages(), 0)
+    yield from _scan(reader, root, within, newer or Messages(), 0, children)
 
 
-def _scan(reader: NodeReader, node: Node, within: KeyRange, newer: Messages, depth: int) -> Iterator[Batch]:
+def overlapping(node: Node, within: KeyRange) -> range:
+    """Return the children whose ranges meet a range of keys; of a leaf, which has none, the first alone."""
+    if node.is_leaf:
+        return range(1)
+    return range(bisect_left(node.keys, within.lo), bisect_right(node.keys, within.hi) + 1)
+
+
+def _scan(
+    reader: NodeReader, node: Node, within: KeyRange, newer: Messages, depth: int, only: range | None = None
+) -> Iterator[Batch]:
     if depth > MAX_HEIGHT:
         raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
     messages = merged(node.pending, newer)
     first, last = bisect_left(node.keys, within.lo), bisect_right(node.keys, within.hi)
     if node.is_leaf:
-        yield _apply(node.keys[first:last], node.values[first:last], _within(messages, within))
+        if only is None or 0 in only:
+            yield _apply(node.keys[first:last], node.values[first:last], _within(messages, within))
         return
-    children = reader.read_many(node.children[first : last + 1])
-    for index, child in zip(range(first, last + 1), children, strict=True):
+    indexes = range(first, last + 1)
+    if only is not None:
+        indexes = range(max(first, only.start), min(last + 1, only.stop))
+    children = reader.read_many(node.children[indexes.start : max(indexes.start, indexes.stop)])
+    for index, child in zip(indexes, children, strict=True):
         child_height(node, node.children[index], child)
         yield from _scan(reader, child, within, messages.between(*node.bounds(index)), depth + 1)
         if index < last:

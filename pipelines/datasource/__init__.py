@@ -1,0 +1,1 @@
+"""A Spark data source ``trinitylake``: what a lakehouse holds, as tables (``docs/spark.md``)."""
