@@ -19,8 +19,8 @@ from pipelines.tasks import TEXT, count, map_rows, on_disk, slots, spread, strea
 from pipelines.tasks import Row as TaskRow
 from trinitylake_core import Change, Lakehouse
 from trinitylake_core.commits.files import Files
-from trinitylake_core.diff import Row, Span, Unshared, changes, diff_nodes, unshared
-from trinitylake_core.recovery.recover import Differ
+from trinitylake_core.diff import ADDED, CHANGED, REMOVED, Row, Span, Unshared, changes, diff_nodes, unshared
+from trinitylake_core.recovery.recover import SHOWN, Differ
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode
@@ -81,6 +81,44 @@ def run(
         yield from new.diff(old, new)
         return
     yield from changes(work.on_spark(started(spark), progress or silent), new.codec)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A difference as a table.
+
+    Attributes:
+        root: root URI of the old side; ``other`` is that of the new one.
+        a: version of the old side; ``b`` is that of the new one.
+        counts: how many objects are added, removed and changed.
+        changes: the first of them, in key order.
+    """
+
+    root: str
+    other: str
+    a: int
+    b: int
+    counts: dict[str, int]
+    changes: tuple[Change, ...]
+
+
+def report(
+    spark: Session,
+    old: Lakehouse,
+    new: Lakehouse,
+    config: Config | None = None,
+    progress: Progress | None = None,
+    *,
+    limit: int = SHOWN,
+) -> Report:
+    """Return what changed between two versions, counted, the first ``limit`` changes named. Costs as :func:`run`."""
+    counts = dict.fromkeys((ADDED, REMOVED, CHANGED), 0)
+    shown: list[Change] = []
+    for change in run(spark, old, new, config, progress):
+        counts[change.change] += 1
+        if len(shown) < limit:
+            shown.append(change)
+    return Report(old.root, new.root, old.version, new.version, counts, tuple(shown))
 
 
 def differ(spark: Session, files: Files, config: Config) -> Differ:

@@ -44,6 +44,7 @@ SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     ),
     "recover": (
         ("rollback ROOT", "return the whole catalog to an older version", "recovery"),
+        ("undo ROOT", "find what somebody did, by time, author or reason, and roll back to before it", "undoing"),
         ("restore ROOT", "bring selected objects back as they were at a version", "recovery"),
         ("snapshot create ROOT NAME", "name a version, so that it stays readable after it expires", "recovery"),
         ("snapshot list ROOT", "list the snapshots, oldest first", "recovery"),

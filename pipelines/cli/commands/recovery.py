@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +11,18 @@ from pipelines import restore as restoring
 from pipelines import rollback as rolling_back
 from pipelines import snapshot as snapshots
 from pipelines.cli import report
-from pipelines.cli.commands.command import DRY_RUN, ENGINE, REASON, SPARK, Call, Result, command, in_order, option
+from pipelines.cli.commands.command import (
+    DRY_RUN,
+    ENGINE,
+    REASON,
+    SPARK,
+    Call,
+    Line,
+    Result,
+    command,
+    in_order,
+    option,
+)
 from pipelines.cli.commands.objects import qualified
 from pipelines.cli.storage_options import storage_options
 from pipelines.durations import parse_age
@@ -27,7 +38,7 @@ _TARGET_OPTION = option(
     metavar="KEY=VALUE",
     help="an option for the storage of the target (default: the options for ROOT)",
 )
-_EXPECTED_VERSION = option(
+EXPECTED_VERSION = option(
     "--expected-version",
     type=int,
     metavar="V",
@@ -53,7 +64,7 @@ _NO_TABLES = option(
         REASON,
         DRY_RUN,
         option("--force", is_flag=True, help="also undo what is committed while this runs"),
-        _EXPECTED_VERSION,
+        EXPECTED_VERSION,
         _NO_TABLES,
         ENGINE,
         *SPARK,
@@ -76,14 +87,19 @@ def rollback(call: Call) -> Result:
         tables=None if options.no_tables else 1.0,
     )
     done = rolling_back.run(call.spark, call.open(damaged=True), config, call.progress)
+    return Result(done, in_order(*rolled_back(done)))
+
+
+def rolled_back(done: rolling_back.Report) -> tuple[Iterable[Line], ...]:
+    """Return the parts of what a rollback did, or would do, for people."""
     read = f"{done.nodes_checked} nodes below the root and {done.definitions_checked} definitions read, all intact"
     then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
     if done.version_after is None:
         first = f"dry run, nothing was changed: version {done.version_before + 1} would have the content of {then}"
     else:
         first = f"version {done.version_after} committed, with the content of {then}"
-    parts = (_changes(done.plan), _tables(done), _not_compared(done.plan), _since(done.plan), _next_step(done))
-    return Result(done, in_order([first, read], *parts))
+    plan = done.plan
+    return [first, read], _changes(plan), _tables(done), _not_compared(plan), _since(plan), _next_step(done)
 
 
 def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
@@ -121,7 +137,7 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
         REASON,
         DRY_RUN,
         option("--exact", is_flag=True, help="also drop matching objects that did not exist then"),
-        _EXPECTED_VERSION,
+        EXPECTED_VERSION,
         _NO_TABLES,
         ENGINE,
         *SPARK,

@@ -1,0 +1,89 @@
+"""The history as a table: who made which version, when and why; and which of them were one mistake."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Final
+
+from trinitylake_core import InvalidInput, Lakehouse, VersionInfo, spec
+from trinitylake_core.versions import to_millis
+
+LIMIT: Final = 1000
+"""How many versions a report lists unless it is told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Which versions to list.
+
+    Attributes:
+        limit: at most so many, newest first.
+        since: only those created at this time or later, ISO 8601, UTC.
+        author: only those of whom this pattern matches, with ``*`` and ``?``.
+        matching: only those whose reason has this text in it, whatever the case.
+        operations: only those made by one of these.
+    """
+
+    limit: int = LIMIT
+    since: str | None = None
+    author: str | None = None
+    matching: str | None = None
+    operations: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.limit < 0:
+            raise InvalidInput(f"the limit must not be negative: {self.limit}")
+        if self.since is not None:
+            to_millis(self.since)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Versions, newest first; ``more`` tells that there are others which were not listed."""
+
+    root: str
+    version: int
+    versions: tuple[VersionInfo, ...]
+    more: bool
+
+
+def run(lake: Lakehouse, config: Config | None = None) -> Report:
+    """Return the history of the version that a handle stands on. One ``get`` per version looked at.
+
+    Versions after it that could not be read come first (``Lakehouse.open`` with ``damaged``).
+    """
+    config = config or Config()
+    found = list(islice(matching(lake, config), config.limit + 1))
+    return Report(lake.root, lake.version, tuple(found[: config.limit]), len(found) > config.limit)
+
+
+def matching(lake: Lakehouse, config: Config) -> Iterator[VersionInfo]:
+    """Yield the versions that a configuration asks for, newest first, whatever its limit."""
+    since = None if config.since is None else to_millis(config.since)
+    wanted = selector(config.author, config.matching)
+    for info in chain(lake.unreadable, lake.history()):
+        if since is not None and info.created_at_millis < since:
+            return
+        if wanted(info) and (not config.operations or info.operation in config.operations):
+            yield info
+
+
+def selector(author: str | None, reason: str | None) -> Callable[[VersionInfo], bool]:
+    """Return what tells whether a version is by an author, and for a reason."""
+    parts = {"*": ".*", "?": "."}
+    pattern = re.compile("".join(parts.get(each) or re.escape(each) for each in author or "*"), re.DOTALL)
+
+    def selects(info: VersionInfo) -> bool:
+        if author is not None and not pattern.fullmatch(info.author or ""):
+            return False
+        return reason is None or reason.casefold() in (info.reason or "").casefold()
+
+    return selects
+
+
+def changes_objects(info: VersionInfo) -> bool:
+    """Whether a version may have changed objects; of one that cannot be read nobody knows."""
+    return info.operation not in spec.QUIET_OPERATIONS

@@ -1,0 +1,133 @@
+"""Undo: find what somebody did, by time, author or reason, and roll back to the version before it.
+
+For the engineer who knows "the deploy bot, a quarter of an hour ago" and not a version number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pipelines import rollback
+from pipelines.history import changes_objects, selector
+from pipelines.job import Progress, Session, refuse_unknown
+from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
+from trinitylake_core.recovery.recover import required
+from trinitylake_core.versions import to_millis
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What to undo: at least one of ``since``, ``author`` and ``matching``.
+
+    With ``since`` alone it is everything that was committed then or later. With an author or a text, it is the newest
+    commits in a row that match; what changes no object (compaction, snapshot, ...) does not interrupt a row.
+
+    Attributes:
+        since: nothing that was committed before, ISO 8601, UTC.
+        author: who committed it, with ``*`` and ``?``.
+        matching: a text in the reason that they gave, whatever the case.
+        others: also undo what others committed after it; else it is refused where there is any.
+        reason: why it is undone; required, and stands in the history.
+        dry_run: find it, prove the version before it, and name every change; write nothing.
+        force: also undo what somebody commits while this runs.
+        expected_version: the newest version that the plan you looked at was made for.
+        engine: of the pre-flight, as of a rollback.
+        before_commit: called right before the root is created; raising there gives it up.
+    """
+
+    since: str | None = None
+    author: str | None = None
+    matching: str | None = None
+    others: bool = False
+    reason: str | None = None
+    dry_run: bool = False
+    force: bool = False
+    expected_version: int | None = None
+    engine: str = "spark"
+    before_commit: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.engine)
+        required(self.reason)
+        if not (self.since or self.author or self.matching):
+            raise InvalidInput("say what to undo: since when, whose (author), or a text of its reason (matching)")
+        if self.since:
+            to_millis(self.since)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was undone, or on a dry run would be.
+
+    Attributes:
+        undone: the versions that were asked for, newest first.
+        others: versions of others after the first of them, which are undone with it.
+        rollback: the rollback to the version before it.
+    """
+
+    undone: tuple[VersionInfo, ...]
+    others: tuple[VersionInfo, ...]
+    rollback: rollback.Report
+
+
+def plan(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+    """Return what undoing would do. Raises as :func:`run`."""
+    return run(spark, lake, replace(config, dry_run=True), progress)
+
+
+def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+    """Undo; the handle moves to the newest version. One ``get`` per version looked at, then as a rollback.
+
+    Raises:
+        VersionNotFound: nothing matches.
+        Refused: others committed after it, and ``others`` is not set; named.
+        InvalidInput, VersionExpired, Corrupt, PlanOutdated, ReadOnly, StorageError: as a rollback.
+    """
+    newest, undone, others = found(lake, config)
+    if others and not (config.others or config.dry_run):
+        named = ", ".join(f"{each.version} by {each.author or 'somebody'}" for each in others[:5])
+        raise Refused(
+            f"others committed after version {undone[-1].version}: version {named}"
+            f"{' and more' if len(others) > 5 else ''}; undo these too with --others, or restore single objects"
+        )
+    done = rollback.run(
+        spark,
+        lake,
+        rollback.Config(
+            version=undone[-1].version - 1,
+            reason=config.reason,
+            dry_run=config.dry_run,
+            force=config.force,
+            expected_version=newest if config.expected_version is None else config.expected_version,
+            engine=config.engine,
+            before_commit=config.before_commit,
+        ),
+        progress,
+    )
+    return Report(undone, others, done)
+
+
+def found(lake: Lakehouse, config: Config) -> tuple[int, tuple[VersionInfo, ...], tuple[VersionInfo, ...]]:
+    """Return the newest version, the versions to undo, and those of others after the first of them; newest first."""
+    if not lake.unreadable:
+        lake.refresh()
+    newest = lake.unreadable[0].version if lake.unreadable else lake.version
+    since = to_millis(config.since) if config.since else None
+    wanted, named = selector(config.author, config.matching), bool(config.author or config.matching)
+    undone: list[VersionInfo] = []
+    others = list(lake.unreadable)
+    for info in lake.history():
+        if (since is not None and info.created_at_millis < since) or info.version == 0:
+            break
+        if not changes_objects(info):
+            continue
+        if wanted(info):
+            undone.append(info)
+        elif undone and named:
+            break
+        else:
+            others.append(info)
+    if not undone:
+        raise VersionNotFound("no version that is kept matches; `history` lists them all")
+    return newest, tuple(undone), tuple(others)

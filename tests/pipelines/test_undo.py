@@ -1,0 +1,130 @@
+"""Undo: what somebody did is found by time, author or reason, and only that is undone unless somebody says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines import undo
+from pipelines.cli import main
+from tests.support.lakes import compacted, filled, new_lake, reopened
+from tests.support.surgery import Surgery, listing
+from trinitylake_core import InvalidInput, Lakehouse, PlanOutdated, Refused, VersionNotFound
+from trinitylake_core.locations import root_path
+from trinitylake_core.storage import open_storage
+
+Commit = Callable[[str, str, str], int]
+GOOD = 4
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    return filled(new_lake(tmp_path), tables=12)
+
+
+@pytest.fixture
+def commit(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> Commit:
+    """Commit a namespace as somebody; return the version."""
+
+    def committed(author: str, name: str, reason: str) -> int:
+        monkeypatch.setattr("trinitylake_core.transactions.transaction_change.whoami", lambda: author)
+        with lake.transaction(reason=reason) as txn:
+            txn.create_namespace(name)
+        return lake.refresh().version
+
+    return committed
+
+
+@pytest.fixture
+def deployed(lake: Lakehouse, commit: Commit) -> Lakehouse:
+    """After version 4: two commits of the bot, with a compaction in between; before them an older one of its own."""
+    assert GOOD == lake.version
+    commit("bot@ci", "old", "nightly deploy 1")
+    commit("ada@home", "hers", "by hand")
+    commit("bot@ci", "one", "nightly deploy 2, step 1")
+    compacted(lake.refresh())
+    commit("bot@ci", "two", "nightly deploy 2, step 2")
+    return lake.refresh()
+
+
+def undone(lake: Lakehouse, **options: object) -> undo.Report:
+    return undo.run(None, lake, undo.Config(reason="incident", engine="local", **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options", [{"author": "bot@*"}, {"matching": "DEPLOY 2"}, {"author": "bot@ci", "matching": "deploy"}]
+)
+def test_the_newest_commits_in_a_row_are_undone(deployed: Lakehouse, options: dict[str, str]) -> None:
+    """What changes no object does not interrupt the row; somebody else's commit does."""
+    digest = deployed.at(version=6).digest()
+    done = undone(deployed, **options)
+    assert ([9, 7], (), 6, 10) == (
+        [each.version for each in done.undone], done.others, done.rollback.plan.target_version,
+        done.rollback.version_after,
+    )  # fmt: skip
+    after = reopened(deployed)
+    assert (digest, "incident") == (after.digest(), after.info().reason)
+
+
+def test_everything_since_a_time_is_undone(deployed: Lakehouse) -> None:
+    times = {each.version: each.created_at.isoformat() for each in deployed.history()}
+    done = undone(deployed, since=times[6])
+    assert [9, 7, 6] == [each.version for each in done.undone]
+    assert deployed.at(version=5).digest() == reopened(deployed).digest()
+
+
+def test_what_others_committed_after_it_is_not_undone_in_silence(deployed: Lakehouse, commit: Commit) -> None:
+    """The dry run shows it, the run refuses it, and ``others`` undoes it too."""
+    commit("ada@home", "after", "hers too")
+    directory = Path(deployed.root.removeprefix("file://"))
+    before = listing(directory)
+    planned = undone(deployed, author="bot@*", dry_run=True)
+    assert ([9, 7], [10]) == ([each.version for each in planned.undone], [each.version for each in planned.others])
+    with pytest.raises(Refused, match="others committed after version 7: version 10 by ada@home"):
+        undone(deployed, author="bot@*")
+    assert before == listing(directory)
+    undone(deployed, author="bot@*", others=True)
+    assert deployed.at(version=6).digest() == reopened(deployed).digest()
+
+
+def test_only_the_plan_that_was_approved_is_carried_out(deployed: Lakehouse, commit: Commit) -> None:
+    planned = undone(deployed, author="bot@*", dry_run=True)
+    commit("bot@ci", "three", "nightly deploy 2, step 3")
+    with pytest.raises(PlanOutdated):
+        undone(deployed, author="bot@*", expected_version=planned.rollback.version_before)
+    assert [11 - 1, 9, 7] == [each.version for each in undone(deployed, author="bot@*").undone]
+
+
+def test_nothing_that_matches_is_nothing_to_undo(deployed: Lakehouse) -> None:
+    with pytest.raises(VersionNotFound, match="no version that is kept matches"):
+        undone(deployed, author="nobody@*")
+    with pytest.raises(VersionNotFound):
+        undone(deployed, since="2999-01-01", author="bot@*")
+    for options, message in (({}, "say what to undo"), ({"since": "yesterday"}, "ISO 8601")):
+        with pytest.raises(InvalidInput, match=message):
+            undone(deployed, **options)
+
+
+def test_an_unreadable_newest_root_counts_as_somebody_elses(deployed: Lakehouse) -> None:
+    Surgery(deployed.root, deployed.definition.order).write(root_path(9), b"rubbish")
+    cold = Lakehouse.open(open_storage(*deployed.storage.spec()), damaged=True)
+    with pytest.raises(Refused, match="others committed after version 7: version 9 by somebody"):
+        undone(cold, author="bot@*")
+    done = undone(cold, author="bot@*", others=True)
+    assert (6, 10) == (done.rollback.plan.target_version, done.rollback.version_after)
+
+
+def test_undo_on_the_command_line(deployed: Lakehouse, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["undo", deployed.root, "--author", "bot@*", "--reason", "incident 4711", "--engine", "local"]
+    assert 0 == main([*words, "--dry-run"])
+    out = capsys.readouterr().out
+    assert "found: 2" in out
+    assert "nightly deploy 2, step 1" in out
+    assert "--expected-version 9" in out
+    assert 0 == main([*words, "--expected-version", "9", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert ([9, 7], 10) == ([each["version"] for each in document["undone"]], document["rollback"]["version_after"])
+    assert deployed.at(version=6).digest() == reopened(deployed).digest()
