@@ -5,16 +5,21 @@ Each lakehouse is opened in a thread with a deadline, so that one whose storage 
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from pipelines.bounded import Bounded, NoAnswer
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import TrinityLakeError
+from trinitylake_core.errors import InvalidInput, TrinityLakeError
+from trinitylake_core.storage import normalise_root
 
 _SECONDS: Final = 20.0
 _FOREVER: Final = 86_400.0
@@ -189,6 +194,62 @@ def _at_most(given: Any, limit: float) -> Any:
         return given  # opening says what is wrong with it
 
 
+# -- lakehouses.yaml --------------------------------------------------------------------------------------
+
+
+def members_of(text: str, path: Path, options_for: Callable[[str], Mapping[str, Any]]) -> Iterator[Member]:
+    """Yield the lakehouses of a ``lakehouses.yaml``, as far as a survey needs to know them.
+
+    ``options_for`` returns the options that other settings give for a URI; those of the file prevail. A stanza with a
+    mistake becomes a member that cannot be opened. Raises ``InvalidInput`` if the file has no list of lakehouses.
+    """
+    try:
+        raw = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+    except yaml.YAMLError as error:
+        raise InvalidInput(f"{path} is not YAML: {error}") from None
+    stanzas = raw.get("lakehouses") if isinstance(raw, dict) else None
+    if not isinstance(stanzas, list):
+        raise InvalidInput(f"{path}: there is no list `lakehouses`")
+    for number, stanza in enumerate(stanzas, 1):
+        try:
+            yield _member(stanza, path.absolute().parent.as_posix(), options_for)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            name = str(stanza.get("name", number)) if isinstance(stanza, dict) else str(number)
+            yield Member(name, "", partial(_refuse, f"{path}: lakehouse {name}: {error}"))
+
+
+def _member(stanza: Mapping[str, Any], here: str, options_for: Callable[[str], Mapping[str, Any]]) -> Member:
+    root = normalise_root(stanza["root"].replace("{here}", here))
+    given = stanza.get("storage_options") or {}
+    copy = stanza.get("backup") or {}
+    target = normalise_root(copy["target"].replace("{here}", here)) if copy else None
+    copy_given = copy.get("storage_options") or given
+    return Member(
+        str(stanza["name"]),
+        root,
+        lambda: {**options_for(root), **_resolved(given)},
+        int((stanza.get("compaction") or {}).get("messages", 10_000)),
+        target,
+        lambda: {**options_for(target or ""), **_resolved(copy_given)},
+    )
+
+
+def _refuse(why: str) -> Mapping[str, Any]:
+    raise InvalidInput(why)
+
+
+def _resolved(value: Any) -> Any:
+    """Return options with ``{env: NAME}`` looked up. Raises ``InvalidInput``."""
+    if not isinstance(value, Mapping):
+        return value
+    if value.keys() == {"env"}:
+        found = os.environ.get(str(value["env"]))
+        if not found:
+            raise InvalidInput(f"the environment variable {value['env']} is not set")
+        return found
+    return {name: _resolved(each) for name, each in value.items()}
+
+
 # -- for monitoring systems ----------------------------------------------------------------------------
 
 _GAUGES: Final = (
@@ -225,6 +286,3 @@ def _age(moment: datetime | None, now: datetime) -> float | None:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-COLUMNS: Final = tuple(each.name for each in fields(State))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines import export, fleet
+from pipelines.cli import main
 from pipelines.fleet import Config, Member, State
 from trinitylake_core import Lakehouse
 
@@ -97,3 +99,60 @@ def test_openmetrics_are_what_prometheus_reads() -> None:
 @pytest.mark.parametrize("given", [{}, {"retries": 9, "read_timeout": 60}])
 def test_a_survey_waits_for_no_storage_long(given: dict[str, float]) -> None:
     assert (1, 6) == tuple(fleet.hurried("s3://x/", given)[name] for name in ("retries", "read_timeout"))
+
+
+@pytest.fixture
+def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a lakehouses.yaml with a good lakehouse, a missing one, a variable that is not set, and a mistake."""
+    lake(tmp_path / "good", 3)
+    monkeypatch.delenv("TL_NOT_SET", raising=False)
+    path = tmp_path / "lakehouses.yaml"
+    path.write_text(
+        """
+lakehouses:
+  - {name: good, root: "file://{here}/good", compaction: {messages: 2}}
+  - {name: missing, root: "file://{here}/missing"}
+  - {name: secret, root: "s3://nowhere/x", storage_options: {secret: {env: TL_NOT_SET}}}
+  - {name: mistake}
+"""
+    )
+    return path
+
+
+def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = main(["fleet", *words, "--quiet"])
+    return code, capsys.readouterr().out
+
+
+def test_the_command_reads_the_file_of_dagster(listed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a table, as JSON, and for Prometheus; exit code 1 while one cannot be opened."""
+    code, text = called(capsys, str(listed))
+    assert (1, True) == (code, "4 lakehouses: 3 cannot be opened, a compaction pays in 1" in text)
+    assert "200%" in text
+    code, text = called(capsys, str(listed), "--json")
+    states = {state["name"]: state for state in json.loads(text)["states"]}
+    assert ["missing", "mistake", "secret", "good"] == list(states)
+    assert "TL_NOT_SET is not set" in states["secret"]["problem"]
+    assert "lakehouse mistake: 'root'" in states["mistake"]["problem"]
+    assert (4, 2.0) == (states["good"]["messages"], states["good"]["debt"])
+    code, text = called(capsys, str(listed), "--format", "openmetrics")
+    assert (1, True) == (code, text.endswith("# EOF\n"))
+    assert 'trinitylake_debt_ratio{lakehouse="good"} 2.0' in text.splitlines()
+
+
+def test_the_command_reads_a_list_of_roots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "roots.txt"
+    path.write_text(f"# ours\n{lake(tmp_path / 'a', 1)}\n\n{lake(tmp_path / 'b', 2)} # the other\n")
+    code, text = called(capsys, str(path))
+    assert (0, True) == (code, "2 lakehouses: 0 cannot be opened" in text)
+
+
+@pytest.mark.parametrize("text", ["- a", "lakehouses: 3", "{", "other: 1"])
+def test_a_file_without_lakehouses_is_wrong_input(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lakehouses.yaml"
+    path.write_text(text)
+    assert 2 == called(capsys, str(path))[0]
+    assert 2 == called(capsys, str(tmp_path / "nothing.yaml"))[0]
+    assert 2 == called(capsys, str(path), "--timeout", "0")[0]

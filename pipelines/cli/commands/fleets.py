@@ -1,0 +1,84 @@
+"""The command that shows many lakehouses at once: fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipelines import fleet as surveys
+from pipelines.cli import report
+from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, option
+from pipelines.fleet import Config, Member, Report, State
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.storage import normalise_root
+
+_FORMATS = ("table", "openmetrics")
+
+
+@command(
+    "fleet FILE",
+    "show many lakehouses, the worst first; exit code 1 if one cannot be opened",
+    "trinitylake fleet lakehouses.yaml --format openmetrics",
+    options=(
+        option(
+            "--format",
+            choices=_FORMATS,
+            default="table",
+            help="table (default), or openmetrics: text that Prometheus reads",
+        ),
+        option(
+            "--timeout", type=int, metavar="SECONDS", default=20, help="how long one lakehouse may take (default 20)"
+        ),
+    ),
+    arguments={"FILE": "a lakehouses.yaml, or a text file with one root URI per line"},
+    details="""\
+Those that cannot be opened come first, then those whose backup cannot, then the others by debt: buffered messages as a
+share of the threshold from which a compaction pays. A lakehouse whose storage gives no answer costs its timeout, and
+holds up no other one. --json adds root URIs and everything else that is known.""",
+)
+def fleet(call: Call) -> Result:
+    """Survey a fleet."""
+    options = call.options
+    if options.timeout < 1:
+        raise InvalidInput(f"--timeout must be at least 1 second: {options.timeout}")
+    members = list(_members(Path(options.file), call))
+    done = surveys.run(members, Config(seconds=float(options.timeout)))
+    code = FOUND_PROBLEMS if done.unreachable else DONE
+    if options.format == "openmetrics":
+        return Result(done, surveys.openmetrics(done).splitlines(), code)
+    return Result(done, _lines(done), code)
+
+
+def _members(path: Path, call: Call) -> Iterator[Member]:
+    """Yield the lakehouses that a file lists."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from None
+    if path.suffix in {".yaml", ".yml", ".json"}:
+        yield from surveys.members_of(text, path, call.options_for)
+        return
+    for line in text.splitlines():
+        root = line.partition("#")[0].strip()
+        if root:
+            yield Member(root, normalise_root(root), lambda root=root: call.options_for(root))
+
+
+def _lines(done: Report) -> Iterator[Line]:
+    header = ["lakehouse", "debt", "messages", "objects", "version", "committed", "snapshots", "backup", "problem"]
+    yield report.Table(header, map(_cells, done.states), spare=("snapshots", "committed", "objects"))
+    yield ""
+    yield (
+        f"{len(done.states)} lakehouses: {done.unreachable} cannot be opened, a compaction pays in "
+        f"{done.over_threshold}; {done.objects:,} objects, {done.messages:,} buffered messages"
+    )
+
+
+def _cells(state: State) -> list[Any]:
+    debt = None if state.debt is None else f"{state.debt:.0%}"
+    behind = None if state.backup_lag is None else f"-{state.backup_lag}" if state.backup_lag else "current"
+    problem = state.problem or (None if state.backup_problem is None else f"backup: {state.backup_problem}")
+    committed = None if state.committed_at is None else report.utc(state.committed_at)
+    shown = [state.messages, state.objects, state.version, committed, state.snapshots, behind, problem or ""]
+    return [state.name, debt, *shown]
