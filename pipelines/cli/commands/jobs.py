@@ -20,12 +20,15 @@ from pipelines.cli.commands.command import (
     Call,
     Result,
     command,
+    in_order,
     key_value,
     option,
 )
 from pipelines.cli.storage_options import storage_options
+from pipelines.doctor import TableRetention, advice, table_retention
+from pipelines.durations import shown
 from pipelines.loading.model import EXISTING, REFUSE
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import Corrupt, InvalidInput, NotALakehouse
 from trinitylake_core.storage import probe
 
 
@@ -166,7 +169,8 @@ def upgrade(call: Call) -> Result:
     "doctor ROOT",
     "test whether a storage is fit for a lakehouse; exit code 1 if it is not",
     "trinitylake doctor s3://bucket/lake",
-    details="Works in a scratch directory below ROOT and removes it afterwards. ROOT need not hold a lakehouse.",
+    details="Works in a scratch directory below ROOT and removes it afterwards. ROOT need not hold a lakehouse. If it\n"
+    "does, Iceberg tables that may expire their snapshots before the lakehouse expires its versions are named.",
 )
 def doctor(call: Call) -> Result:
     """Probe a storage."""
@@ -174,5 +178,15 @@ def doctor(call: Call) -> Result:
     found = list(probe(call.root, call.options_for(call.root)))
     ok = all(each.ok for each in found)
     rows = ([each.name, "ok" if each.ok else "FAILED", each.detail] for each in found)
-    data = {"root": call.root, "ok": ok, "checks": found}
-    return Result(data, report.table(["check", "result", "observed"], rows), DONE if ok else FOUND_PROBLEMS)
+    tables = _table_retention(call) if ok else None
+    data = {"root": call.root, "ok": ok, "checks": found, "tables": tables}
+    warned = [] if tables is None else advice(tables, f"versions for {shown(tables.kept_seconds)}")
+    lines = in_order(report.table(["check", "result", "observed"], rows), warned)
+    return Result(data, lines, DONE if ok else FOUND_PROBLEMS)
+
+
+def _table_retention(call: Call) -> TableRetention | None:
+    try:
+        return table_retention(call.open())
+    except (NotALakehouse, Corrupt):  # `verify` looks at what is damaged
+        return None
