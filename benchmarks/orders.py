@@ -66,20 +66,19 @@ def commits(root: str, objects: int) -> dict[str, Any]:
     }
 
 
-def compacted(folder: str, objects: int, part: float, order: int) -> dict[str, Any]:
-    """Return time and requests of a compaction in this process, on a new lakehouse."""
+def compacted(folder: str, objects: int, changes: int, order: int, label: str) -> dict[str, Any]:
+    """Return time and requests of a compaction in this process, on a new lakehouse; ``label`` begins their names."""
     lake = lakes.build(f"file://{folder}", objects, order=order, **_ROOM)
-    lakes.change(lake, objects, int(objects * part))
+    lakes.change(lake, objects, changes)
     cpu = _cpu()
     began = time.perf_counter()
     done = compaction.run(None, lake, compaction.Config(engine="local"))
     seconds = time.perf_counter() - began
-    label = f"{part:.1%}".replace(".0%", "%")
     return {
-        f"compact {label} s": round(seconds, 2),
-        f"{label} CPU s": round(_cpu() - cpu, 2),
-        f"{label} requests": done.nodes_read + done.nodes_written,
-        f"{label} MB": round((done.bytes_read + done.bytes_written) / 1e6, 1),
+        f"{label}compact s": round(seconds, 2),
+        f"{label}CPU s": round(_cpu() - cpu, 2),
+        f"{label}requests": done.nodes_read + done.nodes_written,
+        f"{label}MB": round((done.bytes_read + done.bytes_written) / 1e6, 1),
     }
 
 
@@ -100,7 +99,8 @@ def measured(order: int, objects: int, folder: Path) -> dict[str, Any]:
         raise AssertionError(f"a scan found {found} of {objects} objects")
     row |= lookups(root, objects) | commits(root, objects)
     for part in _PARTS:
-        row |= compacted(f"{folder}/{order}-{part}", objects, part, order)
+        label = f"{part:.1%} ".replace(".0%", "%")
+        row |= compacted(f"{folder}/{order}-{part}", objects, int(objects * part), order, label)
     return row
 
 
