@@ -54,24 +54,27 @@ def copy_files(
     A target file counts as there if its size is the source's, or was the source's when it was copied:
     immutable files of one name have one content, but a copy that was cut short is shorter.
     """
-    done = Copied()
-    for start in range(0, len(paths), _BATCH):
-        batch = paths[start : start + _BATCH]
-        files: list[tuple[str, bytes]] = []
-        for path, data in source.read_many(batch):
-            if isinstance(data, FileMissing):
-                done += Copied(missing=(path,))
-                continue
-            if check is not None:
-                check(path, data)
-            if _is_there(target, path, len(data)):
-                done += Copied(skipped=1)
-            else:
-                files.append((path, data))
-        target.write_many(files)
-        done += Copied(copied=len(files), bytes=sum(len(data) for _, data in files))
+
+    def copy(path: str) -> Copied:
+        try:
+            data = source.read(path)
+        except FileMissing:
+            return Copied(missing=(path,))
+        if check is not None:
+            check(path, data)
+        if _is_there(target, path, len(data)):
+            return Copied(skipped=1)
+        target.write_many([(path, data)])
+        return Copied(copied=1, bytes=len(data))
+
+    done = sum(_busier(source, target).in_parallel(paths, copy), Copied())
     target.barrier()
     return done
+
+
+def _busier(one: Storage, two: Storage) -> Storage:
+    """Return the storage that has more requests under way at the same time: files are copied that many at once."""
+    return one if one.concurrency >= two.concurrency else two
 
 
 def _is_there(target: Storage, path: str, size: int) -> bool:
@@ -130,24 +133,29 @@ def copy_new(source: Storage, target: Storage, paths: Sequence[str], check: Chec
         StorageError: what was read back is not what was written.
     """
     before = (source.counts.snapshot(), target.counts.snapshot())
+
+    def copy(path: str) -> int:
+        data = _sound(source, path, check)
+        target.write_many([(path, data)])
+        if target.read(path) != data:
+            raise StorageError(f"{target.root}{path} does not hold what was written to it; copy it again")
+        return len(data)
+
     done = Copied()
-    for start in range(0, len(paths), _BATCH):
-        files = [_sound(source, path, data, check) for path, data in source.read_many(paths[start : start + _BATCH])]
-        target.write_many(files)
-        for (path, data), (_, arrived) in zip(files, target.read_many([path for path, _ in files]), strict=True):
-            if arrived != data:
-                raise StorageError(f"{target.root}{path} does not hold what was written to it; copy it again")
-        done += Copied(copied=len(files), bytes=sum(len(data) for _, data in files))
+    for size in _busier(source, target).in_parallel(paths, copy):
+        done.copied, done.bytes = done.copied + 1, done.bytes + size
     target.barrier()
     done.requests = (source.counts - before[0]).requests() + (target.counts - before[1]).requests()
     return done
 
 
-def _sound(source: Storage, path: str, data: bytes | FileMissing, check: Check) -> tuple[str, bytes]:
-    if isinstance(data, FileMissing):
-        raise CorruptDefinition(f"file {path!r} is missing at {source.root}", path=path, invariant="I15")
+def _sound(source: Storage, path: str, check: Check) -> bytes:
+    try:
+        data = source.read(path)
+    except FileMissing:
+        raise CorruptDefinition(f"file {path!r} is missing at {source.root}", path=path, invariant="I15") from None
     check(path, data)
-    return path, data
+    return data
 
 
 def copy_new_on_spark(

@@ -92,15 +92,13 @@ class Shards:
 
 
 def shards(storage: Storage) -> Shards:
-    """Return the shards of a listing. One ``list`` for the root and one a directory of the first level."""
+    """Return the shards of a listing. One ``list`` for the root, then one a directory of the first level, at once."""
     found = Shards()
     first, files = storage.list_dirs("")
     found.files += map(_of_info, files)
-    for directory in first:
-        if not _FIRST.fullmatch(directory):
-            found.unknown.append(directory)
-            continue
-        second, files = storage.list_dirs(directory)
+    found.unknown += [directory for directory in first if not _FIRST.fullmatch(directory)]
+    ours = [directory for directory in first if _FIRST.fullmatch(directory)]
+    for second, files in storage.in_parallel(ours, storage.list_dirs):
         found.files += map(_of_info, files)
         for inner in second:
             (found.prefixes if _SECOND.fullmatch(inner) else found.unknown).append(inner)
@@ -110,6 +108,12 @@ def shards(storage: Storage) -> Shards:
 def list_shard(storage: Storage, prefix: str) -> Iterator[Listed]:
     """Yield the files of one shard. One ``list`` a page, on a disk one a directory."""
     return map(_of_info, storage.list(prefix))
+
+
+def list_shards(storage: Storage, prefixes: Iterable[str]) -> Iterator[Listed]:
+    """Yield the files of shards, several listed at the same time. Memory: the shards under way."""
+    for files in storage.in_parallel(prefixes, lambda prefix: list(list_shard(storage, prefix))):
+        yield from files
 
 
 def _of_info(info: FileInfo) -> Listed:

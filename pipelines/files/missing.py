@@ -84,7 +84,7 @@ class Comparison:
             self._progress("walk", len(nodes), None)
         nodes = {path: size for path, size in nodes.items() if not _is_root(path)}
         definitions -= self._left_out
-        here, there = (dict(_listed(storage)) for storage in (self._source, self._target))
+        here, there = _listed(self._source, self._target)
         unknown = [path for path in definitions if path not in here]
         here |= dict(looked_up(self._source, unknown))
         _refuse_missing(self._source.root, [path for path in unknown if path not in here])
@@ -178,10 +178,14 @@ def _is_root(path: str) -> bool:
     return parsed is not None and parsed.kind == "root"
 
 
-def _listed(storage: Storage) -> Iterator[tuple[str, int]]:
-    for prefix in _PREFIXES:
-        for file in storage.list(prefix):
-            yield file.path, file.size
+def _listed(*storages: Storage) -> list[dict[str, int]]:
+    """Return path and size of the files at each root, all listed at the same time."""
+
+    def sizes(storage: Storage, prefix: str) -> dict[str, int]:
+        return {file.path: file.size for file in storage.list(prefix)}
+
+    begun = [[each.begin(partial(sizes, each, prefix)) for prefix in _PREFIXES] for each in storages]
+    return [{path: size for files in each for path, size in files.result().items()} for each in begun]
 
 
 def _listing(spark: SparkSession, storage: Storage) -> DataFrame:
@@ -197,12 +201,17 @@ def _list_prefixes(batches: Batches, storage: Storage) -> Batches:
 
 
 def looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:
-    """Yield path and size of files that no listing showed, if they are there. One ``head`` each."""
-    for path in paths:
+    """Yield path and size of files that no listing showed, if they are there. One ``head`` each, in parallel."""
+
+    def size(path: str) -> int | None:
         try:
-            yield path, storage.info(validate_path(path)).size
+            return storage.info(validate_path(path)).size
         except FileMissing:
-            continue
+            return None
+
+    for path, found in zip(paths, storage.in_parallel(paths, size), strict=True):
+        if found is not None:
+            yield path, found
 
 
 def _refuse_missing(root: str, paths: list[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -174,10 +174,10 @@ class LocalChecks:
 
     def roots(self, versions: Sequence[int]) -> list[int]:
         """See :class:`Checks`."""
-        reader, others = Versions(self._common.storage), []
-        for done, version in enumerate(versions):
+        found, others = _roots_found(self._common.storage, versions, self._common.shape), []
+        for done, rows in enumerate(found):
             self._common.progress("roots", done, len(versions))
-            others += self._common.add_roots(list(root_pass(reader, version, self._common.shape)))
+            others += self._common.add_roots(rows)
         return others
 
     def nodes(self, roots: Sequence[Row], meaning: Meaning, visited: Sequence[Row] = ()) -> Walked:
@@ -204,10 +204,11 @@ class LocalChecks:
 
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
         """See :class:`Checks`."""
-        contents = self._common.shape.contents(self._common.storage, definitions=definitions, tables=tables)
-        for done, (before, version) in enumerate(pairwise(versions)):
+        pairs, shape = pairwise(versions), self._common.shape
+        found = _changes_found(self._common.storage, pairs, shape, definitions=definitions, tables=tables)
+        for done, rows in enumerate(found):
             self._common.progress("contents", done, len(versions) - 1)
-            self._common.found.rows(list(change_pass(contents, before, version)))
+            self._common.found.rows(rows)
 
 
 class SparkChecks:
@@ -260,12 +261,27 @@ class SparkChecks:
 
 
 def _roots(rows: Iterator[Row], storage: Storage, *, shape: Shape) -> Iterator[Row]:
-    versions = Versions(storage)
-    return (found for row in rows for found in root_pass(versions, row["version"], shape))
+    for found in _roots_found(storage, (row["version"] for row in rows), shape):
+        yield from found
 
 
 def _changes(
     rows: Iterator[Row], storage: Storage, *, shape: Shape, definitions: bool, tables: float | None
 ) -> Iterator[Row]:
+    pairs = ((row["before"], row["version"]) for row in rows)
+    for found in _changes_found(storage, pairs, shape, definitions=definitions, tables=tables):
+        yield from found
+
+
+def _roots_found(storage: Storage, versions: Iterable[int], shape: Shape) -> Iterator[list[Row]]:
+    """Yield what is wrong with each root, several looked at at the same time."""
+    reader = Versions(storage)
+    return storage.in_parallel(versions, lambda version: list(root_pass(reader, version, shape)))
+
+
+def _changes_found(
+    storage: Storage, pairs: Iterable[tuple[int, int]], shape: Shape, *, definitions: bool, tables: float | None
+) -> Iterator[list[Row]]:
+    """Yield what is wrong with each change, several looked at at the same time; nodes are read through one cache."""
     contents = shape.contents(storage, definitions=definitions, tables=tables)
-    return (found for row in rows for found in change_pass(contents, row["before"], row["version"]))
+    return storage.in_parallel(pairs, lambda pair: list(change_pass(contents, *pair)))

@@ -31,7 +31,7 @@ _TOGETHER: Final = 4096
 
 
 class Contents:
-    """Proves versions against the ones before, reading nodes through one cache."""
+    """Proves versions against the ones before, reading nodes through one cache. Thread-safe."""
 
     def __init__(
         self, storage: Storage, order: int, target_bytes: int, *, definitions: bool, tables: float | None = None
@@ -41,7 +41,6 @@ class Contents:
         self._store = NodeStore(storage, order, target_bytes)
         self._definitions = definitions
         self._tables = tables
-        self._counts: Counter[str] = Counter()
 
     def prove(self, before: int, version: int) -> Iterator[Violation]:
         """Yield what is wrong with what changed, and how many definitions were read and proved by a checksum.
@@ -49,20 +48,20 @@ class Contents:
         Reads the nodes that differ, and definitions if wanted.
         """
         for attempt in (self._compared, self._scanned):
-            self._counts = Counter()
+            counts: Counter[str] = Counter()
             try:
-                found = list(attempt(before, version))
+                found = list(attempt(before, version, counts))
             except (Corrupt, InvalidName):
                 continue
             yield from found
-            yield from (counted(what, number) for what, number in self._counts.items())
+            yield from (counted(what, number) for what, number in counts.items())
             return
 
     def _root(self, version: int) -> tuple[Root, KeyCodec] | None:
         root = self._versions.try_root(version)
         return None if root is None else (root, codec_of(self._versions.definition(root)))
 
-    def _scanned(self, _: int, version: int) -> Iterator[Violation]:
+    def _scanned(self, _: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
         found = self._root(version)
         if found is not None:
             root, codec = found
@@ -73,19 +72,19 @@ class Contents:
                     kinds.update(codec.split(key)[0] for key in keys)
                     yield from zip(keys, paths, strict=True)
 
-            yield from self._proved(root, codec, rows())
+            yield from self._proved(root, codec, rows(), counts)
             yield from miscounted(root, ObjectCounts(*(kinds[kind] for kind in KINDS)))
 
-    def _compared(self, before: int, version: int) -> Iterator[Violation]:
+    def _compared(self, before: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
         old, new = self._root(before), self._root(version)
         if new is None:
             return
         if old is None or old[1] != new[1]:
-            yield from self._scanned(before, version)
+            yield from self._scanned(before, version, counts)
             return
         root, codec = new
         if old[0].counts is None and root.counts is not None:  # only a count of everything can prove it
-            yield from self._scanned(before, version)
+            yield from self._scanned(before, version, counts)
             return
         changed: list[tuple[str, str]] = []
         gained: Counter[str] = Counter()
@@ -95,11 +94,13 @@ class Contents:
                 changed.append((key, value))
             elif codec.split(key)[0] == NAMESPACE:
                 yield from homeless(self._store, root, codec, codec.split(key)[1])
-        counts = ObjectCounts(*(gained[kind] for kind in KINDS)).plus(old[0].counts)
-        yield from () if counts is None else miscounted(root, counts)
-        yield from self._proved(root, codec, changed)
+        now = ObjectCounts(*(gained[kind] for kind in KINDS)).plus(old[0].counts)
+        yield from () if now is None else miscounted(root, now)
+        yield from self._proved(root, codec, changed, counts)
 
-    def _proved(self, root: Root, codec: KeyCodec, rows: Iterable[tuple[str, str]]) -> Iterator[Violation]:
+    def _proved(
+        self, root: Root, codec: KeyCodec, rows: Iterable[tuple[str, str]], counts: Counter[str]
+    ) -> Iterator[Violation]:
         """Yield objects without a namespace, and what is wrong with definitions."""
         homes: dict[str, bool] = {}
         remaining = iter(rows)
@@ -111,7 +112,7 @@ class Contents:
                 if kind != NAMESPACE and not homes[namespace]:
                     yield without_namespace(root, codec, key)
             if self._definitions:
-                yield from proved_definitions(self._storage, _named(codec, part), self._counts, self._tables)
+                yield from proved_definitions(self._storage, _named(codec, part), counts, self._tables)
 
 
 def _named(codec: KeyCodec, rows: Iterable[tuple[str, str]]) -> Iterator[Named]:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from pipelines.files.deletion import Deleted, delete
-from pipelines.files.listing import TRANSACTION, UNKNOWN, Listed, inventory_files, list_shard, read_inventory, shards
+from pipelines.files.listing import TRANSACTION, UNKNOWN, Listed, inventory_files, list_shards, read_inventory, shards
 from pipelines.job import Progress
 from pipelines.sweep.model import SHOWN, Alone, Size, Sizes, Totals, UnknownFiles
 from pipelines.trees.walk import Start, TreeSource, walk_local
@@ -50,8 +50,7 @@ class LocalSweep:
         found = shards(self._storage)
         self.unknown.directories = tuple(sorted(found.unknown)[:SHOWN])
         yield from found.files
-        for prefix in found.prefixes:
-            yield from list_shard(self._storage, prefix)
+        yield from list_shards(self._storage, found.prefixes)
 
     def _inventory(self, uri: str, options: Mapping[str, Any]) -> Iterator[Listed]:
         for each in inventory_files(uri, options):

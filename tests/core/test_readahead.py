@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from trinitylake_core.errors import CorruptNode
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
-from trinitylake_core.tree.readahead import ReadAhead
+from trinitylake_core.tree.readahead import Once, ReadAhead
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import Work
 
@@ -145,3 +148,35 @@ def test_paths_may_read_other_files_themselves(lake: Lakehouse) -> None:
         assert leaves[:9] == asked
         ahead.close()
         assert ahead.take(leaves[1]) is None
+
+
+def test_what_several_threads_ask_for_at_the_same_time_is_read_once(lake: Lakehouse) -> None:
+    """The first waits in its request until all others have asked."""
+    path, store = _leaves(lake)[0], _store(lake, 1000)
+    asked, reads = threading.Barrier(5, timeout=30), list[str]()
+
+    def slow(kind: str, path: str, action: Callable[[], object]) -> object:
+        reads.append(path)
+        asked.wait()
+        time.sleep(0.05)
+        return action()
+
+    def ask(first: int) -> Node:
+        if first:
+            while not reads:
+                time.sleep(0.001)
+            asked.wait()
+        return store.read(path)
+
+    vars(lake.storage)["interceptor"] = slow
+    with ThreadPoolExecutor(5) as pool:
+        found = list(pool.map(ask, range(5)))
+    assert [path] == reads
+    assert all(node is found[0] for node in found)
+
+
+def test_an_error_reaches_everybody_who_waited_and_the_next_one_tries_again() -> None:
+    once: Once[int] = Once()
+    with pytest.raises(ZeroDivisionError):
+        once.get("a", lambda _: 1 // 0)
+    assert 7 == once.get("a", lambda _: 7)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from trinitylake_core.diff.ahead import reading_ahead
 from trinitylake_core.diff.changes import Change, Row, changes
 from trinitylake_core.diff.stream import EVERYWHERE, Run, Span, Stream, Subtree
 from trinitylake_core.keys import KeyCodec, ObjectName
@@ -28,7 +29,8 @@ def diff_nodes(
     """
     before, after = Stream(old_reader, span), Stream(new_reader, span)
     before.begin_with(old, after, new)
-    return _compare(before, after)
+    with reading_ahead(old_reader, old, new_reader, new, span):
+        yield from _compare(before, after)
 
 
 def diff_foreign(

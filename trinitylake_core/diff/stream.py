@@ -120,9 +120,9 @@ class Stream:
         self._parts: list[Run | Subtree] = []
 
     @classmethod
-    def below(cls, reader: NodeReader, subtree: Subtree) -> Stream:
+    def below(cls, reader: NodeReader, subtree: Subtree, span: Span = EVERYWHERE) -> Stream:
         """Return the stream of one subtree."""
-        stream = cls(reader)
+        stream = cls(reader, span)
         stream._parts.append(subtree)
         return stream
 

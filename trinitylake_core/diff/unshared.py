@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trinitylake_core.diff.stream import Stream, Subtree
+from trinitylake_core.diff.ahead import drop_shared, open_all
+from trinitylake_core.diff.stream import EVERYWHERE, Stream, Subtree
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.search import NodeReader
 
@@ -28,12 +29,12 @@ def unshared(old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Nod
     """
     sides = ((old_reader, _subtrees(old_reader, old)), (new_reader, _subtrees(new_reader, new)))
     while True:
-        _drop_shared(*(parts for _, parts in sides))
+        drop_shared(*(parts for _, parts in sides))
         height = max((part.height for _, parts in sides for part in parts), default=0)
         if height == 0 or sum(len(parts) for _, parts in sides) >= want:
             break
         for reader, parts in sides:
-            _open_all(reader, parts, height)
+            open_all(reader, parts, height, EVERYWHERE)
     found: dict[str | None, int] = {}
     for _, parts in sides:
         for part in parts:
@@ -45,20 +46,3 @@ def _subtrees(reader: NodeReader, root: Node) -> list[Subtree]:
     stream = Stream(reader)
     stream.begin(root)
     return stream.subtrees()
-
-
-def _drop_shared(old: list[Subtree], new: list[Subtree]) -> None:
-    others = {part.path: part for part in new}
-    shared = {part.path for part in old if part.path in others and part.same_as(others[part.path])}
-    for parts in (old, new):
-        parts[:] = [part for part in parts if part.path not in shared]
-
-
-def _open_all(reader: NodeReader, parts: list[Subtree], height: int) -> None:
-    """Open the subtrees of a height, in place."""
-    high = [part for part in parts if part.height == height]
-    parts[:] = [part for part in parts if part.height != height]
-    for part in high:
-        stream = Stream.below(reader, part)
-        stream.open()
-        parts += stream.subtrees()

@@ -21,7 +21,7 @@ from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.leaffile import decode_columns, encode_columns
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.readahead import Content, ReadAhead, content_of
+from trinitylake_core.tree.readahead import Content, Once, PerThread, ReadAhead, content_of
 from trinitylake_core.tree.writebehind import MOST_BYTES, WriteBehind
 
 DEFAULT_CACHE_BYTES: Final = 64 << 20
@@ -51,7 +51,8 @@ class NodeStore:
         self._cached_bytes = 0
         self._cache_limit = cache_bytes
         self._lock = threading.Lock()
-        self._here = _Here()
+        self._local = PerThread()
+        self._once: Once[Node] = Once()
 
     @property
     def min_keys(self) -> int:
@@ -65,12 +66,15 @@ class NodeStore:
 
     def read(self, path: str) -> Node:
         """Return a node. One ``get``, none if cached. Raises ``CorruptNode`` also when it is missing."""
-        node = self.cached(path)
+        node = self._local.here.nodes.pop(path, None) or self.cached(path)
         if node is not None:
             return node
         data = self._expected(path)
+        return self._once.get(path, self._fetched) if data is None else self.keep(path, self._decode(path, data))
+
+    def _fetched(self, path: str) -> Node:
         try:
-            return self.keep(path, self._decode(path, self.storage.read(path) if data is None else data))
+            return self.keep(path, self._decode(path, self.storage.read(path)))
         except FileMissing:
             raise _missing(path) from None
 
@@ -85,27 +89,25 @@ class NodeStore:
     def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
         """Return leaves as columns, ``None`` if one of them is not plain. One ``get`` each, none if cached.
 
-        What was read in vain is held until this thread asks for it as nodes, which costs nothing then. Raises
-        ``CorruptNode``.
+        What was read in vain is held until this thread asks for it as nodes. Raises ``CorruptNode``.
         """
         nodes = {path: node for path in paths if (node := self.cached(path)) is not None}
         missing = [path for path in paths if path not in nodes]
         data = dict(zip(missing, self._contents(missing), strict=True))
-        found = [
-            decode_columns(data[path], path, self.order) if path in data else _columns_of(nodes[path]) for path in paths
-        ]
+        known = {path: _columns_of(node) for path, node in nodes.items()}
+        found = [known[path] if path in known else decode_columns(data[path], path, self.order) for path in paths]
         plain = [each for each in found if each is not None]
         if len(plain) < len(found):
-            self._here.held = data
+            self._local.here.files.update(data)
             return None
         self._count(len(data), sum(map(len, data.values())))
         return plain
 
     def _contents(self, paths: Sequence[str]) -> Iterator[bytes]:
         """Yield node files in the order of ``paths``, from the window if they are expected. Raises ``CorruptNode``."""
-        ahead = self._here.ahead
+        here = self._local.here
         found: Iterator[Content]
-        if paths and (paths[0] in self._here.held or (ahead is not None and paths[0] in ahead)):
+        if paths and (paths[0] in here.files or (here.ahead is not None and paths[0] in here.ahead)):
             found = (self._expected(path) or content_of(self.storage, path) for path in paths)
         else:
             found = (data for _, data in self.storage.read_many(paths))
@@ -116,30 +118,38 @@ class NodeStore:
 
     def _expected(self, path: str) -> bytes | None:
         """Return a node file that was read before, if it was. Raises ``CorruptNode``."""
-        if path in self._here.held:
-            return self._here.held.pop(path)
-        found = None if self._here.ahead is None else self._here.ahead.take(path)
+        here = self._local.here
+        if path in here.files:
+            return here.files.pop(path)
+        found = None if here.ahead is None else here.ahead.take(path)
         if isinstance(found, FileMissing):
             raise _missing(path)
         return found
 
+    def held(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes as :meth:`read_many` does; while this thread expects some, hold each until it asks for it."""
+        here = self._local.here
+        for path, node in zip(paths, self.read_many(paths), strict=True):
+            if here.ahead is not None:
+                here.nodes[path] = node
+            yield node
+
     @contextmanager
     def expecting(self, paths: Iterable[str]) -> Iterator[None]:
-        """Read nodes ahead that this thread will ask for meanwhile, about in this order.
+        """Read nodes ahead that this thread will ask for meanwhile, about in this order, in a window of their own.
 
-        They never push one another out of the cache: they wait in a window of their own, of a part of the size of the
-        cache. Inside of another such block nothing happens, and neither does where requests go out one after another.
+        Inside of another such block nothing happens, and neither does where requests go out one after another.
         """
-        if self._here.ahead is not None or self.storage.concurrency == 1:
+        here = self._local.here  # a generator may be closed by another thread
+        if here.ahead is not None or self.storage.concurrency == 1:
             yield
             return
-        ahead = ReadAhead(self.storage, iter(paths), self._room, lambda path: self.cached(path) is not None)
-        self._here.ahead = ahead
+        ahead = here.ahead = ReadAhead(self.storage, iter(paths), self._room, self._cache.__contains__)
         try:
             ahead.fill()
             yield
         finally:
-            self._here.ahead = None
+            here.ahead, here.nodes, here.files = None, {}, {}
             ahead.close()
 
     def write_behind(self) -> WriteBehind:
@@ -147,7 +157,7 @@ class NodeStore:
         return WriteBehind(self.storage, self.keep)
 
     def _room(self) -> int:
-        """Return how many nodes of the size read so far may wait: all requests are busy, if memory allows."""
+        """Return how many nodes may wait: all requests are busy, if memory allows."""
         size = self.counts.bytes_read // max(1, self.counts.nodes_read)
         return max(1, min(2 * self.storage.concurrency, self._cache_limit // max(1, _IN_MEMORY_FACTOR * size)))
 
@@ -278,14 +288,6 @@ class NodeWriter:
             self._begin(path)
         if not self._shared:
             self._behind.finish()
-
-
-class _Here(threading.local):
-    """What this thread expects, and what it has read in vain."""
-
-    def __init__(self) -> None:
-        self.ahead: ReadAhead | None = None
-        self.held: dict[str, bytes] = {}
 
 
 def _columns_of(node: Node) -> Columns | None:

@@ -7,13 +7,17 @@ files to be complete before the next group is begun.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
+from typing import Generic, TypeVar
 
 from trinitylake_core.errors import FileMissing
 from trinitylake_core.storage import Storage
+from trinitylake_core.tree.node import Node
 
+T = TypeVar("T")
 Content = bytes | FileMissing
 
 
@@ -78,3 +82,43 @@ def content_of(storage: Storage, path: str) -> Content:
         return storage.read(path)
     except FileMissing as missing:
         return missing
+
+
+class Here:
+    """What one thread expects, and what it has read and will ask for again."""
+
+    def __init__(self) -> None:
+        self.ahead: ReadAhead | None = None
+        self.nodes: dict[str, Node] = {}
+        self.files: dict[str, bytes] = {}
+
+
+class PerThread(threading.local):
+    """A :class:`Here` for each thread."""
+
+    def __init__(self) -> None:
+        self.here = Here()
+
+
+class Once(Generic[T]):
+    """What several threads ask for at the same time is got once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._coming: dict[str, Future[T]] = {}
+
+    def get(self, name: str, action: Callable[[str], T]) -> T:
+        """Return ``action(name)``, or what another thread is getting under this name. Raises what that raises."""
+        mine: Future[T] = Future()
+        with self._lock:
+            coming = self._coming.setdefault(name, mine)
+        if coming is not mine:
+            return coming.result()
+        try:
+            mine.set_result(action(name))
+        except BaseException as error:  # noqa: BLE001 - the others must not wait for ever
+            mine.set_exception(error)
+        finally:
+            with self._lock:
+                del self._coming[name]
+        return mine.result()
