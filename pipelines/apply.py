@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ from trinitylake_core.definitions import TableDef, describe_difference
 from trinitylake_core.errors import (
     AlreadyExists,
     InvalidInput,
+    InvalidName,
     NamespaceNotEmpty,
     ObjectNotFound,
     Refused,
@@ -88,6 +90,8 @@ def run(
         ReadOnly, StorageError.
     """
     transaction = lake.transaction(isolation=isolation, reason=reason)
+    with suppress(InvalidName):  # told with the entry that has it
+        transaction.look_ahead([entry.object() for entry in entries])
     losses = [loss for entry in entries for loss in _carry_out(transaction, entry)]
     if losses and not (allow_loss or dry_run):
         transaction.abort()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -20,7 +20,7 @@ from trinitylake_core.definitions import (
     decode_view,
 )
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, ObjectNotFound
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName
 from trinitylake_core.locations import validate_path
 from trinitylake_core.tree import search as tree
 from trinitylake_core.tree.node import Node
@@ -68,6 +68,19 @@ class CatalogView(abc.ABC):
 
     def _find(self, key: str) -> str | None:
         return tree.search(self._store, self._root_node(), key)
+
+    def look_ahead(self, objects: Collection[ObjectName]) -> None:
+        """Read what looking objects and their namespaces up will read, one round trip per level for all of them.
+
+        For many lookups to come, such as those of a large transaction: by itself, each takes a round trip per level
+        that is not cached. Does nothing where requests go out one after another. One ``get`` per node. Raises
+        ``InvalidName``.
+        """
+        if self._store.storage.concurrency > 1:
+            keys = {self._keys.encode(each) for each in objects} | {
+                self._keys.namespace(each.namespace) for each in objects
+            }
+            tree.look_ahead(self._store, self._root_node(), keys)
 
     def _batches(self, within: KeyRange) -> Iterator[tree.Batch]:
         return tree.scan(self._store, self._root_node(), within)

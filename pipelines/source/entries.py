@@ -18,6 +18,7 @@ from typing import Any, Final
 from pipelines.source.columns import new_schema_of, plain_schema, schema_of, unknown
 from trinitylake_core.definitions import encoded_rest, encoded_table
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
+from trinitylake_core.keys import ObjectName
 
 _TEXT: Final = "text"
 _FLAG: Final = "true or false"
@@ -87,6 +88,10 @@ class Entry:
     def names(self) -> list[str]:
         """Return the names of what it changes: a namespace, or a namespace and what is in it."""
         return [self.arguments[name] for name in _REQUIRED if name in self.arguments]
+
+    def object(self) -> ObjectName:
+        """Return what it changes."""
+        return ObjectName(self.action.rpartition("_")[2], *self.names())
 
     def plain_table(self) -> bytes | None:
         """Return the file of a new table of plain columns, checked, with an ID of its own; ``None`` for all else.

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import expiration, export, orphans, verify
+from pipelines import apply, expiration, export, orphans, verify
+from pipelines.source.entries import entry_of
 from tests.support.lakes import FAST, compacted, filled, new_lake, reopened
 from tests.support.rounds import Rounds
 from tests.support.wide import change, scattered, wide
@@ -107,3 +108,23 @@ def test_a_version_of_many_objects_is_verified_as_fast_as_it_is_read(tmp_path: P
     alone, rounds = (_measured(job, lake, most=most) for most in (1, AT_ONCE))
     assert rounds.requests <= alone.requests
     assert rounds.chain < alone.chain / 5
+
+
+def test_a_transaction_of_many_tables_looks_them_up_together(tmp_path: Path) -> None:
+    """A hundred tables in as many leaves: a round trip per level, then the definitions, the root and the look."""
+    lake = wide(tmp_path, 12_000, 16)
+    names = [(f"ns{number % 4}", f"t{number * 117:06}x") for number in range(100)]
+    entries = [entry_of(name, {"create_table": {"namespace": space, "name": name}}) for space, name in names]
+    assert 3 == lake.stats().height
+
+    def one_by_one(cold: Lakehouse) -> None:
+        with cold.transaction() as txn:
+            for space, name in names[:50]:
+                txn.create_table(space, f"{name[:-1]}y")
+
+    alone = _measured(one_by_one, lake)
+    rounds = _measured(lambda cold: apply.run(cold, entries), lake.refresh())
+    assert alone.chain > 50
+    assert 100 < _kinds(rounds)["get"] - 5
+    assert rounds.chain <= 16
+    assert 100 == len(set(reopened(lake).tables("ns1")) & {name for _, name in names}) * 4

@@ -79,3 +79,10 @@ def _nulls(rows: int) -> pa.StringArray:
 def _names(system: tuple[str, ...]) -> pa.StringArray:
     """Return the keys of system rows, and of the row before the first key."""
     return pa.array([*system, None], _STRING)
+
+
+def columns_of(node: Node) -> Columns | None:
+    """Return a node as columns, ``None`` if it is not a plain leaf."""
+    if node.children or len(node.buffer) or not node.keys:
+        return None
+    return Columns(pa.array(node.keys, pa.string()), pa.array(node.values, pa.string()))

@@ -12,13 +12,11 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa
-
 from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.locations import node_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.leaffile import decode_columns, encode_columns
+from trinitylake_core.tree.leaffile import columns_of, decode_columns, encode_columns
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.readahead import Content, Once, PerThread, ReadAhead, content_of
@@ -94,7 +92,7 @@ class NodeStore:
         nodes = {path: node for path in paths if (node := self.cached(path)) is not None}
         missing = [path for path in paths if path not in nodes]
         data = dict(zip(missing, self._contents(missing), strict=True))
-        known = {path: _columns_of(node) for path, node in nodes.items()}
+        known = {path: columns_of(node) for path, node in nodes.items()}
         found = [known[path] if path in known else decode_columns(data[path], path, self.order) for path in paths]
         plain = [each for each in found if each is not None]
         if len(plain) < len(found):
@@ -133,6 +131,12 @@ class NodeStore:
             if here.ahead is not None:
                 here.nodes[path] = node
             yield node
+
+    def warmed(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield the first of these nodes, read in parallel, as many as half of the cache holds; they are cached."""
+        size = self.counts.bytes_read // max(1, self.counts.nodes_read)
+        some = paths[: max(1, self._cache_limit // max(1, 2 * _IN_MEMORY_FACTOR * size))]
+        return (self.keep(path, node) for path, node in zip(some, self.read_many(some), strict=True))
 
     @contextmanager
     def expecting(self, paths: Iterable[str]) -> Iterator[None]:
@@ -288,12 +292,6 @@ class NodeWriter:
             self._begin(path)
         if not self._shared:
             self._behind.finish()
-
-
-def _columns_of(node: Node) -> Columns | None:
-    if node.children or len(node.buffer) or not node.keys:
-        return None
-    return Columns(pa.array(node.keys, pa.string()), pa.array(node.values, pa.string()))
 
 
 def _missing(path: str) -> CorruptNode:

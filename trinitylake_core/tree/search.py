@@ -7,7 +7,7 @@ else it is absent. Given a reader of nodes, touches no storage itself.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from trinitylake_core.errors import CorruptNode
@@ -29,6 +29,13 @@ class NodeReader(Protocol):
 
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in order, reading ahead."""
+
+
+class Warmable(Protocol):
+    """Where nodes come from that can have them at hand."""
+
+    def warmed(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield the first of these nodes, as many as there is room for, and have them at hand from now on."""
 
 
 def child_height(parent: Node, path: str, child: Node) -> None:
@@ -86,6 +93,23 @@ def keys_before(reader: NodeReader, root: Node, key: str) -> int | None:
         child_height(node, path, child)
         node = child
     raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+
+
+def look_ahead(reader: Warmable, root: Node, keys: Iterable[str]) -> None:
+    """Read what searches for keys will read, level by level, so that they find it at hand.
+
+    As many round trips as the tree has levels, however many keys there are, as far as the reader has room.
+    """
+    level: list[tuple[Node, list[str]]] = [(root, sorted(set(keys)))]
+    for _ in range(MAX_HEIGHT):
+        below: dict[str, list[str]] = {}
+        for node, wanted in level:
+            for key in wanted:
+                if not node.is_leaf and node.message(key) is None and node.position(key) is None:
+                    below.setdefault(node.children[node.child_index(key)], []).append(key)
+        if not below:
+            return
+        level = list(zip(reader.warmed(list(below)), below.values(), strict=False))
 
 
 def scan(
