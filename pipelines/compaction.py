@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unknown, silent, started
+from pipelines.tasks import slots
 from pipelines.trees import subtrees, workers
 from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
@@ -113,7 +114,7 @@ class Report:
 def plan(lake: Lakehouse, config: Config | None = None) -> Plan:
     """Return what a compaction of the newest version would do. Reads the top of the tree only."""
     work = _Work(lake.refresh(), config or Config())
-    return work.planned(work.open(4))
+    return work.planned(work.open(1))
 
 
 def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
@@ -159,10 +160,10 @@ class _Work:
         self.nodes_read = self.files.store.counts.nodes_read
         self.bytes_read = self.files.store.counts.bytes_read
 
-    def open(self, want: int) -> tuple[Ref, list[Ref]]:
+    def open(self, tasks: int) -> tuple[Ref, list[Ref]]:
         refuse_foreign(self.files, self.base)
         tree = self.rewriter.ref_of(self.base.node)
-        return tree, self.rewriter.frontier(tree, want)
+        return tree, self.rewriter.frontier(tree, tasks)
 
     def planned(self, opened: tuple[Ref, list[Ref]]) -> Plan:
         node, frontier = self.base.node, opened[1]
@@ -188,34 +189,33 @@ class _Work:
         if self.clean():
             tree = self.rewriter.ref_of(self.base.node)
             return self.report(self.planned((tree, [])), None)
-        want = self.config.tasks * 4 if self.config.tasks else subtrees.WANTED
-        opened = self.open(want)
+        opened = self.open(self.config.tasks or workers.cores())
         planned = self.planned(opened)
         self.watch.lap("plan")
         if self.config.dry_run:
             return self.report(planned, None)
         self.files.refuse_unsafe(self.base)
-        flushed: list[Flushed] = []
+        frontier, flushed = opened[1], list[Flushed]()
         if planned.engine == "spark" and opened[1]:
-            flushed = self.flush_on_spark(spark, opened[1])
+            frontier, flushed = self.flush_on_spark(spark, opened[1])
+            planned = replace(planned, subtrees=len(frontier))
         elif planned.nodes >= _SHARED_FROM_NODES and len(opened[1]) > 1:
-            flushed = self.flush_here(opened[1])
-        tree = self.join(
-            opened[0], {id(ref): self.adopted(each) for ref, each in zip(opened[1], flushed, strict=False)}
-        )
+            flushed = self.flush_here(frontier)
+        tree = self.join(opened[0], {id(ref): self.adopted(each) for ref, each in zip(frontier, flushed, strict=False)})
         node = self.root_of(tree)
         self.watch.lap("flush")
         root = self.commit(node, planned)
         self.watch.lap("commit")
         return self.report(planned, root, node, flushed)
 
-    def flush_on_spark(self, spark: Session, frontier: list[Ref]) -> list[Flushed]:
+    def flush_on_spark(self, spark: Session, frontier: list[Ref]) -> tuple[list[Ref], list[Flushed]]:
+        """Flush subtrees in tasks, cut into pieces for as many as run at once; return the pieces with the results."""
         session = started(spark)
+        tasks = self.config.tasks or slots(session)
         self.watch.lap("session")
-        handed = self.handed_over(frontier)
-        return self.proved(
-            subtrees.flush_all(session, self.files.store, handed, self.rewriter.stamp, self.config.tasks, self.progress)
-        )
+        pieces = self.handed_over(self.rewriter.lightened(frontier, tasks))
+        store, stamp = self.files.store, self.rewriter.stamp
+        return pieces, self.proved(subtrees.flush_all(session, store, pieces, stamp, tasks, self.progress))
 
     def flush_here(self, frontier: list[Ref]) -> list[Flushed]:
         rows = workers.flush_here(self.files.store, self.handed_over(frontier), self.rewriter.stamp, self.progress)

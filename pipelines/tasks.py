@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from pipelines.session import session_parallelism, ship_packages
+from pipelines.session import compat, session_parallelism, ship_packages
 from trinitylake_core import errors
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import Storage, open_storage
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -37,6 +38,7 @@ _PER_CORE: Final = 3
 _SQL: Final = {TEXT: "string", BINARY: "binary", INT: "int", LONG: "bigint", BOOL: "boolean"}
 _WEIGHT: Final = 8_192
 _RAISED: Final = re.compile(r"^(?:trinitylake_core\.errors\.)(\w+): (.*)$", re.MULTILINE)
+_MISSING: Final = re.compile(r"No module named '([\w.]+)'|\[PACKAGE_NOT_INSTALLED\] (\w+)")
 T = TypeVar("T")
 
 
@@ -73,9 +75,7 @@ def tasks_for(spark: SparkSession, items: int, each: int = READ_AHEAD) -> int:
 
 def table(spark: SparkSession, rows: Sequence[Row], schema: pa.Schema) -> DataFrame:
     """Return rows of the driver as a frame."""
-    if not rows:  # Spark Connect infers no types from an empty table
-        return spark.createDataFrame([], ddl(schema))
-    return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=schema)).select(schema.names)
+    return compat.frame_of(spark, pa.Table.from_pylist(list(rows), schema=schema), ddl(schema))
 
 
 def spread(
@@ -83,8 +83,9 @@ def spread(
 ) -> DataFrame:
     """Return rows of the driver as a frame of so many tasks: dealt out one by one, or to task ``number(index)``."""
     number = number or (lambda index: index % tasks)
-    numbered = [{**row, "task": number(index)} for index, row in enumerate(rows)]
-    return table(spark, numbered, schema.append(pa.field("task", INT))).repartitionById(tasks, "task")
+    labels = {task: compat.task_label(task, tasks) for task in {number(index) for index in range(len(rows))}}
+    labelled = [{**row, "task": labels[number(index)]} for index, row in enumerate(rows)]
+    return compat.by_task(table(spark, labelled, schema.append(pa.field("task", INT))), tasks, "task")
 
 
 def in_order(count: int, tasks: int) -> Callable[[int], int]:
@@ -173,10 +174,8 @@ def on_disk(frame: DataFrame) -> DataFrame:
 
 def checkpointed(frame: DataFrame) -> DataFrame:
     """Compute a frame now and keep it on disk: it is never computed a second time, a lost block fails the job."""
-    from pyspark import StorageLevel
-
     with own_errors():
-        return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+        return compat.checkpointed_on_disk(frame)
 
 
 # -- back from the tasks ---------------------------------------------------------------------------------
@@ -185,8 +184,7 @@ def checkpointed(frame: DataFrame) -> DataFrame:
 def collect(frame: DataFrame) -> list[dict[str, Any]]:
     """Return all rows. Raises what a task raised, if it is an error of this library."""
     with own_errors():
-        rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
-        return rows
+        return compat.rows_of(frame)
 
 
 def collect_one(frame: DataFrame) -> dict[str, Any]:
@@ -208,6 +206,18 @@ def stream(frame: DataFrame) -> Iterator[dict[str, Any]]:
             yield row.asDict(recursive=True)
 
 
+def refuse_missing_module(text: str) -> None:
+    """Raise ``InvalidInput`` if what Spark says of a failure is that a module is missing where its tasks run."""
+    missing = _MISSING.search(text)
+    if missing is not None:
+        module = missing[1] or missing[2].lower()
+        raise InvalidInput(
+            f"the Python that runs the tasks of Spark has no module {module!r}: executors need the packages that this "
+            "program needs, as an image, an archive, or a Python that has them (spark.pyspark.python); "
+            "docs/clusters.md says how"
+        )
+
+
 @contextmanager
 def own_errors() -> Iterator[None]:
     """Raise what a task raised, if it was one of ours: whoever waits for a driver must know what to do next."""
@@ -216,6 +226,7 @@ def own_errors() -> Iterator[None]:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
             raise
+        refuse_missing_module(str(error))
         found = _RAISED.search(str(error))
         kind = getattr(errors, found[1], None) if found is not None else None
         if found is None or not (isinstance(kind, type) and issubclass(kind, errors.TrinityLakeError)):

@@ -73,6 +73,7 @@ class Spark(Model):
     master: str = "local[*]"
     remote: MaybeEnv = None
     conf: Options = Field(default_factory=dict)
+    parallelism: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -84,7 +85,12 @@ class Spark(Model):
         """Return the settings of a session, with the environment filled in."""
         conf = {name: _spark_value(value) for name, value in resolved(self.conf).items()}
         return SessionConfig(
-            mode=self.mode, master=self.master, remote=resolved(self.remote), app_name=app_name, conf=conf
+            mode=self.mode,
+            master=self.master,
+            remote=resolved(self.remote),
+            app_name=app_name,
+            conf=conf,
+            parallelism=self.parallelism,
         )
 
 

@@ -1,11 +1,11 @@
 """The Spark session: started, found, shared and stopped, and what tasks need shipped to them."""
 
+from pipelines.session.parallelism import session_parallelism
 from pipelines.session.spark import (
     SessionConfig,
     active_session,
     get_session,
     lazy_session,
-    session_parallelism,
     ship_packages,
     stop_session,
 )

@@ -9,7 +9,6 @@ Importing this module does not import pyspark: commands that never start Spark m
 from __future__ import annotations
 
 import os
-import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pipelines
 import trinitylake_core
+from pipelines.session import compat
 from pipelines.session.packages import source_directories, zipped
+from pipelines.session.parallelism import PARTITIONS, PARTITIONS_PER_CORE, is_connect, local_cores, note
 from pipelines.session.prerequisites import check_connect_server, check_java
 from pipelines.session.starting import no_java_left_behind
 from pipelines.session.stderr import without_start_up_noise
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 MODES: Final = ("local", "master", "connect")
 LOG_LEVELS: Final = ("ALL", "DEBUG", "ERROR", "FATAL", "INFO", "OFF", "TRACE", "WARN")
-_PARTITIONS_PER_CORE: Final = 3
-_LOCAL: Final = re.compile(r"local(?:\[(\*|[1-9][0-9]*)(?:,[0-9]+)?\])?")
-_LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*([0-9]+)\s*,\s*([0-9]+)\s*,")
 
 _SQL: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
@@ -73,6 +71,7 @@ class SessionConfig:
         app_name: what Spark calls the application.
         conf: more Spark settings; they win over ours. No place for secrets.
         log_level: from which level on Spark logs to standard error.
+        parallelism: how many tasks run at once; by default found out when the first job needs to know.
     """
 
     mode: str = "local"
@@ -81,6 +80,7 @@ class SessionConfig:
     app_name: str = "trinitylake"
     conf: Mapping[str, str] = field(default_factory=dict)
     log_level: str = "ERROR"
+    parallelism: int | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -91,17 +91,10 @@ class SessionConfig:
             raise InvalidInput(f"master of mode 'local' must be local, local[N] or local[*], not {self.master!r}")
         if not self.master:
             raise InvalidInput("mode 'master' needs a master URL such as spark://host:7077")
+        if self.parallelism is not None and self.parallelism < 1:
+            raise InvalidInput(f"parallelism must be at least 1, not {self.parallelism}")
         if self.log_level not in LOG_LEVELS:
             raise InvalidInput(f"log_level must be one of {', '.join(LOG_LEVELS)}, not {self.log_level!r}")
-
-
-def local_cores(master: str) -> int | None:
-    """Return how many cores ``local``, ``local[N]`` or ``local[*]`` means here; ``None`` for other masters."""
-    match = _LOCAL.fullmatch(master)
-    if match is None:
-        return None
-    cores = match[1] or "1"
-    return os.cpu_count() or 1 if cores == "*" else int(cores)
 
 
 def java_settings(conf: Mapping[str, str]) -> Mapping[str, str]:
@@ -132,7 +125,7 @@ def active_session() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()
-    if session is None or _is_connect(session):
+    if session is None or is_connect(session):
         return session
     return session if session.sparkContext._jsc is not None else None  # noqa: SLF001 - no public way to ask
 
@@ -162,24 +155,6 @@ def lazy_session(config: SessionConfig | None = None) -> Iterator[Callable[[], S
             stop_session()
 
 
-def session_parallelism(spark: SparkSession) -> int:
-    """Return how many tasks the session runs at once, at least 1.
-
-    Read off the configuration where it says so; otherwise asked by one tiny job, which works over Spark
-    Connect too.
-    """
-    configured = spark.conf.get("spark.default.parallelism", "") or ""
-    if configured.isdecimal() and int(configured):
-        return int(configured)
-    master = spark.conf.get("spark.master", "") or ""
-    cores = local_cores(master)
-    if cores is not None and (not _is_connect(spark) or "*" not in master):
-        return cores
-    if match := _LOCAL_CLUSTER.match(master):
-        return max(1, int(match[1]) * int(match[2]))
-    return _asked_parallelism(spark)
-
-
 def ship_packages(spark: SparkSession) -> None:
     """Make ``trinitylake_core`` and ``pipelines`` importable in tasks; once a session.
 
@@ -188,8 +163,8 @@ def ship_packages(spark: SparkSession) -> None:
     """
     if spark in _shipped:
         return
-    if _is_connect(spark) or local_cores(spark.conf.get("spark.master", "") or "") is None:
-        spark.addArtifacts(str(zipped(trinitylake_core, pipelines)), pyfile=True)
+    if is_connect(spark) or local_cores(spark.conf.get("spark.master", "") or "") is None:
+        compat.ship(spark, str(zipped(trinitylake_core, pipelines)), connect=is_connect(spark))
     _shipped.add(spark)
 
 
@@ -204,17 +179,18 @@ def _start(config: SessionConfig) -> SparkSession:
     cores = local_cores(config.master)
     if cores is not None:
         settings |= java_settings(config.conf)
-        settings |= {**_LOOPBACK, "spark.sql.shuffle.partitions": str(_PARTITIONS_PER_CORE * cores)}
+        settings |= {**_LOOPBACK, "spark.sql.shuffle.partitions": str(PARTITIONS_PER_CORE * cores)}
     settings |= {name: str(value) for name, value in config.conf.items()}
     builder: Any = SparkSession.builder
     builder = builder.master(config.master).appName(config.app_name).config(map=settings)
     with _environment(config), without_start_up_noise(), no_java_left_behind():
         session: SparkSession = builder.getOrCreate()
-    _set_partitions(session, config)
+    note(session, config.parallelism, choose_partitions=_elsewhere(config) and PARTITIONS not in config.conf)
     return session
 
 
 def _connect(config: SessionConfig) -> SparkSession:
+    compat.refuse_old_connect()
     check_connect_server(config.remote or "")
     from pyspark.sql import SparkSession
 
@@ -225,7 +201,7 @@ def _connect(config: SessionConfig) -> SparkSession:
         session: SparkSession = builder.getOrCreate()
     except ImportError as error:  # what Spark Connect needs is an extra of pyspark
         raise InvalidInput(f"{error}; Spark Connect needs: pip install 'pyspark[connect]'") from None
-    _set_partitions(session, config)
+    note(session, config.parallelism, choose_partitions=_elsewhere(config) and PARTITIONS not in config.conf)
     return session
 
 
@@ -233,6 +209,9 @@ def _connect(config: SessionConfig) -> SparkSession:
 def _environment(config: SessionConfig) -> Iterator[None]:
     """Tell a starting Spark what it takes from the environment only: which Python runs the tasks, and from where."""
     before = {name: os.environ.get(name) for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYTHONPATH")}
+    python = config.conf.get("spark.pyspark.python")  # only spark-submit reads it
+    if python:
+        os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if local_cores(config.master) is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK["spark.driver.bindAddress"])
@@ -249,19 +228,6 @@ def _environment(config: SessionConfig) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _set_partitions(session: SparkSession, config: SessionConfig) -> None:
-    """Choose few shuffle partitions where nobody chose any: each one costs a Python task."""
-    name = "spark.sql.shuffle.partitions"
-    if name not in config.conf and (config.mode == "connect" or local_cores(config.master) is None):
-        session.conf.set(name, str(_PARTITIONS_PER_CORE * session_parallelism(session)))
-
-
-def _asked_parallelism(spark: SparkSession) -> int:
-    from pyspark.sql import functions
-
-    used = spark.range(0, 1 << 16).select(functions.spark_partition_id().alias("partition"))
-    return max(1, used.distinct().count())
-
-
-def _is_connect(spark: SparkSession) -> bool:
-    return ".connect." in type(spark).__module__
+def _elsewhere(config: SessionConfig) -> bool:
+    """Whether the tasks run on other machines, whose cores are not known before they are asked for."""
+    return config.mode == "connect" or local_cores(config.master) is None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pipelines.tasks import BINARY, BOOL, INT, LONG, TEXT, Row, collect, map_rows, slots, spread
+from pipelines.tasks import BINARY, BOOL, INT, LONG, TEXT, Row, collect, map_rows, spread
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode, encode
@@ -23,8 +23,6 @@ from trinitylake_core.tree.writebehind import WriteBehind
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
 
-WANTED: Final = 64
-"""Dirty subtrees that keep a small cluster busy; the planner opens no more nodes than it takes to find them."""
 _TASK_CACHE_BYTES: Final = 32 << 20
 _OPENED: Final = 32
 """Subtrees whose topmost nodes a task opens at once."""
@@ -83,11 +81,11 @@ def flush_all(
     store: NodeStore,
     frontier: list[Ref],
     stamp: int,
-    tasks: int | None,
+    tasks: int,
     progress: Callable[[str, int, int | None], None],
 ) -> list[Flushed]:
-    """Flush subtrees on Spark and return the results in the order of ``frontier``."""
-    tasks = min(len(frontier), tasks or slots(spark))
+    """Flush subtrees in at most so many tasks; return the results in the order of ``frontier``."""
+    tasks = min(len(frontier), tasks)
     progress("flush subtrees", 0, len(frontier))
     tasks_of = assigned([ref.weight() for ref in frontier], tasks)
     frame = spread(

@@ -25,12 +25,13 @@ from pipelines.session import (
     active_session,
     get_session,
     lazy_session,
+    parallelism,
     prerequisites,
     session_parallelism,
     ship_packages,
 )
 from pipelines.session.packages import zipped
-from pipelines.session.spark import java_settings, local_cores
+from pipelines.session.spark import _environment, java_settings, local_cores
 from pipelines.session.starting import no_java_left_behind
 from trinitylake_core import InvalidInput
 
@@ -187,7 +188,7 @@ def test_a_session_is_small_quiet_and_local(spark: SparkSession) -> None:
 
 @pytest.mark.spark
 def test_parallelism_is_asked_where_the_configuration_does_not_tell(spark: SparkSession) -> None:
-    from pipelines.session.spark import _asked_parallelism
+    from pipelines.session.parallelism import _asked_parallelism
 
     assert os.cpu_count() == _asked_parallelism(spark)
 
@@ -334,3 +335,113 @@ def _give_up(started: list[subprocess.Popen[bytes]]) -> None:
     with no_java_left_behind():
         started.append(java_gateway.Popen(["sleep", "600"]))
         raise KeyboardInterrupt
+
+
+class _Session:
+    """A session of a cluster: its configuration, and how many tasks run at once each time that it is asked."""
+
+    def __init__(self, conf: dict[str, str], *seen: int) -> None:
+        self.settings = {"spark.master": "spark://host:7077", **conf}
+        self.asked = 0
+        self._seen = seen
+        self.conf = self.sparkContext = self
+
+    def get(self, name: str, default: str) -> str:
+        return self.settings.get(name, default)
+
+    def set(self, name: str, value: str) -> None:
+        self.settings[name] = value
+
+    @property
+    def defaultParallelism(self) -> int:  # noqa: N802 - Spark's name
+        self.asked += 1
+        return self._seen[min(self.asked, len(self._seen)) - 1]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallelism, "_ASK_AGAIN_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_executors_that_register_late_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the session starts nobody asks; later, it is asked until no more executors come, and then never again."""
+    spark: Any = _Session({}, 2, 4, 8, 8)
+    parallelism.note(spark, None, choose_partitions=True)
+    assert 0 == spark.asked
+    assert [8, 8] == [session_parallelism(spark), session_parallelism(spark)]
+    assert (4, "24") == (spark.asked, spark.settings[parallelism.PARTITIONS])
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({"spark.cores.max": "16"}, 16),
+        ({"spark.master": "yarn", "spark.executor.instances": "5", "spark.executor.cores": "4"}, 20),
+        ({"spark.master": "k8s://host", "spark.executor.instances": "5"}, 5),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "9"}, 3),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "9",
+          "spark.executor.cores": "2"}, 18),
+        ({"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "2147483647",
+          "spark.executor.cores": "2"}, 3),
+        ({"spark.default.parallelism": "7", "spark.cores.max": "16"}, 7),
+        ({"spark.executor.cores": "many"}, 3),
+    ],
+)  # fmt: skip
+def test_the_configuration_says_how_many_tasks_run_at_once_or_spark_does(conf: dict[str, str], expected: int) -> None:
+    spark: Any = _Session(conf, 3)
+    assert expected == session_parallelism(spark)
+    assert parallelism.PARTITIONS not in spark.settings, "somebody else's session"
+
+
+def test_while_executors_come_and_go_it_is_asked_each_time() -> None:
+    spark: Any = _Session({"spark.dynamicAllocation.enabled": "true"}, 2, 6)
+    parallelism.note(spark, None, choose_partitions=True)
+    assert [(2, "6"), (6, "18")] == [
+        (session_parallelism(spark), spark.settings[parallelism.PARTITIONS]) for _ in range(2)
+    ]
+
+
+def test_whoever_knows_better_says_how_many_tasks_run_at_once() -> None:
+    spark: Any = _Session({"spark.cores.max": "16"}, 3)
+    parallelism.note(spark, 64, choose_partitions=True)
+    assert (64, 0) == (session_parallelism(spark), spark.asked)
+    with pytest.raises(InvalidInput, match="parallelism must be at least 1"):
+        SessionConfig(parallelism=0)
+
+
+def test_the_python_of_the_tasks_is_the_one_in_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark reads this setting in spark-submit only."""
+    monkeypatch.setenv("PYSPARK_PYTHON", "/other/python")
+    with _environment(SessionConfig(conf={"spark.pyspark.python": "./environment/bin/python"})):
+        assert "./environment/bin/python" == os.environ["PYSPARK_PYTHON"]
+    with _environment(SessionConfig()):
+        assert "/other/python" == os.environ["PYSPARK_PYTHON"]
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    with _environment(SessionConfig()):
+        assert sys.executable == os.environ["PYSPARK_PYTHON"]
+    assert "PYSPARK_PYTHON" not in os.environ
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_workers_without_our_packages_are_told_from_a_failure_of_the_work() -> None:
+    """With the bare Python that this environment was made from."""
+    done = _run(
+        """
+        import pathlib, sys
+        from pipelines.session import SessionConfig, lazy_session
+        from pipelines.tasks import collect, map_rows, spread, LONG
+        import pyarrow as pa
+        bare = pathlib.Path(sys.base_prefix, "bin", "python3")
+        schema = pa.schema({"size": LONG})
+        with lazy_session(SessionConfig(master="local[1]", conf={"spark.pyspark.python": str(bare)})) as session:
+            try:
+                collect(map_rows(spread(session(), [{"size": 1}], schema, 1), lambda rows: rows, schema))
+            except Exception as error:
+                print(type(error).__name__, error)
+        """
+    )
+    assert done.stdout.startswith("InvalidInput the Python that runs the tasks of Spark has no module '"), done.stdout
+    assert "docs/clusters.md" in done.stdout

@@ -29,7 +29,7 @@ from pipelines.tasks import (
     stream,
 )
 from pipelines.trees.runs import in_runs
-from trinitylake_core.errors import CorruptNode
+from trinitylake_core.errors import CorruptNode, InvalidInput
 
 _SIZE: Final = pa.schema({"size": LONG})
 
@@ -156,3 +156,17 @@ def test_there_is_one_way_into_tasks_and_back() -> None:
     assert {} == {path: calls for path, calls in found.items() if calls}
     assert ["line 1: count"] == list(calls_of_spark(ast.parse("frame.where('x').count()")))
     assert [] == list(calls_of_spark(ast.parse("frame.groupBy('x').count()")))
+
+
+@pytest.mark.parametrize(
+    ("told", "module"),
+    [
+        ("An exception was thrown from the Python worker: ... ModuleNotFoundError: No module named 'mmh3'\n", "mmh3"),
+        ("[PACKAGE_NOT_INSTALLED] PyArrow >= 15.0.0 must be installed; however, it was not found.", "pyarrow"),
+    ],
+)
+def test_a_module_that_the_workers_lack_is_named_with_the_page_to_read(told: str, module: str) -> None:
+    with pytest.raises(InvalidInput, match=f"has no module '{module}'.*docs/clusters.md"):
+        tasks.refuse_missing_module(told)
+    tasks.refuse_missing_module("No space left on device")
+    assert (Path(tasks.__file__).parents[1] / "docs" / "clusters.md").is_file()

@@ -13,9 +13,7 @@ What holds of every subtree that goes in or comes out (``proof`` proves it of ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush
-from typing import Final
+from collections.abc import Callable, Iterable
 
 from trinitylake_core.tree.leafbuild import LeafBuilder
 from trinitylake_core.tree.leafflush import ColumnSink, flush_runs
@@ -23,9 +21,6 @@ from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.search import Batch
 from trinitylake_core.tree.subtree import Dead, Policy, Ref, Work, normal
 from trinitylake_core.tree.subtree_store import SubtreeStore
-
-_OPENED: Final = 32
-"""Nodes that a flush opens at once, ahead of itself: each holds one :class:`Ref` per child."""
 
 
 class Rewriter(SubtreeStore):
@@ -145,24 +140,6 @@ class Rewriter(SubtreeStore):
         with self.store.expecting(self.coming(ref, choose=choose)):
             return self._flush(ref, choose, None)
 
-    def coming(self, *refs: Ref, choose: Policy) -> Iterator[str]:
-        """Yield the leaves that a flush of subtrees of one height reads, in its order; open the nodes above them.
-
-        Those are opened some at a time, level by level, so that it takes a round trip per level, not one per node.
-        """
-        for start in range(0, len(refs), _OPENED):
-            some = refs[start : start + _OPENED]
-            files = [ref for ref in some if ref.path is not None]
-            if refs[0].height == 0:
-                yield from (ref.path for ref in files if ref.path is not None)
-                continue
-            nodes = self.store.read_many([ref.path or "" for ref in files])
-            for ref, node in zip(files, nodes, strict=True):
-                self.open(ref, node)
-            works = [self.open(ref) for ref in some]
-            below = [work.refs[index] for work in works for index in sorted(choose(work) or ())]
-            yield from self.coming(*below, choose=choose)
-
     def _flush(self, ref: Ref, choose: Policy, descend: Callable[[Ref], Ref] | None) -> Ref:
         work = self.open(ref)
         if ref.height == 0:
@@ -182,28 +159,6 @@ class Rewriter(SubtreeStore):
 
     def _fitted(self, tree: Ref) -> Ref:
         return self.fit(tree.work, tree.height) if tree.work is not None else tree
-
-    def frontier(self, ref: Ref, want: int) -> list[Ref]:
-        """Return the dirty subtrees below a subtree in memory, the heaviest opened until there are ``want``.
-
-        Messages above them hang on them when this returns. One read per subtree opened.
-        """
-        heap: list[tuple[int, int, Ref]] = []
-        done: list[Ref] = []
-
-        def push(children: Iterable[Ref]) -> None:
-            for child in children:
-                if child.weight():
-                    heappush(heap, (-child.weight(), id(child), child))
-
-        push(self.open(ref).refs)
-        while heap and len(heap) + len(done) < want:
-            _, _, heaviest = heappop(heap)
-            if heaviest.height < 2:  # its children are leaves: opening it makes tasks of one node
-                done.append(heaviest)
-            else:
-                push(self.open(heaviest).refs)
-        return done + [child for _, _, child in heap]
 
     def _append(self, tree: Ref, key: str, value: str, child: Ref, height: int) -> Ref:
         wide = tree.work if tree.height == height else None

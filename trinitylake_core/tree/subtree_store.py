@@ -5,12 +5,20 @@ The only place where a rewrite meets nodes that are read or written, and so wher
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from typing import Final
+
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.tree.node import Messages, Node, merged
 from trinitylake_core.tree.proof import EVERYWHERE, Proof, Range, ranges
 from trinitylake_core.tree.search import applied
-from trinitylake_core.tree.subtree import Dead, NodeSink, Ref, Work, count_subtrees, hand_down
+from trinitylake_core.tree.subtree import Dead, NodeSink, Policy, Ref, Work, count_subtrees, hand_down
+
+_PIECES: Final = 4
+"""Pieces of work per task, at least: tasks are about as heavy as one another then."""
+_OPENED: Final = 32
+"""Nodes that a flush opens at once, ahead of itself: each holds one :class:`Ref` per child."""
 
 
 class SubtreeStore:
@@ -133,3 +141,46 @@ class SubtreeStore:
     def proved(self) -> bool:
         """Return whether what was written means what was there before. ``False`` without ``prove``."""
         return self.proof is not None and self.proof.holds()
+
+    # -- ahead of a flush ----------------------------------------------------------------------
+
+    def frontier(self, ref: Ref, tasks: int) -> list[Ref]:
+        """Return the dirty subtrees below a subtree in memory that so many tasks can share evenly.
+
+        What is heavier than a fourth of a task's share is opened, if there are inner nodes below it: opening a node
+        above the leaves would make pieces of single nodes. All of one level are read at the same time. Messages above
+        the subtrees hang on them when this returns.
+        """
+        return self.lightened([child for child in self.open(ref).refs if child.weight()], tasks)
+
+    def lightened(self, level: list[Ref], tasks: int) -> list[Ref]:
+        """Return subtrees, those opened that are too heavy for so many tasks; see :meth:`frontier`."""
+        limit = sum(ref.weight() for ref in level) / (_PIECES * tasks)
+        found: list[Ref] = []
+        while level:
+            heavy = [ref for ref in level if ref.weight() > limit and ref.height > 1]
+            found += [ref for ref in level if ref.weight() <= limit or ref.height <= 1]
+            self._open_all(heavy)
+            level = [child for ref in heavy for child in self.open(ref).refs if child.weight()]
+        return found
+
+    def coming(self, *refs: Ref, choose: Policy) -> Iterator[str]:
+        """Yield the leaves that a flush of subtrees of one height reads, in its order; open the nodes above them.
+
+        Those are opened some at a time, level by level, so that it takes a round trip per level, not one per node.
+        """
+        for start in range(0, len(refs), _OPENED):
+            some = refs[start : start + _OPENED]
+            if refs[0].height == 0:
+                yield from (ref.path for ref in some if ref.path is not None)
+                continue
+            self._open_all(some)
+            works = [self.open(ref) for ref in some]
+            below = [work.refs[index] for work in works for index in sorted(choose(work) or ())]
+            yield from self.coming(*below, choose=choose)
+
+    def _open_all(self, refs: Iterable[Ref]) -> None:
+        """Open subtrees, those on disk read at the same time."""
+        files = [ref for ref in refs if ref.path is not None]
+        for ref, node in zip(files, self.store.read_many([ref.path or "" for ref in files]), strict=True):
+            self.open(ref, node)

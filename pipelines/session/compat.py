@@ -1,0 +1,108 @@
+"""What Spark 3.5 and 4.x do differently: the only place that asks which of them runs.
+
+Spark 4.1 is what this library is written for. What an older one lacks is made up for here, so that the jobs know
+nothing of it; over Spark Connect, 3.5 lacks more than can be made up for, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+import mmh3
+import pyarrow as pa
+
+from trinitylake_core.errors import InvalidInput
+
+if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
+    from pyspark.sql import DataFrame, SparkSession
+
+OLDEST_CONNECT: Final = (4, 0)
+_SEED: Final = 42
+"""Of Spark's hash partitioning."""
+
+
+def spark_version() -> tuple[int, int]:
+    """Return the version of the Spark client of this process."""
+    import pyspark
+
+    major, minor = pyspark.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def refuse_old_connect() -> None:
+    """Raise ``InvalidInput`` where Spark Connect cannot do what the jobs need."""
+    if spark_version() < OLDEST_CONNECT:
+        raise InvalidInput(
+            f"mode 'connect' needs Spark 4, and pyspark {'.'.join(map(str, spark_version()))} is installed: use mode "
+            "'local' or 'master', or install pyspark 4"
+        )
+
+
+def frame_of(spark: SparkSession, table: pa.Table, ddl: str) -> DataFrame:
+    """Return a table of the driver as a frame."""
+    if spark_version() >= (4, 0) and table.num_rows:
+        return spark.createDataFrame(table).select(table.schema.names)
+    return spark.createDataFrame([tuple(row.values()) for row in table.to_pylist()], ddl)
+
+
+def task_label(task: int, tasks: int) -> int:
+    """Return what a row must say in a column of integers, to go to a task by :func:`by_task`."""
+    return task if _deals_by_id() else next(_hashed_to(tasks, task))
+
+
+def by_task(frame: DataFrame, tasks: int, column: str) -> DataFrame:
+    """Return a frame of so many tasks, each row in the task that :func:`task_label` made its column's label of."""
+    if _deals_by_id():
+        return frame.repartitionById(tasks, column)
+    return frame.repartition(tasks, column)
+
+
+@lru_cache(maxsize=1)
+def _deals_by_id() -> bool:
+    from pyspark.sql import DataFrame
+
+    return hasattr(DataFrame, "repartitionById")
+
+
+def _hashed_to(tasks: int, task: int) -> Iterator[int]:
+    """Yield the integers that Spark's hash sends to a task."""
+    for label in count():
+        if mmh3.hash(label.to_bytes(4, "little"), _SEED) % tasks == task:
+            yield label
+
+
+def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    """Return all rows; maps as pairs, as Arrow has them."""
+    if spark_version() >= (4, 0):
+        rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+        return rows
+    return [{name: plain(value) for name, value in row.asDict(recursive=True).items()} for row in frame.collect()]
+
+
+def plain(value: Any) -> Any:
+    """Return a value of Spark as Arrow would give it."""
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return value
+
+
+def checkpointed_on_disk(frame: DataFrame) -> DataFrame:
+    """Compute a frame now and keep it on the executors, on disk; before Spark 4 in memory, too, as far as there is."""
+    from pyspark import StorageLevel
+
+    if spark_version() >= (4, 0):
+        return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+    return frame.localCheckpoint(eager=True)
+
+
+def ship(spark: SparkSession, archive: str, *, connect: bool) -> None:
+    """Send a zip file of Python modules to the executors."""
+    if connect or spark_version() >= (4, 0):
+        spark.addArtifacts(archive, pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(archive)

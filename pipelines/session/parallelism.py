@@ -1,0 +1,125 @@
+"""How many tasks a Spark session runs at once: by its configuration, or by what is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
+    from pyspark.sql import SparkSession
+
+PARTITIONS: Final = "spark.sql.shuffle.partitions"
+PARTITIONS_PER_CORE: Final = 3
+_REGISTERED_SECONDS: Final = 15.0
+"""How long executors may take to register, as long as there are more and more of them."""
+_ASK_AGAIN_SECONDS: Final = 0.5
+_MOST: Final = 1 << 20
+"""More executors or cores than that mean: no limit."""
+_LOCAL: Final = re.compile(r"local(?:\[(\*|[1-9][0-9]*)(?:,[0-9]+)?\])?")
+_LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*([0-9]+)\s*,\s*([0-9]+)\s*,")
+
+
+def local_cores(master: str) -> int | None:
+    """Return how many cores ``local``, ``local[N]`` or ``local[*]`` means here; ``None`` for other masters."""
+    match = _LOCAL.fullmatch(master)
+    if match is None:
+        return None
+    cores = match[1] or "1"
+    return os.cpu_count() or 1 if cores == "*" else int(cores)
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is one of Spark Connect."""
+    return ".connect." in type(spark).__module__
+
+
+def session_parallelism(spark: SparkSession) -> int:
+    """Return how many tasks the session runs at once, at least 1.
+
+    What :class:`SessionConfig` says, or else what Spark's configuration does, or else what there is. That is asked once
+    a session, when it is needed first: by then executors have registered that had not when the session started. While
+    executors come and go (dynamic allocation without an upper limit) it is asked each time.
+    """
+    known = _known.setdefault(spark, _Known())
+    if known.parallelism is None:
+        found = _configured(spark)
+        known.parallelism = found if found or _grows(spark) else _settled_parallelism(spark)
+    parallelism = known.parallelism or _asked_parallelism(spark)
+    if known.chooses_partitions:
+        spark.conf.set(PARTITIONS, str(PARTITIONS_PER_CORE * parallelism))
+    return parallelism
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of a session; ``chooses_partitions``: nobody chose how many partitions a shuffle has."""
+
+    parallelism: int | None = None
+    chooses_partitions: bool = False
+
+
+_known: weakref.WeakKeyDictionary[SparkSession, _Known] = weakref.WeakKeyDictionary()
+
+
+def _configured(spark: SparkSession) -> int | None:
+    """Return how many tasks run at once by the configuration of Spark, ``None`` if it does not say."""
+    configured = _number(spark, "spark.default.parallelism")
+    if configured:
+        return configured
+    master = spark.conf.get("spark.master", "") or ""
+    cores = local_cores(master)
+    if cores is not None and (not is_connect(spark) or "*" not in master):
+        return cores
+    if match := _LOCAL_CLUSTER.match(master):
+        return max(1, int(match[1]) * int(match[2]))
+    each = _number(spark, "spark.executor.cores") or (None if master.startswith("spark:") else 1)
+    executors = _number(
+        spark, "spark.dynamicAllocation.maxExecutors" if _dynamic(spark) else "spark.executor.instances"
+    )
+    return _number(spark, "spark.cores.max") or (executors * each if executors and each else None)
+
+
+def _number(spark: SparkSession, name: str) -> int | None:
+    text = spark.conf.get(name, "") or ""
+    return int(text) if text.isdecimal() and 0 < int(text) <= _MOST else None
+
+
+def _dynamic(spark: SparkSession) -> bool:
+    return (spark.conf.get("spark.dynamicAllocation.enabled", "") or "").lower() == "true"
+
+
+def _grows(spark: SparkSession) -> bool:
+    return _dynamic(spark) and _configured(spark) is None
+
+
+def _settled_parallelism(spark: SparkSession) -> int:
+    """Ask how many tasks run at once until no more executors register, or patience ends."""
+    before, deadline = _asked_parallelism(spark), time.monotonic() + _REGISTERED_SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(_ASK_AGAIN_SECONDS)
+        if (now := _asked_parallelism(spark)) <= before:
+            break
+        before = now
+    return before
+
+
+def note(session: SparkSession, parallelism: int | None, *, choose_partitions: bool) -> None:
+    """Note what is known of a session that starts: how many tasks run at once, if its owner said so.
+
+    With ``choose_partitions`` nobody chose how many partitions a shuffle has. Few are best: each costs a Python task.
+    """
+    _known[session] = _Known(parallelism, choose_partitions)
+
+
+def _asked_parallelism(spark: SparkSession) -> int:
+    """Return how many tasks run at once now: known to Spark's driver here, over Spark Connect asked by a tiny job."""
+    if not is_connect(spark):
+        return max(1, spark.sparkContext.defaultParallelism)
+    from pyspark.sql import functions
+
+    used = spark.range(0, 1 << 16).select(functions.spark_partition_id().alias("partition"))
+    return max(1, used.distinct().count())
