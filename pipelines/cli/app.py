@@ -25,6 +25,7 @@ from pipelines.cli import output
 from pipelines.cli.arguments import COMPLETE_VARIABLE, PROGRAM, Answer, overview, program, run
 from pipelines.cli.commands import Command
 from pipelines.cli.commands.command import Call
+from pipelines.cli.named import root_of, uri_of
 from pipelines.cli.progress import printed
 from pipelines.cli.storage_options import environment_options, storage_options
 from pipelines.cli.usage import UsageError
@@ -57,6 +58,8 @@ _EXIT_CODES: Final[tuple[tuple[type[TrinityLakeError], int], ...]] = (
     (StorageError, FAILED),
 )
 _SECRET_MIN_LENGTH: Final = 8
+_PLACES: Final = frozenset({"dst", "other", "src", "target"})
+"""Arguments and options that name the root of a lakehouse, by URI or path."""
 _PAGED: Final = frozenset({"diff", "history", "ls"})
 
 
@@ -100,7 +103,11 @@ def _main(words: list[str], *, debug: bool) -> int:
 
 
 def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[str], *, debug: bool) -> int:
-    everywhere, given = environment_options(os.environ), storage_options(options.storage_option)
+    root, of_name = root_of(root) if root else (root, {})
+    for name in _PLACES & vars(options).keys():
+        value = getattr(options, name)
+        setattr(options, name, None if value is None else uri_of(value))
+    everywhere, given = environment_options(os.environ), of_name | storage_options(options.storage_option)
     if everywhere or given:
         from trinitylake_core.storage.failures import secrets_of
 

@@ -29,12 +29,15 @@ _HELP: Final = ["-h", "--help"]
 _NEGATIVE: Final = re.compile(r"-[0-9]")
 _MARK: Final = "\0"
 """Put before a word such as ``-2h``, which is no option. No command line can hold it."""
-_ROOT_HELP: Final = f"root URI, file:///... or s3://...; may be omitted if {ROOT_VARIABLE} is set"
+_ROOT_HELP: Final = (
+    f"root: a URI (s3://...), a path, or a name from lakehouses.yaml; may be omitted if {ROOT_VARIABLE} is set"
+)
 _EVERYWHERE: Final = ("json", "quiet")
 """Options that may also stand before the command."""
 _ENVIRONMENT: Final = """
 environment:
-  TRINITYLAKE_ROOT             root URI, if ROOT is omitted
+  TRINITYLAKE_ROOT             ROOT, if it is omitted
+  TRINITYLAKE_LAKEHOUSES       lakehouses.yaml (default: the nearest one upwards)
   TRINITYLAKE_STORAGE_OPTIONS  storage options, as a JSON object
   TRINITYLAKE_SPARK_MASTER     default of --master
   TRINITYLAKE_SPARK_REMOTE     default of --remote
@@ -200,6 +203,8 @@ class _Leaf(click.Command):
         self._refuse_excluding(ctx)
         for name in _EVERYWHERE:
             ctx.params[name] = ctx.params[name] or any(each.params.get(name) for each in _parents(ctx))
+        if ctx.params.get("engine", "") is None:
+            ctx.params["engine"] = "spark" if ctx.params.get("master") or ctx.params.get("remote") else "auto"
         words = [word.removeprefix(_MARK) for word in ctx.params.pop(_WORDS)]
         try:
             values = assigned(self.command, words, os.environ.get(ROOT_VARIABLE))

@@ -143,11 +143,13 @@ class Call:
 
     def at(self) -> Lakehouse:
         """Return the version that the options of ``AT`` choose, the newest one without them."""
+        from pipelines.cli.commands import which
+
         options = self.options
-        chosen = {"version": options.version, "timestamp": options.timestamp, "snapshot": options.snapshot}
-        if all(each is None for each in chosen.values()):
+        if options.version is None and options.timestamp is None and options.snapshot is None:
             return self.open()
-        return self.open(damaged=True).at(**chosen)
+        lake = self.open(damaged=True)
+        return lake.at(**which.target(lake, options.version, options.timestamp, options.snapshot).keywords())
 
     def spark(self) -> SparkSession:
         """Return the Spark session that the options of ``SPARK`` choose, started when it is first asked for."""
@@ -264,17 +266,25 @@ def in_order(*parts: Iterable[Line]) -> Iterator[Line]:
 
 
 AT: Final = (
-    option("--version", type=int, metavar="V", group="at", help="read this version instead of the newest"),
     option(
-        "--timestamp", metavar="T", group="at", help="read the version that was the newest at time T, ISO 8601, UTC"
+        "--version",
+        metavar="V",
+        group="at",
+        help="read this version: a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h",
+    ),
+    option(
+        "--timestamp",
+        metavar="T",
+        group="at",
+        help="read the version that was the newest at time T: ISO 8601, UTC, or an age such as 2h",
     ),
     option("--snapshot", metavar="NAME", group="at", help="read the version that this snapshot names"),
 )
 ENGINE: Final = option(
     "--engine",
     choices=("spark", "local", "auto"),
-    default="spark",
-    help="spark (default), local (this process; never starts Spark) or auto (chosen by the size of the work)",
+    help="spark, local (this process; never starts Spark) or auto (by the size of the work). Default: spark where "
+    "--master or --remote is given, else auto",
 )
 DRY_RUN: Final = option("--dry-run", is_flag=True, help="print the plan; change nothing")
 REASON: Final = option("--reason", metavar="TEXT", help="why; recorded in the history")

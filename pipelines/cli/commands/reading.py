@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipelines.cli import report
-from pipelines.cli.commands.command import AT, SPARK, Call, Line, Result, command, in_order, option
+from pipelines.cli.commands.command import AT, ENGINE, SPARK, Call, Line, Result, command, in_order, option
 from pipelines.cli.commands.objects import find_object, qualified
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import to_dict
@@ -103,12 +103,7 @@ def _type(column: dict[str, Any]) -> str:
             is_flag=True,
             help="with --deep: list all files; show the bytes of the newest version, of history only, and of orphans",
         ),
-        option(
-            "--engine",
-            choices=("spark", "local", "auto"),
-            default="auto",
-            help="with --deep: spark, local (this process) or auto (default; Spark for large lakehouses)",
-        ),
+        ENGINE,
         *AT,
         *SPARK,
     ),

@@ -11,6 +11,7 @@ from pipelines import restore as restoring
 from pipelines import rollback as rolling_back
 from pipelines import snapshot as snapshots
 from pipelines.cli import report
+from pipelines.cli.commands import which
 from pipelines.cli.commands.command import (
     DRY_RUN,
     ENGINE,
@@ -26,7 +27,7 @@ from pipelines.cli.commands.command import (
 from pipelines.cli.commands.objects import qualified
 from pipelines.cli.storage_options import storage_options
 from pipelines.durations import parse_age
-from trinitylake_core import RecoveryPlan, RecoveryTarget, SnapshotInfo, spec
+from trinitylake_core import Lakehouse, RecoveryPlan, SnapshotInfo, spec
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.snapshots import KINDS
 
@@ -56,7 +57,7 @@ _NO_TABLES = option(
     "return the whole catalog to an older version",
     "trinitylake rollback file:///data/lake --to-version 41 --reason 'bad deploy, ticket 4711' --dry-run",
     options=(
-        option("--to-version", type=int, metavar="V", group="to", help="the version to go back to"),
+        option("--to-version", metavar="V", group="to", help=f"the version to go back to: {which.MEANING}"),
         option(
             "--to-timestamp", metavar="T", group="to", help="the version that was the newest at time T, ISO 8601, UTC"
         ),
@@ -76,9 +77,9 @@ rolled back. --dry-run prints what would be added, removed and changed, and who 
 )
 def rollback(call: Call) -> Result:
     """Roll back."""
-    options = call.options
+    options, lake = call.options, call.open(damaged=True)
     config = rolling_back.Config(
-        **RecoveryTarget(options.to_version, options.to_timestamp, options.to_snapshot).keywords(),
+        **which.target(lake, options.to_version, options.to_timestamp, options.to_snapshot).keywords(),
         reason=options.reason,
         dry_run=options.dry_run,
         force=options.force,
@@ -86,7 +87,7 @@ def rollback(call: Call) -> Result:
         engine=options.engine,
         tables=None if options.no_tables else 1.0,
     )
-    done = rolling_back.run(call.spark, call.open(damaged=True), config, call.progress)
+    done = rolling_back.run(call.spark, lake, config, call.progress)
     return Result(done, in_order(*rolled_back(done)))
 
 
@@ -119,7 +120,7 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
             help="the objects: sales.orders, 'sales.*', or sales for the namespace itself; a backslash takes the next "
             "character as it is, 'a\\.b.c' is c in a.b; may be repeated",
         ),
-        option("--version", type=int, metavar="V", group="from", help="as they were at this version"),
+        option("--version", metavar="V", group="from", help=f"as they were at this version: {which.MEANING}"),
         option("--timestamp", metavar="T", group="from", help="as they were at time T, ISO 8601, UTC"),
         option("--snapshot", metavar="NAME", group="from", help="as they were in this snapshot"),
         option(
@@ -149,10 +150,10 @@ copied from another lakehouse, read back and compared; the data of tables is not
 )
 def restore(call: Call) -> Result:
     """Restore objects."""
-    options = call.options
+    options, lake = call.options, call.open()
     config = restoring.Config(
         only=options.only,
-        **RecoveryTarget(options.version, options.timestamp, options.snapshot).keywords(),
+        **which.target(_source(call, lake), options.version, options.timestamp, options.snapshot).keywords(),
         source=options.source,
         source_options=_source_options(call),
         reason=options.reason,
@@ -162,7 +163,7 @@ def restore(call: Call) -> Result:
         engine=options.engine,
         tables=None if options.no_tables else 1.0,
     )
-    done = restoring.run(call.spark, call.open(), config, call.progress)
+    done = restoring.run(call.spark, lake, config, call.progress)
     then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
     then += "" if done.plan.source is None else f" at {done.plan.source}"
     if done.version_after is not None:
@@ -240,6 +241,14 @@ def _since(plan: RecoveryPlan) -> Iterator[str]:
         yield f"... and {plan.versions_undone - len(plan.since)} older versions; `trinitylake history` lists them"
 
 
+def _source(call: Call, lake: Lakehouse) -> Lakehouse:
+    """Return the lakehouse that versions of a restore are versions of; another one only if it has to be asked."""
+    options = call.options
+    if options.source is None or options.version is None or options.version.isdecimal():
+        return lake
+    return Lakehouse.open(options.source, storage_options=_source_options(call))
+
+
 # -- snapshots -----------------------------------------------------------------------------------------
 
 
@@ -248,7 +257,7 @@ def _since(plan: RecoveryPlan) -> Iterator[str]:
     "name a version, so that it stays readable after it expires",
     "trinitylake snapshot create file:///data/lake before-migration --expires-in 30d",
     options=(
-        option("--version", type=int, metavar="V", help="the version to name (default: the newest)"),
+        option("--version", metavar="V", help=f"the version to name: {which.MEANING} (default: the newest)"),
         option(
             "--kind",
             choices=KINDS,
@@ -269,15 +278,13 @@ def _since(plan: RecoveryPlan) -> Iterator[str]:
 def create_snapshot(call: Call) -> Result:
     """Create a snapshot."""
     options, lake, name = call.options, call.open(), call.options.name
-    expires = None
+    version, expires = which.number(lake, options.version), None
     if options.expires_in is not None:
         expires = datetime.now(UTC) + timedelta(seconds=parse_age(options.expires_in))
     if options.kind != "full":
         if options.target is not None:
             raise InvalidInput("--target is only for --kind full")
-        made = lake.create_snapshot(
-            name, version=options.version, kind=options.kind, expires_at=expires, reason=options.reason
-        )
+        made = lake.create_snapshot(name, version=version, kind=options.kind, expires_at=expires, reason=options.reason)
         return Result(made, report.fields(made))
     if options.target is None:
         raise InvalidInput("--kind full needs --target, the root URI of the copy")
@@ -286,7 +293,7 @@ def create_snapshot(call: Call) -> Result:
         lake,
         name,
         options.target,
-        exporting.Config(version=options.version, engine=options.engine),
+        exporting.Config(version=version, engine=options.engine),
         expires_at=expires,
         reason=options.reason,
         storage_options=_target_options(call, options.target),
@@ -335,7 +342,7 @@ def drop_snapshot(call: Call) -> Result:
     "copy one version or all retained versions to another root URI; repeated, an incremental backup",
     "trinitylake export file:///data/lake s3://backup/lake --history",
     options=(
-        option("--version", type=int, metavar="V", help="the version to export (default: the newest)"),
+        option("--version", metavar="V", help=f"the version to export: {which.MEANING} (default: the newest)"),
         option("--history", is_flag=True, help="export all retained versions and all snapshots"),
         DRY_RUN,
         ENGINE,
@@ -350,13 +357,16 @@ only when it is complete.""",
 )
 def export(call: Call) -> Result:
     """Export a lakehouse."""
-    options = call.options
+    options, lake = call.options, call.open(damaged=call.options.version is not None)
     config = exporting.Config(
-        version=options.version, history=options.history, engine=options.engine, dry_run=options.dry_run
+        version=which.number(lake, options.version),
+        history=options.history,
+        engine=options.engine,
+        dry_run=options.dry_run,
     )
     done = exporting.run(
         call.spark,
-        call.open(damaged=options.version is not None),
+        lake,
         options.target,
         config,
         storage_options=_target_options(call, options.target),

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pipelines import expiration, orphans
 from pipelines import verify as verifying
 from pipelines.cli import report
+from pipelines.cli.commands import which
 from pipelines.cli.commands.command import (
     DONE,
     DRY_RUN,
@@ -143,17 +144,14 @@ def clean(call: Call) -> Result:
     "check every invariant of the format; exit code 1 if one is broken",
     "trinitylake verify file:///data/lake --all --definitions",
     options=(
-        option("--version", type=int, metavar="V", group="which", help="check this version instead of the newest"),
+        option(
+            "--version", metavar="V", group="which", help=f"check this version: {which.MEANING} (default: the newest)"
+        ),
         option("--all", is_flag=True, group="which", help="check all retained versions and all snapshots"),
         option("--definitions", is_flag=True, help="also read and parse every definition"),
         option("--tables", is_flag=True, help="also prove that the metadata file of each Iceberg table exists"),
         option("--table-sample", type=float, metavar="SHARE", help="with --tables: of this share of them, 0 to 1"),
-        option(
-            "--engine",
-            choices=("spark", "local", "auto"),
-            default="auto",
-            help="spark, local (this process) or auto (default; Spark for large lakehouses)",
-        ),
+        ENGINE,
         *SPARK,
     ),
 )
@@ -161,13 +159,18 @@ def verify(call: Call) -> Result:
     """Check one version, or all."""
     call.warn_of_future()
     options = call.options
-    which = options.version if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
+    chosen = _version(call) if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
     if options.table_sample is not None and not options.tables:
         raise InvalidInput("--table-sample says of which share of the tables: it needs --tables")
     tables = None if not options.tables else 1.0 if options.table_sample is None else options.table_sample
-    config = verifying.Config(which, definitions=options.definitions, engine=options.engine, tables=tables)
+    config = verifying.Config(chosen, definitions=options.definitions, engine=options.engine, tables=tables)
     storage = open_storage(call.root, call.options_for(call.root))
     return _verified(verifying.run(call.spark, storage, config, call.progress))
+
+
+def _version(call: Call) -> int:
+    text = str(call.options.version)
+    return int(text) if text.isdecimal() else which.at(call.open(damaged=True), text).version
 
 
 def _verified(done: verifying.Report) -> Result:

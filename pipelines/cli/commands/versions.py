@@ -9,9 +9,9 @@ from typing import Any
 
 from pipelines import diff as diffing
 from pipelines.cli import report
-from pipelines.cli.commands.command import SPARK, Call, Line, Result, command, in_order, option
+from pipelines.cli.commands import which
+from pipelines.cli.commands.command import ENGINE, SPARK, Call, Line, Result, command, in_order, option
 from pipelines.cli.commands.objects import find_object, keys_of, qualified, readings
-from pipelines.job import ENGINES
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import describe_difference, to_dict
 from trinitylake_core.errors import InvalidInput, ObjectNotFound
@@ -42,7 +42,7 @@ _OPERATIONS = (
     "trinitylake history file:///data/lake --since 2026-11-20 --object sales.orders",
     options=(
         option("--limit", type=int, metavar="N", help="print at most N versions"),
-        option("--since", metavar="T", help="only versions created at T or later, ISO 8601, UTC"),
+        option("--since", metavar="T", help="only versions created at T or later: ISO 8601, UTC, or an age such as 1d"),
         option(
             "--operation",
             multiple=True,
@@ -91,7 +91,8 @@ def _history_data(info: VersionInfo) -> dict[str, Any]:
 
 def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
     options = call.options
-    since = to_millis(options.since) if options.since is not None else None
+    after = which.moment(options.since)
+    since = to_millis(after) if after is not None else None
     if not options.operation:
         yield from lake.unreadable
     roots = lake.files.versions.history(lake.root_node)
@@ -142,26 +143,21 @@ def _same() -> str:
 @command(
     "diff ROOT A B",
     "list what was added, removed and changed from version A to version B",
-    "trinitylake diff file:///data/lake 12 15 --definitions",
+    "trinitylake diff file:///data/lake HEAD~1 HEAD --definitions",
     options=(
         option("--definitions", is_flag=True, help="show what changed inside objects: columns, properties, SQL"),
         option("--other", metavar="ROOT2", help="root URI of the lakehouse of version B, if it is another one"),
-        option(
-            "--engine",
-            choices=ENGINES,
-            default="auto",
-            help="spark, local (this process) or auto (default; Spark if many nodes differ)",
-        ),
+        ENGINE,
         *SPARK,
     ),
-    arguments={"A": "version number", "B": "version number"},
+    arguments={"A": f"version: {which.MEANING}", "B": "version, likewise"},
     details="Reads only nodes that the two versions do not share.",
 )
 def diff(call: Call) -> Result:
     """Compare two versions."""
     options, lake = call.options, call.open(damaged=True)
     other = lake if options.other is None else call.open(options.other, damaged=True)
-    old, new = lake.at(version=_number("A", options.a)), other.at(version=_number("B", options.b))
+    old, new = which.at(lake, options.a, "A"), which.at(other, options.b, "B")
     found = diffing.run(call.spark, old, new, diffing.Config(options.engine), call.progress)
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
     if not options.definitions:
@@ -176,12 +172,6 @@ def _or(lines: Iterator[Line], nothing: Callable[[], str]) -> Iterator[Line]:
     first = next(lines, None)
     yield nothing() if first is None else first
     yield from lines
-
-
-def _number(what: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise InvalidInput(f"{what} must be a version number, not {text!r}")
-    return int(text)
 
 
 def _with_definitions(old: Lakehouse, new: Lakehouse, change: Change) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""Which version people mean: a number, ``HEAD``, ``HEAD~3``, a snapshot, a time, or an age such as ``-2h``."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from pipelines.durations import parse_age
+from trinitylake_core import Lakehouse, RecoveryTarget
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.versions import to_millis
+
+MEANING: Final = "a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h"
+_HEAD: Final = re.compile(r"HEAD(?:~([0-9]{1,9}))?")
+_AGE: Final = re.compile(r"-?([0-9]{1,9}(?:ms|s|m|h|d|w))")
+
+
+def moment(text: str | None) -> datetime | str | None:
+    """Return a time; an age such as ``2h`` or ``-2h`` is so long ago. Raises ``InvalidInput`` for one too long."""
+    match = None if text is None else _AGE.fullmatch(text)
+    return text if match is None else datetime.now(UTC) - timedelta(seconds=parse_age(match[1]))
+
+
+def target(
+    lake: Lakehouse,
+    version: str | None,
+    timestamp: str | None = None,
+    snapshot: str | None = None,
+) -> RecoveryTarget:
+    """Return the version that options name. No request unless a snapshot's name has to be looked up.
+
+    Raises:
+        InvalidInput: ``version`` is nothing of what a version may be.
+    """
+    if version is None:
+        return RecoveryTarget(None, moment(timestamp), snapshot)
+    found = _reading(lake, version, "version")
+    if timestamp is not None or snapshot is not None:
+        raise InvalidInput("say one of version, timestamp and snapshot")
+    return found
+
+
+def _reading(lake: Lakehouse, text: str, what: str) -> RecoveryTarget:
+    if text.isascii() and text.isdecimal():
+        return RecoveryTarget(version=int(text))
+    if head := _HEAD.fullmatch(text):
+        return RecoveryTarget(version=lake.version - int(head[1] or 0))
+    if any(each.name == text for each in lake.snapshots()):
+        return RecoveryTarget(snapshot=text)
+    when = moment(text)
+    try:
+        to_millis(when if when is not None else text)
+    except InvalidInput:
+        raise InvalidInput(
+            f"{what} must be a version number, not {text!r}; HEAD, HEAD~3, the name of a snapshot, a time and an age "
+            "such as -2h will do, too"
+        ) from None
+    return RecoveryTarget(timestamp=when)
+
+
+def at(lake: Lakehouse, text: str, what: str = "version") -> Lakehouse:
+    """Return a handle of the version that a text means. Raises as ``target`` and ``Lakehouse.at`` do."""
+    return lake.at(**_reading(lake, text, what).keywords())
+
+
+def number(lake: Lakehouse, text: str | None) -> int | None:
+    """Return the number of the version that a text means; ``None`` stays. Raises as ``at`` does."""
+    if text is None or (text.isascii() and text.isdecimal()):
+        return None if text is None else int(text)
+    return at(lake, text).version
