@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 DONE: Final = 0
 FOUND_PROBLEMS: Final = 1
 ROOT: Final = "ROOT"
-_CLOCKS_DIFFER_SECONDS: Final = 60.0
 _POSITIONAL: Final = re.compile(r"\[?([A-Z]+)\]?")
 
 
@@ -125,21 +123,6 @@ class Call:
 
         given = options_for(uri, root or self.root or uri, self.storage_options)
         return applicable(self.environment_options, uri) | given
-
-    def warn_of_future(self) -> None:
-        """Say so on standard error if the newest version is dated in the future: ages count from its date."""
-        from trinitylake_core.errors import TrinityLakeError
-
-        try:
-            created = self.open(damaged=True).info().created_at
-        except TrinityLakeError:  # whoever asks reports it
-            return
-        ahead = (created - datetime.now(UTC)).total_seconds()
-        if ahead > _CLOCKS_DIFFER_SECONDS:
-            sys.stderr.write(
-                f"warning: the newest version is dated {created:%Y-%m-%d %H:%M} UTC, {ahead:,.0f} s from now: the "
-                "clock of a writer ran ahead, and what was written since expires that much later\n"
-            )
 
     def at(self) -> Lakehouse:
         """Return the version that the options of ``AT`` choose, the newest one without them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def _members(path: Path, call: Call) -> Iterator[Member]:
     for line in text.splitlines():
         root = line.partition("#")[0].strip()
         if root:
-            yield Member(root, normalise_root(root), lambda root=root: call.options_for(root))
+            yield Member(root, normalise_root(root), partial(call.options_for, root))
 
 
 def _lines(done: Report) -> Iterator[Line]:

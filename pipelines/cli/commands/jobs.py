@@ -9,6 +9,7 @@ from pipelines import load as loading
 from pipelines import register as registering
 from pipelines import upgrade as upgrading
 from pipelines.cli import report
+from pipelines.cli.commands import which
 from pipelines.cli.commands.changing import DEFINITION, definition_of
 from pipelines.cli.commands.command import (
     DONE,
@@ -174,7 +175,7 @@ def upgrade(call: Call) -> Result:
 )
 def doctor(call: Call) -> Result:
     """Probe a storage."""
-    call.warn_of_future()
+    which.warn_of_future(call)
     found = list(probe(call.root, call.options_for(call.root)))
     ok = all(each.ok for each in found)
     rows = ([each.name, "ok" if each.ok else "FAILED", each.detail] for each in found)

@@ -63,7 +63,7 @@ def _result(done: expiration.Report | orphans.Report, *parts: Iterable[Line]) ->
 )
 def expire(call: Call) -> Result:
     """Expire versions."""
-    call.warn_of_future()
+    which.warn_of_future(call)
     options = call.options
     config = expiration.Config(
         engine=options.engine,
@@ -157,7 +157,7 @@ def clean(call: Call) -> Result:
 )
 def verify(call: Call) -> Result:
     """Check one version, or all."""
-    call.warn_of_future()
+    which.warn_of_future(call)
     options = call.options
     chosen = _version(call) if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
     if options.table_sample is not None and not options.tables:

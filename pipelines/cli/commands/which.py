@@ -1,18 +1,24 @@
-"""Which version people mean: a number, ``HEAD``, ``HEAD~3``, a snapshot, a time, or an age such as ``-2h``."""
+"""Which version people mean: a number, ``HEAD``, ``HEAD~3``, a snapshot, a time, or an age such as ``-2h``.
+
+And a warning where the times of versions are not what people think.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from pipelines.cli.commands.command import Call
 from pipelines.durations import parse_age
 from trinitylake_core import Lakehouse, RecoveryTarget
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import InvalidInput, TrinityLakeError
 from trinitylake_core.versions import to_millis
 
 MEANING: Final = "a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h"
 _HEAD: Final = re.compile(r"HEAD(?:~([0-9]{1,9}))?")
+_CLOCKS_DIFFER_SECONDS: Final = 60.0
 _AGE: Final = re.compile(r"-?([0-9]{1,9}(?:ms|s|m|h|d|w))")
 
 
@@ -69,3 +75,17 @@ def number(lake: Lakehouse, text: str | None) -> int | None:
     if text is None or (text.isascii() and text.isdecimal()):
         return None if text is None else int(text)
     return at(lake, text).version
+
+
+def warn_of_future(call: Call) -> None:
+    """Say so on standard error if the newest version is dated in the future: ages count from its date."""
+    try:
+        created = call.open(damaged=True).info().created_at
+    except TrinityLakeError:  # the command itself will say it
+        return
+    ahead = (created - datetime.now(UTC)).total_seconds()
+    if ahead > _CLOCKS_DIFFER_SECONDS:
+        sys.stderr.write(
+            f"warning: the newest version is dated {created:%Y-%m-%d %H:%M} UTC, {ahead:,.0f} s from now: the "
+            "clock of a writer ran ahead, and what was written since expires that much later\n"
+        )
