@@ -83,7 +83,8 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
         settings = settings_of(scope, context)
 
         def work(lake: Lakehouse, watch: Watch) -> verify.Report:
-            how = verify.Config(engine=settings.health.engine_for(lake.stats().objects))
+            health = settings.health
+            how = verify.Config(engine=health.engine_for(lake.stats().objects), tables=health.tables or None)
             return verify.run(watch.spark, lake, how, watch.progress)
 
         found = carried_out(context, settings, spark, work)

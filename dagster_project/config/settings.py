@@ -129,11 +129,13 @@ class Compaction(Model):
 class Health(Model):
     """How health is measured: by walking all ``levels`` of the tree, or from the root alone.
 
-    From ``spark_from_objects`` objects, the walk and the integrity check run on Spark.
+    From ``spark_from_objects`` objects, the walk and the integrity check run on Spark. The integrity check also proves
+    that the metadata files of the share ``tables`` of all Iceberg tables exist.
     """
 
     levels: bool = True
     spark_from_objects: int = Field(default=1_000_000, ge=0)
+    tables: float = Field(default=0.0, ge=0, le=1)
 
     def engine_for(self, objects: int | None) -> Engine:
         """Return the engine for a tree with that many objects; unknown counts as few."""

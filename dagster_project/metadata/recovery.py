@@ -171,6 +171,8 @@ def of_verification(done: verify.Report) -> Metadata:
         version=done.versions[0] if len(done.versions) == 1 else None,
         versions=len(done.versions),
         nodes_read=done.nodes_read,
+        tables_checked=done.tables_checked or None,
+        tables_unknown=done.tables_unknown or None,
         engine=done.engine,
         violations=table(shown, _VIOLATIONS) if shown else None,
         seconds=round(sum(done.seconds.values()), 3),

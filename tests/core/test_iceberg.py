@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
@@ -48,6 +49,7 @@ from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
 from trinitylake_core.locations import node_path
 
+MONTH = 30 * 86_400_000
 LATER = now_millis() + 30 * 86_400_000
 """A month from now: whatever is old enough to go, goes."""
 
@@ -403,6 +405,37 @@ def test_the_past_is_opened_by_version_time_and_snapshot_and_is_read_only(catalo
         with pytest.raises(ForbiddenError, match="read-only"):
             refused()
     assert [1, 2] == ids(catalog.load_table("sales.orders"))
+
+
+def test_a_version_that_expires_and_is_cleaned_while_it_is_read_is_left_for_a_newer_one(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader, a writer and a transaction have found the newest version; before they read on, its files go."""
+    with_table(catalog, "sales.orders", 1)
+    other, looked = opened(catalog.lakehouse.root), type(catalog._files).newest
+    began = catalog.transaction()
+    late: list[int] = []
+
+    def newest(files: Any) -> Any:
+        found = looked(files)
+        if files is catalog._files and not late:
+            late.append(found.version)
+            other.load_table("sales.orders").append(rows(len(late) + found.version))
+            compacted(other.lakehouse)
+            expiration.run(
+                None, other.lakehouse, expiration.Config(keep_last=1, engine="local", now_millis=now_millis() + MONTH)
+            )
+            orphans.run(None, other.lakehouse, orphans.Config(engine="local", now_millis=now_millis() + MONTH))
+        return found
+
+    monkeypatch.setattr(type(catalog._files), "newest", newest)
+    assert 2 == len(ids(catalog.load_table("sales.orders")))
+    late.clear()
+    with catalog.load_table("sales.orders").transaction() as txn:
+        txn.set_properties(owner="me")
+    assert "me" == catalog.load_table("sales.orders").properties["owner"]
+    with pytest.raises(CommitFailedException, match="has expired"):
+        began.load_table("sales.orders")
 
 
 # -- views ---------------------------------------------------------------------------------------------

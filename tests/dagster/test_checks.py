@@ -95,6 +95,19 @@ def test_integrity_of_a_large_lakehouse_is_proved_on_spark(
     assert told[0] == told[1]
 
 
+def test_integrity_looks_for_the_files_of_tables_on_request(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    with lake.transaction() as txn:
+        txn.create_namespace("iceberg")
+        txn.create_table("iceberg", "gone", format_properties={"metadata_location": "tables/gone.metadata.json"})
+    assert checked(local, assets.HEALTH, "integrity", instance).passed
+    asked = local.model_copy(update={"health": Health(tables=1.0)})
+    found = checked(asked, assets.HEALTH, "integrity", instance)
+    (row,) = found.metadata["violations"].records  # type: ignore[union-attr]
+    assert (False, "I19", 1) == (found.passed, row.data["invariant"], values(found)["tables_checked"])
+
+
 def test_a_compaction_is_stale_only_with_debt(
     local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,8 +24,11 @@ class LakehouseCatalog(MetastoreCatalog, abc.ABC):
     _places: Places
 
     @abc.abstractmethod
-    def _reader(self) -> CatalogView:
-        """Return what is read: the newest version, a version of the past, or a transaction."""
+    def _read(self, act: Callable[[CatalogView], _T]) -> _T:
+        """Read something of the newest version, a version of the past, or a transaction.
+
+        ``act`` may be called again, with a newer version, if the first one expired and was cleaned under its hands.
+        """
 
     @abc.abstractmethod
     def _change(self, act: Callable[[Change], _T], reason: str) -> _T:

@@ -10,7 +10,7 @@ from pyiceberg.catalog import URI, WAREHOUSE_LOCATION
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchPropertyException
 
 from trinitylake_core.catalog import CatalogView
-from trinitylake_core.errors import CommitConflict, InvalidInput, NotFound, StorageDenied
+from trinitylake_core.errors import CommitConflict, Corrupt, InvalidInput, NotFound, StorageDenied
 from trinitylake_core.iceberg.change import Change
 from trinitylake_core.iceberg.errors import translated
 from trinitylake_core.iceberg.options import file_io_properties, storage_options
@@ -77,8 +77,19 @@ class TrinityLakeCatalog(Views):
         self._files.saw(root)
         return Lakehouse(self._files, root)
 
-    def _reader(self) -> CatalogView:
-        return self.lakehouse
+    def _read(self, act: Callable[[CatalogView], _T]) -> _T:
+        for _ in range(ATTEMPTS):
+            lake = self.lakehouse
+            try:
+                return act(lake)
+            except Corrupt:
+                if self._past is not None or not self._expired(lake.version):
+                    raise
+        return act(self.lakehouse)
+
+    def _expired(self, version: int) -> bool:
+        """Whether a version is no longer kept, so that its files may rightly be gone. Three ``get``."""
+        return version < self._files.newest().oldest_version
 
     def _begin(self, reason: str | None, isolation: str | None = None) -> Change:
         if self._past is not None:
@@ -94,6 +105,11 @@ class TrinityLakeCatalog(Views):
             change = self._begin(reason)
             try:
                 result = act(change)
+            except Corrupt:
+                change.discard()
+                if self._expired(change.txn.base_version):
+                    continue
+                raise
             except BaseException:
                 change.discard()
                 raise
@@ -119,7 +135,8 @@ class TrinityLakeCatalog(Views):
             ForbiddenError: the catalog, or the lakehouse, is read-only.
         """
         with translated():
-            return CatalogTransaction(self.name, self.properties, self._begin(reason, isolation), self._places)
+            begun = self._begin(reason, isolation)
+            return CatalogTransaction(self.name, self.properties, begun, self._places, self._expired)
 
 
 def _past(lake: Lakehouse, properties: dict[str, str]) -> Lakehouse | None:

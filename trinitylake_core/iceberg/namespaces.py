@@ -7,6 +7,7 @@ from pyiceberg.exceptions import NamespaceAlreadyExistsError, NamespaceNotEmptyE
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.types import transform_dict_value_to_str
 
+from trinitylake_core.catalog import CatalogView
 from trinitylake_core.errors import AlreadyExists, InvalidName, NamespaceNotEmpty, ObjectNotFound
 from trinitylake_core.iceberg.base import LakehouseCatalog
 from trinitylake_core.iceberg.change import Change
@@ -19,7 +20,7 @@ class Namespaces(LakehouseCatalog):
     def namespace_exists(self, namespace: str | Identifier) -> bool:
         """Return whether a namespace exists, by itself or because one below it does."""
         with translated():
-            return self._has_namespace(self._reader(), _text(namespace))
+            return self._read(lambda view: self._has_namespace(view, _text(namespace)))
 
     def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
         """Create a namespace.
@@ -64,25 +65,32 @@ class Namespaces(LakehouseCatalog):
     def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
         """Return the namespaces right below one, or those of the top level. Raises ``NoSuchNamespaceError``."""
         parent = _text(namespace) if namespace else ""
-        with translated():
-            view = self._reader()
-            names = view.namespaces(f"{parent}." if parent else "")
-            if parent and not names:
+
+        def listed(view: CatalogView) -> list[str]:
+            found = view.namespaces(f"{parent}." if parent else "")
+            if parent and not found:
                 self._need_namespace(view, parent)
+            return found
+
+        with translated():
+            names = self._read(listed)
         level = len(parent.split(".")) + 1 if parent else 1
         return sorted({tuple(name.split("."))[:level] for name in names})
 
     def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
         """Return the properties of a namespace. Raises ``NoSuchNamespaceError``."""
         text = _text(namespace)
-        with translated():
-            view = self._reader()
+
+        def properties(view: CatalogView) -> Properties:
             try:
                 return dict(view.namespace(text).properties)
             except (ObjectNotFound, InvalidName):
                 if self._has_namespace(view, text):
                     return {}
                 raise no_namespace(text) from None
+
+        with translated():
+            return self._read(properties)
 
     def update_namespace_properties(
         self, namespace: str | Identifier, removals: set[str] | None = None, updates: Properties = EMPTY_DICT

@@ -30,28 +30,31 @@ class TableReader(Namespaces):
         """
         namespace, name = self._split(identifier, NoSuchTableError)
         with translated():
-            return self._load(self._reader(), namespace, name)
+            return self._read(lambda view: self._load(view, namespace, name))
 
     def table_exists(self, identifier: str | Identifier) -> bool:
         """Return whether there is an Iceberg table of this name. Its metadata are not read."""
         try:
             namespace, name = self._split(identifier, NoSuchTableError)
             with translated():
-                return self._metadata_location(self._reader(), namespace, name) is not None
+                return bool(self._read(lambda view: self._metadata_location(view, namespace, name)))
         except NoSuchTableError:
             return False
 
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
         """Return the tables in a namespace, of whatever format. Raises ``NoSuchNamespaceError``."""
         text = Catalog.namespace_to_string(namespace, NoSuchNamespaceError)
-        with translated():
-            view = self._reader()
+
+        def listed(view: CatalogView) -> list[Identifier]:
             try:
                 return [self._identifier(text, name) for name in view.tables(text)]
             except (ObjectNotFound, InvalidName):
                 if self._has_namespace(view, text):
                     return []
                 raise no_namespace(text) from None
+
+        with translated():
+            return self._read(listed)
 
     def _definition(self, view: CatalogView, namespace: str, name: str) -> TableDef:
         try:

@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from pyiceberg.exceptions import CommitFailedException
 
 from trinitylake_core.catalog import CatalogView
+from trinitylake_core.errors import Corrupt
 from trinitylake_core.iceberg.change import Change
 from trinitylake_core.iceberg.errors import translated
 from trinitylake_core.iceberg.places import Places
@@ -32,18 +33,32 @@ class CatalogTransaction(Views):
         version: the version it became; ``None`` before the end.
     """
 
-    def __init__(self, name: str, properties: dict[str, str], change: Change, places: Places) -> None:
+    def __init__(
+        self, name: str, properties: dict[str, str], change: Change, places: Places, expired: Callable[[int], bool]
+    ) -> None:
         super().__init__(name, **properties)
         self._places = places
         self._pending = change
+        self._expired = expired
         self._deferred: list[Callable[[], Any]] = []
         self.version: int | None = None
 
-    def _reader(self) -> CatalogView:
-        return self._pending.txn
+    def _read(self, act: Callable[[CatalogView], _T]) -> _T:
+        return self._on(act, self._pending.txn)
 
     def _change(self, act: Callable[[Change], _T], reason: str) -> _T:
-        return act(self._pending)
+        return self._on(act, self._pending)
+
+    def _on(self, act: Callable[[Any], _T], what: Change | CatalogView) -> _T:
+        try:
+            return act(what)
+        except Corrupt as error:
+            began = self._pending.txn.base_version
+            if self._expired(began):
+                raise CommitFailedException(
+                    f"version {began}, at which this began, has expired; run it again"
+                ) from error
+            raise
 
     def _after_commit(self, act: Callable[[], Any]) -> None:
         self._deferred.append(act)
@@ -77,6 +92,3 @@ class CatalogTransaction(Views):
             self.commit()
         else:
             self.abort()
-
-
-__all__ = ["CatalogTransaction", "CommitFailedException"]

@@ -49,8 +49,8 @@ class Views(Tables):
     def list_views(self, namespace: str | Identifier) -> list[Identifier]:
         """Return the views in a namespace. Raises ``NoSuchNamespaceError``."""
         text = Catalog.namespace_to_string(namespace, NoSuchNamespaceError)
-        with translated():
-            view = self._reader()
+
+        def listed(view: CatalogView) -> list[Identifier]:
             try:
                 return [self._identifier(text, name) for name in view.views(text)]
             except (ObjectNotFound, InvalidName):
@@ -58,12 +58,15 @@ class Views(Tables):
                     return []
                 raise no_namespace(text) from None
 
+        with translated():
+            return self._read(listed)
+
     def view_exists(self, identifier: str | Identifier) -> bool:
         """Return whether there is a view of this name."""
         try:
             namespace, name = self._split(identifier, NoSuchViewError)
             with translated():
-                _view_def(self._reader(), namespace, name)
+                self._read(lambda view: _view_def(view, namespace, name))
         except NoSuchViewError:
             return False
         return True
@@ -72,7 +75,7 @@ class Views(Tables):
         """Return a view. Raises ``NoSuchViewError``."""
         namespace, name = self._split(identifier, NoSuchViewError)
         with translated():
-            return self._view(namespace, name, _view_def(self._reader(), namespace, name))
+            return self._view(namespace, name, self._read(lambda view: _view_def(view, namespace, name)))
 
     def create_view(
         self,

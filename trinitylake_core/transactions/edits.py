@@ -45,6 +45,11 @@ class CatalogEdits(CatalogView):
         self._definitions: dict[str, tuple[str, _Definition]] = {}
         self._footprint = Footprint()
 
+    @property
+    def base_version(self) -> int:
+        """The version that the changes stand on."""
+        return self._base.version
+
     @abc.abstractmethod
     def _refuse_done(self) -> None:
         """Raise ``InvalidInput`` if nothing may be changed any more."""
