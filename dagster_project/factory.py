@@ -34,16 +34,23 @@ def build(settings: LakehouseSettings, notifications: Notifications | None = Non
 
 
 def fleet(
-    stanzas: Stanzas, notifications: Notifications | None = None, spark: SparkResource | None = None
+    stanzas: Stanzas,
+    notifications: Notifications | None = None,
+    spark: SparkResource | None = None,
+    *,
+    shares: bool = False,
 ) -> dg.Definitions:
-    """Return the one set of definitions for all lakehouses of a file. Neither the file nor any storage is read."""
+    """Return the one set of definitions for all lakehouses of a file. Neither the file nor any storage is read.
+
+    ``shares``: they share a code location with other people's definitions, as :func:`merged` has it.
+    """
     scope = Fleet(stanzas.find)
     jobs, page = jobs_of(scope), fleet_health(scope, stanzas)
     survey = dg.define_asset_job(
         f"{scope.slug}_health", dg.AssetSelection.assets(page), description="Surveys all lakehouses."
     )
     return dg.Definitions.merge(
-        _shared(notifications, spark),
+        _shared(notifications, spark, shares=shares),
         dg.Definitions(
             assets=[*assets_of(scope), *retention_of(scope), page],
             asset_checks=[*checks_of(scope), fleet_checks(scope, stanzas)],
@@ -54,11 +61,11 @@ def fleet(
     )
 
 
-def _shared(notifications: Notifications | None, spark: SparkResource | None) -> dg.Definitions:
+def _shared(notifications: Notifications | None, spark: SparkResource | None, *, shares: bool) -> dg.Definitions:
     return dg.Definitions(
         resources={"spark": spark or SparkResource()},
-        executor=dg.in_process_executor,  # one process per run: its steps share one Spark session
-        sensors=failure_sensors(notifications or Notifications()),
+        executor=None if shares else dg.in_process_executor,  # one process per run: its steps share one Spark session
+        sensors=failure_sensors(notifications or Notifications(), only_ours=shares),
     )
 
 
@@ -66,6 +73,12 @@ def merged(
     lakehouses: tuple[LakehouseSettings, ...],
     notifications: Notifications | None = None,
     spark: SparkResource | None = None,
+    *,
+    shares: bool = False,
 ) -> dg.Definitions:
-    """Return the definitions of several lakehouses, with the resources that they share."""
-    return dg.Definitions.merge(_shared(notifications, spark), *(build(each, notifications) for each in lakehouses))
+    """Return the definitions of several lakehouses, with the resources that they share.
+
+    ``shares``: they share a code location with other people's definitions, whose executor and failures are not ours.
+    """
+    everybody = _shared(notifications, spark, shares=shares)
+    return dg.Definitions.merge(everybody, *(build(each, notifications) for each in lakehouses))

@@ -55,6 +55,7 @@ def maintenance(scope: Scope) -> AssetJob:
         description=f"All maintenance of {scope.label}: observes it, measures its tree, checks every "
         "invariant, compacts it, and applies the policies of lakehouses.yaml to snapshots, backup and history.",
         tags=dict(scope.tags),
+        executor_def=dg.in_process_executor,  # its steps share one Spark session
     )
 
 
@@ -65,6 +66,7 @@ def compaction(scope: Scope) -> AssetJob:
         selection=dg.AssetSelection.assets(assets.key(scope, assets.COMPACTION)),
         description=f"Compacts {scope.label}.",
         tags=dict(scope.tags),
+        executor_def=dg.in_process_executor,  # its steps share one Spark session
     )
 
 

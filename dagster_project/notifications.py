@@ -13,15 +13,18 @@ import dagster as dg
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
 from dagster_project.config.values import resolved
 from dagster_project.looks import Trouble
-from dagster_project.scope import PARTITION_TAG
+from dagster_project.scope import FLEET, PARTITION_TAG
 from dagster_project.verdicts import REACHABLE
 
 _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000
 
 
-def failure_sensors(notifications: Notifications) -> list[dg.SensorDefinition]:
-    """Return the sensor that reports failed runs to the webhook, if there is one."""
+def failure_sensors(notifications: Notifications, *, only_ours: bool = False) -> list[dg.SensorDefinition]:
+    """Return the sensor that reports failed runs to the webhook, if there is one.
+
+    ``only_ours``: not those of other people's jobs in the same code location.
+    """
     if notifications.webhook is None:
         return []
 
@@ -31,9 +34,17 @@ def failure_sensors(notifications: Notifications) -> list[dg.SensorDefinition]:
         description="Reports every failed run, with its error, to the webhook of lakehouses.yaml.",
     )
     def tell(context: dg.RunFailureSensorContext) -> None:
+        if only_ours and not _ours(context.dagster_run):
+            return
         post(checked_url(resolved(notifications.webhook)), message(context))
 
     return [tell]
+
+
+def _ours(run: dg.DagsterRun) -> bool:
+    """Return whether a run is one of our jobs, or materialises one of our assets."""
+    mine = LAKEHOUSE_TAG in run.tags or run.job_name.startswith(f"{FLEET}_")
+    return mine or any(key.path[0] in {"lakehouse", FLEET} for key in run.asset_selection or ())
 
 
 def tell_trouble(notifications: Notifications, lakehouse: str, trouble: Trouble) -> None:

@@ -29,7 +29,7 @@ _EVERY_SECONDS: Final = 30
 _LOOK_SECONDS: Final = 10.0
 _TICK_SECONDS: Final = 25.0
 """The daemon waits 60 s for a tick, which also has to ask the database and, perhaps, the webhook."""
-_SLICE: Final = 500
+_SLICE: Final = 2000
 _SELDOM: Final = 8
 """A lakehouse that is quiet is looked at so many times less often than a busy one, at the most."""
 _NAMED: Final = 10

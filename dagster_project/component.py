@@ -1,0 +1,46 @@
+"""The component with which another Dagster project gets all of this: ``type: dagster_project.component.Lakehouses``.
+
+Its ``defs.yaml`` names a ``lakehouses.yaml``, or holds the same stanzas itself.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import yaml
+
+from dagster_project.config import load, load_head, parse
+from dagster_project.config.stanzas import Stanzas
+from dagster_project.factory import fleet, merged
+
+
+class Lakehouses(dg.Component, dg.Model, dg.Resolvable):
+    """Maintenance of TrinityLake lakehouses: their assets, checks, jobs, schedules and sensors.
+
+    Attributes:
+        file: a ``lakehouses.yaml``, relative to the folder of this component.
+        lakehouses: or the stanzas, as that file has them.
+        notifications: who hears of failures, as that file has it; only with ``lakehouses``.
+    """
+
+    file: str | None = None
+    lakehouses: list[dict[str, Any]] | None = None
+    notifications: dict[str, Any] | None = None
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Return the definitions. Touches no storage. The project's own executor stays."""
+        if (self.file is None) == (self.lakehouses is None):
+            raise dg.DagsterInvalidDefinitionError("attributes: give either `file` or `lakehouses`")
+        path = context.path.parent if context.path.is_file() else context.path
+        if self.file is not None:
+            return _of_file(path / Path(self.file).expanduser())
+        text = yaml.safe_dump({"lakehouses": self.lakehouses, "notifications": self.notifications or {}})
+        settings = parse(text, path / "defs.yaml")
+        return merged(settings.lakehouses, settings.notifications, shares=True)
+
+
+def _of_file(path: Path) -> dg.Definitions:
+    head = load_head(path)
+    if head.layout == "partitions":
+        return fleet(Stanzas(path), head.notifications, shares=True)
+    return merged(load(path).lakehouses, head.notifications, shares=True)
