@@ -14,6 +14,7 @@ from trinitylake_core.commits.commit import Draft, new_id, now_millis
 from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.lakehouse import create_first
+from trinitylake_core.locations import definition_path
 from trinitylake_core.storage import open_storage
 from trinitylake_core.tree.leafbuild import columns_of
 from trinitylake_core.tree.leafrun import Columns
@@ -42,8 +43,8 @@ def build(root: str, objects: int, path_of: PathOf = _PATH.format, **definition:
 
 
 def rows(objects: int) -> pa.Table:
-    """Return what :func:`build` stores as a table of keys and paths, sorted by key."""
-    batches = [*_batches(codec_of(new_lakehouse_def()), objects, _PATH.format)]
+    """Return entries as :func:`build` stores them as a table of keys and paths, sorted by key; each path is unique."""
+    batches = [*_batches(codec_of(new_lakehouse_def()), objects, lambda name: definition_path("table", f"{name}"))]
     keys = pa.concat_arrays([batch.keys for batch in batches])
     return pa.table({"key": keys, "path": pa.concat_arrays([batch.values for batch in batches])})
 

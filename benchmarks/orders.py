@@ -113,8 +113,8 @@ def _ms(seconds: list[float]) -> float:
 
 
 def _cpu() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    now = os.times()
+    return time.process_time() + now.children_user + now.children_system
 
 
 def main(arguments: list[str]) -> None:

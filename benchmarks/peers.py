@@ -110,22 +110,23 @@ def _whole(found: int, expected: int) -> None:
 
 def _cpu() -> float:
     now = os.times()
-    return now.user + now.system + now.children_user + now.children_system
+    return time.process_time() + now.children_user + now.children_system
 
 
 def figures_of(times: Times) -> dict[str, dict[str, dict[str, float]]]:
     """Return by work and rival: median, least and most of the rounds, CPU, and how often ours fits into it."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for work in _WORK:
-        own = statistics.median(seconds for seconds, _ in times[work]["ours"])
+        own, own_cpu = (statistics.median(each) for each in zip(*times[work]["ours"], strict=True))
         for name in RIVALS:
-            seconds = [each for each, _ in times[work][name]]
+            seconds, cpu = zip(*times[work][name], strict=True)
             found.setdefault(work, {})[name] = {
                 "ratio": own / statistics.median(seconds),
+                "cpu ratio": own_cpu / max(statistics.median(cpu), 1e-9),
                 "median": statistics.median(seconds),
                 "least": min(seconds),
                 "most": max(seconds),
-                "cpu": statistics.median(cpu for _, cpu in times[work][name]),
+                "cpu": statistics.median(cpu),
             }
     return found
 
@@ -134,7 +135,7 @@ def page(figures: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any])
     """Return the tables in Markdown, the one of ratios first."""
     names = list(RIVALS)
     head = f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n"
-    ratios = _cells(figures, names, lambda row, _: f"{row['ratio']:.2f}")
+    ratios = _cells(figures, names, lambda row, _: f"{row['ratio']:.3g}")
     tables = [
         f"## {title}\n\n{note}\n\n{head}{_cells(figures, names, cell)}"
         for title, note, cell in (
@@ -142,14 +143,16 @@ def page(figures: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any])
             ("CPU", "Median of the rounds, all threads and processes.", _cpu_cell),
         )
     ]
+    cpu_ratios = _cells(figures, names, lambda row, _: f"{row['cpu ratio']:.3g}")
     return (
         f"# Benchmarks\n\n`python -m benchmarks peers --scale {facts['scale']}` wrote this page.\n\n"
         f"* {facts['objects']:,} objects, {facts['rounds']} rounds, turns alternating; commit `{facts['commit']}`\n"
         f"* {facts['machine']}; load average before {facts['before']}, after {facts['after']}\n\n"
-        "A load average above the number of cores says that others worked on the machine: seconds are too long then, "
-        "those of whoever needs more CPU the most; compare CPU.\n\n"
-        f"## Ratios\n\nTime of ours by time of the other: below 1 ours is faster.\n\n{head}{ratios}\n"
-        "![times as multiples of ours](peers.png)\n\n" + "\n".join(tables) + _NOTES
+        "A load average above the number of cores says that others worked on the machine: times are too long then, and "
+        "those of whoever waits for the disk are the most uncertain. CPU suffers less.\n\n"
+        f"## Ratios\n\nOurs divided by the other: below 1 ours is faster. Times:\n\n{head}{ratios}\n"
+        f"CPU of all threads and processes:\n\n{head}{cpu_ratios}\n"
+        "![the others as multiples of ours](peers.png)\n\n" + "\n".join(tables) + _NOTES
     )
 
 
@@ -183,23 +186,26 @@ def _cpu_cell(row: dict[str, float], unit: str) -> str:
 
 
 def plot(figures: dict[str, dict[str, dict[str, float]]], target: Path) -> None:
-    """Draw the time of each rival as a multiple of ours."""
+    """Draw time and CPU of each rival as multiples of ours."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    drawn, axes = plt.subplots(figsize=(10, 5))
+    drawn, both = plt.subplots(2, 1, figsize=(10, 8), sharex=True)
     others = [name for name in RIVALS if name != "ours"]
     width = 0.8 / len(others)
-    for index, name in enumerate(others):
-        places = [work + (index - len(others) / 2 + 0.5) * width for work in range(len(figures))]
-        axes.bar(places, [1 / row[name]["ratio"] for row in figures.values()], width, label=name)
-    axes.axhline(1, color="black", linewidth=1)
-    axes.set_yscale("log")
-    axes.set_xticks(range(len(figures)), list(figures))
-    axes.set_ylabel("time as a multiple of ours (above the line ours is faster)")
-    axes.legend()
+    for axes, ratio, what in zip(both, ("ratio", "cpu ratio"), ("time", "CPU"), strict=True):
+        for index, name in enumerate(others):
+            places = [work + (index - len(others) / 2 + 0.5) * width for work in range(len(figures))]
+            heights = [1 / row[name][ratio] for row in figures.values()]
+            axes.bar(places, [height - 1 for height in heights], width, bottom=1, label=name)
+        axes.axhline(1, color="black", linewidth=1)
+        axes.set_yscale("log")
+        axes.set_ylabel(f"{what} as a multiple of ours")
+    both[0].set_title("above the line ours is faster", fontsize=10)
+    both[0].legend()
+    both[1].set_xticks(range(len(figures)), list(figures))
     drawn.tight_layout()
     drawn.savefig(target, dpi=110)
 
