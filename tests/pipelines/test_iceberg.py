@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from pyiceberg.exceptions import ForbiddenError
 
 from pipelines import restore, rollback, verify
+from pipelines.cli import main
 from pipelines.files.tablefiles import TableFiles, in_sample, refuse_no_share
-from tests.support.icebergs import ids, new_iceberg, rows, with_table
+from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
 from trinitylake_core.definitions import TableDef, table_def
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -132,6 +135,23 @@ def test_a_table_that_says_nothing_itself_is_asked_by_its_metadata_file(catalog:
     assert (None, True) == state()
     assert (None, False) == state(metadata_location=full + "x")
     assert (None, False) == state(metadata_location="nosuch://b/t", table_type="EXTERNAL")
+
+
+def test_export_says_of_how_many_tables_it_leaves_the_files(
+    catalog: TrinityLakeCatalog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_table(catalog, "sales.orders", 1)
+    target = (tmp_path / "copy").as_uri()
+    assert 0 == main(["export", catalog.lakehouse.root, target, "--engine", "local"])
+    assert "data and metadata files of 1 tables stay where they are" in capsys.readouterr().out
+    copy = opened(target)
+    with pytest.raises(FileNotFoundError):
+        copy.load_table("sales.orders")
+    shutil.copytree(f"{_root(catalog)}tables", tmp_path / "copy" / "tables")
+    assert [1] == ids(copy.load_table("sales.orders")), "the data are those of the original"
+    with pytest.raises(ForbiddenError, match="outside"):
+        copy.load_table("sales.orders").append(rows(2))
+    assert copy.lakehouse.version == catalog.lakehouse.version
 
 
 def test_what_nobody_here_can_open_is_counted_and_no_finding(catalog: TrinityLakeCatalog) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyiceberg.exceptions import ForbiddenError, ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile, ToOutputFile
-from pyiceberg.table import TableProperties
+from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from trinitylake_core.errors import FileMissing, InvalidLocation
@@ -45,15 +45,16 @@ class Places:
         directory = parent.rstrip("/") if parent else f"{self.warehouse or f'{self.base}tables/'}{_label(namespace)}"
         return f"{directory}/{_label(name)}-{uuid.uuid4().hex[:12]}"
 
-    def check(self, metadata: TableMetadata, location: str, current: tuple[TableMetadata, str] | None = None) -> None:
+    def check(self, metadata: TableMetadata, location: str, current: Table | None = None) -> None:
         """Refuse a table of which a part would be written where this catalog may not write.
 
-        That is below the root or the warehouse, or where the table is already (``current``: its metadata and their
-        location). Raises ``ForbiddenError``, ``InvalidLocation``.
+        That is below the root or the warehouse, or where an EXTERNAL table is already. A MANAGED one that says that it
+        is elsewhere was copied with its lakehouse: the original writes there. Raises ``ForbiddenError``,
+        ``InvalidLocation``.
         """
         allowed = [self.base, *([self.warehouse] if self.warehouse else [])]
-        if current is not None:
-            old, at = current
+        if current is not None and path_below(self.storage.root, current.metadata_location) is None:
+            old, at = current.metadata, current.metadata_location
             known = (old.location, at.rpartition("/")[0], *_written_paths(old))
             allowed += [full_uri(each).rstrip("/") + "/" for each in known]
         for each in (metadata.location, location, *_written_paths(metadata)):

@@ -166,8 +166,7 @@ class Tables(TableReader):
             staged = self._staged(current, self._identifier(namespace, name), requirements, updates)
             if current is not None and staged.metadata == current.metadata:
                 return CommitTableResponse(metadata=current.metadata, metadata_location=current.metadata_location)
-            known = None if current is None else (current.metadata, current.metadata_location)
-            self._places.check(staged.metadata, staged.metadata_location, known)
+            self._places.check(staged.metadata, staged.metadata_location, current)
             if current is None:
                 self._add(change, namespace, name, staged)
             else:

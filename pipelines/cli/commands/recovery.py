@@ -353,7 +353,7 @@ def drop_snapshot(call: Call) -> Result:
     details="""\
 The copy is a lakehouse of its own. Only new files are copied, and each is read back and compared; an interrupted
 export continues where it stopped. Without --history the copy holds one version, which replaces an older one
-only when it is complete.""",
+only when it is complete. Of tables it copies the definitions; their data and Iceberg metadata stay where they are.""",
 )
 def export(call: Call) -> Result:
     """Export a lakehouse."""
@@ -372,7 +372,9 @@ def export(call: Call) -> Result:
         storage_options=_target_options(call, options.target),
         progress=call.progress,
     )
-    return Result(done, report.fields(done))
+    tables = lake.at(version=done.plan.version).info().tables
+    left = [f"data and metadata files of {tables} tables stay where they are: only definitions are copied"]
+    return Result(done, in_order(report.fields(done), left if tables else []))
 
 
 def _target_options(call: Call, target: str) -> dict[str, Any]:
