@@ -73,6 +73,7 @@ test: check
 
 test-all: check
 	@scripts/chromium.sh >/dev/null
+	@scripts/azurite.sh >/dev/null
 	$(PYTEST) -m "" --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 check: $(STAMP) | prerequisites
@@ -97,6 +98,6 @@ proto: $(STAMP) | prerequisites
 	$(PY) -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. $(PROTO)/*.proto
 
 clean:
-	rm -rf .venv .dagster .demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .dagster .demo .azurite .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	rm -rf build dist *.egg-info spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -88,7 +88,6 @@ LONG = {
     "pipelines/expiration.py": "plan and act of one job, a third of it the meaning of its options",
     "trinitylake_core/lakehouse.py": "the front door: half of it says what its methods take, cost and raise",
     "trinitylake_core/storage/local.py": "one backend, operation by operation, with what each guards against",
-    "trinitylake_core/storage/s3.py": "one backend, operation by operation, with the options it takes",
 }
 """Files of more than 300 lines, and why they are."""
 

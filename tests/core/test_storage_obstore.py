@@ -188,12 +188,12 @@ def test_errors_say_what_happened_and_nothing_secret(proxy: Misbehaving, behind:
 def test_a_trickled_answer_ends_at_the_deadline(proxy: Misbehaving, behind: Any, client: str) -> None:
     """Each byte arrives in time, the answer does not: the request ends, and the next try succeeds."""
     root, options = behind
-    storage = open_storage(root, options | {"client": client, "request_timeout": 0.5, "read_timeout": 5})
+    storage = open_storage(root, options | {"client": client, "request_timeout": 1, "read_timeout": 5})
     storage.replace("file", b"x" * 1000)
     proxy.then("trickle")
     started = time.perf_counter()
     assert b"x" * 1000 == storage.read("file")
-    assert 0.4 < time.perf_counter() - started < 5
+    assert 0.9 < time.perf_counter() - started < 20  # a minute and a half otherwise
     assert 2 == storage.counts.get
 
 
@@ -201,7 +201,7 @@ def test_a_trickled_answer_ends_at_the_deadline(proxy: Misbehaving, behind: Any,
 def test_a_create_without_an_answer_is_read_back(proxy: Misbehaving, behind: Any, client: str) -> None:
     """The server did the work and never said so: at the deadline our own file is found, and that is success."""
     root, options = behind
-    storage = open_storage(root, options | {"client": client, "request_timeout": 0.5})
+    storage = open_storage(root, options | {"client": client, "request_timeout": 1.5})
     proxy.then("swallow")
     storage.create("root", b"ours")
     assert (1, 1) == (storage.counts.create, storage.counts.get)
@@ -215,7 +215,7 @@ def test_a_create_without_an_answer_is_read_back(proxy: Misbehaving, behind: Any
 def test_a_misbehaving_answer_is_asked_for_again(proxy: Misbehaving, behind: Any, what: Any) -> None:
     """Closed without an answer, cut in the middle, no HTTP at all, 503, nothing: one more try mends it."""
     root, options = behind
-    storage = open_storage(root, options | {"request_timeout": 0.5})
+    storage = open_storage(root, options | {"request_timeout": 1})
     storage.replace("file", b"x" * 5000)
     proxy.then(what)
     assert b"x" * 5000 == storage.read("file")

@@ -85,7 +85,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def _process(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
+def server_process(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
     """Run a server until the block ends; the block begins when the port answers."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
@@ -112,7 +112,7 @@ def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
             time.sleep(0.05)
         else:
             return
-    raise RuntimeError(f"the S3 server did not start: {log.read_text(errors='replace')[-2000:]}")
+    raise RuntimeError(f"the server did not start: {log.read_text(errors='replace')[-2000:]}")
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def run_moto(directory: Path) -> Iterator[S3Server]:
     port = free_port()
     log = directory / f"moto-{port}.log"
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.moto_s3", "-H", "127.0.0.1", "-p", str(port)]
-    with _process(command, port, log):
+    with server_process(command, port, log):
         server = S3Server(f"http://127.0.0.1:{port}", log)
         server.client().create_bucket(Bucket=server.bucket)
         yield server
@@ -139,7 +139,7 @@ def run_rclone(directory: Path) -> Iterator[S3Server]:
     command = [str(binary), "serve", "s3", str(data), "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}"]
     command += ["--config", str(directory / "rclone.conf"), "--vfs-cache-mode", "off"]
     log = directory / f"rclone-{port}.log"
-    with _process(command, port, log):
+    with server_process(command, port, log):
         yield S3Server(f"http://127.0.0.1:{port}", log)
 
 

@@ -47,7 +47,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.locations import lakehouse_def_path, node_path, transaction_path
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
-from trinitylake_core.storage import Storage, open_storage, s3
+from trinitylake_core.storage import Storage, open_storage, proving, s3
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import from_millis
 
@@ -687,7 +687,7 @@ def _copy(files: Files) -> Iterator[Path]:
 
 def disturbed(operation: Operation, arg: Any, open_at: Open, plan: FaultPlan) -> None:
     """Run an operation with every storage it opened under one plan, as the first of its process would."""
-    s3._proven.clear()
+    proving._proven.clear()
     opened: list[Storage] = []
 
     def opening(path: str) -> Storage:

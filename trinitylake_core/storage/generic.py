@@ -1,4 +1,4 @@
-"""Any other fsspec file system: ``gs://``, ``abfs://``, ``memory://`` and so on.
+"""Any other fsspec file system: ``memory://`` and so on; ``gs://`` and ``az://`` with the option ``client: fsspec``.
 
 fsspec's default for exclusive creation asks whether the file exists and then writes, which is no lock
 at all. Therefore only file systems known to let the *server* decide may create; all others can be read.
@@ -43,6 +43,7 @@ class FsspecStorage(BaseStorage):
     def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(root, options)
         self._scheme = root.partition("://")[0]
+        self._own_options.pop("client", None)
         self._trusted = self._own_options.pop("exclusive_create", None) == "trusted"
         self._fs: Any = None
         self._base = ""

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -104,6 +104,28 @@ class ObstoreClient:
         """Return ``size``, ``last_modified`` and the version of an object."""
         meta: Mapping[str, Any] = self._send(lambda: _obstore().head(self._store, key))
         return meta
+
+    def delete(self, key: str) -> None:
+        """Delete an object; most stores answer that a missing one is missing."""
+        self._send(lambda: _obstore().delete(self._store, key))
+
+    def listing(self, prefix: str, page: int) -> Iterator[Sequence[Mapping[str, Any]]]:
+        """Return what yields the objects below a directory, so many at once. No request before the first is asked for.
+
+        A listing that failed has to be begun again.
+        """
+        pages: Iterator[Sequence[Mapping[str, Any]]] = _obstore().list(self._store, prefix or None, chunk_size=page)
+        return pages
+
+    def next_page(self, listing: Iterator[Sequence[Mapping[str, Any]]]) -> Sequence[Mapping[str, Any]]:
+        """Return the next objects of a listing; none when there are no more."""
+        nothing: Sequence[Mapping[str, Any]] = ()
+        return self._send(lambda: next(listing, nothing))
+
+    def list_dirs(self, prefix: str) -> tuple[Sequence[str], Sequence[Mapping[str, Any]]]:
+        """Return the directories, without a slash at their end, and the objects directly below a directory."""
+        found = self._send(lambda: _obstore().list_with_delimiter(self._store, prefix or None))
+        return found["common_prefixes"], found["objects"]
 
     def _send(self, call: Callable[[], T]) -> T:
         global _started  # noqa: PLW0603 - the threads are the process's, too

@@ -11,7 +11,7 @@ from trinitylake_core.storage.generic import FsspecStorage
 from trinitylake_core.storage.local import LocalStorage
 from trinitylake_core.storage.port import Storage
 from trinitylake_core.storage.retry import CommonOptions
-from trinitylake_core.storage.roots import S3_SCHEMES, normalise_root
+from trinitylake_core.storage.roots import BLOBS, S3_SCHEMES, normalise_root
 
 _BACKENDS: dict[str, type[BaseStorage]] = {"file": LocalStorage}
 _S3_CLIENTS: Final = ("obstore", "s3fs")
@@ -31,7 +31,7 @@ def options_for(uri: str, root: str, options: Mapping[str, Any]) -> dict[str, An
 def _kind(uri: str) -> str:
     scheme, found, _ = uri.partition("://")
     scheme = scheme.lower() if found else "file"
-    return "s3" if scheme in S3_SCHEMES else scheme
+    return S3_SCHEMES.get(scheme) or BLOBS.get(scheme) or scheme
 
 
 def open_storage(root: str, options: Mapping[str, Any] | None = None) -> Storage:
@@ -46,6 +46,10 @@ def open_storage(root: str, options: Mapping[str, Any] | None = None) -> Storage
 
 def _backend(scheme: str, options: Mapping[str, Any]) -> type[BaseStorage]:
     """Return the class for a scheme; what a disk does without (asyncio, sockets) is imported when it is needed."""
+    if scheme in BLOBS and options.get("client") != "fsspec":
+        from trinitylake_core.storage.blobs import BlobStorage  # noqa: PLC0415
+
+        return BlobStorage
     if scheme != "s3":
         return _BACKENDS.get(scheme, FsspecStorage)
     client = options.get("client") or _S3_CLIENTS[0]

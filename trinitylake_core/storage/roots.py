@@ -13,6 +13,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 _SECRET_QUERY = re.compile(r"(?i)[?&][^=&]*(sig|token|secret|passw|key|credential)[^=&]*=")
 S3_SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3"}
+BLOBS = {"az": "az", "abfs": "az", "abfss": "az", "gs": "gs", "gcs": "gs"}
+"""The schemes of Azure and Google, and what options have in common."""
 
 
 def normalise_root(uri: str) -> str:

@@ -7,8 +7,7 @@ Storage options: ``key``, ``secret``, ``token``, ``profile``, ``anon``, ``endpoi
 variables, profiles and instance roles apply.
 
 Exclusive creation is ``If-None-Match: *``, compare-and-set is ``If-Match`` with the ETag that was read. Stores exist
-that accept these headers and ignore them, therefore :meth:`S3Storage.prove_exclusive_create` and
-:meth:`S3Storage.prove_compare_and_set`.
+that accept these headers and ignore them, therefore ``proving``.
 """
 
 from __future__ import annotations
@@ -16,22 +15,19 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from trinitylake_core.errors import (
-    AlreadyExists,
     InvalidInput,
     StorageDenied,
     StorageError,
     TrinityLakeError,
-    UnsafeStorage,
 )
-from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.failures import Outdated, TransientError
+from trinitylake_core.storage.failures import TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
+from trinitylake_core.storage.proving import ProvedByTrying
 from trinitylake_core.storage.retry import take_flag, take_number
 from trinitylake_core.storage.s3_errors import is_beyond_the_end, is_transient_code, map_error, refused_swap
 
@@ -39,15 +35,8 @@ _PAGE: Final = 1000
 _NOT_IN_XML: Final = re.compile("[^\\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _PASSED_FROM_ENVIRONMENT: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
-_OTHER: Final = Tagged(b"", '"00000000000000000000000000000000"')
-"""A state that no file is in: nothing has this ETag."""
 
-_proven: set[tuple[str, str]] = set()
-_proven_swaps: set[tuple[str, str]] = set()
-_proven_lock = threading.Lock()
-
-
-class S3Storage(BaseStorage):
+class S3Storage(ProvedByTrying):
     """Objects below a prefix of one bucket."""
 
     def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
@@ -84,7 +73,7 @@ class S3Storage(BaseStorage):
 
         fs = self._filesystem()
         parameters["Bucket"] = self._bucket
-        answer: dict[str, Any] = sync(fs.loop, _send_in_time, self._seconds, fs, operation, parameters)
+        answer: dict[str, Any] = sync(fs.loop, _send, self._seconds, fs, operation, parameters)
         return answer
 
     def _key(self, path: str) -> str:
@@ -209,54 +198,6 @@ class S3Storage(BaseStorage):
         page = next(self._pages("", MaxKeys=2))
         return any(item["Key"] != self._prefix for item in page.get("Contents", ()))
 
-    # Proof.
-
-    def prove_exclusive_create(self, path: str, data: bytes) -> None:
-        """Try to create what exists. One ``create`` the first time. Raises ``UnsafeStorage``.
-
-        One that succeeds is tried again: somebody may have removed the file, but not twice.
-        """
-        self._guard(path)
-        proof = (self.root, self._endpoint)
-        with _proven_lock:
-            if proof in _proven:
-                return
-        if self._accepts_second_create(path, data) and self._accepts_second_create(path, data):
-            raise UnsafeStorage(
-                f"{self.root}: this store ignores exclusive creation (If-None-Match: *): concurrent commits would "
-                "overwrite each other. Reading works; write to a store that honours it"
-            )
-        with _proven_lock:
-            _proven.add(proof)
-
-    def _accepts_second_create(self, path: str, data: bytes) -> bool:
-        try:
-            self._retrying("create", path, partial(self._create, path, data))
-        except AlreadyExists:
-            return False
-        return True
-
-    def prove_compare_and_set(self, path: str, data: bytes) -> None:
-        """Try to replace a file by itself under an ETag that is not its own. One ``put`` the first time.
-
-        Raises ``UnsafeStorage``.
-        """
-        self._guard(path)
-        proof = (self.root, self._endpoint)
-        with _proven_lock:
-            if proof in _proven_swaps:
-                return
-        try:
-            self._retrying("put", path, partial(self._swap, path, data, _OTHER))
-        except Outdated:
-            with _proven_lock:
-                _proven_swaps.add(proof)
-            return
-        raise UnsafeStorage(
-            f"{self.root}: this store ignores compare-and-set (If-Match): two expirations at a time could bring "
-            "expired versions back. Reading and committing work; expire on a store that honours it"
-        )
-
     # Errors.
 
     def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
@@ -303,17 +244,17 @@ def _make_filesystem(arguments: Mapping[str, Any]) -> Any:
     return s3fs.S3FileSystem(**arguments)
 
 
-async def _send_in_time(seconds: float, fs: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+async def _send(seconds: float, fs: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
     """Send a request; raise ``TimeoutError`` if its answer is not complete in time, however lively it trickles."""
-    return await asyncio.wait_for(_send(fs, operation, parameters), seconds)
-
-
-async def _send(fs: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
     await fs.set_session()
     client = await fs.get_s3(parameters["Bucket"])
     method = getattr(client, operation)
     parameters = fs._get_s3_method_kwargs(method, **parameters)  # noqa: SLF001 - adds encryption and requester-pays
-    answer: dict[str, Any] = await method(**parameters)
+    return await asyncio.wait_for(_answer(operation, method(**parameters)), seconds)
+
+
+async def _answer(operation: str, sent: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = await sent
     if operation == "get_object":
         async with answer["Body"] as body:
             answer["Body"] = await body.read()

@@ -1,0 +1,152 @@
+"""Azure by the common contract, against Azurite; what the options of Azure and Google mean, without a server."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from pipelines import compaction, expiration
+from tests.support.azurite import Azurite, NoAzurite, run_azurite
+from tests.support.lakes import content, filled
+from tests.support.storage_suite import Place, StorageSuite
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import InvalidInput, InvalidLocation, StorageError
+from trinitylake_core.storage import open_storage, options_for
+from trinitylake_core.storage.blob_settings import make_store_of
+
+
+def failure_in_child(storage: Any, answer: Any) -> None:
+    """Send what a forked child is told when it reads through its parent's storage object."""
+    try:
+        storage.read("a")
+    except StorageError as error:
+        answer.send(str(error))
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+    """An emulator of Azure Blob Storage, for the whole session."""
+    try:
+        with run_azurite(tmp_path_factory.mktemp("azurite")) as server:
+            yield server
+    except NoAzurite as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.slow
+class TestAzureStorage(StorageSuite):
+    """The common contract."""
+
+    @pytest.fixture
+    def place(self, azurite: Azurite) -> Place:
+        """A prefix of the container."""
+        return azurite.new_root(), azurite.options
+
+    @pytest.fixture
+    def put_raw(self, place: Place, azurite: Azurite) -> Callable[[str, bytes], None]:
+        """A prefix of the container."""
+        store = azurite.store()
+        return lambda path, data: store.put(place[0].split("/", 3)[3] + path, data)
+
+    @pytest.fixture
+    def get_raw(self, place: Place, azurite: Azurite) -> Callable[[str], bytes]:
+        """A prefix of the container."""
+        store = azurite.store()
+        return lambda path: bytes(store.get(place[0].split("/", 3)[3] + path).bytes())
+
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_a_storage_works_after_a_fork(self, storage: Any) -> None:
+        """It does not, and says so instead of waiting for ever: only S3 has a second client."""
+        storage.write_many([("a", b"x")])
+        ours, theirs = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("fork").Process(target=failure_in_child, args=(storage, theirs))
+        child.start()
+        try:
+            assert ours.poll(20)
+            assert "this process was forked" in ours.recv()
+        finally:
+            child.kill()
+            child.join()
+        assert b"x" == storage.read("a")
+
+    def test_deletes_are_batched(self, storage: Any) -> None:
+        """They are not: each file is a request, and each may fail by itself."""
+        storage.write_many((f"d/{number}", b"x") for number in range(7))
+        before = storage.counts.snapshot()
+        result = storage.delete_many([f"d/{number}" for number in range(8)])
+        assert (7, ["d/7"], {}) == (len(result.deleted), result.missing, result.failed)
+        assert {"delete": 8} == (storage.counts - before).as_dict()
+
+    def test_requests_and_bytes_are_counted(self, storage: Any) -> None:
+        """As everywhere, but for the deletes."""
+        storage.write_many([("a", b"123"), ("b", b"4")])
+        storage.create("root", b"56")
+        storage.read("a")
+        storage.delete_many(["a", "b"])
+        expected = {"get": 1, "put": 2, "create": 1, "delete": 2, "bytes_read": 3, "bytes_written": 6}
+        assert expected == storage.counts.as_dict()
+
+
+@pytest.mark.slow
+def test_a_lakehouse_lives_on_azure(azurite: Azurite) -> None:
+    """Created, filled, compacted and expired; what it says is what it said."""
+    lake = filled(Lakehouse.create(azurite.new_root(), storage_options=azurite.options, order=8), tables=40)
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    before = content(lake.refresh())
+    expiration.run(None, lake.refresh(), expiration.Config(engine="local", keep_last=1))
+    again = Lakehouse.open(lake.root, storage_options=azurite.options)
+    assert before == content(again)
+    assert [] == list(again.check(definitions=True))
+
+
+def _store(uri: str, options: dict[str, Any]) -> Any:
+    scheme, _, authority = uri.partition("://")
+    return make_store_of(scheme, authority, options)[1](30.0)
+
+
+def test_options_of_adlfs_are_known() -> None:
+    """Account, key or connection string; ``abfss`` names the account itself."""
+    config = _store("az://lakes", {"account_name": "us", "account_key": "a2V5", "endpoint_url": "http://127.0.0.1:1"})
+    assert ("lakes", "us") == (config.config["container_name"], config.config["account_name"])
+    text = "DefaultEndpointsProtocol=https;AccountName=us;AccountKey=a2V5;EndpointSuffix=core.windows.net"
+    assert "us" == _store("az://lakes", {"connection_string": text}).config["account_name"]
+    named = _store("abfss://lakes@us.dfs.core.windows.net", {"account_key": "a2V5"})
+    assert "https://us.blob.core.windows.net" == named.config["endpoint"]
+    with pytest.raises(InvalidLocation, match="names no account"):
+        open_storage("abfss://lakes@us/lake")
+
+
+def test_options_of_gcsfs_are_known() -> None:
+    """``token`` is a file, its content, or a word."""
+    anonymous = _store("gs://lakes", {"token": "anon", "endpoint_url": "http://127.0.0.1:1", "project": "p"})
+    assert ("true", "http://127.0.0.1:1") == tuple(
+        str(anonymous.config[name]).lower() for name in ("skip_signature", "base_url")
+    )
+    with pytest.raises(InvalidInput, match="no_such is not known for gs://"):
+        open_storage("gs://lakes/x", {"no_such": 1})
+
+
+def test_options_stay_with_their_cloud() -> None:
+    """The schemes of one cloud share them."""
+    options = {"account_key": "secret", "retries": 3}
+    assert options == options_for("abfss://lakes@us.dfs.core.windows.net/x", "az://lakes/x", options)
+    assert {"retries": 3} == options_for("gs://lakes/x", "az://lakes/x", options)
+
+
+def test_nothing_secret_is_said() -> None:
+    """Neither by the storage nor by an error of a server that is not there."""
+    secret = "c2VjcmV0LWtleQ=="
+    options = {"account_name": "us", "account_key": secret, "endpoint_url": "http://127.0.0.1:1", "retries": 0}
+    storage = open_storage("az://lakes/x", options)
+    with pytest.raises(StorageError, match="failed 1 times") as caught:
+        storage.read("file")
+    assert secret not in str(caught.value) + repr(storage) + repr(cast("Any", storage)._client)
+
+
+def test_the_client_of_fsspec_can_be_chosen() -> None:
+    """As before; its package has to be installed."""
+    with pytest.raises(StorageError, match="not installed"):
+        open_storage("gs://lakes/x", {"client": "fsspec"})
