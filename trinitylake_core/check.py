@@ -97,6 +97,9 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
         return
     if root.previous_root != before.path:
         yield violation("I14", root.path, f"previous_root is {root.previous_root!r} instead of {before.path!r}")
+    if not root.follows(before):
+        said, made = root.system.get(spec.PREVIOUS_TXN), before.txn
+        yield violation("I14", root.path, f"previous_txn is {said!r}, and transaction {made!r} made the version before")
     if root.created_at_millis <= before.created_at_millis:
         yield violation("I14", root.path, f"was not created after version {before.version}, by created_at_millis")
     if root.oldest_version < before.oldest_version:

@@ -391,6 +391,10 @@ def misstate_the_previous_root(surgery: Surgery, version: int) -> None:
     surgery.system_row(root_path(version), spec.PREVIOUS_ROOT, root_path(version - 2))
 
 
+def name_another_transaction(surgery: Surgery, version: int) -> None:
+    surgery.system_row(root_path(version), spec.PREVIOUS_TXN, "another")
+
+
 def forget_the_previous_root(surgery: Surgery, version: int) -> None:
     surgery.system_row(root_path(version), spec.PREVIOUS_ROOT, None)
 
@@ -500,6 +504,7 @@ BROKEN: list[tuple[str, Break, set[str]]] = [
     ("I13", raise_the_major_version, {"I13"}),
     ("I13", lead_the_definition_outside, {"I13"}),
     ("I14", misstate_the_previous_root, {"I14"}),
+    ("I14", name_another_transaction, {"I14"}),
     ("I14", forget_the_previous_root, {"I14"}),
     ("I14", lose_the_previous_root, {"I14"}),
     ("I14", garble_the_previous_root, {"I14"}),

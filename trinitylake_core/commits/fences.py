@@ -9,7 +9,7 @@ from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.commits.files import Files
 from trinitylake_core.errors import FileMissing, StorageError
 from trinitylake_core.storage import Storage
-from trinitylake_core.versions import Delta, Root
+from trinitylake_core.versions import Delta, Root, RootRows
 
 
 class Fences:
@@ -39,9 +39,15 @@ class Fences:
         self._seen = self._seen or fenced
         if not self._seen:
             return False
-        if self._began.version < newest.oldest_version:
-            return True  # it has expired: a file of its name would be another's
-        return fenced and _stored_at(self._storage, self._began) < newest.void_before_millis
+        return void_since(self._storage, self._began, newest) if fenced else self._began.version < newest.oldest_version
+
+
+def void_since(storage: Storage, began: Root, newest: RootRows) -> bool:
+    """Whether files written since ``began`` was read may be gone, by the fence in ``newest``. At most one ``head``.
+
+    So it is where ``began`` has expired: a file of its name would be another's.
+    """
+    return began.version < newest.oldest_version or _stored_at(storage, began) < newest.void_before_millis
 
 
 def may_be_void(files: Files, base: Root) -> bool:
@@ -50,8 +56,7 @@ def may_be_void(files: Files, base: Root) -> bool:
     For a job that cannot read something: this tells damage from what `expire` and `clean` removed under its hands.
     Two ``get`` and one ``head``.
     """
-    newest = files.newest()
-    return base.version < newest.oldest_version or _stored_at(files.storage, base) < newest.void_before_millis
+    return void_since(files.storage, base, files.newest())
 
 
 def _stored_at(storage: Storage, root: Root) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from trinitylake_core import locations, spec
 from trinitylake_core.commits.acknowledge import remove_quietly
+from trinitylake_core.commits.fences import void_since
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import TransactionDef
 from trinitylake_core.errors import (
@@ -58,14 +59,7 @@ def fenced(storage: Storage, since: Root, newest: Root) -> bool:
 
     No request if no cleaning came in between, else at most one ``head``: what was written is younger than ``since``.
     """
-    if newest.void_before_millis <= since.void_before_millis:
-        return False
-    if since.version < newest.oldest_version:
-        return True  # it has expired: a file of its name would be another's
-    try:
-        return storage.info(since.path).modified_millis < newest.void_before_millis
-    except FileMissing:
-        return True
+    return newest.void_before_millis > since.void_before_millis and void_since(storage, since, newest)
 
 
 def new_transaction_def(transaction_id: str, isolation: str, began_at_millis: int, ttl_millis: int) -> TransactionDef:
