@@ -87,6 +87,7 @@ LONG = {
     "pipelines/cli/commands/recovery.py": "four commands, half of it their options and help texts",
     "pipelines/expiration.py": "plan and act of one job, a third of it the meaning of its options",
     "trinitylake_core/lakehouse.py": "the front door: half of it says what its methods take, cost and raise",
+    "trinitylake_core/tree/nodestore.py": "the store and the writer over it: where a node is, and who reads it when",
     "trinitylake_core/storage/local.py": "one backend, operation by operation, with what each guards against",
 }
 """Files of more than 300 lines, and why they are."""

@@ -284,4 +284,4 @@ def _changes_found(
 ) -> Iterator[list[Row]]:
     """Yield what is wrong with each change, several looked at at the same time; nodes are read through one cache."""
     contents = shape.contents(storage, definitions=definitions, tables=tables)
-    return storage.in_parallel(pairs, lambda pair: list(change_pass(contents, *pair)))
+    return storage.side_by_side(pairs, lambda pair: list(change_pass(contents, *pair)))

@@ -17,7 +17,7 @@ from trinitylake_core.errors import CorruptNode
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
-from trinitylake_core.tree.readahead import Once, ReadAhead
+from trinitylake_core.tree.readahead import Once, ReadAhead, Underway
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import Work
 
@@ -141,13 +141,40 @@ def test_paths_may_read_other_files_themselves(lake: Lakehouse) -> None:
             yield path
 
     with Rounds(storage, most=4):
-        ahead = ReadAhead(storage, paths(), lambda: 8, lambda _: False)
+        ahead = ReadAhead(Underway(storage), paths(), lambda: 8, lambda _: False)
         ahead.fill()
         assert leaves[:8] == asked
         assert storage.read(leaves[0]) == ahead.take(leaves[0])
         assert leaves[:9] == asked
         ahead.close()
         assert ahead.take(leaves[1]) is None
+
+
+def test_what_two_windows_expect_is_read_once_and_neither_loses_it(lake: Lakehouse) -> None:
+    """Whichever is closed first, and nothing is kept when both are."""
+    leaves, files = _leaves(lake)[:10], Underway(lake.storage)
+    with Rounds(lake.storage) as rounds:
+        one, two = (ReadAhead(files, iter(leaves), lambda: 100, lambda _: False) for _ in range(2))
+        one.fill()
+        two.fill()
+        assert one.take(leaves[0]) == two.take(leaves[0]) == lake.storage.read(leaves[0])
+        one.close()
+        assert two.take(leaves[1]) in {None, lake.storage.read(leaves[1])}
+        two.close()
+    assert len(leaves) + 2 == rounds.requests
+    files.done(leaves[0])
+    assert {} == files._files
+
+
+def test_nothing_of_what_was_read_ahead_stays_behind(lake: Lakehouse) -> None:
+    """As nodes, as columns, or never asked for."""
+    leaves, store = _leaves(lake)[:60], _store(lake, 1000)
+    with Rounds(lake.storage), store.expecting(leaves):
+        store.read(leaves[0])
+        assert store.read_columns(leaves[1:20]) is not None
+        assert 20 == len(list(store.read_many(leaves[20:40])))
+    assert {} == store._underway._files
+    assert {} == store._local.here.nodes
 
 
 def test_what_several_threads_ask_for_at_the_same_time_is_read_once(lake: Lakehouse) -> None:

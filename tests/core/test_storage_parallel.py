@@ -109,6 +109,29 @@ def test_work_that_hands_work_on_does_not_wait_for_a_thread() -> None:
     assert [sum(range(item)) for item in range(20)] == list(crew.in_order(range(20), work))
 
 
+def test_large_pieces_of_work_read_in_parallel_themselves(storage: Storage) -> None:
+    """Four at a time, each of a hundred reads on the same threads: as many rounds as the reads need."""
+
+    def everything(_: int) -> int:
+        return sum(isinstance(data, bytes) for _, data in storage.read_many(NAMES))
+
+    with Rounds(storage) as rounds:
+        assert [100] * 8 == list(storage.side_by_side(range(8), everything))
+    assert 800 == rounds.requests
+    assert 25 <= rounds.chain <= 32
+
+
+def test_large_pieces_of_work_never_wait_for_one_another() -> None:
+    """More of them than threads, each reading more than there are threads, each with pieces of its own."""
+    crew = Crew(2)
+
+    def work(item: int) -> int:
+        inner = crew.outer(range(3), lambda each: crew.begin(lambda: each).result())
+        return sum(crew.in_order(range(item), lambda each: each)) + sum(inner)
+
+    assert [sum(range(item)) + 3 for item in range(20)] == list(crew.outer(range(20), work))
+
+
 @pytest.mark.parametrize("most", [1, 4])
 def test_an_error_of_background_work_comes_with_its_result(storage: Storage, most: int) -> None:
     again = open_storage(storage.root, {**FAST, "max_concurrency": most})

@@ -80,7 +80,7 @@ class _ClockedCrew(Crew):
         self._rounds = rounds
 
     def new_executor(self, kind: str) -> Executor:
-        return _Clocked(self._rounds, self.most)
+        return _Clocked(self._rounds, self.threads(kind))
 
 
 class _Clocked(Executor):

@@ -119,6 +119,10 @@ class Funnel(Storage):
         """Yield ``work(item)`` in order, working ahead on at most twice ``max_concurrency`` items."""
         return self._crew.in_order(items, work)
 
+    def side_by_side(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
+        """Yield ``work(item)`` in order, a few at the same time, each of which may itself read in parallel."""
+        return self._crew.outer(items, work)
+
     def begin(self, action: Callable[[], T]) -> Future[T]:
         """Begin to read something in the background; at once, where ``max_concurrency`` is 1."""
         return self._crew.begin(action)

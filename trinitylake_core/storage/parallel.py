@@ -11,15 +11,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
 
+_OUTER: Final = 4
+"""Pieces of work at the same time that themselves read ahead: each has a window of its own."""
+
+
 class _Here(threading.local):
     helps = False
     """Whether this thread does work that was handed to it."""
+    outer = False
+    """Whether this thread does a piece of work that hands work on."""
 
 
 _here = _Here()
@@ -58,6 +64,27 @@ class Crew:
                 future.cancel()
             wait(window)
 
+    def outer(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
+        """Yield ``work(item)`` in order, a few at the same time, each of which may hand work on.
+
+        They have threads of their own, and so wait for those that read without keeping anybody from reading.
+        """
+        if self.in_turn() or _here.outer:
+            yield from map(work, items)
+            return
+        window: deque[Future[T]] = deque()
+        try:
+            for item in items:
+                window.append(self._executor("outer").submit(_handing_on, partial(work, item)))
+                if len(window) >= 2 * _OUTER:
+                    yield window.popleft().result()
+            while window:
+                yield window.popleft().result()
+        finally:
+            for future in window:
+                future.cancel()
+            wait(window)
+
     def begin(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
         """Begin an action in the background; in turn, it is carried out now. Its errors come with its result."""
         if self.in_turn():
@@ -77,7 +104,11 @@ class Crew:
 
     def new_executor(self, kind: str) -> Executor:
         """Return threads for one kind of requests."""
-        return ThreadPoolExecutor(self.most, f"trinitylake-{kind}")
+        return ThreadPoolExecutor(self.threads(kind), f"trinitylake-{kind}")
+
+    def threads(self, kind: str) -> int:
+        """Return how many threads there are of a kind."""
+        return min(_OUTER, self.most) if kind == "outer" else self.most
 
 
 def _helping(action: Callable[[], T]) -> T:
@@ -86,3 +117,11 @@ def _helping(action: Callable[[], T]) -> T:
         return action()
     finally:
         _here.helps = before
+
+
+def _handing_on(action: Callable[[], T]) -> T:
+    before, _here.outer = _here.outer, True
+    try:
+        return action()
+    finally:
+        _here.outer = before

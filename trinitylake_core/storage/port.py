@@ -144,6 +144,13 @@ class Storage(abc.ABC):
         """
 
     @abc.abstractmethod
+    def side_by_side(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
+        """Yield ``work(item)`` in the order of ``items``, at work on a few at once, where each reads in parallel, too.
+
+        For few large pieces of work, where :meth:`in_parallel` is for many small ones. The same is required of them.
+        """
+
+    @abc.abstractmethod
     def begin(self, action: Callable[[], T]) -> Future[T]:
         """Begin an action that reads, and go on; ``result()`` waits for what it returns or raises.
 

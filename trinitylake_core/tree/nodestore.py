@@ -19,7 +19,7 @@ from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.leaffile import columns_of, decode_columns, encode_columns
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.readahead import Content, Once, PerThread, ReadAhead, content_of
+from trinitylake_core.tree.readahead import Content, Once, PerThread, ReadAhead, Underway, content_of
 from trinitylake_core.tree.writebehind import MOST_BYTES, WriteBehind
 
 DEFAULT_CACHE_BYTES: Final = 64 << 20
@@ -51,6 +51,7 @@ class NodeStore:
         self._lock = threading.Lock()
         self._local = PerThread()
         self._once: Once[Node] = Once()
+        self._underway = Underway(storage)
 
     @property
     def min_keys(self) -> int:
@@ -68,7 +69,14 @@ class NodeStore:
         if node is not None:
             return node
         data = self._expected(path)
-        return self._once.get(path, self._fetched) if data is None else self.keep(path, self._decode(path, data))
+        if data is None:
+            return self._once.get(path, self._fetched)
+        return self._arrived(path, data)
+
+    def _arrived(self, path: str, data: bytes) -> Node:
+        node = self.keep(path, self._decode(path, data))
+        self._underway.done(path)
+        return node
 
     def _fetched(self, path: str) -> Node:
         try:
@@ -110,6 +118,7 @@ class NodeStore:
         else:
             found = (data for _, data in self.storage.read_many(paths))
         for path, data in zip(paths, found, strict=True):
+            self._underway.done(path)
             if isinstance(data, FileMissing):
                 raise _missing(path)
             yield data
@@ -121,15 +130,23 @@ class NodeStore:
             return here.files.pop(path)
         found = None if here.ahead is None else here.ahead.take(path)
         if isinstance(found, FileMissing):
+            self._underway.done(path)
             raise _missing(path)
         return found
 
     def held(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes as :meth:`read_many` does; while this thread expects some, hold each until it asks for it."""
         here = self._local.here
-        for path, node in zip(paths, self.read_many(paths), strict=True):
-            if here.ahead is not None:
-                here.nodes[path] = node
+        if here.ahead is None:
+            yield from self.read_many(paths)
+            return
+        window = ReadAhead(self._underway, iter(paths), lambda: len(paths), self._cache.__contains__)
+        window.fill()
+        for path in paths:
+            data = window.take(path)
+            if isinstance(data, FileMissing):
+                raise _missing(path)
+            here.nodes[path] = node = self.read(path) if data is None else self._arrived(path, data)
             yield node
 
     def warmed(self, paths: Sequence[str]) -> Iterator[Node]:
@@ -148,7 +165,7 @@ class NodeStore:
         if here.ahead is not None or self.storage.concurrency == 1:
             yield
             return
-        ahead = here.ahead = ReadAhead(self.storage, iter(paths), self._room, self._cache.__contains__)
+        ahead = here.ahead = ReadAhead(self._underway, iter(paths), self._room, self._cache.__contains__)
         try:
             ahead.fill()
             yield

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -21,17 +21,39 @@ T = TypeVar("T")
 Content = bytes | FileMissing
 
 
+class Underway:
+    """Files that are being read for windows: what several windows expect is read once. Thread-safe."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._lock = threading.Lock()
+        self._files: dict[str, Future[Content]] = {}
+
+    def begin(self, path: str) -> Future[Content]:
+        """Begin to read a file, or return what was begun."""
+        with self._lock:
+            known = self._files.get(path)
+            if known is None or known.cancelled():
+                known = self._files[path] = self._storage.begin(partial(content_of, self._storage, path))
+            return known
+
+    def done(self, path: str) -> None:
+        """Forget a file: whoever asks for it from now on finds it in a cache, or reads it again."""
+        with self._lock:
+            self._files.pop(path, None)
+
+
 class ReadAhead:
-    """A window over the files that one thread will ask for, about in the order of ``paths``.
+    """A window over the files that one thread will ask for, about in the order of ``paths``, read through ``files``.
 
     ``room`` tells how many may be in the window; ``skip`` which files nobody will ask for after all. ``paths`` is asked
     for more only when there is room for it, and may read other files meanwhile.
     """
 
     def __init__(
-        self, storage: Storage, paths: Iterator[str], room: Callable[[], int], skip: Callable[[str], bool]
+        self, files: Underway, paths: Iterator[str], room: Callable[[], int], skip: Callable[[str], bool]
     ) -> None:
-        self._storage = storage
+        self._files = files
         self._paths = paths
         self._room = room
         self._skip = skip
@@ -50,7 +72,7 @@ class ReadAhead:
         try:
             while len(self._window) < self._room() and (path := next(self._paths, None)) is not None:
                 if path not in self._window and path not in self._passed and not self._skip(path):
-                    self._window[path] = self._storage.begin(partial(content_of, self._storage, path))
+                    self._window[path] = self._files.begin(path)
         finally:
             self._filling = False
 
@@ -64,14 +86,18 @@ class ReadAhead:
         if coming is None:
             self._passed.add(path)
             return None
-        found = coming.result()
+        try:
+            found = coming.result()
+        except CancelledError:  # another window expected it, too, and was closed
+            return None
         self.fill()
         return found
 
     def close(self) -> None:
         """Drop what was not asked for."""
-        for coming in self._window.values():
+        for path, coming in self._window.items():
             coming.cancel()
+            self._files.done(path)
         self._window.clear()
         self._paths = iter(())
 
