@@ -181,7 +181,7 @@ def _verify(scope: Scope) -> Any:
             how = verify.Config(which, definitions=config.definitions, engine=_engine(settings, config.engine))
             return verify.run(watch.spark, lake, how, watch.progress)
 
-        done = carried_out(context, settings, spark, work)
+        done = carried_out(context, settings, spark, work, damaged=True)
         metadata = recovery.of_verification(done)
         if not done.ok:
             advice = "See `violations` for the remedy of each; most often: roll back to an intact version."

@@ -203,8 +203,8 @@ class _Proof:
     def too_old(self, version: int) -> Iterator[str]:
         if version == self.lake.version:
             return
-        roots = self.lake.files.versions
-        first = roots.try_root(version + 1) or roots.try_root(self.lake.root_node.oldest_version)
+        roots, newest = self.lake.files.versions, self.lake.root_node
+        first = roots.try_readable(version + 1, newest) or roots.try_readable(newest.oldest_version, newest)
         committed = (first or self.lake.root_node).created_at_millis
         self.report.unsaved_since = from_millis(committed)
         now = now_millis() if self.config.now_millis is None else self.config.now_millis

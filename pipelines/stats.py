@@ -124,7 +124,7 @@ def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = Non
 def _oldest_age(lake: Lakehouse) -> float | None:
     """Return the age of the oldest version that is kept. Two ``get``."""
     versions = lake.files.versions
-    oldest = versions.try_root(max(versions.boundary(), lake.root_node.oldest_version))
+    oldest = versions.try_readable(max(versions.boundary(), lake.root_node.oldest_version), lake.root_node)
     return None if oldest is None else round(max(0, now_millis() - oldest.created_at_millis) / 1000, 3)
 
 
@@ -273,5 +273,5 @@ def _looks(versions: Versions, newest: Root, before: int) -> list[Root]:
     count = newest.version - first.version
     step = max(1, -(-count // (_LOOKS + 1)))
     between = range(newest.version - step, first.version, -step)
-    found = [root for root in versions.roots(between) if root is not None]
+    found = [root for root in versions.readable_roots(between) if root is not None and root.unreadable is None]
     return [newest, *found, *([first] if count else [])]

@@ -224,6 +224,8 @@ def test_a_rollback_leaves_a_damaged_newest_version(
     path = lake.root_node.path if damage == "root" else new[0]
     file = Path(lake.root.removeprefix("file://")) / path
     file.write_bytes(file.read_bytes()[:200])
+    broken = failure(launched(local, "verify", instance))
+    assert path in [row["file"] for row in values(broken.metadata)["violations"]]
     target = {"version": version - 1, "reason": "damaged"}
     plan = told(launched(local, "rollback", instance, **target))
     assert [path] == [row["file"] for row in plan["not_compared"]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import compaction, expiration, orphans, verify
+from pipelines import backup, compaction, expiration, export, orphans, stats, verify
 from pipelines.cli import main
 from tests.support.lakes import FAST, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
@@ -93,6 +93,20 @@ def test_an_expiration_whose_root_became_unreadable_deletes_nothing(tmp_path: Pa
     assert (10, 0) == (after.version, after.root_node.oldest_version)
     assert [] == list(after.check(definitions=True))
     assert after.digest() == after.at(version=3).digest()
+
+
+def test_health_and_backup_look_past_an_unreadable_root(lake: Lakehouse, tmp_path: Path) -> None:
+    """Anywhere in the history: the oldest version, one that was looked at for its age, the first after the backup."""
+    copy = (tmp_path / "copy").as_uri()
+    export.run(None, lake.at(version=6), copy, export.Config(version=6, engine="local"))
+    Lakehouse.open(lake.root, storage_options=FAST, damaged=True).rollback(version=7, reason="r")
+    after = reopened(lake)
+    assert backup.run(None, after, copy, backup.Config(engine="local")).ok
+    for version in (0, 7):  # the oldest one, and the first that the backup lacks
+        harm(lake, version)
+    assert 0 < (stats.deep(after).oldest_version_age_seconds or 0)
+    assert stats.debt(after, 1, 0, now_millis() + DAY).messages
+    assert backup.run(None, after, copy, backup.Config(engine="local")).ok
 
 
 def test_the_command_line_reads_older_versions_and_rolls_back(
