@@ -87,8 +87,7 @@ bench: $(BENCH_STAMP) | prerequisites
 
 ui: $(STAMP) | prerequisites .dagster/dagster.yaml
 	@echo "Dagster is starting on 127.0.0.1, port $(UI_PORT); Ctrl-C stops it"
-	@$(WITH_DAGSTER) PYTHONWARNINGS='ignore:Function `dev_command` is superseded' \
-		$(PY) -m dagster dev -w workspace.yaml -h 127.0.0.1 -p $(UI_PORT)
+	@$(WITH_DAGSTER) .venv/bin/dg dev --use-active-venv --host 127.0.0.1 --port $(UI_PORT)
 
 .dagster/dagster.yaml: scripts/dagster.yaml
 	@mkdir -p .dagster

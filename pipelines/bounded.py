@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 from trinitylake_core.errors import StorageError
 
 T = TypeVar("T")
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 32
 _HANGING: Final = 128
 
 

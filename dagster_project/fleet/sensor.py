@@ -105,9 +105,12 @@ class Tick:
         return requests
 
     def _due(self, good: Mapping[str, LakehouseSettings]) -> list[str]:
-        """Return the lakehouses that it is time to look at, the one that waits longest first."""
-        due = sorted((self.marks[name].next_look, name) for name in good if self.marks[name].next_look <= self.now)
-        return [name for _, name in due[:_SLICE]]
+        """Return the lakehouses that it is time to look at, the one that waits longest first.
+
+        Those that failed last time come after all others: what hangs takes a thread for as long as it may.
+        """
+        marks = {name: self.marks[name] for name in good if self.marks[name].next_look <= self.now}
+        return sorted(marks, key=lambda name: (marks[name].seen.failing > 0, marks[name].next_look, name))[:_SLICE]
 
     def _looks(self, due: Mapping[str, LakehouseSettings]) -> Iterator[Outcome[Look]]:
         def work(name: str) -> Look:

@@ -272,6 +272,27 @@ def test_each_that_cannot_be_opened_is_told_once_and_holds_up_nobody(
     assert "missing can be opened again" in webhook.messages[1]["text"]
 
 
+def test_those_that_failed_last_time_are_looked_at_after_the_others(
+    lakes: Lakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lakes.add("a-missing", commits=None)
+    lakes.add("b")
+    lakes.add("c")
+    lakes.tick()
+    order: list[str] = []
+    look = looks.look
+
+    def noted(settings: Any, *args: Any, **more: Any) -> Any:
+        order.append(settings.name)
+        return look(settings, *args, **more)
+
+    monkeypatch.setattr(looks, "look", noted)
+    monkeypatch.setattr(looks, "LOOKS", Bounded(at_once=1))
+    lakes.later(3600)
+    lakes.tick()
+    assert ["b", "c", "a-missing"] == order
+
+
 def test_an_error_that_nobody_foresaw_stays_with_its_lakehouse(lakes: Lakes, monkeypatch: pytest.MonkeyPatch) -> None:
     lakes.add("good")
     lakes.add("odd")
