@@ -94,7 +94,7 @@ def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
         asset_key,
         description=f"{where}\n\nRoot: `{settings.root}`. Observed, never materialised; its data version is the "
         "number of the newest version that changed objects.",
-        metadata={"root": settings.root},
+        metadata={"root": settings.root, "dagster/uri": settings.root},
         group_name=settings.slug,
         owners=settings.owners,
         kinds={"trinitylake"},
