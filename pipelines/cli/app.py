@@ -24,9 +24,10 @@ from typing import Final
 from pipelines.cli import output
 from pipelines.cli.arguments import COMPLETE_VARIABLE, PROGRAM, Answer, overview, program, run
 from pipelines.cli.commands import Command
-from pipelines.cli.commands.command import Call
+from pipelines.cli.commands.command import Call, key_value
 from pipelines.cli.named import root_of, uri_of
 from pipelines.cli.progress import printed
+from pipelines.cli.report import plain
 from pipelines.cli.storage_options import environment_options, storage_options
 from pipelines.cli.usage import UsageError
 from trinitylake_core.errors import (
@@ -113,6 +114,8 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
 
         found = [*secrets_of(everywhere), *secrets_of(given)]
         secrets += (each for each in found if len(each) >= _SECRET_MIN_LENGTH)
+    for each in getattr(options, "spark_conf", ()):
+        key_value("--spark-conf", each)
     progress = printed(sys.stderr) if sys.stderr is not None and not options.quiet else None
     with ExitStack() as stack:
         call = Call(options, root, given, progress or _silent, stack, "WARN" if debug else "OFF", everywhere)
@@ -135,6 +138,8 @@ def _silent(phase: str, done: int, total: int | None) -> None:
 
 def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debug: bool) -> int:
     """Report an error, and return its exit code."""
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        error = InvalidInput(f"{str(error.object)[:100]!r} holds bytes that are not UTF-8")
     message, code = _described(error)
     if not isinstance(error, UsageError):
         from trinitylake_core.storage.failures import sanitise
@@ -142,7 +147,7 @@ def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debu
         message = sanitise(message, secrets)
         if debug:
             output.say(sanitise("".join(traceback.format_exception(error)), secrets).rstrip())
-    output.say(f"error: {message}")
+    output.say("\n".join(map(plain, f"error: {message}".split("\n"))))
     if isinstance(error, output.OutputFailed):
         output.forget_stdout()
     elif as_json:

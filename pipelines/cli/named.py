@@ -21,8 +21,13 @@ _HERE: Final = "{here}"
 
 
 def uri_of(text: str) -> str:
-    """Return a path as a URI; a URI stays as it is."""
-    return text if _URI.match(text) else Path(text).expanduser().resolve().as_uri()
+    """Return a path as a URI; a URI stays as it is. Raises ``InvalidInput`` for what can be no path."""
+    if _URI.match(text):
+        return text
+    try:
+        return Path(text).expanduser().resolve().as_uri()
+    except (OSError, RuntimeError, UnicodeEncodeError) as error:  # too long, an unknown ~user, bytes that are no text
+        raise InvalidInput(f"{text[:100]!r} cannot be a path: {getattr(error, 'strerror', None) or error}") from None
 
 
 def root_of(text: str) -> tuple[str, dict[str, Any]]:
@@ -39,10 +44,11 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
         stanza = known[text]
         root = str(stanza.get("root", "")).replace(_HERE, path.parent.as_posix() if path else "")
         return root, {name: _value(name, each) for name, each in (stanza.get("storage_options") or {}).items()}
-    if Path(text).is_dir():
+    if text in (each.name for each in Path.cwd().iterdir() if each.is_dir()):
         return uri_of(text), {}
     where = f"no {FILE_NAME} here or above" if path is None else f"{path} lists {', '.join(known) or 'none'}"
-    raise InvalidInput(f"there is no lakehouse named {text!r} ({where}), nor a directory; for a new one write ./{text}")
+    hint = f"for a new one write {'./' + text!r}"
+    raise InvalidInput(f"there is no lakehouse named {text!r} ({where}), nor a directory; {hint}")
 
 
 def names() -> list[str]:

@@ -252,7 +252,7 @@ def test_create_refuses_a_root_that_is_taken_or_has_no_scheme(run: Run, root: st
     assert (2, "AlreadyExists") == (taken.code, taken.json["error"]["type"])
     assert "already holds a lakehouse, at version 0" in taken.err
     assert "already holds a lakehouse" in run("create", root.removeprefix("file://")).err
-    assert "for a new one write ./1:x" in run("create", "1:x").err
+    assert "for a new one write './1:x'" in run("create", "1:x").err
 
 
 def test_ls_lists_objects_in_key_order(run: Run, sales: str) -> None:

@@ -120,7 +120,7 @@ def test_without_a_file_of_names_a_word_is_a_directory_or_an_error(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "for a new one write ./new" in run("create", "new")["error"]["message"]
+    assert "for a new one write './new'" in run("create", "new")["error"]["message"]
     assert 0 == run("create", "./new")["version"]
     assert 0 == run("stats", "new")["version"]
 
