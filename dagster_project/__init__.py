@@ -1,5 +1,11 @@
 """Lakehouse maintenance in Dagster: assets, checks, jobs, schedules and sensors."""
 
+from importlib.util import find_spec
+
 from trinitylake_core.launch import refuse_foreign
 
 refuse_foreign("pipelines")
+if find_spec("dagster") is None:
+    raise ModuleNotFoundError(
+        "Dagster is not installed: pip install 'trinitylake-maintenance[dagster]'", name="dagster"
+    )

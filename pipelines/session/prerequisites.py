@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -46,6 +47,14 @@ def _java_version(java: str) -> str | None:
         return None
     match = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
     return match[1] if match else None
+
+
+def check_pyspark() -> None:
+    """Prove that pyspark is installed. Raises ``InvalidInput``, which names the extra."""
+    if find_spec("pyspark") is None:
+        raise InvalidInput(
+            "Spark is not installed: pip install 'trinitylake-maintenance[spark]', or choose engine 'local'"
+        )
 
 
 def check_connect_server(remote: str) -> None:

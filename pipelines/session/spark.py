@@ -21,7 +21,7 @@ import trinitylake_core
 from pipelines.session import compat
 from pipelines.session.packages import source_directories, zipped
 from pipelines.session.parallelism import PARTITIONS, PARTITIONS_PER_CORE, is_connect, local_cores, note
-from pipelines.session.prerequisites import check_connect_server, check_java
+from pipelines.session.prerequisites import check_connect_server, check_java, check_pyspark
 from pipelines.session.starting import no_java_left_behind
 from pipelines.session.stderr import without_start_up_noise
 from trinitylake_core.errors import InvalidInput
@@ -172,6 +172,7 @@ def ship_packages(spark: SparkSession) -> None:
 
 
 def _start(config: SessionConfig) -> SparkSession:
+    check_pyspark()
     check_java()
     from pyspark.sql import SparkSession
 
@@ -191,6 +192,7 @@ def _start(config: SessionConfig) -> SparkSession:
 
 def _connect(config: SessionConfig) -> SparkSession:
     compat.refuse_old_connect()
+    check_pyspark()
     check_connect_server(config.remote or "")
     from pyspark.sql import SparkSession
 

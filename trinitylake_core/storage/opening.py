@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any, Final
 
-from trinitylake_core.errors import InvalidInput
+from trinitylake_core.errors import InvalidInput, StorageError
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.generic import FsspecStorage
 from trinitylake_core.storage.local import LocalStorage
@@ -53,6 +54,8 @@ def _backend(scheme: str, options: Mapping[str, Any]) -> type[BaseStorage]:
     if scheme != "s3":
         return _BACKENDS.get(scheme, FsspecStorage)
     client = options.get("client") or _S3_CLIENTS[0]
+    if missing := [name for name in (client, "botocore") if client in _S3_CLIENTS and find_spec(name) is None]:
+        raise StorageError(f"s3:// needs {' and '.join(missing)}: pip install 'trinitylake-maintenance[s3]'")
     if client == "obstore":
         from trinitylake_core.storage.s3_obstore import ObstoreS3Storage  # noqa: PLC0415
 

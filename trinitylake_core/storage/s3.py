@@ -240,7 +240,7 @@ def _make_filesystem(arguments: Mapping[str, Any]) -> Any:
     try:
         import s3fs  # noqa: PLC0415 - half a second that local lakehouses need not pay
     except ImportError as error:
-        raise StorageError("s3:// needs the package s3fs: pip install s3fs") from error
+        raise StorageError("s3:// needs the package s3fs: pip install 'trinitylake-maintenance[s3]'") from error
     return s3fs.S3FileSystem(**arguments)
 
 
