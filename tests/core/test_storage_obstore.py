@@ -15,7 +15,10 @@ from tests.support.misbehaving import Misbehaving
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from trinitylake_core.errors import FileMissing, InvalidInput, StorageDenied, StorageError
 from trinitylake_core.storage import open_storage
+from trinitylake_core.storage.hedge import Hedge
 from trinitylake_core.storage.obstore_client import ObstoreClient
+from trinitylake_core.storage.obstore_errors import Answered, answered, is_slow_down
+from trinitylake_core.storage.pace import Pace
 from trinitylake_core.storage.s3_obstore import ObstoreS3Storage
 
 pytestmark = pytest.mark.s3
@@ -278,3 +281,71 @@ def test_a_forked_process_goes_on_with_the_other_client(moto_server: S3Server) -
     os.close(reader)
     os.waitpid(child, 0)
     assert b"x" == storage.read("root")
+
+
+# Patience and pace, without a server.
+
+
+@pytest.mark.parametrize(("usual", "expected"), [(0.003, 0.125), (0.03, 0.125), (0.05, 0.25), (0.3, 2.0)])
+def test_patience_is_a_multiple_of_the_median(usual: float, expected: float) -> None:
+    """Four to eight times, at least 1/8 s; a few that are late do not change it."""
+    hedge = Hedge(0.05)
+    assert hedge.patience() is None
+    for number in range(64):
+        hedge.note(usual if number % 10 else 30.0)
+    assert expected == hedge.patience()
+
+
+def test_only_a_share_of_the_gets_is_asked_for_twice() -> None:
+    """When everything is late, nothing more is asked for twice than the share, and a few to begin with."""
+    hedge = Hedge(0.05)
+    twice = 0
+    for _ in range(1000):
+        hedge.note(0.01)
+        if hedge.patience() is not None:
+            hedge.late()
+            twice += 1
+    assert 40 <= twice <= 51
+    nothing = Hedge(0.0)
+    for _ in range(100):
+        nothing.note(0.01)
+    assert nothing.patience() is None
+
+
+def test_the_pace_halves_once_for_all_that_were_under_way() -> None:
+    """Then it grows with every success, until nothing is held back any more."""
+    pace = Pace()
+    for began in [pace.begin() for _ in range(16)]:
+        pace.end(began, slow_down=True)
+    assert 8 == pace.limit
+    rounds = [pace.begin() for _ in range(8)]
+    waiting = threading.Thread(target=lambda: pace.end(pace.begin(), slow_down=False))
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    for began in rounds:
+        pace.end(began, slow_down=False)
+    waiting.join(10)
+    assert not waiting.is_alive()
+    for _ in range(200):
+        pace.end(pace.begin(), slow_down=False)
+    assert pace.limit is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Server returned non-2xx status code: 409 Conflict: <Error><Code>BlobAlreadyExists</Code></Error>", 409),
+        ("Server returned error response: <Error><Code>SlowDown</Code></Error>", 500),
+        ("Received redirect without LOCATION, this normally indicates", 301),
+        ("Bulk delete request failed for key a/b: The specified blob does not exist. (code: 404)", 404),
+    ],
+)
+def test_answers_are_read_from_the_words_of_obstore(text: str, expected: int) -> None:
+    """The status first; what other stores call by another name is called by that of S3."""
+    meant = answered(Exception(f"Generic error: {text}\n\nDebug source:\nsecret"))
+    assert isinstance(meant, Answered)
+    assert expected == meant.response["ResponseMetadata"]["HTTPStatusCode"]
+    assert "secret" not in str(meant)
+    assert is_slow_down(meant) == ("SlowDown" in text)
+    assert (meant.response["Error"]["Code"] == "PreconditionFailed") == ("BlobAlready" in text)

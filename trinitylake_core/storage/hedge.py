@@ -16,6 +16,7 @@ from typing import Final
 _SHORTEST_SECONDS: Final = 0.125
 _FACTOR: Final = 4.0
 _REMEMBERED: Final = 64
+_FEWEST: Final = 8
 _SAVED_UP: Final = 8.0
 """So many gets in a row may be asked for twice; a server that is slow as a whole is not asked twice for everything."""
 
@@ -45,7 +46,7 @@ class Hedge:
             self._budget = min(_SAVED_UP, self._budget + self._share)
             self._seconds.append(seconds)
             self._noted += 1
-            if self._noted % (_REMEMBERED // 2) == 0:
+            if self._noted == _FEWEST or self._noted % (_REMEMBERED // 2) == 0:
                 self._patience = _patience(statistics.median(self._seconds), self._patience)
 
     def late(self) -> None:
