@@ -7,6 +7,7 @@
 #     make check      style, types and layering
 #     make bench      ours beside other systems, into docs/benchmarks (ten minutes; BENCH_SCALE=full takes an hour)
 #     make ui         the Dagster UI on this machine
+#     make docs       the pages as a site, in build/site
 #     make install    .venv with everything in it
 #     make proto      the protobuf code again, after a change of the .proto
 #     make clean      remove what the other targets made
@@ -37,7 +38,7 @@ export PIP_NO_INPUT := 1
 # Dagster keeps the runs of `make demo` and `make ui` here, so that the UI shows the demo.
 WITH_DAGSTER := exec env DAGSTER_HOME="$$PWD/.dagster"
 
-.PHONY: install prerequisites demo test test-all check bench ui proto clean
+.PHONY: install prerequisites demo test test-all check bench ui docs proto clean
 
 install: $(STAMP)
 
@@ -88,6 +89,10 @@ bench: $(BENCH_STAMP) | prerequisites
 ui: $(STAMP) | prerequisites .dagster/dagster.yaml
 	@echo "Dagster is starting on 127.0.0.1, port $(UI_PORT); Ctrl-C stops it"
 	@$(WITH_DAGSTER) .venv/bin/dg dev --use-active-venv --host 127.0.0.1 --port $(UI_PORT)
+
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet
+	@echo "build/site/start/index.html"
 
 .dagster/dagster.yaml: scripts/dagster.yaml
 	@mkdir -p .dagster
