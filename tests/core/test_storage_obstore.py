@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -70,14 +72,19 @@ def test_other_settings_are_another_client(moto_server: S3Server, monkeypatch: p
 
 def test_nothing_is_imported_before_the_first_request() -> None:
     """Neither obstore nor s3fs: the command line does not wait for them."""
-    import subprocess
-    import sys
-
     code = (
         "import sys; from trinitylake_core.storage import open_storage; open_storage('s3://b/x', {'key': 'k'})\n"
         "assert not [m for m in sys.modules if m.partition('.')[0] in ('obstore', 's3fs', 'botocore', 'aiohttp')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_missing_package_is_named(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is sent; on a cluster the workers may lack it."""
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    storage = open_storage(moto_server.new_root(), moto_server.options | {"request_timeout": 17})
+    with pytest.raises(StorageError, match="pip install obstore"):
+        storage.read("file")
 
 
 # Options and credentials.

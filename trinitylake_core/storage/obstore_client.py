@@ -150,18 +150,25 @@ def usable() -> bool:
 def shared(settings: Hashable, make: Callable[[], ObstoreClient]) -> ObstoreClient:
     """Return the client of this process for these settings; ``make`` makes the first one.
 
-    Raises ``StorageError`` in a process that cannot use obstore.
+    Raises ``StorageError`` in a process that cannot use obstore, or does not have it.
     """
     if _left_by_fork:
         raise StorageError("this process was forked from one that had sent requests: start it by spawn or forkserver")
     with _lock:
         client = _clients.get(settings)
         if client is None:
-            client = _clients[settings] = make()
+            client = _clients[settings] = _made(make)
             if len(_clients) > _MOST_CLIENTS:
                 _clients.popitem(last=False)
         _clients.move_to_end(settings)
         return client
+
+
+def _made(make: Callable[[], ObstoreClient]) -> ObstoreClient:
+    try:
+        return make()
+    except ImportError as error:
+        raise StorageError(f"this storage needs the package obstore: pip install obstore ({error})") from error
 
 
 def client_options(seconds: float, connect_seconds: float, read_seconds: float, *, http: bool) -> dict[str, Any]:
