@@ -26,7 +26,7 @@ from pipelines.cli.arguments import COMPLETE_VARIABLE, PROGRAM, Answer, overview
 from pipelines.cli.commands import Command
 from pipelines.cli.commands.command import Call, key_value
 from pipelines.cli.named import root_of, uri_of
-from pipelines.cli.progress import printed
+from pipelines.cli.progress import Printed, printed
 from pipelines.cli.report import plain
 from pipelines.cli.storage_options import environment_options, storage_options
 from pipelines.cli.usage import UsageError
@@ -123,10 +123,32 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
             stack.callback(progress.close)
         if options.json:
             return output.json_of(lambda: command.run(call))
+        if command.confirmed and not _agreed(command, call, progress):
+            raise InvalidInput("nothing was done")
         result = command.run(call)
         paged = command.name in _PAGED
         output.print_lines(result.lines, progress, paged=paged)
         return result.code
+
+
+def _agreed(command: Command, call: Call, progress: Printed | None) -> bool:
+    """Show a person at a terminal what would be deleted or undone, and ask; programs are not asked."""
+    options = call.options
+    person = output.is_terminal(sys.stdin) and output.is_terminal(sys.stdout)
+    if not person or options.yes or options.dry_run or getattr(options, "plan_to", None) is not None:
+        return True
+    options.dry_run = True
+    planned = command.run(call)
+    output.print_lines(planned.lines, progress)
+    options.dry_run = False
+    if getattr(options, "expected_version", 0) is None:
+        options.expected_version = planned.data.version_before
+    import click
+
+    try:
+        return click.confirm("Go on?")
+    except click.Abort:
+        raise KeyboardInterrupt from None
 
 
 def _silent(phase: str, done: int, total: int | None) -> None:

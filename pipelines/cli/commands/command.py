@@ -194,6 +194,11 @@ class Command:
         return name_in(self.synopsis)
 
     @property
+    def confirmed(self) -> bool:
+        """Whether a person at a terminal is shown the plan and asked before it is carried out."""
+        return any(each.name == "yes" for each in self.options)
+
+    @property
     def positionals(self) -> list[tuple[str, bool]]:
         """Its arguments, and whether each is required."""
         words = ((word, _POSITIONAL.fullmatch(word)) for word in self.synopsis.split())
@@ -270,6 +275,7 @@ ENGINE: Final = option(
     "--master or --remote is given, else auto",
 )
 DRY_RUN: Final = option("--dry-run", is_flag=True, help="print the plan; change nothing")
+YES: Final = option("--yes", is_flag=True, help="carry it out without asking; only a person at a terminal is asked")
 REASON: Final = option("--reason", metavar="TEXT", help="why; recorded in the history")
 SPARK: Final = (
     option(

@@ -16,6 +16,7 @@ from pipelines.cli.commands.command import (
     FOUND_PROBLEMS,
     REASON,
     SPARK,
+    YES,
     Call,
     Line,
     Result,
@@ -52,6 +53,7 @@ def _result(done: expiration.Report | orphans.Report, *parts: Iterable[Line]) ->
         option("--keep-last", type=int, metavar="N", help="keep the newest N versions"),
         option("--older-than", metavar="AGE", help="keep versions up to this age: 90s, 12h, 3d"),
         DRY_RUN,
+        YES,
         *_PLANS,
         REASON,
         ENGINE,
@@ -110,6 +112,7 @@ def _fields(value: Any) -> dict[str, Any]:
         option("--older-than", metavar="AGE", help="safety age: keep younger files (default 3d)"),
         option("--allow-recent", is_flag=True, help="allow a safety age below 24h; jobs under way may start over"),
         DRY_RUN,
+        YES,
         *_PLANS,
         option(
             "--inventory",
