@@ -150,7 +150,7 @@ def parse(text: str, path: Path) -> ProjectSettings:
 
 def _mapping(text: str, path: Path) -> dict[str, Any]:
     try:
-        raw = yaml.load(text, _LOADER)  # noqa: S506 - one of the two safe loaders
+        raw = _loaded(text)
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
         raise ConfigError(f"{path}{line}: not YAML: {error.problem}") from None
@@ -159,6 +159,13 @@ def _mapping(text: str, path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: must be a mapping with the field 'lakehouses'")
     return raw
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return yaml.load(text, _LOADER)  # noqa: S506 - one of the two safe loaders
+    except yaml.MarkedYAMLError:
+        return yaml.safe_load(text)  # the fast one may name the line after the last one
 
 
 def _fill_in_here(stanzas: Sequence[Any], path: Path) -> None:
