@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
 from pipelines import compaction, expiration, export, load, orphans, restore, rollback
 from tests.simulation.ground import SAVED, SNAPSHOT, SOURCE, count_up, create_tables
 from tests.simulation.scheduler import running_actor
 from tests.simulation.world import COPY, Ack, Changes, World
+from tests.support.icebergs import SCHEMA
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -22,8 +25,10 @@ from trinitylake_core.errors import (
     SnapshotNotFound,
     TransactionExpired,
     TransactionNotFound,
+    TrinityLakeError,
     VersionExpired,
 )
+from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.transactions.transaction import Transaction
 
 Action = Callable[[], Any]
@@ -31,6 +36,8 @@ STALE: Final = 3
 """The version that stale handles stand on."""
 TARGET: Final = 4
 """The version that recoveries and snapshots take over; newer ones soon need the first definition of ``t31`` no more."""
+ICEBERGS: Final = ("a.ib0", "b.ib1")
+"""The Iceberg tables that one transaction of a PyIceberg catalog creates."""
 SAVED_ANEW: Final = "5a5e0000-0000-4000-8000-000000000002"
 _REFUSED: Final = (CommitConflict, TransactionExpired)
 
@@ -77,6 +84,23 @@ def _large_writer(world: World) -> Action:
         txn = lake.transaction()
         create_tables(txn, *(f"w{number}" for number in range(9)))
         return _commit(world, txn, {})
+
+    return act
+
+
+def _icebergs(world: World) -> Action:
+    """Two Iceberg tables by one transaction of a PyIceberg catalog."""
+    lake = world.handle()
+
+    def act() -> int:
+        catalog = TrinityLakeCatalog.over(lake, **{"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"})
+        try:
+            with catalog.transaction() as txn:
+                for name in ICEBERGS:
+                    txn.create_table(name, SCHEMA)
+        except Exception as error:  # PyIceberg's exception for one of ours
+            raise (error.__cause__ if isinstance(error.__cause__, TrinityLakeError) else error) from error
+        return int(_acked(world, txn.version) or 0)
 
     return act
 
@@ -239,6 +263,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "write-stale": Kind(_writer("t10", version=STALE), _REFUSED),
     "write-twice": Kind(_twice, _REFUSED),
     "write-large": Kind(_large_writer, _REFUSED),
+    "iceberg": Kind(_icebergs, (*_REFUSED, AlreadyExists, CommitFailedException, TableAlreadyExistsError)),
     "save": Kind(_save, _ENDED),
     "publish": Kind(_resumed(_publish), _ENDED),
     "save-again": Kind(_resumed(_save_again), _ENDED),

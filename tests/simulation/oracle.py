@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from tests.simulation.actors import KINDS
+from tests.simulation.actors import ICEBERGS, KINDS
 from tests.simulation.ground import COUNTER, LOADED, SAVED
 from tests.simulation.reading import Content, Tree, counter, node_file, tree
 from tests.simulation.scheduler import Actor
 from tests.simulation.world import Changes, Version, World
-from trinitylake_core.definitions import LakehouseDef, TransactionDef
+from trinitylake_core.definitions import LakehouseDef, TableDef, TransactionDef
 from trinitylake_core.errors import StorageError
 from trinitylake_core.locations import root_path, transaction_path
 from trinitylake_core.spec import BOUNDARY_FILE, LAKEHOUSE_DEF
@@ -40,7 +40,7 @@ class Oracle:
         yield from self.world.violations
         checks: tuple[Callable[[], Iterator[str]], ...] = (
             self.ends, self.acknowledged, self.refused, self.changes, self.retained, self.snapshots, self.saved,
-            self.readers, self.copies,
+            self.readers, self.copies, self.icebergs,
         )  # fmt: skip
         for check in checks:
             yield from check()
@@ -166,6 +166,19 @@ class Oracle:
                 yield f"the root of snapshot {name} is gone"
             else:
                 yield from self.lost(tree(stored.data, self.world.files), f"snapshot {name}")
+
+    def icebergs(self) -> Iterator[str]:
+        """A version has all tables of a transaction of the PyIceberg catalog or none, and their metadata is there."""
+        keys = [_key(table, namespace) for namespace, _, table in (name.partition(".") for name in ICEBERGS)]
+        for version in self.world.history[self.world.newest.oldest :]:
+            said = self.tree(version).content
+            there = [said[key] for key in keys if key in said]
+            if len(there) not in {0, len(keys)}:
+                yield f"version {version.number} has {len(there)} of {len(keys)} tables of one transaction"
+            for path in there:
+                metadata = TableDef.FromString(self.world.files[path]).format_properties["metadata_location"]
+                if metadata not in self.objects:
+                    yield f"version {version.number} needs the table metadata {metadata}, which is gone"
 
     # -- saved transactions ----------------------------------------------------------------------------
 

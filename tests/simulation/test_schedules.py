@@ -19,14 +19,20 @@ from tests.simulation.schedule import Schedule
 
 Told = Callable[[str, object], None]
 PAIRS: Final = ["+".join(pair) for pair in itertools.combinations_with_replacement(KINDS, 2)]
-_SIMILAR: Final = {"write-both", "write-twice", "write-large", "clean-aged", "snapshot-partial", "snapshot-drop"}
+_SIMILAR: Final = {
+    "write-both", "write-twice", "write-large", "iceberg", "clean-aged", "snapshot-partial", "snapshot-drop",
+}  # fmt: skip
 """Kinds whose pairs `make test` leaves to `make test-all`."""
 _FEW: Final = ("die", "month")
-DISTURBED: Final = ("write-stale+expire", "expire+expire-some", "publish+abort", "publish+save-again", "compact+write")
+DISTURBED: Final = (
+    "write-stale+expire", "expire+expire-some", "publish+abort", "publish+save-again", "compact+write",
+    "iceberg+compact",
+)  # fmt: skip
 """Pairs in which a process also dies or stalls in `make test`."""
 TRIPLES: Final = (
     "write-stale+expire+refresh-stale", "write-other+expire+clean", "rollback+expire+clean", "restore+expire+clean",
     "snapshot+expire+clean", "open+expire+clean", "publish+abort+clean", "save+write+clean",
+    "iceberg+expire+clean",
 )  # fmt: skip
 MORE_TRIPLES: Final = (
     "compact+expire+clean", "load+expire+clean", "export+expire+clean", "snapshot-partial+expire+clean",
