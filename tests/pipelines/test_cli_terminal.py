@@ -247,6 +247,11 @@ def test_bars_are_for_terminals_and_lines_for_the_rest() -> None:
 # -- a real terminal -----------------------------------------------------------------------------------
 
 
+def _without_size() -> dict[str, str]:
+    """Return the environment without the size that it may claim: the terminal is to say that."""
+    return {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+
+
 def _on_a_terminal(words: list[str], columns: int, **environment: str) -> str:
     """Return what a command writes to a pseudo terminal, without escape sequences."""
     import fcntl
@@ -261,7 +266,7 @@ def _on_a_terminal(words: list[str], columns: int, **environment: str) -> str:
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm", **environment},
+        env={**_without_size(), "TERM": "xterm", **environment},
     )
     os.close(theirs)
     parts = []
