@@ -149,26 +149,31 @@ def page(figures: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any])
     ]
     cpu_ratios = _cells(figures, names, lambda row, _: f"{row['cpu ratio']:.3g}")
     return (
-        f"# Benchmarks\n\n`python -m benchmarks peers --scale {facts['scale']}` wrote this page.\n\n"
-        f"* {facts['objects']:,} objects, {facts['rounds']} rounds, turns alternating; commit `{facts['commit']}`\n"
+        "# Benchmarks\n\nThe catalog of a lakehouse beside what people might use instead: the same keys and paths as "
+        "rows of a Delta table (deltalake) or a Lance table, in a database file (SQLite, LMDB), or in plain Arrow "
+        "files.\n\n"
+        f"`python -m benchmarks peers --scale {facts['scale']}` wrote this page.\n\n"
+        f"* {facts['objects']:,} objects, {facts['rounds']} rounds in which the systems take turns; "
+        f"commit `{facts['commit']}`\n"
         f"* {facts['machine']}; load average before {facts['before']}, after {facts['after']}\n\n"
-        "A load average above the number of cores says that others worked on the machine: times are too long then, and "
-        "those of whoever waits for the disk are the most uncertain. CPU suffers less.\n\n"
-        f"## Ratios\n\nOurs divided by the other: below 1 ours is faster. Times:\n\n{head}{ratios}\n"
-        f"CPU of all threads and processes:\n\n{head}{cpu_ratios}\n"
+        "A load average above the number of cores says that other programs worked on the machine: times are too long "
+        "then, most of all where a system waits for the disk. CPU time suffers less.\n\n"
+        f"## Ratios\n\nOur time divided by that of the other: below 1 ours is faster.\n\n{head}{ratios}\n"
+        f"The same for CPU time, of all threads and processes:\n\n{head}{cpu_ratios}\n"
         "![the others as multiples of ours](peers.png)\n\n" + "\n".join(tables) + _NOTES
     )
 
 
 _NOTES: Final = """
 * **bulk create**: all rows, sorted, in memory as Arrow columns, into an empty catalog; no definition files.
-* **small commit**: one row, after the other. deltalake and Lance do not wait for the disk; bare pyarrow syncs one file
-  and links it.
+* **small commit**: rows committed one at a time. deltalake and Lance do not wait for the disk; bare pyarrow syncs one
+  file and links it.
 * **10 % merged**: a third of the changes sets, a third deletes, a third inserts; ours commits and compacts.
-* **cold lookup**: by a handle opened for it. LMDB stays open: a process cannot open it twice. Lance has an index on the
-  key.
-* **warm lookup**: by a handle that is open, keys that were looked up before. **scan**: all rows into memory.
-* **bare pyarrow** is no catalog: it writes and reads files like ours, without checksums, proofs and order.
+* **cold lookup**: opens the catalog, and looks up one key. LMDB stays open: a process cannot open it twice. Lance has
+  an index on the key.
+* **warm lookup**: in an open catalog, keys that were looked up before.
+* **scan**: reads all rows into memory.
+* **bare pyarrow** is not a catalog: it writes and reads files like ours, without checksums, proofs and order.
 """
 
 
