@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines import compaction, expiration, orphans, verify
-from tests.support.appends import TABLES, append
+from tests.support.appends import TABLES, Appended, append
 from tests.support.icebergs import SCHEMA, ids
 from tests.support.lakes import FAST
 from tests.support.s3_servers import S3Server
@@ -21,7 +21,6 @@ from trinitylake_core.iceberg import TrinityLakeCatalog
 
 _PATIENT = {"commit.retry.num-retries": "20", "commit.retry.min-wait-ms": "5"}
 _MONTH = 30 * 86_400_000
-Done = tuple[list[tuple[str, int]], list[tuple[str, int]]]
 
 
 def _maintain(lake: Lakehouse, number: int) -> None:
@@ -33,44 +32,54 @@ def _maintain(lake: Lakehouse, number: int) -> None:
     orphans.run(None, lake.refresh(), orphans.Config(engine="local", now_millis=later))
 
 
-def _race(place: tuple[str, dict[str, Any]], writers: int, count: int, seconds: float) -> tuple[Lakehouse, list[Done]]:
+def _race(
+    place: tuple[str, dict[str, Any]], writers: int, count: int, seconds: float
+) -> tuple[Lakehouse, list[Appended]]:
     lake = Lakehouse.create(place[0], storage_options=place[1], order=8, node_file_max_size_bytes=8000)
     catalog = TrinityLakeCatalog.over(lake)
     catalog.create_namespace("race")
     for name in TABLES:
         catalog.create_table(name, SCHEMA, properties=_PATIENT)
     with pool(writers) as processes:
-        futures: list[Future[Done]] = [processes.submit(append, place, n, count, seconds) for n in range(writers)]
+        futures: list[Future[Appended]] = [processes.submit(append, place, n, count, seconds) for n in range(writers)]
         rounds = 0
         while rounds == 0 or not all(each.done() for each in futures):
             _maintain(lake, rounds)
             rounds += 1
             wait(futures, timeout=0.05)
         done = [each.result() for each in futures]
-    print(f"{sum(len(each[0]) for each in done)} appends acknowledged, {rounds} rounds of maintenance")
+    acknowledged, unknown = (sum(len(getattr(each, name)) for each in done) for name in ("acknowledged", "unknown"))
+    print(f"{acknowledged} appends acknowledged, {unknown} commits unknown, {rounds} rounds of maintenance")
     return lake.refresh(), done
 
 
-def _prove(lake: Lakehouse, done: list[Done]) -> None:
-    """Every acknowledged append is in its table exactly once, no refused one is, and every retained version reads."""
-    acknowledged: dict[str, list[int]] = {name: [] for name in TABLES}
-    for name, number in (each for ended in done for each in ended[0]):
-        acknowledged[name].append(number)
+def _prove(lake: Lakehouse, done: list[Appended]) -> None:
+    """Every acknowledged append is in its table exactly once, no refused one is, and every retained version reads.
+
+    Of a commit whose outcome is unknown all rows are there or none.
+    """
     catalog = TrinityLakeCatalog.over(lake)
-    assert {name: sorted(numbers) for name, numbers in acknowledged.items()} == {
-        name: ids(catalog.load_table(name)) for name in TABLES
-    }
-    found = verify.run(None, lake, verify.Config("all", definitions=True, tables=1.0, engine="local"))
-    assert ([], 0) == (found.findings, found.tables_unknown)
+    there = {name: ids(catalog.load_table(name)) for name in TABLES}
+    expected: dict[str, list[int]] = {name: [] for name in TABLES}
+    for name, number in (each for ended in done for each in ended.acknowledged):
+        expected[name].append(number)
+    for made in (commit for ended in done for commit in ended.unknown):
+        found = [number in there[name] for name, number in made]
+        assert all(found) or not any(found)
+        for name, number in made if all(found) else ():
+            expected[name].append(number)
+    assert {name: sorted(numbers) for name, numbers in expected.items()} == there
+    report = verify.run(None, lake, verify.Config("all", definitions=True, tables=1.0, engine="local"))
+    assert ([], 0) == (report.findings, report.tables_unknown)
     past = {"storage.durable": "false"} if lake.root.startswith("file:") else {}
     options = lake.storage.spec()[1]
-    for version in found.versions[:: max(1, len(found.versions) // 5)]:
+    for version in report.versions[:: max(1, len(report.versions) // 5)]:
         old = TrinityLakeCatalog(
             "past", uri=lake.root, version=str(version), **past, **({} if past else _as_properties(options))
         )
         for name in TABLES:
-            assert set(ids(old.load_table(name))) <= set(acknowledged[name])
-    assert 0 < min(Counter(name for ended in done for name, _ in ended[0]).values())
+            assert set(ids(old.load_table(name))) <= set(expected[name])
+    assert 0 < min(Counter(name for ended in done for name, _ in ended.acknowledged).values())
 
 
 def _as_properties(options: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.exceptions import ForbiddenError
 
+from examples.iceberg import read_by_duckdb
 from pipelines import restore, rollback, verify
 from pipelines.cli import main
 from pipelines.files.tablefiles import TableFiles, in_sample, refuse_no_share
@@ -112,6 +113,7 @@ def test_the_plan_names_for_each_table_the_snapshot_and_time_it_goes_back_to(
     assert {name: [number] for number, name in enumerate(names)} == {
         name: ids(catalog.load_table(name)) for name in names
     }
+    assert [1] * count == [read_by_duckdb(catalog.load_table(name)) for name in names]
 
 
 def test_a_table_that_says_nothing_itself_is_asked_by_its_metadata_file(catalog: TrinityLakeCatalog) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
 from tests.support.icebergs import rows
 from trinitylake_core import Lakehouse
@@ -15,17 +16,27 @@ TABLES: Final = ("race.a", "race.b", "race.c", "race.d")
 _ROOM: Final = 1_000_000
 
 
-def append(
-    place: tuple[str, dict[str, Any]], writer: int, count: int, seconds: float
-) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+Row = tuple[str, int]
+"""A row: its table, and the number it holds."""
+
+
+@dataclass(slots=True)
+class Appended:
+    """The rows of one writer: acknowledged, refused, and by commit those of which nobody knows."""
+
+    acknowledged: list[Row] = field(default_factory=list)
+    refused: list[Row] = field(default_factory=list)
+    unknown: list[list[Row]] = field(default_factory=list)
+
+
+def append(place: tuple[str, dict[str, Any]], writer: int, count: int, seconds: float) -> Appended:
     """Append at least ``count`` rows, one at a time, and for some seconds; every fifth time to two tables at once.
 
-    Returns what was acknowledged and what was refused.
+    A writer that stands still while its version is created and expires is told that nobody knows whether it counts.
     """
     catalog = TrinityLakeCatalog.over(Lakehouse.open(place[0], storage_options=place[1]))
     deadline = time.monotonic() + seconds
-    done: list[tuple[str, int]] = []
-    refused: list[tuple[str, int]] = []
+    done = Appended()
     number = 0
     while number < count or time.monotonic() < deadline:
         number += 1
@@ -36,13 +47,15 @@ def append(
         try:
             _append(catalog, made)
         except CommitFailedException:
-            refused += made
+            done.refused += made
+        except CommitStateUnknownException:
+            done.unknown.append(made)
         else:
-            done += made
-    return done, refused
+            done.acknowledged += made
+    return done
 
 
-def _append(catalog: TrinityLakeCatalog, made: list[tuple[str, int]]) -> None:
+def _append(catalog: TrinityLakeCatalog, made: list[Row]) -> None:
     if len(made) == 1:
         catalog.load_table(made[0][0]).append(rows(made[0][1]))
         return
