@@ -146,7 +146,8 @@ def compact(call: Call) -> Result:
         *SPARK,
     ),
     arguments={"SRC": "root URI of the lakehouse; it is only read", "DST": "root URI of the new lakehouse"},
-    details="Fields of the new lakehouse definition that are not given are taken from the old one.",
+    details="Fields of the new lakehouse definition that are not given are taken from the old one. The "
+    "published Java SDK cannot open the new lakehouse, and nothing converts it back; SRC stays as it was.",
 )
 def upgrade(call: Call) -> Result:
     """Upgrade a lakehouse."""
