@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchIcebergTableError, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import Table
@@ -43,11 +45,17 @@ class TableReader(Namespaces):
 
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
         """Return the tables in a namespace, of whatever format. Raises ``NoSuchNamespaceError``."""
+        return self._names(namespace, lambda view, text: view.tables(text))
+
+    def _names(
+        self, namespace: str | Identifier, names: Callable[[CatalogView, str], Iterable[str]]
+    ) -> list[Identifier]:
+        """Return what ``names`` lists in a namespace. Raises ``NoSuchNamespaceError``."""
         text = Catalog.namespace_to_string(namespace, NoSuchNamespaceError)
 
         def listed(view: CatalogView) -> list[Identifier]:
             try:
-                return [self._identifier(text, name) for name in view.tables(text)]
+                return [self._identifier(text, name) for name in names(view, text)]
             except (ObjectNotFound, InvalidName):
                 if self._has_namespace(view, text):
                     return []

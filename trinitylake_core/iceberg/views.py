@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError as PydanticError
-from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     NoSuchNamespaceError,
     NoSuchViewError,
@@ -29,7 +28,7 @@ from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import ViewDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
 from trinitylake_core.iceberg.change import Change
-from trinitylake_core.iceberg.errors import no_namespace, no_view, translated
+from trinitylake_core.iceberg.errors import no_view, translated
 from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
 from trinitylake_core.iceberg.tables import Tables
 from trinitylake_core.keys import TABLE
@@ -48,18 +47,7 @@ class Views(Tables):
 
     def list_views(self, namespace: str | Identifier) -> list[Identifier]:
         """Return the views in a namespace. Raises ``NoSuchNamespaceError``."""
-        text = Catalog.namespace_to_string(namespace, NoSuchNamespaceError)
-
-        def listed(view: CatalogView) -> list[Identifier]:
-            try:
-                return [self._identifier(text, name) for name in view.views(text)]
-            except (ObjectNotFound, InvalidName):
-                if self._has_namespace(view, text):
-                    return []
-                raise no_namespace(text) from None
-
-        with translated():
-            return self._read(listed)
+        return self._names(namespace, lambda view, text: view.views(text))
 
     def view_exists(self, identifier: str | Identifier) -> bool:
         """Return whether there is a view of this name."""

@@ -31,6 +31,24 @@ class _Here(threading.local):
 _here = _Here()
 
 
+def _windowed(
+    actions: Iterable[Callable[[], T]], begin: Callable[[Callable[[], T]], Future[T]], most: int
+) -> Iterator[T]:
+    """Yield the results of actions in order, with at most twice ``most`` of them begun and not yet yielded."""
+    window: deque[Future[T]] = deque()
+    try:
+        for action in actions:
+            window.append(begin(action))
+            if len(window) >= 2 * most:
+                yield window.popleft().result()
+        while window:
+            yield window.popleft().result()
+    finally:
+        for future in window:
+            future.cancel()
+        wait(window)
+
+
 class Crew:
     """The threads of one storage: ``most`` that read, ``most`` that write. They start when they are first needed."""
 
@@ -51,18 +69,7 @@ class Crew:
         if self.in_turn():
             yield from map(work, items)
             return
-        window: deque[Future[T]] = deque()
-        try:
-            for item in items:
-                window.append(self.begin(partial(work, item)))
-                if len(window) >= 2 * self.most:
-                    yield window.popleft().result()
-            while window:
-                yield window.popleft().result()
-        finally:
-            for future in window:
-                future.cancel()
-            wait(window)
+        yield from _windowed((partial(work, item) for item in items), self.begin, self.most)
 
     def outer(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
         """Yield ``work(item)`` in order, a few at the same time, each of which may hand work on.
@@ -72,18 +79,11 @@ class Crew:
         if self.in_turn() or _here.outer:
             yield from map(work, items)
             return
-        window: deque[Future[T]] = deque()
-        try:
-            for item in items:
-                window.append(self._executor("outer").submit(_handing_on, partial(work, item)))
-                if len(window) >= 2 * _OUTER:
-                    yield window.popleft().result()
-            while window:
-                yield window.popleft().result()
-        finally:
-            for future in window:
-                future.cancel()
-            wait(window)
+
+        def begin(action: Callable[[], T]) -> Future[T]:
+            return self._executor("outer").submit(_handing_on, action)
+
+        yield from _windowed((partial(work, item) for item in items), begin, _OUTER)
 
     def begin(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
         """Begin an action in the background; in turn, it is carried out now. Its errors come with its result."""
