@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks import lakes, report
 from pipelines import compaction
 from trinitylake_core import Lakehouse
-from trinitylake_core.tree.search import scan, search
+from trinitylake_core.tree.search import lookup, scan
 
 _LOOKUPS = 300
 _COMMITS = 400
@@ -38,7 +38,7 @@ def lookups(root: str, objects: int) -> dict[str, Any]:
         namespace, name = lakes.table_name(pick.randrange(objects), objects)
         began = time.perf_counter()
         lake = Lakehouse.open(root)
-        if search(lake.store, lake.root_node.node, lake.codec.table(namespace, name)) is None:
+        if lookup(lake.store, lake.root_node.node, lake.codec.table(namespace, name)) is None:
             raise AssertionError(f"{namespace}.{name} is not there")
         seconds.append(time.perf_counter() - began)
         gets += lake.storage.counts.get

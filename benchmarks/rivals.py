@@ -22,7 +22,7 @@ from pipelines import compaction
 from trinitylake_core import Lakehouse
 from trinitylake_core.locations import node_path
 from trinitylake_core.storage.durability import sync_filesystem, sync_path
-from trinitylake_core.tree.search import scan, search
+from trinitylake_core.tree.search import lookup, scan
 
 Change = tuple[str, str | None]
 """A key, and its new path; ``None`` deletes it."""
@@ -82,11 +82,11 @@ class Ours:
     def cold(self, key: str) -> str | None:
         """Open and search."""
         lake = Lakehouse.open(self._root)
-        return search(lake.store, lake.root_node.node, key)
+        return lookup(lake.store, lake.root_node.node, key)
 
     def warm(self, key: str) -> str | None:
         """Search."""
-        return search(self.lake.store, self.lake.root_node.node, key)
+        return lookup(self.lake.store, self.lake.root_node.node, key)
 
     def scan(self) -> int:
         """Read every node."""

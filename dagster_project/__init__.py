@@ -2,9 +2,9 @@
 
 from importlib.util import find_spec
 
-from trinitylake_core.launch import refuse_foreign
+from trinitylake_core.launch import require_ours
 
-refuse_foreign("pipelines")
+require_ours("pipelines")
 if find_spec("dagster") is None:
     raise ModuleNotFoundError(
         "Dagster is not installed: pip install 'trinitylake-maintenance[dagster]'", name="dagster"

@@ -62,10 +62,10 @@ def answers(socket: str, seconds: float = _ANSWER_SECONDS) -> bool | None:
     """Return whether the process behind a code server answers; ``None`` if nothing came in time."""
     with grpc.insecure_channel(f"unix:{os.path.abspath(socket)}") as channel:  # noqa: PTH100 - a symbolic link stays
         try:
-            said = channel.unary_unary(_PING)(_MESSAGE, timeout=seconds, wait_for_ready=False)
+            answer = channel.unary_unary(_PING)(_MESSAGE, timeout=seconds, wait_for_ready=False)
         except grpc.RpcError as error:
             return None if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else False
-    return bool(said == _MESSAGE)
+    return bool(answer == _MESSAGE)
 
 
 def watch(

@@ -28,12 +28,14 @@ _BY_HAND: Final = "__ASSET_JOB"
 _MANY: Final = 200
 
 
-def sensors_of(settings: LakehouseSettings, jobs: Jobs, told: Notifications | None = None) -> list[dg.SensorDefinition]:
-    """Return the sensors of one lakehouse. ``told`` hears when it cannot be opened."""
-    return [compaction_sensor(settings, jobs, told or Notifications())]
+def sensors_of(
+    settings: LakehouseSettings, jobs: Jobs, notify: Notifications | None = None
+) -> list[dg.SensorDefinition]:
+    """Return the sensors of one lakehouse. ``notify`` hears when it cannot be opened."""
+    return [compaction_sensor(settings, jobs, notify or Notifications())]
 
 
-def compaction_sensor(settings: LakehouseSettings, jobs: Jobs, told: Notifications) -> dg.SensorDefinition:
+def compaction_sensor(settings: LakehouseSettings, jobs: Jobs, notify: Notifications) -> dg.SensorDefinition:
     """Return the sensor that requests compactions."""
 
     @dg.sensor(
@@ -45,7 +47,7 @@ def compaction_sensor(settings: LakehouseSettings, jobs: Jobs, told: Notificatio
         "tells when the lakehouse cannot be opened, and " + _policy(settings.compaction),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        return evaluate(settings, context, told)
+        return evaluate(settings, context, notify)
 
     return sense
 
@@ -57,18 +59,18 @@ def _policy(policy: Compaction) -> str:
 
 
 def evaluate(
-    settings: LakehouseSettings, context: dg.SensorEvaluationContext, told: Notifications | None = None
+    settings: LakehouseSettings, context: dg.SensorEvaluationContext, notify: Notifications | None = None
 ) -> dg.SensorResult:
     """Return the result of one tick. Ends within half a minute, whatever the storage does."""
     seen, now = Seen.parse(context.cursor), time.time()
-    told = told or Notifications()
+    notify = notify or Notifications()
     stale = verdicts.last_verdict(context.instance, assets.key(settings, assets.COMPACTION), verdicts.COMPACTION_FRESH)
     work = partial(looks.look, settings, seen, now, known_stale=stale is False)
     try:
         found = looks.LOOKS.one(settings.root, work, looks.SECONDS)
     except TrinityLakeError as error:
-        return _troubled(settings, context, seen, looks.trouble_of(error), told)
-    seen = _back_again(settings, context, seen, found, told)
+        return _troubled(settings, context, seen, looks.trouble_of(error), notify)
+    seen = _back_again(settings, context, seen, found, notify)
     events = _events(settings, context.instance, found)
     decision = _decided(settings, context.instance, found.pays, seen, now)
     seen = replace(seen, version=found.version, over_since=found.over_since)
@@ -80,13 +82,17 @@ def evaluate(
 
 
 def _troubled(
-    settings: LakehouseSettings, context: dg.SensorEvaluationContext, seen: Seen, trouble: Trouble, told: Notifications
+    settings: LakehouseSettings,
+    context: dg.SensorEvaluationContext,
+    seen: Seen,
+    trouble: Trouble,
+    notify: Notifications,
 ) -> dg.SensorResult:
     """Return the result of a tick that could not open the lakehouse: a failing check, and a message, once."""
     seen, due = looks.failed(seen, trouble)
     if due:
         try:
-            notifications.tell_trouble(told, settings.slug, trouble)
+            notifications.tell_trouble(notify, settings.slug, trouble)
         except OSError as error:  # the next tick tries again
             context.log.error(str(error))  # noqa: TRY400 - the reason suffices
         else:
@@ -98,12 +104,12 @@ def _troubled(
 
 
 def _back_again(
-    settings: LakehouseSettings, context: dg.SensorEvaluationContext, seen: Seen, found: Look, told: Notifications
+    settings: LakehouseSettings, context: dg.SensorEvaluationContext, seen: Seen, found: Look, notify: Notifications
 ) -> Seen:
     """Return what to remember of a lakehouse that could be opened; whoever heard of its trouble hears of its end."""
     if seen.alerted:
         try:
-            notifications.tell_recovery(told, settings.slug, found.version)
+            notifications.tell_recovery(notify, settings.slug, found.version)
         except OSError as error:
             context.log.error(str(error))  # noqa: TRY400 - the reason suffices
             return replace(seen, failing=0)

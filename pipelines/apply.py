@@ -33,7 +33,7 @@ from trinitylake_core.errors import (
     Refused,
     TrinityLakeError,
 )
-from trinitylake_core.tree.search import search
+from trinitylake_core.tree.search import lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def _naming(entry: Entry, error: TrinityLakeError) -> TrinityLakeError:
 def _changes(lake: Lakehouse, transaction: Transaction) -> list[Changed]:
     found = []
     for key, path, _ in transaction.messages():
-        there = search(lake.store, lake.root_node.node, key) is not None
+        there = lookup(lake.store, lake.root_node.node, key) is not None
         if there or path is not None:
             change = "removed" if path is None else "changed" if there else "added"
             found.append(Changed(change, *lake.codec.split(key)))

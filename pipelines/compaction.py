@@ -19,7 +19,7 @@ from pipelines.trees import subtrees, workers
 from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import Compacted, TreeReplaced, counted_anew, facts
-from trinitylake_core.commits.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.tree.node import Node
@@ -161,7 +161,7 @@ class _Work:
         self.bytes_read = self.files.store.counts.bytes_read
 
     def open(self, tasks: int) -> tuple[Ref, list[Ref]]:
-        refuse_foreign(self.files, self.base)
+        require_writable(self.files, self.base)
         tree = self.rewriter.ref_of(self.base.node)
         return tree, self.rewriter.frontier(tree, tasks)
 

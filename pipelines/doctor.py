@@ -85,19 +85,19 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
 def _oldest_millis(lake: Lakehouse) -> int:
     """Return when the oldest version, or snapshot in this lakehouse, that is kept was committed."""
     oldest = lake.at(version=lake.stats().oldest_version).info().created_at_millis
-    kept = [each for each in lake.snapshots() if not each.target_uri and not each.expired]
-    if not kept:
+    snapshots = [each for each in lake.snapshots() if not each.target_uri and not each.expired]
+    if not snapshots:
         return oldest
-    first = min(kept, key=lambda each: each.version)
+    first = min(snapshots, key=lambda each: each.version)
     return min(oldest, lake.at(snapshot=first.name).info().created_at_millis)
 
 
-def advice(found: TableRetention, kept: str) -> Iterator[str]:
-    """Yield warnings in words; ``kept`` says the age in words."""
+def advice(found: TableRetention, age: str) -> Iterator[str]:
+    """Yield warnings in words; ``age``, in words, is that of the oldest version or snapshot."""
     if found.too_soon_count:
         yield (
             f"warning: {found.too_soon_count} of {found.tables} Iceberg tables may expire snapshots that the lakehouse "
-            f"still keeps: it keeps {kept}; raise {_MAX_AGE} beyond that (default 5 days), or expire versions earlier: "
+            f"still keeps: it keeps {age}; raise {_MAX_AGE} beyond that (default 5 days), or expire versions earlier: "
             f"{', '.join(found.too_soon)}"
         )
     if found.deleting_count:

@@ -256,8 +256,8 @@ class _Expiration:
         """Commit a root with a new boundary; return what the root says, which is more if others were faster."""
         self.progress("commit", 0, 1)
         count = boundary - self.oldest
-        told = {"versions_expired": count, "first_expired": self.oldest, "oldest_version": boundary}
-        summary = facts(reason=self.config.reason, **told)
+        counted = {"versions_expired": count, "first_expired": self.oldest, "oldest_version": boundary}
+        summary = facts(reason=self.config.reason, **counted)
         change = Expired(self.files, boundary, summary, self.edited)
         root = commit(self.files, self.retained.newest, change, before_commit=self.still_wanted)
         self.report.version_after = root.version

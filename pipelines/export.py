@@ -24,7 +24,7 @@ from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for, proce
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import definition_rows
-from trinitylake_core.commits.commit import refuse_foreign
+from trinitylake_core.commits.commit import require_writable
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import FileMissing, InvalidInput, Refused
 from trinitylake_core.locations import root_path, validate_path
@@ -143,7 +143,7 @@ def run(
             f"the target {target.root} lies {where} the lakehouse {source.root}, where a cleaning or a copy of the one "
             "meets the files of the other; export beside it"
         )
-    refuse_foreign(source.files, source.root_node)
+    require_writable(source.files, source.root_node)
     return _Export(spark, source, target, config, progress or silent).run()
 
 
@@ -283,8 +283,8 @@ class _Export:
         starts = [Start(root_path(version), version, version) for version in range(self.first, self.version)]
         starts.append(Start(self.source.root_node.path, self.version, self.version))
         if self.config.history:
-            kept = (each for each in self.source.definition.snapshots.values() if not each.target_uri)
-            starts += [Start(validate_path(each.root_node_file_path), FOREVER, FOREVER) for each in kept]
+            local = (each for each in self.source.definition.snapshots.values() if not each.target_uri)
+            starts += [Start(validate_path(each.root_node_file_path), FOREVER, FOREVER) for each in local]
         return starts
 
     def left_out(self) -> set[str]:

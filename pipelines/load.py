@@ -26,7 +26,7 @@ from pipelines.source.lines import text_files
 from pipelines.trees.subtrees import root_of, taken_over
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import FilesVoid, facts
-from trinitylake_core.commits.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.commits.loaded import Loaded
 from trinitylake_core.errors import Corrupt, InvalidInput
@@ -153,7 +153,7 @@ class _Load:
         self.config = config
         self.progress = progress
         self.base: Root = lake.root_node
-        refuse_foreign(lake.files, self.base)
+        require_writable(lake.files, self.base)
         self.source, self.files = text_files(uri, options, SUFFIXES)
         single = [name for name, _ in self.files if uri.endswith(name) and not uri.endswith("/")]
         self.named = self.source.root + (single[0] if len(self.files) == 1 and single else "")
@@ -184,17 +184,17 @@ class _Load:
 
     def committed(self, counts: Counts, built: Sequence[Built]) -> Report:
         writer = NodeWriter(self.lake.files.store)
-        prove_complete(counts, self.work.kept, built)
+        prove_complete(counts, self.work.unchanged, built)
         node = self.joined(writer, built)
         before = objects_of(self.base.node) if self.base.node.subtree_messages == 0 else None
         if before is not None and node.subtree_keys != before + counts.added:
             raise Corrupt("a load lost objects: nothing was committed; please report this as a bug")
         self.progress("commit", 0, 1)
-        told = facts(
+        summary = facts(
             reason=self.config.reason, added=counts.added, replaced=counts.replaced, skipped=counts.skipped,
             engine=self.engine, source=self.named,
         )  # fmt: skip
-        change = Loaded(self.lake.files, self.base, node, told)
+        change = Loaded(self.lake.files, self.base, node, summary)
         root = commit(self.lake.files, self.base, change, before_commit=self.config.before_commit)
         self.lake.catch_up()
         self.watch.lap("commit")

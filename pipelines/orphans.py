@@ -27,7 +27,7 @@ from pipelines.files.deletion import Deleted
 from pipelines.files.listing import Listed, inventory_millis
 from pipelines.files.retained import (
     Retained,
-    Saved,
+    SavedTransactions,
     live_transactions,
     paths_of,
     refuse_guarded,
@@ -41,7 +41,7 @@ from pipelines.sweep.model import Report, Totals
 from pipelines.trees.walk import Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import Fence, facts
-from trinitylake_core.commits.commit import commit, now_millis, refuse_foreign
+from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import storage_time
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated
 from trinitylake_core.versions import Root, raise_boundary
@@ -137,7 +137,7 @@ class _Vanished(Exception):
 class _Clean:
     """One cleaning."""
 
-    saved: Saved
+    saved: SavedTransactions
     marked: Retained | None = None
 
     def __init__(self, spark: Session, lake: Lakehouse, config: Config, progress: Progress) -> None:
@@ -146,7 +146,7 @@ class _Clean:
         self.still_wanted = config.before_commit or proceed
         newest = self.files.newest()
         self.files.saw(newest)
-        refuse_foreign(self.files, newest)
+        require_writable(self.files, newest)
         self.definition = self.files.definition(newest)
         self.deletes = not config.dry_run and config.plan_to is None
         if self.deletes:
@@ -235,7 +235,7 @@ class _Clean:
     def mark(self, now: int) -> Retained:
         """Mark everything that is kept. Transactions first: one that was committed meanwhile is a version by then."""
 
-        def starts(saved: Saved) -> list[Start]:
+        def starts(saved: SavedTransactions) -> list[Start]:
             self.marked = marked = retained(self.files)
             if self.plan is not None:
                 plans.refuse_other(self.plan.header, "clean", self.files, marked)
@@ -248,7 +248,9 @@ class _Clean:
         self.report.dead_transactions = self.saved.dead
         return marked
 
-    def mark_saved(self, now: int, starts: Callable[[Saved], list[Start]], *, afresh: bool = False) -> Saved:
+    def mark_saved(
+        self, now: int, starts: Callable[[SavedTransactions], list[Start]], *, afresh: bool = False
+    ) -> SavedTransactions:
         """Mark saved transactions that are alive, and what else there is to start from; return the transactions.
 
         One that is committed, aborted or saved again in between loses its running root: then what is alive is read
@@ -268,7 +270,7 @@ class _Clean:
                 return saved
         raise _Vanished("saved transactions changed again and again")
 
-    def live(self, now: int) -> Saved:
+    def live(self, now: int) -> SavedTransactions:
         return live_transactions(self.files.storage, self.sweep.transactions(), self.definition.txn_ttl_millis, now)
 
     def moved_on(self) -> bool:
@@ -295,7 +297,7 @@ class _Clean:
         self.report.already_gone += gone
         self.still_wanted()
         age = max(self.config.older_than_seconds, _TEMPORARY_AGE_SECONDS)
-        self.report.temporary_removed = self.files.storage.sweep_temporary(age)
+        self.report.temporary_removed = self.files.storage.remove_temporary(age)
         self.watch.lap("delete")
 
     def heal_boundary(self, fence: Root) -> None:
@@ -311,8 +313,8 @@ class _Clean:
 
     def fence(self, marked: Retained, cutoff: int) -> Root:
         """Commit the fence: who commits after it knows that files before ``cutoff`` are void."""
-        told = facts(safety_age_seconds=self.report.safety_age_seconds, orphan_files=self.report.orphan_files)
-        root = commit(self.files, marked.newest, Fence(cutoff, told), before_commit=self.still_wanted)
+        summary = facts(safety_age_seconds=self.report.safety_age_seconds, orphan_files=self.report.orphan_files)
+        root = commit(self.files, marked.newest, Fence(cutoff, summary), before_commit=self.still_wanted)
         self.report.version_after = root.version
         self.watch.lap("fence")
         return root
@@ -332,7 +334,7 @@ class _Clean:
             self.sweep.list_transactions()
         known = paths_of(self.saved.starts) | {fence.path}
 
-        def starts(saved: Saved) -> list[Start]:
+        def starts(saved: SavedTransactions) -> list[Start]:
             again = retained(self.files)
             refuse_guarded(again.definition)
             if again.boundary < marked.boundary:

@@ -87,17 +87,17 @@ def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: dat
     Raises:
         InvalidInput: an unknown period, or one of which fewer than one is to be kept.
     """
-    kept = [info.name for info in snapshots if not info.expired]
+    existing = [info.name for info in snapshots if not info.expired]
     create: list[str] = []
     drop: list[str] = []
     for period, keep in policies.items():
         current = name_of(period, now)
         if keep < 1:
             raise InvalidInput(f"snapshot policy {period}: keep must be at least 1, not {keep}")
-        theirs = {name for name in kept if re.fullmatch(_PERIODS[period][1], name)}
+        theirs = {name for name in existing if re.fullmatch(_PERIODS[period][1], name)}
         create += [current] if current not in theirs else []
         drop += sorted(theirs | {current}, reverse=True)[keep:]
-    return Due(tuple(name for name in create if name not in drop), tuple(sorted(set(drop) & set(kept))))
+    return Due(tuple(name for name in create if name not in drop), tuple(sorted(set(drop) & set(existing))))
 
 
 def overdue(graces: Mapping[str, timedelta], snapshots: Iterable[SnapshotInfo], now: datetime) -> list[Overdue]:
@@ -105,11 +105,11 @@ def overdue(graces: Mapping[str, timedelta], snapshots: Iterable[SnapshotInfo], 
 
     Pure. Raises ``InvalidInput`` for an unknown period.
     """
-    kept = [info.name for info in snapshots if not info.expired]
+    existing = [info.name for info in snapshots if not info.expired]
     found = []
     for period, grace in graces.items():
         name = name_of(period, now - grace)
-        newest = max((each for each in kept if re.fullmatch(_PERIODS[period][1], each)), default=None)
+        newest = max((each for each in existing if re.fullmatch(_PERIODS[period][1], each)), default=None)
         if newest is None or newest < name:
             found.append(Overdue(period, name, newest))
     return found

@@ -22,7 +22,7 @@ from trinitylake_core.definitions import (
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, ObjectNotFound
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName
 from trinitylake_core.locations import validate_path
-from trinitylake_core.tree import search as tree
+from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import ObjectCounts
@@ -67,7 +67,7 @@ class CatalogView(abc.ABC):
     def _root_node(self) -> Node: ...
 
     def _find(self, key: str) -> str | None:
-        return tree.search(self._store, self._root_node(), key)
+        return search.lookup(self._store, self._root_node(), key)
 
     def look_ahead(self, objects: Collection[ObjectName]) -> None:
         """Read what looking objects and their namespaces up will read, one round trip per level for all of them.
@@ -80,10 +80,10 @@ class CatalogView(abc.ABC):
             keys = {self._keys.encode(each) for each in objects} | {
                 self._keys.namespace(each.namespace) for each in objects
             }
-            tree.look_ahead(self._store, self._root_node(), keys)
+            search.look_ahead(self._store, self._root_node(), keys)
 
-    def _batches(self, within: KeyRange) -> Iterator[tree.Batch]:
-        return tree.scan(self._store, self._root_node(), within)
+    def _batches(self, within: KeyRange) -> Iterator[search.Batch]:
+        return search.scan(self._store, self._root_node(), within)
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -191,22 +191,22 @@ class CatalogView(abc.ABC):
 
 
 def entries(
-    reader: tree.NodeReader, node: Node, codec: KeyCodec, within: KeyRange = names.EVERYTHING
+    reader: search.NodeReader, node: Node, codec: KeyCodec, within: KeyRange = names.EVERYTHING
 ) -> Iterator[ObjectEntry]:
     """Yield the objects below a root node, in key order, or those in a range of keys."""
-    for keys, values in tree.scan(reader, node, within):
+    for keys, values in search.scan(reader, node, within):
         for key, path in zip(keys, values, strict=True):
             yield ObjectEntry(*codec.split(key), key, path)
 
 
-def object_counts(reader: tree.NodeReader, node: Node, codec: KeyCodec) -> ObjectCounts | None:
+def object_counts(reader: search.NodeReader, node: Node, codec: KeyCodec) -> ObjectCounts | None:
     """Return how many objects are below a root for which no message waits, ``None`` where nodes do not count.
 
     Two reads per level below the root at the most.
     """
     if node.subtree_messages != 0 or node.subtree_keys is None:
         return None
-    tables, views = (tree.keys_before(reader, node, codec.range(kind).lo) for kind in (TABLE, VIEW))
+    tables, views = (search.keys_before(reader, node, codec.range(kind).lo) for kind in (TABLE, VIEW))
     return None if tables is None or views is None else ObjectCounts(tables, views - tables, node.subtree_keys - views)
 
 

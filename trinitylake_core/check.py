@@ -24,8 +24,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree import nodefile
-from trinitylake_core.tree import search as tree
+from trinitylake_core.tree import nodefile, search
 from trinitylake_core.tree.node import Messages, Node, merged
 from trinitylake_core.versions import ObjectCounts, Root, Versions
 from trinitylake_core.violations import Violation, check_definitions, check_node, violation
@@ -98,8 +97,10 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
     if root.previous_root != before.path:
         yield violation("I14", root.path, f"previous_root is {root.previous_root!r} instead of {before.path!r}")
     if not root.follows(before):
-        said, made = root.system.get(spec.PREVIOUS_TXN), before.txn
-        yield violation("I14", root.path, f"previous_txn is {said!r}, and transaction {made!r} made the version before")
+        named, made = root.system.get(spec.PREVIOUS_TXN), before.txn
+        yield violation(
+            "I14", root.path, f"previous_txn is {named!r}, and transaction {made!r} made the version before"
+        )
     if root.created_at_millis <= before.created_at_millis:
         yield violation("I14", root.path, f"was not created after version {before.version}, by created_at_millis")
     if root.oldest_version < before.oldest_version:
@@ -108,8 +109,8 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
 
 def miscounted(root: Root, found: ObjectCounts) -> Iterator[Violation]:
     """Yield what a root says of its objects and is not so (I9); what it does not say is not wrong. No request."""
-    said = root.counts
-    for kind, says, holds in zip(KINDS, said, found, strict=True) if said is not None else ():
+    stored = root.counts
+    for kind, says, holds in zip(KINDS, stored, found, strict=True) if stored is not None else ():
         if says != holds:
             yield violation("I9", root.path, f"{kind}s says {says}, the version holds {holds}")
 
@@ -204,15 +205,15 @@ class TreeCheck:
         inside = _Totals(len(node.keys), len(node.buffer))
         if node.is_leaf:
             yield from self._leaf(path, depth)
-            yield from self._entries(*tree.applied(node.keys, node.values, messages), path)
+            yield from self._entries(*search.applied(node.keys, node.values, messages), path)
         else:
             yield from self._children(node, path, bounds, messages, inside, depth)
-        for row, told, found in (
+        for row, counted, found in (
             (spec.SUBTREE_KEYS, node.subtree_keys, inside.keys),
             (spec.SUBTREE_MESSAGES, node.subtree_messages, inside.messages),
         ):
-            if told is not None and told != found and inside.whole:
-                yield violation("I9", path, f"{row} says {told}, the subtree holds {found}")
+            if counted is not None and counted != found and inside.whole:
+                yield violation("I9", path, f"{row} says {counted}, the subtree holds {found}")
         totals.add(inside)
 
     def _leaf(self, path: str, depth: int) -> Iterator[Violation]:
@@ -247,13 +248,13 @@ class TreeCheck:
             if index < len(node.keys):
                 row = slice(index, index + 1)
                 pivot = messages.on(node.keys[index])
-                yield from self._entries(*tree.applied(node.keys[row], node.values[row], pivot), path)
+                yield from self._entries(*search.applied(node.keys[row], node.values[row], pivot), path)
 
     def _child(
         self, parent: Node, parent_path: str, path: str, data: bytes | FileMissing, depth: int
     ) -> Node | Violation:
-        if depth >= tree.MAX_HEIGHT:
-            return violation("I10", path, f"is more than {tree.MAX_HEIGHT} nodes below the root")
+        if depth >= search.MAX_HEIGHT:
+            return violation("I10", path, f"is more than {search.MAX_HEIGHT} nodes below the root")
         if isinstance(data, FileMissing):
             return violation("I10", path, f"the file is missing, but {parent_path!r} points to it")
         if path in self._seen:
@@ -261,7 +262,7 @@ class TreeCheck:
         self._seen.add(path)
         try:
             node = nodefile.decode(data, path, self._order)
-            tree.child_height(parent, path, node)
+            search.child_height(parent, path, node)
         except Corrupt as error:
             return violation(error.invariant, path, str(error))
         return node

@@ -9,7 +9,7 @@ from typing import Self
 
 from trinitylake_core.catalog import CatalogView, codec_of
 from trinitylake_core.check import Violation, check_lakehouse, check_version
-from trinitylake_core.commits.commit import is_foreign
+from trinitylake_core.commits.commit import is_other_generation
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
@@ -128,7 +128,7 @@ class Handle(CatalogView):
     @property
     def read_only(self) -> bool:
         """Whether another generation of the format wrote this lakehouse; ``upgrade`` copies it into a new one."""
-        return is_foreign(self._files, self._root)
+        return is_other_generation(self._files, self._root)
 
     def _root_node(self) -> Node:
         return self._root.node

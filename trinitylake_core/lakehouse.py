@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
-from trinitylake_core.commits.commit import now_millis, refuse_foreign
+from trinitylake_core.commits.commit import now_millis, require_writable
 from trinitylake_core.commits.creation import create_empty, create_first
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import new_lakehouse_def
@@ -133,7 +133,7 @@ class Lakehouse(Handle):
             ReadOnly: another generation of the format wrote this lakehouse.
         """
         base = self._root if self._pinned or self._root.version > self._files.tip.version else self._files.tip
-        refuse_foreign(self._files, base)
+        require_writable(self._files, base)
         return Transaction(self._files, base, isolation=isolation, reason=reason)
 
     def resume_transaction(self, transaction_id: str) -> Transaction:
@@ -205,7 +205,7 @@ class Lakehouse(Handle):
         expire = None if expires_at is None else to_millis(expires_at)
         if expire is not None and expire <= now_millis():
             raise InvalidInput("the snapshot would have expired already: expires_at lies in the past")
-        refuse_foreign(self._files, self._files.tip)
+        require_writable(self._files, self._files.tip)
         made = new_snapshot(
             self._files,
             root,
@@ -222,7 +222,7 @@ class Lakehouse(Handle):
         self, name: str, *, reason: str | None = None, before_commit: Callable[[], None] | None = None
     ) -> None:
         """Remove a snapshot's name; `clean` removes its files later. Raises ``SnapshotNotFound``."""
-        refuse_foreign(self._files, self._files.tip)
+        require_writable(self._files, self._files.tip)
         drop(self._files, name, reason, before_commit=before_commit)
 
     # -- recovery ------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ _OURS = Path(__file__).resolve().parents[1]
 _WRONG_INPUT = 2
 
 
-def refuse_foreign(name: str) -> None:
+def require_ours(name: str) -> None:
     """Refuse a package of this name that is not beside this one. It is not imported.
 
     Raises:
@@ -38,7 +38,7 @@ def refuse_foreign(name: str) -> None:
 def main() -> int:
     """Run the command line and return its exit code."""
     try:
-        refuse_foreign("pipelines")
+        require_ours("pipelines")
     except InvalidInput as error:
         sys.stderr.write(f"error: {error}\n")
         if "--json" in sys.argv:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trinitylake_core import spec
 from trinitylake_core.commits.changes import NewDefinition, facts
-from trinitylake_core.commits.commit import commit, refuse_foreign
+from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import LakehouseDef, altered_lakehouse
 from trinitylake_core.errors import InvalidInput
@@ -52,7 +52,7 @@ def alter(
         InvalidInput: no property, or a name or a value is not text.
         ReadOnly, UnsafeStorage, StorageError.
     """
-    refuse_foreign(files, base)
+    require_writable(files, base)
     if not properties:
         raise InvalidInput("say which properties to set or to remove")
     before = files.definition(base)
@@ -60,8 +60,8 @@ def alter(
     changes = _changes(before, after)
     version: int | None = None
     if changes and not dry_run:
-        told = facts(reason=reason, properties=dict(properties))
-        change = NewDefinition(files, spec.OP_ALTER, told, lambda newest, _: _edited(newest, properties))
+        summary = facts(reason=reason, properties=dict(properties))
+        change = NewDefinition(files, spec.OP_ALTER, summary, lambda newest, _: _edited(newest, properties))
         root = commit(files, base, change, before_commit=before_commit)
         version, after = root.version, files.definition(root)
     return Alteration(base.version, version, dry_run, changes, dict(sorted(after.properties.items())), reason)

@@ -142,9 +142,9 @@ def new_snapshot(
         edited.snapshots[name].root_node_file_path = copy.path
         return edited
 
-    told = facts(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
+    summary = facts(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
     try:
-        return commit(files, newest, _Named(files, told, add, copy), before_commit=before_commit)
+        return commit(files, newest, _Named(files, summary, add, copy), before_commit=before_commit)
     except (AlreadyExists, NotFound):
         remove_quietly(files.storage, copy.written)
         raise
@@ -184,9 +184,9 @@ class _Named(NewDefinition):
     """A version whose definition names a snapshot, of which the files were written before."""
 
     def __init__(
-        self, files: Files, told: dict[str, Any], add: Callable[[LakehouseDef, Root], LakehouseDef], copy: _Copy
+        self, files: Files, summary: dict[str, Any], add: Callable[[LakehouseDef, Root], LakehouseDef], copy: _Copy
     ) -> None:
-        super().__init__(files, spec.OP_SNAPSHOT, told, add)
+        super().__init__(files, spec.OP_SNAPSHOT, summary, add)
         self._copy = copy
 
     def renew(self, base: Root) -> None:

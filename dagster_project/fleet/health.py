@@ -64,9 +64,9 @@ def fleet_checks(scope: Fleet, stanzas: Stanzas) -> dg.AssetChecksDefinition:
     )
     def checked() -> Iterator[dg.AssetCheckResult]:
         known = stanzas.all()
-        said = _judged(known)
+        failing = _judged(known)
         for name in CHECKS:
-            yield verdict(asset, name, said[name], len(known.good) + len(known.bad))
+            yield verdict(asset, name, failing[name], len(known.good) + len(known.bad))
 
     return checked
 
@@ -102,20 +102,20 @@ def verdict(asset: dg.AssetKey, check: str, failing: Mapping[str, str], count: i
 def _judged(known: Known) -> dict[str, dict[str, str]]:
     """Look at every lakehouse once; return what is said of each that fails a check, by check."""
     now = time.time()
-    said: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
+    failing: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
     for name, reason in known.bad.items():
-        said[verdicts.REACHABLE][name] = looks.trouble_of(InvalidInput(reason)).text
+        failing[verdicts.REACHABLE][name] = looks.trouble_of(InvalidInput(reason)).text
     work = ((name, partial(looks.look, each, Seen(), now, known_stale=False)) for name, each in known.good.items())
     for outcome in Bounded().each(work, looks.SECONDS, 86_400.0):
         if outcome.error is not None:
             error = outcome.error
             trouble = looks.trouble_of(error).text if isinstance(error, TrinityLakeError) else repr(error)
-            said[verdicts.REACHABLE][outcome.name] = trouble
+            failing[verdicts.REACHABLE][outcome.name] = trouble
             continue
         for _, each in outcome.get().verdicts:
             if not each.passed:
-                said[str(each.check_name)][outcome.name] = str(each.description)
-    return said
+                failing[str(each.check_name)][outcome.name] = str(each.description)
+    return failing
 
 
 def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:

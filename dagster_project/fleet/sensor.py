@@ -36,7 +36,7 @@ _NAMED: Final = 10
 Event: TypeAlias = dg.AssetObservation | dg.AssetCheckEvaluation
 
 
-def fleet_sensor(scope: Fleet, jobs: Jobs, stanzas: Stanzas, told: Notifications) -> dg.SensorDefinition:
+def fleet_sensor(scope: Fleet, jobs: Jobs, stanzas: Stanzas, notify: Notifications) -> dg.SensorDefinition:
     """Return the sensor of a fleet."""
 
     @dg.sensor(
@@ -50,7 +50,7 @@ def fleet_sensor(scope: Fleet, jobs: Jobs, stanzas: Stanzas, told: Notifications
         "cannot be opened.",
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        return Tick(scope, context, told, time.time(), cursors.parse(context.cursor)).result(stanzas.all())
+        return Tick(scope, context, notify, time.time(), cursors.parse(context.cursor)).result(stanzas.all())
 
     return sense
 
@@ -61,7 +61,7 @@ class Tick:
 
     scope: Fleet
     context: dg.SensorEvaluationContext
-    told: Notifications
+    notify: Notifications
     now: float
     marks: dict[str, Mark]
     events: list[Event] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Tick:
     troubles: dict[str, Trouble] = field(default_factory=dict)
     alerts: dict[str, Trouble] = field(default_factory=dict)
     back: dict[str, int] = field(default_factory=dict)
-    said: dict[str, dict[str, str]] = field(default_factory=dict)
+    whys: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def result(self, known: Known) -> dg.SensorResult:
         """Return the result of the tick."""
@@ -173,7 +173,7 @@ class Tick:
         )
         for each in judged:
             if not each.passed:
-                self.said.setdefault(str(each.check_name), {})[name] = str(each.description)
+                self.whys.setdefault(str(each.check_name), {})[name] = str(each.description)
 
     def _verdict(self, check: str) -> dg.AssetCheckEvaluation:
         """Return the verdict on the fleet: which lakehouses fail a check, and why.
@@ -182,8 +182,8 @@ class Tick:
         What this tick did not look at keeps what was said of it last.
         """
         asset = assets.key(self.scope, health.NAME)
-        said = {**_said_last(self.context.instance, asset, check), **self.said.get(check, {})}
-        failing = {name: said.get(name, "") for name in _failing(self.marks, check)}
+        whys = {**_whys_last(self.context.instance, asset, check), **self.whys.get(check, {})}
+        failing = {name: whys.get(name, "") for name in _failing(self.marks, check)}
         return verdicts.evaluation(asset, health.verdict(asset, check, failing, len(self.marks)))
 
     def _decided(self, settings: LakehouseSettings, found: Look, mark: Mark) -> Decision:
@@ -218,10 +218,10 @@ class Tick:
         """Tell the webhook what is new, in one message each; what it did not take it hears of at the next look."""
         try:
             if self.alerts:
-                notifications.tell_troubles(self.told, self.alerts)
+                notifications.tell_troubles(self.notify, self.alerts)
                 self._alerted(self.alerts, alerted=True)
             if self.back:
-                notifications.tell_recoveries(self.told, self.back)
+                notifications.tell_recoveries(self.notify, self.back)
                 self._alerted(self.back, alerted=False)
         except OSError as error:
             self.context.log.error(str(error))  # noqa: TRY400 - the reason suffices
@@ -246,7 +246,7 @@ def _failing(marks: Mapping[str, Mark], check: str) -> list[str]:
     return sorted(name for name, mark in marks.items() if mark.verdicts.get(check) is False)
 
 
-def _said_last(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, str]:
+def _whys_last(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, str]:
     """Return what the last evaluation said of each lakehouse."""
     last = verdicts.last_evaluation(instance, asset, check)
     shown = None if last is None else last.metadata.get("lakehouses")

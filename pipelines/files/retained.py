@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pipelines.trees.walk import FOREVER, Start
-from trinitylake_core.commits.commit import refuse_foreign
+from trinitylake_core.commits.commit import require_writable
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import LakehouseDef, TransactionDef, decode_transaction
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidLocation, Refused
@@ -66,7 +66,7 @@ def retained(files: Files, *, heal: bool = False) -> Retained:
 
 def retained_at(files: Files, boundary: int, newest: Root) -> Retained:
     """Return what is kept as of a root. At most one ``get``. Raises as :func:`retained`."""
-    refuse_foreign(files, newest)
+    require_writable(files, newest)
     if max(boundary, newest.oldest_version) > newest.version:
         raise Corrupt(
             f"the boundary {max(boundary, newest.oldest_version)} lies beyond the newest version {newest.version}; "
@@ -97,7 +97,7 @@ def refuse_guarded(definition: LakehouseDef) -> None:
 
 
 @dataclass(slots=True)
-class Saved:
+class SavedTransactions:
     """Saved transactions: where the live ones lead, and how many are dead."""
 
     starts: list[Start] = field(default_factory=list)
@@ -106,7 +106,9 @@ class Saved:
     dead: int = 0
 
 
-def live_transactions(storage: Storage, listed: Iterable[tuple[str, int]], ttl_millis: int, now_millis: int) -> Saved:
+def live_transactions(
+    storage: Storage, listed: Iterable[tuple[str, int]], ttl_millis: int, now_millis: int
+) -> SavedTransactions:
     """Return the saved transactions that are alive among listed (path, modified) pairs. One ``get`` each.
 
     One that is being saved again has two running roots, and costs one ``head`` more: the one that is not confirmed yet
@@ -117,7 +119,7 @@ def live_transactions(storage: Storage, listed: Iterable[tuple[str, int]], ttl_m
     Raises:
         CorruptDefinition: a file that may be a live transaction cannot be read, so nobody knows what it needs.
     """
-    found = Saved()
+    found = SavedTransactions()
     pairs = list(listed)
     contents: Iterator[tuple[str, bytes | FileMissing]] = storage.read_many([path for path, _ in pairs])
     for (path, modified), (_, data) in zip(pairs, contents, strict=True):

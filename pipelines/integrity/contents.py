@@ -22,7 +22,7 @@ from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
 from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree import search as tree
+from trinitylake_core.tree import search
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import ObjectCounts, Root, Versions
 
@@ -68,7 +68,7 @@ class Contents:
             kinds: Counter[str] = Counter()
 
             def rows() -> Iterator[tuple[str, str]]:
-                for keys, paths in tree.scan(self._store, root.node):
+                for keys, paths in search.scan(self._store, root.node):
                     kinds.update(codec.split(key)[0] for key in keys)
                     yield from zip(keys, paths, strict=True)
 
@@ -108,7 +108,7 @@ class Contents:
             for key, _ in part:
                 kind, namespace, _ = codec.split(key)
                 if kind != NAMESPACE and namespace not in homes:
-                    homes[namespace] = tree.search(self._store, root.node, codec.namespace(namespace)) is not None
+                    homes[namespace] = search.lookup(self._store, root.node, codec.namespace(namespace)) is not None
                 if kind != NAMESPACE and not homes[namespace]:
                     yield without_namespace(root, codec, key)
             if self._definitions:

@@ -36,7 +36,7 @@ ASKED: Final = pa.schema(
 )  # fmt: skip
 """What parents say about a child; ``parent`` is one of them. NULL = nothing is said."""
 _ENTRY: Final = pa.struct({"key": TEXT, "value": TEXT})
-_KEPT: Final = pa.schema(
+_VISITED: Final = pa.schema(
     {
         "path": TEXT, "height": INT, "first": LONG, "bytes": LONG, "named": INT,
         "children": pa.list_(pa.struct(list(ASKED))),
@@ -49,7 +49,7 @@ _Pair: TypeAlias = tuple[str, str | None]
 
 def visitor(examiner: Examiner) -> Visitor:
     """Return what examines the nodes of a walk."""
-    return Visitor("nodes", ASKED, _KEPT, examiner, _weight, summed=("bytes", "named"))
+    return Visitor("nodes", ASKED, _VISITED, examiner, _weight, summed=("bytes", "named"))
 
 
 def _weight(row: Row) -> int:
@@ -106,7 +106,7 @@ class Examiner:
         found = [*check_node(node, path, self.order, (lo, hi), top=top), *self._names(node, path, top=top)]
         found += _counts(node, row)
         return {
-            **_kept(row, height, found),
+            **_visited(row, height, found),
             "bytes": node.nbytes,
             "named": int(node.named),
             "children": list(_children(node, row, height)),
@@ -136,13 +136,13 @@ class Examiner:
 
 
 def _unreadable(row: Row, what: Violation) -> dict[str, Any]:
-    return _kept(row, UNREADABLE, [what])
+    return _visited(row, UNREADABLE, [what])
 
 
-def _kept(row: Row, height: int, found: Sequence[Violation]) -> dict[str, Any]:
+def _visited(row: Row, height: int, found: Sequence[Violation]) -> dict[str, Any]:
     rows = [found_row(each, row["first"], row["last"]) for each in found]
-    said = {"path": row["path"], "height": height, "first": row["first"], "found": rows}
-    return {"bytes": 0, "named": 0, "children": [], "entries": [], **said}
+    facts = {"path": row["path"], "height": height, "first": row["first"], "found": rows}
+    return {"bytes": 0, "named": 0, "children": [], "entries": [], **facts}
 
 
 def _entries(node: Node) -> list[Row]:
@@ -165,8 +165,8 @@ def _counts(node: Node, row: Row) -> Iterator[Violation]:
         (spec.CHILD_MESSAGES, node.subtree_messages, row["messages_min"], row["messages_max"]),
     ):
         if own is not None and low is not None and not low == own == high:
-            said = str(low) if low == high else f"{low} and {high}"
-            yield violation("I9", path, f"{what} of {row['parent']!r} says {said}, the node says {own}")
+            claimed = str(low) if low == high else f"{low} and {high}"
+            yield violation("I9", path, f"{what} of {row['parent']!r} says {claimed}, the node says {own}")
 
 
 def _children(node: Node, row: Row, height: int) -> Iterator[Row]:

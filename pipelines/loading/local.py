@@ -39,7 +39,7 @@ class LocalLoad:
         self._base = base
         self._progress = progress
         self._new: dict[str, New] = {}
-        self.kept = Tally()
+        self.unchanged = Tally()
         """What the new tree must keep of the old one, once they were compared."""
 
     def read(self, files: Sequence[tuple[str, int]]) -> int:
@@ -78,9 +78,9 @@ class LocalLoad:
         if existing == SKIP:
             for key, _ in there:
                 del self._new[key]
-            self.kept = old
+            self.unchanged = old
             return Counts(len(self._new), 0, len(there))
-        self.kept = old - replaced
+        self.unchanged = old - replaced
         return Counts(len(self._new) - len(there), len(there), 0)
 
     def build(self) -> Sequence[Built]:

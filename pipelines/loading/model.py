@@ -162,7 +162,7 @@ class Writing:
         self._target = target
         self._proof = proof
         self.new = 0
-        self.kept = Tally()
+        self.unchanged = Tally()
 
     def batches(self, rows: Iterable[Row]) -> Iterator[Columns]:
         """Yield keys and paths of sorted rows, their definitions written. One ``put`` per new definition.
@@ -185,7 +185,7 @@ class Writing:
             self._target.storage.write_many([(path, data) for _, path, data in files])
             self.new += len(files)
             fresh = tally_of((key for key, _, _ in files), (path for _, path, _ in files))
-            self.kept += tally_of(keys, values) - fresh
+            self.unchanged += tally_of(keys, values) - fresh
             columns = columns_of(keys, values)
             self._proof.fed_columns(columns)
             yield columns
@@ -211,23 +211,23 @@ def packed(target: Target, rows: Iterable[Row]) -> dict[str, Any] | None:
     if not rewriter.proved():
         raise Corrupt(f"the proof of a load failed: {_BUG}")
     moved = target.storage.counts - before
-    counted = {"new": writing.new, "kept": writing.kept.count, "kept_hash": str(writing.kept.hash)}
+    counted = {"new": writing.new, "unchanged": writing.unchanged.count, "unchanged_hash": str(writing.unchanged.hash)}
     return built | counted | {"nodes_written": len(writer.written), "bytes_written": moved.bytes_written}
 
 
-def prove_complete(counts: Counts, kept: Tally, built: Sequence[Built]) -> None:
+def prove_complete(counts: Counts, unchanged: Tally, built: Sequence[Built]) -> None:
     """Prove that what was built is what was to be loaded and what was to be kept, no more and no less.
 
     Raises:
         Corrupt: it is not; nothing was committed.
     """
     new = sum(each["new"] for each in built)
-    found = Tally(sum(each["kept"] for each in built), sum(int(each["kept_hash"]) for each in built))
-    if new != counts.added + counts.replaced or found != kept:
+    found = Tally(sum(each["unchanged"] for each in built), sum(int(each["unchanged_hash"]) for each in built))
+    if new != counts.added + counts.replaced or found != unchanged:
         wanted = counts.added + counts.replaced
         raise Corrupt(
-            f"a load lost objects: {new} of {wanted} new ones and {found.count} of {kept.count} old ones are in the "
-            f"new tree, or they are not the same; {_BUG}"
+            f"a load lost objects: {new} of {wanted} new ones and {found.count} of {unchanged.count} old ones are in "
+            f"the new tree, or they are not the same; {_BUG}"
         )
 
 
@@ -238,7 +238,7 @@ Built = Mapping[str, Any]
 class Load(Protocol):
     """The state of one load, wherever it is kept."""
 
-    kept: Tally
+    unchanged: Tally
     """What the new tree must hold of the old one; known once they were compared."""
 
     def read(self, files: Sequence[tuple[str, int]]) -> int:

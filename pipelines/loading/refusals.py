@@ -28,9 +28,9 @@ def refuse_wrong(source: Storage, count: int, found: Sequence[Wrong]) -> None:
         return
     first = sorted(found)[:WRONG_SHOWN]
     places = all_in_words(source, [each.place for each in first])
-    told = "".join(f"\n  {place}: {each.why}" for place, each in zip(places, first, strict=True))
+    listed = "".join(f"\n  {place}: {each.why}" for place, each in zip(places, first, strict=True))
     more = f"\n  ... and {count - len(first)} more" if count > len(first) else ""
-    raise InvalidInput(f"{count} lines cannot be loaded; nothing was loaded:{told}{more}")
+    raise InvalidInput(f"{count} lines cannot be loaded; nothing was loaded:{listed}{more}")
 
 
 def refuse_twice(source: Storage, codec: KeyCodec, key: str, places: Sequence[Place]) -> None:

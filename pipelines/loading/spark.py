@@ -65,8 +65,8 @@ _OLD: Final = pa.schema({"key": TEXT, "path": TEXT, "hash": LONG})
 _WRONG: Final = pa.schema({"file": TEXT, "offset": LONG, "why": TEXT, "count": LONG})
 _BUILT: Final = pa.schema(
     [
-        ("first", TEXT), *HANDED_BACK, ("new", LONG), ("kept", LONG), ("kept_hash", TEXT), ("nodes_written", LONG),
-        ("bytes_written", LONG),
+        ("first", TEXT), *HANDED_BACK, ("new", LONG), ("unchanged", LONG), ("unchanged_hash", TEXT),
+        ("nodes_written", LONG), ("bytes_written", LONG),
     ]
 )  # fmt: skip
 
@@ -84,7 +84,7 @@ class SparkLoad:
         self._new: DataFrame | None = None
         self._old: DataFrame | None = None
         self._count = 0
-        self.kept = Tally()
+        self.unchanged = Tally()
         """What the new tree must keep of the old one, once they were compared."""
 
     def read(self, files: Sequence[tuple[str, int]]) -> int:
@@ -130,11 +130,11 @@ class SparkLoad:
             found = new.join(old.select("key"), "key", "left_semi").select("key", "file", "offset")
             rows = collect(found.orderBy("key").limit(SHOWN))
             refuse_there(self._source, self._target.codec, [(row["key"], _place(row)) for row in rows], known)
-        self.kept = _tally(old)
+        self.unchanged = _tally(old)
         if existing == SKIP:
             self._new = new.join(old.select("key"), "key", "left_anti")
             return Counts(self._count - known, 0, known)
-        self.kept -= there
+        self.unchanged -= there
         self._old = old.join(new.select("key"), "key", "left_anti")
         return Counts(self._count - known, known, 0)
 
@@ -165,7 +165,7 @@ class SparkLoad:
         self._progress("build", 0, None)
         nothing = (f.lit(None).cast("string").alias("path"), f.lit(None).cast("binary").alias("data"))
         rows = self._loaded().select("key", nothing[0], "data").unionByName(self._old.select("key", "path", nothing[1]))
-        keys = self._count + self.kept.count
+        keys = self._count + self.unchanged.count
         tasks = max(keys // _KEYS_PER_TASK, min(self._tasks, keys // _KEYS_PER_TASK_MIN), 1)
         ranges = rows.repartitionByRange(tasks, "key").sortWithinPartitions("key")
         to = self._target
@@ -207,12 +207,12 @@ def _wrong(batches: Batches, storage: Storage, *, codec: KeyCodec) -> Batches:
     """Yield the first wrong lines of each block; the first of them counts them all."""
     for row in rows_of(batches):
         count, found = wrong_in(storage, Block(row["file"], row["begin"], row["end"], row["size"]), codec)
-        told = [
+        rows = [
             {"file": each.place.file, "offset": each.place.offset, "why": each.why, "count": count if not number else 0}
             for number, each in enumerate(found)
         ]
-        if told:
-            yield pa.RecordBatch.from_pylist(told, schema=_WRONG)
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=_WRONG)
 
 
 def _bytes_of(each: New) -> int:

@@ -104,10 +104,10 @@ class Entry:
         schema = plain_schema(self.arguments.get("schema", []))
         rest = {name: value for name, value in self.arguments.items() if name not in _APART}
         try:
-            said = _rest(json.dumps(rest, sort_keys=True)) if rest else _rest("{}")
+            others = _rest(json.dumps(rest, sort_keys=True)) if rest else _rest("{}")
         except (TrinityLakeError, TypeError, ValueError):
             return None
-        return None if schema is None else encoded_table(schema, said)
+        return None if schema is None else encoded_table(schema, others)
 
     def definition(self) -> dict[str, Any]:
         """Return the other arguments as ``Transaction`` takes them. Raises ``InvalidInput`` for an invalid schema."""

@@ -108,5 +108,5 @@ def freed_by(spark: Session, files: Files, before: Retained, boundary: int, engi
     finally:
         sweep.release()
     each = [VersionFreed(version, size.files, size.bytes) for version, size in alone.versions.items()]
-    kept = len(before.snapshots), len(saved.paths)
-    return Freed(count, alone.total.files, alone.total.bytes, sweep.nodes_read, tuple(each[:SHOWN]), *kept)
+    marked = len(before.snapshots), len(saved.paths)
+    return Freed(count, alone.total.files, alone.total.bytes, sweep.nodes_read, tuple(each[:SHOWN]), *marked)

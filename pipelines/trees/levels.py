@@ -46,7 +46,7 @@ class Visitor:
         phase: what the walk is called in progress.
         asked: what is known of a node before it is read: ``path``, ``height``, ``first`` and ``last`` of the versions
             that reach it, and whatever else its parents say.
-        kept: what is left of it: ``path`` (``None`` = not a node of its own), ``height``, ``children``, and more.
+        visited: what is left of it: ``path`` (``None`` = not a node of its own), ``height``, ``children``, and more.
             Children are rows of ``asked``, or paths about which nothing more is said.
         visit: makes what is kept from what was asked and what was read. A height that it does not know is -1.
         weight: how heavy a row is that is handed on.
@@ -56,7 +56,7 @@ class Visitor:
 
     phase: str
     asked: pa.Schema
-    kept: pa.Schema
+    visited: pa.Schema
     visit: Visit
     weight: Callable[[Row], int]
     roots: Callable[[Iterator[Row]], Iterator[Row]] = as_they_are
@@ -65,14 +65,14 @@ class Visitor:
     @property
     def says_more(self) -> bool:
         """Whether children are rows of ``asked``."""
-        return bool(pa.types.is_struct(self.kept.field("children").type.value_type))
+        return bool(pa.types.is_struct(self.visited.field("children").type.value_type))
 
     def children(self, row: Row) -> Iterable[Row]:
         """Return what a row says about the children of its node."""
         if self.says_more:
             return row["children"]  # type: ignore[no-any-return]
-        said = {"height": row["height"] - 1, "first": row["first"], "last": row["last"]}
-        return [{"path": path, **said} for path in row["children"]]
+        inherited = {"height": row["height"] - 1, "first": row["first"], "last": row["last"]}
+        return [{"path": path, **inherited} for path in row["children"]]
 
 
 def tightest(one: Row, two: Row) -> Row:
@@ -161,7 +161,7 @@ class SparkLevels:
         """
         spark = roots.sparkSession
         if visited:
-            self.levels.append(table(spark, visited, self.visitor.kept))
+            self.levels.append(table(spark, visited, self.visitor.visited))
             height, children = max(row["height"] for row in visited), sum(len(row["children"]) for row in visited)
         else:
             tasks = slots(spark)
@@ -178,7 +178,7 @@ class SparkLevels:
 
         visitor = self.visitor
         work = partial(_visited, visit=visitor.visit, finish=visitor.roots if top else as_they_are)
-        level = on_disk(map_rows(asked, work, visitor.kept, self.storage, weight=visitor.weight))
+        level = on_disk(map_rows(asked, work, visitor.visited, self.storage, weight=visitor.weight))
         self.levels.append(level)
         sums = {"nodes": f.count("path"), "height": f.max("height"), "children": f.sum(f.size("children"))}
         sums |= {name: f.sum(name) for name in visitor.summed}
@@ -194,14 +194,14 @@ class SparkLevels:
 
         above = self.rows().where(f.col("height") == height + 1)
         if self.visitor.says_more:
-            said = above.select(f.inline("children"))
+            children = above.select(f.inline("children"))
         else:
-            said = above.select(
+            children = above.select(
                 f.explode("children").alias("path"), (f.col("height") - 1).alias("height"), "first", "last"
             )
         names = self.visitor.asked.names
         rest = [(f.min(name) if name in _LOWEST else f.max(name)).alias(name) for name in names if name not in _KEY]
-        return said.groupBy(*_KEY).agg(*rest).select(names)
+        return children.groupBy(*_KEY).agg(*rest).select(names)
 
     def rows(self) -> DataFrame:
         """Return what is kept of all nodes."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.memory import ColumnMemorySink, MemorySink, prove_tree
 from trinitylake_core.errors import Corrupt, CorruptNode
 from trinitylake_core.keys import EVERYTHING, KeyRange
-from trinitylake_core.tree import search as tree
+from trinitylake_core.tree import search
 from trinitylake_core.tree.leafbuild import columns_of
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.proof import entries_hash
@@ -50,7 +50,7 @@ def rooted(rewriter: Rewriter, ref: Ref) -> Node:
 
 
 def entries_of(sink: MemorySink, root: Node, within: KeyRange = EVERYTHING) -> dict[str, str]:
-    rows = [row for keys, values in tree.scan(sink, root, within) for row in zip(keys, values, strict=True)]
+    rows = [row for keys, values in search.scan(sink, root, within) for row in zip(keys, values, strict=True)]
     assert [key for key, _ in rows] == sorted({key for key, _ in rows})
     return dict(rows)
 
@@ -125,7 +125,7 @@ def test_messages_mean_the_same_wherever_they_are(
     prove_tree(sink, root)
     assert model == entries_of(sink, root)
     for key in ("C0000", "C0150", "C0299", "C", "D"):
-        assert model.get(key) == tree.search(sink, root, key)
+        assert model.get(key) == search.lookup(sink, root, key)
     within = KeyRange("C0100", "C0199")
     assert {key: value for key, value in model.items() if key in within} == entries_of(sink, root, within)
 

@@ -306,7 +306,7 @@ def test_the_lock_is_no_file_of_the_lakehouse(storage: Storage, directory: Path)
     storage.prove_compare_and_set("file", b"x")
     assert [filelock.LOCK_FILE] == [path.name for path in directory.iterdir()]
     assert ([], [], False) == (list(storage.list()), list(storage.list_dirs()[1]), storage.exists())
-    assert 0 == storage.sweep_temporary(older_than_seconds=-1)
+    assert 0 == storage.remove_temporary(older_than_seconds=-1)
     assert (directory / filelock.LOCK_FILE).exists()
 
 
@@ -337,15 +337,15 @@ def test_temporary_files_are_not_listed_and_swept_when_old(storage: Storage, dir
         path.write_bytes(b"half")
     os.utime(old, (time.time() - 4000,) * 2)
     assert {"root", "_tmp-mine.txt"} == {info.path for info in storage.list()}
-    assert 1 == storage.sweep_temporary()
+    assert 1 == storage.remove_temporary()
     assert (False, True, True) == (old.exists(), young.exists(), other.exists())
-    assert 1 == storage.sweep_temporary(older_than_seconds=0)
+    assert 1 == storage.remove_temporary(older_than_seconds=0)
     assert other.exists()
 
 
 def test_sweeping_where_nothing_is_removes_nothing(storage: Storage) -> None:
     """A place that does not exist is clean."""
-    assert 0 == storage.sweep_temporary()
+    assert 0 == storage.remove_temporary()
 
 
 @pytest.mark.parametrize("mode", ["fail", "lose", "fail_from", "fail_permanently"])
@@ -378,7 +378,7 @@ def test_a_killed_writer_leaves_all_or_nothing(root: str, directory: Path, mode:
     assert ((mode, at) == ("kill_after", 3)) == ("root" in found)
     if "root" in found:
         assert b"content" == (directory / "root").read_bytes()
-    open_storage(root).sweep_temporary(older_than_seconds=0)
+    open_storage(root).remove_temporary(older_than_seconds=0)
     assert {"def", "root"} >= {path.name for path in directory.glob("*")}
 
 

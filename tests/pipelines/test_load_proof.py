@@ -17,14 +17,14 @@ from pipelines.loading.spark import _part
 from tests.support.lakes import content, filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.tree import search as tree
+from trinitylake_core.tree import search
 from trinitylake_core.tree.leafbuild import columns_of
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.proof import Witness
 from trinitylake_core.tree.rewrite import Rewriter
 
-Batches = Iterator[tree.Batch]
+Batches = Iterator[search.Batch]
 
 
 @pytest.fixture
@@ -60,14 +60,14 @@ def _lost_while_read(patch: pytest.MonkeyPatch) -> None:
 
 def _lost_by_the_scan(patch: pytest.MonkeyPatch) -> None:
     """Both times that the old tree is read."""
-    honest = tree._scan
+    honest = search._scan
 
     def scan(*args: Any) -> Batches:
         for number, (keys, values) in enumerate(honest(*args), 1):
             if number % 10:
                 yield keys, values
 
-    patch.setattr(tree, "_scan", scan)
+    patch.setattr(search, "_scan", scan)
 
 
 def _messages_lost(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pipelines import expiration, orphans
 from pipelines.files import retained
-from pipelines.files.retained import Saved
+from pipelines.files.retained import SavedTransactions
 from trinitylake_core import snapshots
 from trinitylake_core.commits import commit as commits
 from trinitylake_core.commits import fences, rolled_back
@@ -112,7 +112,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         preemptions=2,
     ),
     "saved transactions are marked": Mutation(
-        lambda: {(orphans, "live_transactions"): lambda *about: Saved()}, ("clean",), preemptions=0
+        lambda: {(orphans, "live_transactions"): lambda *about: SavedTransactions()}, ("clean",), preemptions=0
     ),
     "a save looks at the fence": Mutation(
         lambda: {(saved, "fenced"): lambda storage, since, newest: False}, ("save", "clean")

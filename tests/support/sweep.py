@@ -782,7 +782,7 @@ class Sweep:
             self._prove_versions(found, outcome)
             assert not found or [] == violations(uri, len(self.prepared.before) - 1)
             self._prove_repetition(copy, outcome, done=len(found) == len(self.prepared.after))
-            open_storage(uri, FAST).sweep_temporary(0)
+            open_storage(uri, FAST).remove_temporary(0)
 
     def _prove_old_files(self, left: Files) -> None:
         """No file that was there has changed; none is gone but those that the operation removes."""

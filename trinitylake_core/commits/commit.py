@@ -101,7 +101,7 @@ def commit(
         StorageError: the storage failed; the message says so if nobody knows whether the change was committed.
         ReadOnly, UnsafeStorage.
     """
-    refuse_foreign(files, base)
+    require_writable(files, base)
     files.refuse_unsafe(base)
     now = now_millis()
     began = now if began_at_millis is None else began_at_millis
@@ -118,7 +118,7 @@ def commit(
         newer, newest = files.versions.since(base)
         change.rebase(base, newer)
         base = newest
-        refuse_foreign(files, base)
+        require_writable(files, base)
         files.saw(base)
         if fences.void(newer):
             change.renew(base)
@@ -198,12 +198,12 @@ def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
     return draft.node
 
 
-def is_foreign(files: Files, base: Root) -> bool:
+def is_other_generation(files: Files, base: Root) -> bool:
     """Return whether another generation of the format wrote this version."""
     return files.versions.sdk or not base.node.canonical or spec.LAKEHOUSE_DEF not in base.node.system
 
 
-def refuse_foreign(files: Files, base: Root) -> None:
+def require_writable(files: Files, base: Root) -> None:
     """Refuse to write a lakehouse that another generation of the format wrote, or whose order is not that of its root.
 
     A writer makes as many rows as the order says: one that was tampered with would make it fill the memory.
@@ -212,7 +212,7 @@ def refuse_foreign(files: Files, base: Root) -> None:
         ReadOnly: another generation of the format.
         CorruptNode: the key table of the root has not as many rows as the lakehouse definition says.
     """
-    if is_foreign(files, base):
+    if is_other_generation(files, base):
         raise ReadOnly(
             f"{files.storage.root} was written by another generation of the format and is read-only here; "
             f"`trinitylake upgrade {files.storage.root} <new root>` writes a canonical copy that can be changed"

@@ -13,7 +13,7 @@ from trinitylake_core.commits.files import Files
 from trinitylake_core.errors import CommitConflict
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
 from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.search import scan, search
+from trinitylake_core.tree.search import lookup, scan
 from trinitylake_core.versions import Delta, ObjectCounts, Root
 
 
@@ -59,7 +59,7 @@ class Loaded(Compacted):
                 )
 
     def _loaded(self, codec: KeyCodec, key: str, value: str | None) -> bool:
-        before, after = (search(self._files.store, node, key) for node in (self._before, self._node))
+        before, after = (lookup(self._files.store, node, key) for node in (self._before, self._node))
         name = codec.decode(key)
         return before != after or (value is None and name.kind == NAMESPACE and self._filled(codec, name.namespace))
 

@@ -84,7 +84,7 @@ def merge_properties(what: str, into: MutableMapping[str, str], changes: Mapping
     if not isinstance(changes, Mapping):
         raise InvalidDefinition(f"{what} must be a mapping, not {type(changes).__name__}")
     removed = [checked_text(f"a name in {what}", name) for name, value in changes.items() if value is None]
-    kept = checked_properties(what, {name: value for name, value in changes.items() if value is not None})
+    checked = checked_properties(what, {name: value for name, value in changes.items() if value is not None})
     for name in removed:
         into.pop(name, None)
-    into.update(kept)
+    into.update(checked)

@@ -91,9 +91,9 @@ def _schema_changes(old: Schema, new: Schema) -> Iterator[dict[str, Any]]:
 
 def _order_changes(old: Schema, new: Schema, origin: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Yield a change when the columns that are on both sides stand in another order."""
-    kept = [column.name for column in new.columns if column.name in origin]
+    common = [column.name for column in new.columns if column.name in origin]
     position = {column.name: index for index, column in enumerate(old.columns)}
-    ranks = [position[origin[name]] for name in kept if origin[name] in position]
+    ranks = [position[origin[name]] for name in common if origin[name] in position]
     if ranks != sorted(ranks):
         names = ([column.name for column in schema.columns] for schema in (old, new))
         yield {"what": "field", "change": "changed", "name": "column_order", "old": next(names), "new": next(names)}

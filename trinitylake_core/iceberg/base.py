@@ -11,7 +11,7 @@ from pyiceberg.typedef import Identifier
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.errors import InvalidName, ObjectNotFound
-from trinitylake_core.iceberg.change import Change
+from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_namespace
 from trinitylake_core.iceberg.places import Places
 
@@ -31,7 +31,7 @@ class LakehouseCatalog(MetastoreCatalog, abc.ABC):
         """
 
     @abc.abstractmethod
-    def _change(self, act: Callable[[Change], _T], reason: str) -> _T:
+    def _change(self, act: Callable[[Attempt], _T], reason: str) -> _T:
         """Carry out a change. ``act`` may be called again, after a conflict, with a newer version to stand on."""
 
     @abc.abstractmethod
@@ -65,7 +65,7 @@ class LakehouseCatalog(MetastoreCatalog, abc.ABC):
         if not self._has_namespace(view, namespace):
             raise no_namespace(namespace)
 
-    def _make_namespace(self, change: Change, namespace: str) -> None:
+    def _make_namespace(self, change: Attempt, namespace: str) -> None:
         """Make a namespace that existed only because of those below it a namespace of its own."""
         self._need_namespace(change.txn, namespace)
         try:

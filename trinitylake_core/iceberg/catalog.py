@@ -11,7 +11,7 @@ from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchPr
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.errors import CommitConflict, Corrupt, InvalidInput, NotFound, StorageDenied
-from trinitylake_core.iceberg.change import Change
+from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import translated
 from trinitylake_core.iceberg.options import file_io_properties, storage_options
 from trinitylake_core.iceberg.places import Places
@@ -91,15 +91,15 @@ class TrinityLakeCatalog(Views):
         """Whether a version is no longer kept, so that its files may rightly be gone. Three ``get``."""
         return version < self._files.newest().oldest_version
 
-    def _begin(self, reason: str | None, isolation: str | None = None) -> Change:
+    def _begin(self, reason: str | None, isolation: str | None = None) -> Attempt:
         if self._past is not None:
             raise ForbiddenError(
                 f"catalog {self.name!r} is open at version {self._past.version}, read-only; open it without 'version', "
                 "'timestamp' and 'snapshot' to change it"
             )
-        return Change(self.lakehouse.transaction(reason=reason, isolation=isolation), self._places)
+        return Attempt(self.lakehouse.transaction(reason=reason, isolation=isolation), self._places)
 
-    def _change(self, act: Callable[[Change], _T], reason: str) -> _T:
+    def _change(self, act: Callable[[Attempt], _T], reason: str) -> _T:
         lost: CommitConflict | None = None
         for _ in range(ATTEMPTS):
             change = self._begin(reason)

@@ -12,7 +12,7 @@ from trinitylake_core.iceberg.places import Places
 from trinitylake_core.transactions.transaction import Transaction
 
 
-class Change:
+class Attempt:
     """A transaction and its metadata files: both become visible together, or both are removed."""
 
     def __init__(self, txn: Transaction, places: Places) -> None:

@@ -10,7 +10,7 @@ from pyiceberg.types import transform_dict_value_to_str
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.errors import AlreadyExists, InvalidName, NamespaceNotEmpty, ObjectNotFound
 from trinitylake_core.iceberg.base import LakehouseCatalog
-from trinitylake_core.iceberg.change import Change
+from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_namespace, translated
 
 
@@ -32,7 +32,7 @@ class Namespaces(LakehouseCatalog):
         """
         text, values = _text(namespace), transform_dict_value_to_str(dict(properties))
 
-        def create(change: Change) -> None:
+        def create(change: Attempt) -> None:
             try:
                 change.txn.create_namespace(text, values)
             except AlreadyExists:
@@ -50,7 +50,7 @@ class Namespaces(LakehouseCatalog):
         """
         text = _text(namespace)
 
-        def drop(change: Change) -> None:
+        def drop(change: Attempt) -> None:
             self._need_namespace(change.txn, text)
             if below := change.txn.namespaces(f"{text}."):
                 raise NamespaceNotEmptyError(f"Namespace {text} is not empty. {len(below)} namespaces are below it.")
@@ -103,7 +103,7 @@ class Namespaces(LakehouseCatalog):
         """
         text, values = _text(namespace), transform_dict_value_to_str(dict(updates))
 
-        def update(change: Change) -> PropertiesUpdateSummary:
+        def update(change: Attempt) -> PropertiesUpdateSummary:
             self._make_namespace(change, text)
             current = dict(change.txn.namespace(text).properties)
             summary, _ = self._get_updated_props_and_update_summary(current, removals, values)

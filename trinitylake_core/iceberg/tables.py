@@ -21,7 +21,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, TableRequire
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
 from trinitylake_core.errors import AlreadyExists
-from trinitylake_core.iceberg.change import Change
+from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_table, translated
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.table_reader import TableReader
@@ -57,7 +57,7 @@ class Tables(TableReader):
         staged = self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties)
         namespace, name = self._split(identifier, NoSuchNamespaceError)
 
-        def create(change: Change) -> Table:
+        def create(change: Attempt) -> Table:
             self._add(change, namespace, name, staged)
             return self._table(namespace, name, staged.metadata, staged.metadata_location)
 
@@ -74,7 +74,7 @@ class Tables(TableReader):
         """
         namespace, name = self._split(identifier, NoSuchNamespaceError)
 
-        def register(change: Change) -> Table:
+        def register(change: Attempt) -> Table:
             self._need_namespace(change.txn, namespace)
             metadata = self._places.read(metadata_location, self._load_file_io(location=metadata_location))
             try:
@@ -108,7 +108,7 @@ class Tables(TableReader):
         io = self._load_file_io(metadata.properties, metadata_location)
         return StagedTable(self._identifier(namespace, name), metadata, metadata_location, io, self)
 
-    def _add(self, change: Change, namespace: str, name: str, staged: StagedTable) -> None:
+    def _add(self, change: Attempt, namespace: str, name: str, staged: StagedTable) -> None:
         """Write the metadata of a new table, and add its definition."""
         self._make_namespace(change, namespace)
         try:
@@ -119,7 +119,7 @@ class Tables(TableReader):
 
     def _set(
         self,
-        change: Change,
+        change: Attempt,
         namespace: str,
         name: str,
         metadata: TableMetadata,
@@ -158,7 +158,7 @@ class Tables(TableReader):
         """
         namespace, name = self._split(table.name(), NoSuchTableError)
 
-        def update(change: Change) -> CommitTableResponse:
+        def update(change: Attempt) -> CommitTableResponse:
             try:
                 current = self._load(change.txn, namespace, name)
             except NoSuchTableError:
@@ -200,7 +200,7 @@ class Tables(TableReader):
         namespace, name = self._split(from_identifier, NoSuchTableError)
         to_namespace, to_name = self._split(to_identifier, NoSuchNamespaceError)
 
-        def rename(change: Change) -> Table:
+        def rename(change: Attempt) -> Table:
             self._definition(change.txn, namespace, name)
             self._make_namespace(change, to_namespace)
             try:
@@ -217,7 +217,7 @@ class Tables(TableReader):
         """Drop a table. Its files stay: older versions and snapshots read them. Raises ``NoSuchTableError``."""
         namespace, name = self._split(identifier, NoSuchTableError)
 
-        def drop(change: Change) -> None:
+        def drop(change: Attempt) -> None:
             self._definition(change.txn, namespace, name)
             change.txn.drop_table(namespace, name)
 

@@ -10,7 +10,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.iceberg.change import Change
+from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import translated
 from trinitylake_core.iceberg.places import Places
 from trinitylake_core.iceberg.views import Views
@@ -34,7 +34,7 @@ class CatalogTransaction(Views):
     """
 
     def __init__(
-        self, name: str, properties: dict[str, str], change: Change, places: Places, expired: Callable[[int], bool]
+        self, name: str, properties: dict[str, str], change: Attempt, places: Places, expired: Callable[[int], bool]
     ) -> None:
         super().__init__(name, **properties)
         self._places = places
@@ -46,10 +46,10 @@ class CatalogTransaction(Views):
     def _read(self, act: Callable[[CatalogView], _T]) -> _T:
         return self._on(act, self._pending.txn)
 
-    def _change(self, act: Callable[[Change], _T], reason: str) -> _T:
+    def _change(self, act: Callable[[Attempt], _T], reason: str) -> _T:
         return self._on(act, self._pending)
 
-    def _on(self, act: Callable[[Any], _T], what: Change | CatalogView) -> _T:
+    def _on(self, act: Callable[[Any], _T], what: Attempt | CatalogView) -> _T:
         try:
             return act(what)
         except Corrupt as error:

@@ -27,7 +27,7 @@ from pyiceberg.view.metadata import (
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import ViewDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
-from trinitylake_core.iceberg.change import Change
+from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_view, translated
 from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
 from trinitylake_core.iceberg.tables import Tables
@@ -84,7 +84,7 @@ class Views(Tables):
         fresh = assign_fresh_schema_ids(self._convert_schema_if_needed(schema))
         own = {_VERSION: _version_json(view_version)} | ({_LOCATION: location.rstrip("/")} if location else {})
 
-        def create(change: Change) -> View:
+        def create(change: Attempt) -> View:
             self._make_namespace(change, namespace)
             try:
                 change.txn.need_absent(TABLE, namespace, name)
@@ -121,7 +121,7 @@ class Views(Tables):
         """Drop a view. Raises ``NoSuchViewError``."""
         namespace, name = self._split(identifier, NoSuchViewError)
 
-        def drop(change: Change) -> None:
+        def drop(change: Attempt) -> None:
             _view_def(change.txn, namespace, name)
             change.txn.drop_view(namespace, name)
 

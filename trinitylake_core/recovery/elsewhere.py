@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import decode_definition
-from trinitylake_core.commits.commit import refuse_foreign
+from trinitylake_core.commits.commit import require_writable
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, encode
 from trinitylake_core.diff import Change, diff_foreign, diff_nodes
@@ -74,8 +74,8 @@ def restore_from(
         Corrupt: a definition there is missing or damaged; named. Nothing was changed.
         CommitConflict: somebody changed one of these objects meanwhile.
     """
-    told = required(reason)
-    refuse_foreign(files, base)
+    reason = required(reason)
+    require_writable(files, base)
     if not only:
         raise InvalidInput("say which objects to restore: patterns such as 'sales.orders', 'sales.*' or '*'")
     here = Side(files, base)
@@ -83,7 +83,7 @@ def restore_from(
     found = _really_changed(here, there, to_restore(here, there, only, differing, exact=exact))
     changes = [_in_keys_of(here.codec, each) for each in found]
     back = [change for change in changes if change.new_path is not None]
-    planned = plan_of(files, spec.OP_RESTORE, base, there.root, changes, told)
+    planned = plan_of(files, spec.OP_RESTORE, base, there.root, changes, reason)
     planned = replace(planned, source=there.files.storage.root)
     if dry_run:
         prove_intact(there.root, (preflight or default_definitions_preflight(there.files))(back))
@@ -93,7 +93,7 @@ def restore_from(
         "source": there.files.storage.root, "target_version": there.root.version, "only": list(only),
         "counts": planned.counts,
     }  # fmt: skip
-    txn = _CopyingIn(files, base, reason=told, operation=spec.OP_RESTORE, facts=summary)
+    txn = _CopyingIn(files, base, reason=reason, operation=spec.OP_RESTORE, facts=summary)
     txn.copy_in(there.files, back)
     for change in changes:
         if change.new_path is None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from trinitylake_core import spec
 from trinitylake_core.commits.changes import facts
-from trinitylake_core.commits.commit import commit, refuse_foreign
+from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.files import Files
 from trinitylake_core.commits.rolled_back import RolledBack, refuse_changed, refuse_lost
 from trinitylake_core.diff import NotCompared
@@ -79,18 +79,18 @@ def rollback(
         Corrupt: a file of the target is missing or damaged; named.
         PlanOutdated: somebody committed meanwhile, and ``force`` is not set.
     """
-    told = required(reason)
+    reason = required(reason)
     base = newest.root
-    refuse_foreign(files, base)
+    require_writable(files, base)
     if target.path == base.path:
         raise InvalidInput(f"version {base.version} is the newest one already: there is nothing to roll back")
     refuse_lost(files, base, target)
     with _still_kept(files, target):
         prove_intact(target, (preflight or default_preflight(files))(target))
     if dry_run:
-        return _planned(files, newest, target, differ or default_differ(files), told)
-    planned = plan_of(files, spec.OP_ROLLBACK, base, target, None, told)
-    summary = facts(reason=told, target_version=target.version)
+        return _planned(files, newest, target, differ or default_differ(files), reason)
+    planned = plan_of(files, spec.OP_ROLLBACK, base, target, None, reason)
+    summary = facts(reason=reason, target_version=target.version)
     change = RolledBack(files, target, summary, force=force)
     root = commit(files, base, change, before_commit=before_commit)
     return replace(planned, version_after=root.version)
@@ -148,8 +148,8 @@ def restore(
         Corrupt: a definition to bring back is missing or damaged; named.
         CommitConflict: somebody changed one of these objects meanwhile.
     """
-    told = required(reason)
-    refuse_foreign(files, base)
+    reason = required(reason)
+    require_writable(files, base)
     if not only:
         raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
     refuse_lost(files, base, target)
@@ -158,11 +158,11 @@ def restore(
         changes = to_restore(Side(files, base), Side(files, target), only, differing, exact=exact)
         back = [change for change in changes if change.new_path is not None]
         prove_intact(target, (preflight or default_definitions_preflight(files))(back))
-    planned = plan_of(files, spec.OP_RESTORE, base, target, changes, told)
+    planned = plan_of(files, spec.OP_RESTORE, base, target, changes, reason)
     if dry_run or not changes:
         return planned
     summary = {"target_version": target.version, "only": list(only), "counts": planned.counts}
-    txn = _Restoring(files, base, reason=told, operation=spec.OP_RESTORE, facts=summary)
+    txn = _Restoring(files, base, reason=reason, operation=spec.OP_RESTORE, facts=summary)
     txn.target = target
     for change in changes:
         txn.put(change.key, change.new_path, replaces=change.old_path is not None)

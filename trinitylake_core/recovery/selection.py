@@ -12,7 +12,7 @@ from trinitylake_core.diff import Change
 from trinitylake_core.errors import InvalidInput, InvalidName, NamespaceNotEmpty, ObjectNotFound
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
 from trinitylake_core.recovery.patterns import Pattern, exactly
-from trinitylake_core.tree import search as tree
+from trinitylake_core.tree import search
 from trinitylake_core.versions import Root
 
 
@@ -90,7 +90,7 @@ def _meant(side: Side, pattern: Pattern) -> Iterator[ObjectName]:
             key = side.codec.encode(name)
         except InvalidName:
             continue
-        if tree.search(side.files.store, side.root.node, key) is not None:
+        if search.lookup(side.files.store, side.root.node, key) is not None:
             yield name
 
 

@@ -28,8 +28,6 @@ _CLEAR_TEXTS: Final = {
 }
 
 
-Files = list[FileInfo]
-Names = list[str]
 TEMPORARY_PREFIX: Final = "_tmp-"
 _TEMPORARY: Final = re.compile(r"_tmp-[0-9a-f]{32}")
 
@@ -108,13 +106,13 @@ def explain(error: OSError) -> str:
     return _CLEAR_TEXTS.get(error.errno or 0) or error.strerror or str(error)
 
 
-def scan(base: str, directory: str, start: str = "") -> tuple[Files, Names]:
+def scan(base: str, directory: str, start: str = "") -> tuple[list[FileInfo], list[str]]:
     """Return files and directories in ``directory`` below ``base`` whose names begin with ``start``.
 
     Links are not followed, temporary files are left out. Raises ``OSError``.
     """
-    files: Files = []
-    directories: Names = []
+    files: list[FileInfo] = []
+    directories: list[str] = []
     try:
         with os.scandir(base + directory) as entries:
             for entry in entries:

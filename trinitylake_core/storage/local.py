@@ -283,7 +283,7 @@ class LocalStorage(BaseStorage):
 
         return self._retrying("list", "", any_entry)
 
-    def sweep_temporary(self, older_than_seconds: float = 3600.0) -> int:
+    def remove_temporary(self, older_than_seconds: float = 3600.0) -> int:
         """Remove old temporary files from the root directory; return how many. One ``delete``."""
         limit = time.time() - older_than_seconds
         return self._retrying("delete", TEMPORARY_PREFIX, partial(sweep, self._directory, limit))

@@ -99,8 +99,8 @@ def is_slow_down(error: Exception) -> bool:
 def _answer(status: int, body: str) -> Answered:
     code, message = _CODE.search(body), _MESSAGE.search(body)
     name = code[1] if code else ""
-    said = message[1] if message else ("" if body.lstrip().startswith("<") else body.strip())
-    return Answered(status, _AS_S3.get(name, name), said[:_LONGEST_MESSAGE])
+    text = message[1] if message else ("" if body.lstrip().startswith("<") else body.strip())
+    return Answered(status, _AS_S3.get(name, name), text[:_LONGEST_MESSAGE])
 
 
 def _cause(details: str) -> str:

@@ -239,7 +239,7 @@ class Storage(abc.ABC):
     def exists(self) -> bool:
         """Return whether the root holds anything at all (an empty or absent directory does not)."""
 
-    def sweep_temporary(self, older_than_seconds: float = 3600.0) -> int:
+    def remove_temporary(self, older_than_seconds: float = 3600.0) -> int:
         """Remove this library's own temporary files that a killed process left behind; return how many.
 
         An object store has none: no request there. One ``delete`` on a disk.

@@ -23,7 +23,7 @@ from trinitylake_core.errors import AlreadyExists, NamespaceNotEmpty, ObjectNotF
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
 from trinitylake_core.locations import definition_path
 from trinitylake_core.transactions.footprint import Footprint
-from trinitylake_core.tree import search as tree
+from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import ObjectCounts, Root
@@ -86,10 +86,10 @@ class CatalogEdits(CatalogView):
             return self._writes[key]
         return super()._find(key)
 
-    def _batches(self, within: KeyRange) -> Iterator[tree.Batch]:
+    def _batches(self, within: KeyRange) -> Iterator[search.Batch]:
         self._footprint.ranges.append(within)
         own = Messages.of([(key, self._writes[key], self.id) for key in sorted(self._writes) if key in within])
-        return tree.scan(self._store, self._base.node, within, own)
+        return search.scan(self._store, self._base.node, within, own)
 
     def _read_definition(self, path: str) -> bytes:
         return encode(self._definitions[path][1]) if path in self._definitions else super()._read_definition(path)

@@ -53,7 +53,7 @@ def child_height(parent: Node, path: str, child: Node) -> None:
         )
 
 
-def search(reader: NodeReader, root: Node, key: str) -> str | None:
+def lookup(reader: NodeReader, root: Node, key: str) -> str | None:
     """Return the value of a key, or ``None``. One read a level below the root, at the most."""
     node = root
     for _ in range(MAX_HEIGHT):

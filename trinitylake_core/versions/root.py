@@ -121,8 +121,8 @@ class RootRows:
 
         The path of a root does not tell: one root may have been put in the place of another.
         """
-        said = self.system.get(spec.PREVIOUS_TXN)
-        return said is None or before.txn in {None, said}
+        named = self.system.get(spec.PREVIOUS_TXN)
+        return named is None or before.txn in {None, named}
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.errors import InvalidInput, InvalidName, ObjectNotFound
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, ObjectName
-from trinitylake_core.tree.search import search
+from trinitylake_core.tree.search import lookup
 
 
 def readings(text: str, kind: str | None = None, namespace: str | None = None) -> Iterator[ObjectName]:
@@ -60,7 +60,7 @@ def find_object(lake: Lakehouse, text: str, *, kind: str | None = None, namespac
     found = [
         ObjectEntry(name.kind, name.namespace, name.name, key, path)
         for key, name in keys_of(lake, readings(text, kind, namespace)).items()
-        if (path := search(lake.store, lake.root_node.node, key)) is not None
+        if (path := lookup(lake.store, lake.root_node.node, key)) is not None
     ]
     if not found:
         shown = text if namespace is None else f"{namespace}.{text}"

@@ -15,7 +15,7 @@ from pipelines.cli.commands.objects import find_object, keys_of, qualified, read
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import describe_difference, to_dict
 from trinitylake_core.errors import InvalidInput, ObjectNotFound
-from trinitylake_core.tree.search import search
+from trinitylake_core.tree.search import lookup
 from trinitylake_core.versions import Root, to_millis, version_info
 
 # -- history -------------------------------------------------------------------------------------------
@@ -76,8 +76,8 @@ def _nothing_found(lake: Lakehouse, call: Call) -> str:
         there = False
     except InvalidInput:  # there are several
         there = True
-    kept = "no retained version that matches changed it"
-    return f"{kept}: {name}" if there else f"version {lake.version} has no object {name!r}, and {kept}"
+    unchanged = "no retained version that matches changed it"
+    return f"{unchanged}: {name}" if there else f"version {lake.version} has no object {name!r}, and {unchanged}"
 
 
 def _history_cells(info: VersionInfo) -> list[Any]:
@@ -129,8 +129,8 @@ def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) 
         return any(key in own for key in keys)
     if before is None and root.version > 0:
         return False  # its predecessor has expired: nobody can tell any more
-    then = [search(lake.store, before.node, key) if before is not None else None for key in keys]
-    return then != [search(lake.store, root.node, key) for key in keys]
+    then = [lookup(lake.store, before.node, key) if before is not None else None for key in keys]
+    return then != [lookup(lake.store, root.node, key) for key in keys]
 
 
 def _same() -> str:
