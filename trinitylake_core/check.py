@@ -97,10 +97,8 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
     if root.previous_root != before.path:
         yield violation("I14", root.path, f"previous_root is {root.previous_root!r} instead of {before.path!r}")
     if not root.follows(before):
-        named, made = root.system.get(spec.PREVIOUS_TXN), before.txn
-        yield violation(
-            "I14", root.path, f"previous_txn is {named!r}, and transaction {made!r} made the version before"
-        )
+        txn, made = root.system.get(spec.PREVIOUS_TXN), before.txn
+        yield violation("I14", root.path, f"previous_txn is {txn!r}, and transaction {made!r} made the version before")
     if root.created_at_millis <= before.created_at_millis:
         yield violation("I14", root.path, f"was not created after version {before.version}, by created_at_millis")
     if root.oldest_version < before.oldest_version:
