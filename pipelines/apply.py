@@ -23,6 +23,7 @@ from typing import Any
 
 from pipelines.source.entries import Entry, entry_of
 from trinitylake_core import Lakehouse, Transaction
+from trinitylake_core.brief import Brief
 from trinitylake_core.definitions import TableDef, describe_difference
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -46,8 +47,8 @@ class Changed:
     name: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Brief):
     """What was, or would be, committed. ``version_after`` is ``None`` after a dry run.
 
     ``losses`` are the columns that new schemas leave out, and the primary keys that they make nullable.

@@ -23,6 +23,7 @@ from pipelines.integrity.originals import compare_definitions
 from pipelines.job import Progress, Session, engine_for_all, refuse_unknown, silent
 from pipelines.trees.digest import digest
 from trinitylake_core import Lakehouse
+from trinitylake_core.brief import Brief
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
 from trinitylake_core.storage import Storage, open_storage
@@ -49,8 +50,8 @@ class Config:
         refuse_unknown(self.engine)
 
 
-@dataclass(slots=True)
-class Report:
+@dataclass(slots=True, repr=False)
+class Report(Brief):
     """What a look at a backup found.
 
     Attributes:

@@ -18,6 +18,7 @@ from pipelines.job import Progress, Session, engine_for, refuse_unknown, silent,
 from pipelines.tasks import TEXT, count, map_rows, on_disk, slots, spread, stream
 from pipelines.tasks import Row as TaskRow
 from trinitylake_core import Change, Lakehouse
+from trinitylake_core.brief import Brief
 from trinitylake_core.commits.files import Files
 from trinitylake_core.diff import ADDED, CHANGED, REMOVED, Row, Span, Unshared, changes, diff_nodes, unshared
 from trinitylake_core.recovery.recover import SHOWN, Differ
@@ -83,8 +84,8 @@ def run(
     yield from changes(work.on_spark(started(spark), progress or silent), new.codec)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Brief):
     """A difference as a table.
 
     Attributes:

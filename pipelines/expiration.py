@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from pipelines.durations import DAY, millis, shown
@@ -68,7 +68,7 @@ class Config:
     reason: str | None = None
     plan_to: str | None = None
     plan: str | None = None
-    plan_options: Mapping[str, Any] | None = None
+    plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
     now_millis: int | None = None
     before_commit: Callable[[], None] | None = None
 

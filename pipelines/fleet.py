@@ -18,6 +18,7 @@ import yaml
 
 from pipelines.bounded import Bounded, NoAnswer
 from trinitylake_core import Lakehouse
+from trinitylake_core.brief import Brief
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
 from trinitylake_core.storage import normalise_root
 
@@ -91,8 +92,8 @@ class State:
         return broken, -(self.debt or 0.0), -(self.backup_lag or 0), self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Brief):
     """The states of a fleet, the worst first."""
 
     states: Sequence[State]

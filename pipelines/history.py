@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import Final
 
 from trinitylake_core import InvalidInput, Lakehouse, VersionInfo, spec
+from trinitylake_core.brief import Brief
 from trinitylake_core.versions import to_millis
 
 LIMIT: Final = 1000
@@ -40,8 +41,8 @@ class Config:
             to_millis(self.since)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Brief):
     """Versions, newest first; ``more`` tells that there are others which were not listed."""
 
     root: str

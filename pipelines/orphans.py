@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, cast
 
@@ -85,7 +85,7 @@ class Config:
     inventory: str | None = None
     plan_to: str | None = None
     plan: str | None = None
-    plan_options: Mapping[str, Any] | None = None
+    plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
     now_millis: int | None = None
     before_commit: Callable[[], None] | None = None
 

@@ -12,6 +12,7 @@ from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, state
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
+from trinitylake_core.brief import Brief
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.recovery.recover import required
 from trinitylake_core.storage import open_storage
@@ -46,7 +47,7 @@ class Config:
     timestamp: datetime | str | None = None
     snapshot: str | None = None
     source: str | None = None
-    source_options: Mapping[str, Any] | None = None
+    source_options: Mapping[str, Any] | None = field(default=None, repr=False)
     reason: str | None = None
     exact: bool = False
     dry_run: bool = False
@@ -72,8 +73,8 @@ class Config:
         return RecoveryTarget(self.version, self.timestamp, self.snapshot)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Brief):
     """What a restore did, or on a dry run would do. ``version_after`` is ``None`` where it changed nothing.
 
     Attributes:

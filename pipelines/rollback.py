@@ -15,6 +15,7 @@ from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, state
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
+from trinitylake_core.brief import Brief
 from trinitylake_core.recovery.recover import required
 
 
@@ -60,8 +61,8 @@ class Config:
         return RecoveryTarget(self.version, self.timestamp, self.snapshot)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Brief):
     """What a rollback did, or on a dry run would do. ``version_after`` is ``None`` on a dry run.
 
     Attributes:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pipelines import export
 from pipelines.job import Progress, Session
 from trinitylake_core import Lakehouse, SnapshotInfo
+from trinitylake_core.brief import Brief
 from trinitylake_core.errors import AlreadyExists, InvalidInput, SnapshotNotFound
 from trinitylake_core.snapshots import refuse_bad_name
 
@@ -42,8 +43,8 @@ class Overdue:
     newest: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Brief):
     """What was carried out. ``version_after`` is the newest version afterwards."""
 
     version_before: int

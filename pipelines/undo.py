@@ -12,6 +12,7 @@ from pipelines import rollback
 from pipelines.history import changes_objects, selector
 from pipelines.job import Progress, Session, refuse_unknown
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
+from trinitylake_core.brief import Brief
 from trinitylake_core.recovery.recover import required
 from trinitylake_core.versions import to_millis
 
@@ -56,8 +57,8 @@ class Config:
             to_millis(self.since)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Brief):
     """What was undone, or on a dry run would be.
 
     Attributes:

@@ -24,6 +24,7 @@ from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_
 from pipelines.job import Progress, Session, Stopwatch, engine_for_all, refuse_unknown, silent
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import Lakehouse
+from trinitylake_core.brief import Brief
 from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
 from trinitylake_core.locations import parse, validate_path
@@ -59,8 +60,8 @@ class Config:
             raise InvalidInput(f"versions must be {NEWEST!r}, {ALL!r} or a number, not {self.versions!r}")
 
 
-@dataclass(slots=True)
-class Report:
+@dataclass(slots=True, repr=False)
+class Report(Brief):
     """What was found. ``versions`` are those that were verified; ``nodes_read`` counts each shared node once.
 
     ``nodes_named`` of them know their own path, and of ``definitions_read``, which is 0 unless they were asked for,

@@ -12,6 +12,7 @@ PACKAGES = ("trinitylake_core", "pipelines", "dagster_project")
 ELSEWHERE = {
     # module without a test_<module>: the test file that exercises it
     "core/launch": "pipelines/test_cli_terminal",
+    "core/brief": "pipelines/test_reprs",
     "core/violations": "core/test_check",
     "core/catalog": "core/test_model",  # every read, against a dictionary
     "core/changes": "core/test_transaction",  # compactions, rollbacks and definitions that race with commits

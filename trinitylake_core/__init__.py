@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from trinitylake_core.catalog import ObjectEntry
     from trinitylake_core.check import Violation
     from trinitylake_core.diff import Change, NotCompared
+    from trinitylake_core.infos import NamespaceInfo, TableInfo, ViewInfo
     from trinitylake_core.lakehouse import Lakehouse, Stats
     from trinitylake_core.properties import Alteration
     from trinitylake_core.recovery.recover import RecoveryPlan
@@ -64,6 +65,7 @@ __all__ = [
     "InvalidLocation",
     "InvalidName",
     "Lakehouse",
+    "NamespaceInfo",
     "NamespaceNotEmpty",
     "NotALakehouse",
     "NotCompared",
@@ -80,6 +82,7 @@ __all__ = [
     "Stats",
     "StorageDenied",
     "StorageError",
+    "TableInfo",
     "Transaction",
     "TransactionExpired",
     "TransactionNotFound",
@@ -88,6 +91,7 @@ __all__ = [
     "VersionExpired",
     "VersionInfo",
     "VersionNotFound",
+    "ViewInfo",
     "Violation",
 ]
 
@@ -96,6 +100,7 @@ _HOMES: Final = {
     "Change": "diff",
     "NotCompared": "diff",
     "Lakehouse": "lakehouse",
+    "NamespaceInfo": "infos",
     "ObjectEntry": "catalog",
     "RecoveryPlan": "recovery.recover",
     "RecoveryTarget": "recovery.target",
@@ -103,8 +108,10 @@ _HOMES: Final = {
     "SNAPSHOT": "transactions.transaction",
     "SnapshotInfo": "snapshots",
     "Stats": "lakehouse",
+    "TableInfo": "infos",
     "Transaction": "transactions.transaction",
     "VersionInfo": "versions",
+    "ViewInfo": "infos",
     "Violation": "check",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import mmh3
@@ -20,6 +20,7 @@ from trinitylake_core.definitions import (
     decode_view,
 )
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, ObjectNotFound
+from trinitylake_core.infos import NamespaceInfo, TableInfo, ViewInfo
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName
 from trinitylake_core.locations import validate_path
 from trinitylake_core.tree import search
@@ -43,7 +44,7 @@ class ObjectEntry:
     kind: str
     namespace: str
     name: str | None
-    key: str
+    key: str = field(repr=False)
     path: str
 
 
@@ -167,6 +168,21 @@ class CatalogView(abc.ABC):
     def view(self, namespace: str, name: str) -> ViewDef:
         """Return the definition of a view. Raises ``ObjectNotFound``, ``CorruptDefinition``."""
         return self._definition(VIEW, self._keys.view(namespace, name), f"{namespace}.{name}", ViewDef)
+
+    def namespace_info(self, namespace: str) -> NamespaceInfo:
+        """Return what :meth:`namespace` says, as Python values. Costs and raises the same."""
+        return NamespaceInfo(namespace, self.namespace(namespace))
+
+    def table_info(self, namespace: str, name: str) -> TableInfo:
+        """Return what :meth:`table` says: Arrow schema, keys by name, properties, location as a URI.
+
+        Costs and raises the same.
+        """
+        return TableInfo(namespace, name, self._store.storage.root, self.table(namespace, name))
+
+    def view_info(self, namespace: str, name: str) -> ViewInfo:
+        """Return what :meth:`view` says: queries by dialect, Arrow schema, properties. Costs and raises the same."""
+        return ViewInfo(namespace, name, self.view(namespace, name))
 
     def definition_of(self, entry: ObjectEntry) -> NamespaceDef | TableDef | ViewDef:
         """Return the definition that an entry of :meth:`objects` points to. One ``get``."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from trinitylake_core.commits.commit import now_millis, require_writable
 from trinitylake_core.commits.creation import create_empty, create_first
 from trinitylake_core.commits.files import Files
-from trinitylake_core.definitions import new_lakehouse_def
+from trinitylake_core.definitions import LakehouseOptions, new_lakehouse_def
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse
 from trinitylake_core.handle import Handle, Stats
 from trinitylake_core.properties import Alteration, alter
@@ -93,7 +93,7 @@ class Lakehouse(Handle):
         *,
         storage_options: Mapping[str, Any] | None = None,
         strict: bool = False,
-        **definition: Any,
+        **definition: Unpack[LakehouseOptions],
     ) -> Self:
         """Create an empty lakehouse, version 0.
 

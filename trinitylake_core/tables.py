@@ -15,6 +15,7 @@ from trinitylake_core.storage.roots import S3_SCHEMES, local_path
 ICEBERG: Final = "ICEBERG"
 MANAGED: Final = "MANAGED"
 EXTERNAL: Final = "EXTERNAL"
+LOCATION: Final = "location"
 METADATA_LOCATION: Final = "metadata_location"
 PREVIOUS_METADATA_LOCATION: Final = "previous_metadata_location"
 TABLE_UUID: Final = "uuid"
@@ -56,7 +57,19 @@ def metadata_uri(root: str, table: TableDef) -> str | None:
     Raises:
         InvalidLocation: a MANAGED table's path that leads out of the lakehouse.
     """
-    location = table.format_properties.get(METADATA_LOCATION)
+    return _uri(root, table, table.format_properties.get(METADATA_LOCATION, ""))
+
+
+def table_location(root: str, table: TableDef) -> str | None:
+    """Return the URI of the directory that a table's data is in, or ``None`` where the definition names none.
+
+    Raises:
+        InvalidLocation: a MANAGED table's path that leads out of the lakehouse.
+    """
+    return _uri(root, table, table.format_properties.get(LOCATION, "").removesuffix("/"))
+
+
+def _uri(root: str, table: TableDef, location: str) -> str | None:
     if not location:
         return None
     return base_uri(root) + validate_path(location) if table.table_type == MANAGED else location

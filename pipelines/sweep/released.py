@@ -9,6 +9,7 @@ from pipelines.files.holds import Hold
 from pipelines.files.retained import Retained, live_transactions, retained
 from pipelines.job import Progress, Session, engine_for_all
 from pipelines.sweep import open_sweep
+from trinitylake_core.brief import Brief
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.commits.files import Files
 from trinitylake_core.errors import PlanOutdated
@@ -48,8 +49,8 @@ class Freed:
     transactions: int = 0
 
 
-@dataclass(slots=True)
-class Report:
+@dataclass(slots=True, repr=False)
+class Report(Brief):
     """What an expiration did, or on a dry run would do.
 
     Attributes:

@@ -26,6 +26,9 @@ class Files:
         definition = versions.definition(tip)
         self.store = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
 
+    def __repr__(self) -> str:
+        return f"Files({self.storage.root!r}, tip={self.tip.version})"
+
     def definition(self, root: RootRows) -> LakehouseDef:
         """Return the lakehouse definition of a version."""
         return self.versions.definition(root)

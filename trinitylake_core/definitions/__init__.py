@@ -12,7 +12,7 @@ from trinitylake_core.definitions.codec import (
     has_checksum,
     to_dict,
 )
-from trinitylake_core.definitions.difference import describe_difference
+from trinitylake_core.definitions.difference import column_paths, describe_difference
 from trinitylake_core.definitions.encoded import encoded_column, encoded_rest, encoded_table
 from trinitylake_core.definitions.lakehouse import (
     altered_lakehouse,
@@ -22,11 +22,13 @@ from trinitylake_core.definitions.lakehouse import (
     new_lakehouse_def,
 )
 from trinitylake_core.definitions.objects import (
+    AnySchema,
     altered_namespace,
     altered_table,
     namespace_def,
     table_def,
 )
+from trinitylake_core.definitions.options import LakehouseOptions, TableChanges, TableOptions, ViewChanges, ViewOptions
 from trinitylake_core.definitions.schema import schema_from_arrow, schema_to_arrow
 from trinitylake_core.definitions.schema_checks import check_schema
 from trinitylake_core.definitions.trinitylake_pb2 import (
@@ -47,24 +49,31 @@ from trinitylake_core.definitions.views import altered_view, view_def
 
 __all__ = [
     "DECODERS",
+    "AnySchema",
     "Column",
     "DataType",
     "Definition",
     "FullName",
     "IsolationLevel",
     "LakehouseDef",
+    "LakehouseOptions",
     "NamespaceDef",
     "SQLRepresentation",
     "Schema",
     "SnapshotDef",
+    "TableChanges",
     "TableDef",
+    "TableOptions",
     "TransactionDef",
+    "ViewChanges",
     "ViewDef",
+    "ViewOptions",
     "altered_lakehouse",
     "altered_namespace",
     "altered_table",
     "altered_view",
     "check_schema",
+    "column_paths",
     "commit_buffer_bytes",
     "decode_lakehouse",
     "decode_namespace",

@@ -51,7 +51,7 @@ def describe_difference(old: Definition, new: Definition) -> list[dict[str, Any]
 def _fields(definition: Definition) -> dict[str, Any]:
     fields = to_dict(definition)
     if isinstance(definition, TableDef):
-        paths = {column.id: path for path, column in _paths(definition.schema).items()}
+        paths = {column.id: path for path, column in column_paths(definition.schema).items()}
         for name in _KEYS:
             fields[name] = [paths.get(number, number) for number in getattr(definition, name)]
     return fields
@@ -72,7 +72,7 @@ def _entry_changes(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
 
 
 def _schema_changes(old: Schema, new: Schema) -> Iterator[dict[str, Any]]:
-    before, after = _paths(old), _paths(new)
+    before, after = column_paths(old), column_paths(new)
     same = {path: path for path in after if path in before}
     by_id = {column.id: path for path, column in before.items() if path not in same}
     renamed = {path: by_id.pop(c.id) for path, c in after.items() if path not in same and c.id in by_id}
@@ -99,7 +99,7 @@ def _order_changes(old: Schema, new: Schema, origin: Mapping[str, str]) -> Itera
         yield {"what": "field", "change": "changed", "name": "column_order", "old": next(names), "new": next(names)}
 
 
-def _paths(schema: Schema) -> dict[str, Column]:
+def column_paths(schema: Schema) -> dict[str, Column]:
     """Return every column by its dotted path, a parent before its children."""
     paths: dict[str, Column] = {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trinitylake_core.keys import KeyCodec
 
@@ -22,7 +22,7 @@ class Change:
     kind: str
     namespace: str
     name: str | None
-    key: str
+    key: str = field(repr=False)
     old_path: str | None
     new_path: str | None
 

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final
 
 from trinitylake_core import diff, spec
+from trinitylake_core.brief import Brief
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_definitions, check_tree, violation
 from trinitylake_core.commits.files import Files
@@ -32,8 +33,8 @@ Differ = Callable[[Root, Root], Iterable[Change]]
 """Yields what changed from one version to another."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryPlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class RecoveryPlan(Brief):
     """What a rollback or a restore would do, and, once done, the version it became.
 
     Attributes:

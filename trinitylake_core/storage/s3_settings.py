@@ -57,8 +57,8 @@ class S3Settings:
     credentials: Callable[[], Mapping[str, Any]] | None = field(repr=False)
     connect_seconds: float
     read_seconds: float
-    more: Mapping[str, Any]
-    connection: Mapping[str, Any]
+    more: Mapping[str, Any] = field(repr=False)
+    connection: Mapping[str, Any] = field(repr=False)
 
     def store(self, seconds: float) -> Any:
         """Return an obstore store whose requests take so many seconds at the most. No request."""

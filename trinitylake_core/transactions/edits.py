@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Unpack
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import (
+    AnySchema,
     NamespaceDef,
+    TableChanges,
     TableDef,
+    TableOptions,
+    ViewChanges,
     ViewDef,
+    ViewOptions,
     altered_namespace,
     altered_table,
     altered_view,
@@ -130,7 +135,9 @@ class CatalogEdits(CatalogView):
 
     # -- tables --------------------------------------------------------------------------------
 
-    def create_table(self, namespace: str, name: str, schema: Any = None, **definition: Any) -> TableDef:
+    def create_table(
+        self, namespace: str, name: str, schema: AnySchema | None = None, **definition: Unpack[TableOptions]
+    ) -> TableDef:
         """Create a table.
 
         Args:
@@ -147,7 +154,7 @@ class CatalogEdits(CatalogView):
         self._create(TABLE, self._keys.table(namespace, name), table, namespace, name)
         return table
 
-    def alter_table(self, namespace: str, name: str, **changes: Any) -> TableDef:
+    def alter_table(self, namespace: str, name: str, **changes: Unpack[TableChanges]) -> TableDef:
         """Change a table's definition; takes what ``definitions.altered_table`` takes. Raises ``ObjectNotFound``."""
         table = altered_table(self.table(namespace, name), **changes)
         self._set(TABLE, self._keys.table(namespace, name), table, namespace, name)
@@ -170,7 +177,9 @@ class CatalogEdits(CatalogView):
 
     # -- views ---------------------------------------------------------------------------------
 
-    def create_view(self, namespace: str, name: str, sql: str | None = None, **definition: Any) -> ViewDef:
+    def create_view(
+        self, namespace: str, name: str, sql: str | None = None, **definition: Unpack[ViewOptions]
+    ) -> ViewDef:
         """Create a view; takes what ``definitions.view_def`` takes (dialect, schema, properties, ...).
 
         Raises:
@@ -180,7 +189,9 @@ class CatalogEdits(CatalogView):
         self._create(VIEW, self._keys.view(namespace, name), view, namespace, name)
         return view
 
-    def replace_view(self, namespace: str, name: str, sql: str | None = None, **changes: Any) -> ViewDef:
+    def replace_view(
+        self, namespace: str, name: str, sql: str | None = None, **changes: Unpack[ViewChanges]
+    ) -> ViewDef:
         """Change a view's definition; takes what ``definitions.altered_view`` takes. Raises ``ObjectNotFound``."""
         view = altered_view(self.view(namespace, name), sql=sql, **changes)
         self._set(VIEW, self._keys.view(namespace, name), view, namespace, name)

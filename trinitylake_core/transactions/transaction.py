@@ -73,6 +73,11 @@ class Transaction(TransactionChange):
         self._uncertain = False
         self._file: SavedFile | None = None
 
+    def __repr__(self) -> str:
+        ended = "ended" if self._done else "open"
+        state = ended if self.version is None else f"version={self.version}"
+        return f"Transaction({self.id!r}, {state}, base_version={self.base_version}, changes={len(self._writes)})"
+
     @classmethod
     def resume(cls, files: Files, transaction_id: str) -> Self:
         """Return a transaction that was saved, as it was. Two ``get``.

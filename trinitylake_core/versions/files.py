@@ -23,6 +23,9 @@ class RootFiles:
         """Whether the published Java SDK wrote this lakehouse: other root names, read-only. Never changes back."""
         self._definitions: dict[str, tuple[LakehouseDef, bytes]] = {}
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.storage.root!r})"
+
     # -- roots ---------------------------------------------------------------------------------
 
     def path(self, version: int, *, sdk: bool | None = None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -146,8 +146,8 @@ class Root(RootRows):
 
     version: int
     path: str
-    node: Node
-    data: bytes | memoryview = b""
+    node: Node = field(repr=False)
+    data: bytes | memoryview = field(default=b"", repr=False)
     """The bytes of the file."""
     unreadable: str | None = None
     """Why the file cannot be read. Then the node is empty, and all that is known is the version."""

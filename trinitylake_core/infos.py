@@ -1,0 +1,176 @@
+"""Definitions as programs use them: Arrow schemas, columns by name, whole URIs (format, section 5).
+
+The messages stay what they are (`definition`); nothing here is read from the storage. What is derived is derived when
+it is asked for, so that a schema of a newer release does not hide the properties beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from trinitylake_core.definitions import NamespaceDef, Schema, TableDef, ViewDef, column_paths, schema_to_arrow
+from trinitylake_core.tables import SNAPSHOT_ID, metadata_uri, table_location
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceInfo:
+    """A namespace, as its definition describes it."""
+
+    name: str
+    definition: NamespaceDef = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"NamespaceInfo({self.name!r}, properties={self.properties!r})"
+
+    @property
+    def id(self) -> str:
+        """Its ID, which no other namespace has."""
+        return self.definition.id
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Its properties; a copy."""
+        return dict(self.definition.properties)
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A table, as its definition describes it. The table's own files are not read.
+
+    Attributes:
+        root: root URI of the lakehouse, on which the locations of MANAGED tables rest.
+        definition: the message, as ``Lakehouse.table`` returns it.
+    """
+
+    namespace: str
+    name: str
+    root: str
+    definition: TableDef
+
+    def __repr__(self) -> str:
+        columns = ", ".join(column.name for column in self.definition.schema.columns)
+        where = self.definition.format_properties.get("location")
+        return f"TableInfo({self.namespace!r}, {self.name!r}, columns=[{columns}], format={self.format}, at={where!r})"
+
+    @property
+    def id(self) -> str:
+        """Its ID. It survives a rename."""
+        return self.definition.id
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns; ``create_table`` takes them, and metadata of the fields keeps what Arrow has no place for.
+
+        Raises ``InvalidDefinition`` where a column has a type that this release does not know.
+        """
+        return schema_to_arrow(self.definition.schema)
+
+    @property
+    def type(self) -> str:
+        """``MANAGED``, ``EXTERNAL`` or ``FEDERATED``."""
+        return self.definition.table_type
+
+    @property
+    def format(self) -> str:
+        """The format of its data: ``ICEBERG``."""
+        return self.definition.table_format
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Its properties; a copy."""
+        return dict(self.definition.properties)
+
+    @property
+    def format_properties(self) -> dict[str, str]:
+        """What its format wrote down about it, as stored; a copy."""
+        return dict(self.definition.format_properties)
+
+    @property
+    def location(self) -> str | None:
+        """URI of the directory with its data, ``None`` where the definition names none.
+
+        Raises ``InvalidLocation`` where that of a MANAGED table leads out of the lakehouse.
+        """
+        return table_location(self.root, self.definition)
+
+    @property
+    def metadata_location(self) -> str | None:
+        """URI of its Iceberg metadata file, ``None`` where there is none yet. Raises as ``location`` does."""
+        return metadata_uri(self.root, self.definition)
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """ID of the Iceberg snapshot that it stands at, ``None`` where the definition does not tell."""
+        text = self.definition.format_properties.get(SNAPSHOT_ID, "")
+        return int(text) if text.isascii() and text.isdecimal() else None
+
+    @property
+    def primary_keys(self) -> list[str]:
+        """Names of the primary key columns, dotted where nested."""
+        return _names(self.definition.schema, self.definition.primary_keys)
+
+    @property
+    def distribution_keys(self) -> list[str]:
+        """Likewise those by which its data is distributed."""
+        return _names(self.definition.schema, self.definition.distribution_keys)
+
+    @property
+    def sort_keys(self) -> list[str]:
+        """Likewise those by which its data is sorted."""
+        return _names(self.definition.schema, self.definition.sort_keys)
+
+    @property
+    def unique_columns(self) -> list[str]:
+        """Likewise those whose values are unique."""
+        return _names(self.definition.schema, self.definition.unique_columns)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewInfo:
+    """A view, as its definition describes it."""
+
+    namespace: str
+    name: str
+    definition: ViewDef
+
+    def __repr__(self) -> str:
+        return f"ViewInfo({self.namespace!r}, {self.name!r}, sql={self.sql!r})"
+
+    @property
+    def id(self) -> str:
+        """Its ID, which no other view has."""
+        return self.definition.id
+
+    @property
+    def sql(self) -> dict[str, str]:
+        """Its query by dialect; empty for a view that the published Java SDK stored as a Substrait relation."""
+        return {each.dialect: each.sql for each in self.definition.sql_representations}
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """Its columns, ``None`` where the definition names none. Raises ``InvalidDefinition`` for unknown types."""
+        return schema_to_arrow(self.definition.schema) if self.definition.HasField("schema") else None
+
+    @property
+    def schema_binding(self) -> bool:
+        """Whether it keeps this schema, whatever becomes of the tables below it."""
+        return self.definition.schema_binding
+
+    @property
+    def references(self) -> list[tuple[str, str]]:
+        """Tables and views that it reads, as pairs of namespace and name."""
+        return [(each.namespace_name, each.name) for each in self.definition.referenced_object_full_names]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Its properties; a copy."""
+        return dict(self.definition.properties)
+
+
+def _names(schema: Schema, numbers: Iterable[int]) -> list[str]:
+    """Return columns by name; one that the schema lacks stands as its number."""
+    names = {column.id: path for path, column in column_paths(schema).items()}
+    return [names.get(number, str(number)) for number in numbers]
