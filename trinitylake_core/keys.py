@@ -127,12 +127,18 @@ class KeyCodec:
         lo = _PREFIX[kind]
         if namespace is not None:
             lo += self._padded(NAMESPACE, namespace, self.namespace_size)
-        return KeyRange(lo, lo + _LAST * (max(self.namespace_size, self.table_size, self.view_size) + 1))
+        return self._upwards(lo)
 
-    def beginning(self, prefix: str) -> KeyRange:
-        """Return the range of all namespaces whose names begin with ``prefix``."""
-        lo = _PREFIX[NAMESPACE] + prefix
-        return KeyRange(lo, lo + _LAST * (self.namespace_size + 1))
+    def beginning(self, prefix: str, kind: str = NAMESPACE, namespace: str | None = None) -> KeyRange:
+        """Return the range of all objects of a kind in namespaces whose names begin with ``prefix``.
+
+        With ``namespace`` that of the tables, or views, in it whose own names begin so. Raises ``InvalidName``.
+        """
+        return self._upwards(self.range(kind, namespace).lo + prefix)
+
+    def _upwards(self, lo: str) -> KeyRange:
+        """Return the range of all keys that begin with ``lo``."""
+        return KeyRange(lo, lo + _LAST * (max(self.namespace_size, self.table_size, self.view_size) + 1))
 
     def decode(self, key: str) -> ObjectName:
         """Return the name in a key.

@@ -18,6 +18,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Final
 
@@ -100,7 +101,11 @@ def _main(words: list[str], *, debug: bool) -> int:
     except BrokenPipeError:
         raise
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last place to report it
-        return _failed(error, secrets, as_json="--json" in words, debug=debug)
+        return _failed(error, secrets, as_json=_wants_json(words), debug=debug)
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    return bool({"--json", "--format=json"} & set(words)) or ("--format", "json") in pairwise(words)
 
 
 def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[str], *, debug: bool) -> int:
@@ -126,8 +131,10 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
         if command.confirmed and not _agreed(command, call, progress):
             raise InvalidInput("nothing was done")
         result = command.run(call)
-        paged = command.name in _PAGED
-        output.print_lines(result.lines, progress, paged=paged)
+        if getattr(options, "format", "") == "csv":
+            output.print_csv(result, progress)
+        else:
+            output.print_lines(result.lines, progress, paged=command.name in _PAGED)
         return result.code
 
 

@@ -203,6 +203,9 @@ class _Leaf(click.Command):
         self._refuse_excluding(ctx)
         for name in _EVERYWHERE:
             ctx.params[name] = ctx.params[name] or any(each.params.get(name) for each in _parents(ctx))
+        if ctx.params["json"] and ctx.params.get("format") == "csv":
+            raise click.UsageError("argument --format: csv is not allowed with argument --json", ctx)
+        ctx.params["json"] |= ctx.params.get("format") == "json"
         if ctx.params.get("engine", "") is None:
             ctx.params["engine"] = "spark" if ctx.params.get("master") or ctx.params.get("remote") else "auto"
         words = [word.removeprefix(_MARK) for word in ctx.params.pop(_WORDS)]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
+from io import StringIO
 from itertools import chain, islice
 from typing import Any, Final, TextIO
 
 from pipelines.cli import report
 from pipelines.cli.commands.command import Line, Result
 from pipelines.cli.progress import Printed
+from trinitylake_core.errors import InvalidInput
 
 _SPOOL_BYTES: Final = 8 << 20
 
@@ -45,6 +48,19 @@ def print_lines(lines: Iterable[Line], progress: Printed | None = None, *, paged
         if progress is not None:
             progress.close()
         write(f"{line}\n")
+    flush()
+
+
+def print_csv(result: Result, progress: Printed | None = None) -> None:
+    """Print the table of a result for programs. Raises ``InvalidInput`` where it has none."""
+    if result.table is None:
+        raise InvalidInput("this has no rows and columns for --format csv; --format json shows all of it")
+    for row in result.table.csv():
+        if progress is not None:
+            progress.close()
+        line = StringIO()
+        csv.writer(line, lineterminator="\n").writerow(row)
+        write(line.getvalue())
     flush()
 
 

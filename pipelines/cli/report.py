@@ -136,6 +136,8 @@ def plain(value: Any) -> str:
         return utc(value)
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    if isinstance(value, Size):
+        return human_bytes(value)
     if isinstance(value, int):
         return str(int(value))
     text = value if isinstance(value, str) else json.dumps(to_json(value), ensure_ascii=False)
@@ -153,6 +155,10 @@ def width_of(text: str) -> int:
         return len(text)
     wide = sum(unicodedata.east_asian_width(c) in {"W", "F"} for c in text)
     return len(text) + wide - sum(unicodedata.category(c) in {"Mn", "Me"} for c in text)
+
+
+class Size(int):
+    """A number of bytes: for people ``1.5 KiB``, for programs the number."""
 
 
 # -- tables --------------------------------------------------------------------------------------------
@@ -191,6 +197,16 @@ class Table:
         """Yield the rows."""
         return chain(self.first, self._stream)
 
+    def csv(self) -> Iterator[list[str]]:
+        """Yield header and rows for programs: numbers as they are, times in ISO 8601, nothing for what is not there.
+
+        Text is on one line, as in tables.
+        """
+        first = [list(map(_cell, row)) for row in self.first]
+        yield [name.replace(" ", "_") for name in self.header]
+        yield from first
+        yield from (list(map(_cell, row)) for row in self._stream)
+
     def __iter__(self) -> Iterator[str]:
         """Yield the lines."""
         texts = [[plain(cell) for cell in row] for row in self.first]
@@ -202,6 +218,16 @@ class Table:
 
 
 table = Table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else repr(value) if isinstance(value, float) else plain(_number(value))
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, Size) else value
 
 
 def _is_number_column(cells: Sequence[Any]) -> bool:

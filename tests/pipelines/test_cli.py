@@ -384,7 +384,9 @@ def test_history_and_its_filters(run: Run, sales: str) -> None:
     assert [3, 1] == versions("--object", "sales.orders")
     assert [3] == versions("--object", "sales.orders", "--limit", "1", "--since", "2001-01-01")
     assert [1] == versions("--object", "sales.top")
-    assert [] == versions("--object", "sales.never")
+    assert [] == versions("--object", "sales.top", "--operation", "load")
+    never = run("history", sales, "--object", "sales.never", "--json")
+    assert (2, "ObjectNotFound") == (never.code, never.json["error"]["type"])
     assert isinstance(document["versions"][0]["created_at_millis"], int)
     assert document["versions"][0]["created_at"].endswith("Z")
 
@@ -931,9 +933,9 @@ def test_options_of_an_object_store_in_the_environment_do_not_hinder_local_lakeh
 
 
 def test_a_list_without_versions_says_why(run: Run, sales: str) -> None:
-    assert "version 1 has no object 'typo.x', and no retained version that matches changed it\n" == (
-        run("history", sales, "--object", "typo.x").out
-    )
+    unknown = run("history", sales, "--object", "typo.x")
+    assert (2, "") == (unknown.code, unknown.out)
+    assert "error: version 1 has no object 'typo.x', and no retained version changed it\n" == unknown.err
     Lakehouse.open(sales).transaction().commit()
     assert "no retained version that matches changed it: sales.orders\n" == (
         run("history", sales, "--object", "sales.orders", "--since", "2099-01-01").out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,49 @@ def test_no_is_no(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, words: list[
     more = ["--reason", "r"] if words[0] == "restore" else []
     assert 2 == cli.main([words[0], lake.root, *words[1:], *more])
     assert 1 == lake.refresh().version
+
+
+# -- snapshot drop -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [(True, 0, 0), (False, 2, 1)])
+def test_a_snapshot_is_dropped_after_a_yes(
+    lake: Lakehouse,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answer: bool,
+    code: int,
+    left: int,
+) -> None:
+    lake.create_snapshot("before", version=0)
+    monkeypatch.setattr(output, "is_terminal", lambda stream: True)
+    monkeypatch.setattr("click.confirm", lambda *_: answer)
+    assert code == cli.main(["snapshot", "drop", lake.root, "before"])
+    out = capsys.readouterr().out
+    assert "dry run, nothing was changed: snapshot before would be dropped" in out
+    assert "version 0 stays readable until it expires" in out
+    assert left == len(lake.refresh().snapshots())
+
+
+def test_a_dry_run_of_a_drop_says_that_an_expired_version_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The snapshot is all that keeps it; no program is asked, and an unknown name is wrong input in a dry run, too."""
+    lake = Lakehouse.create((tmp_path / "short").as_uri(), txn_ttl_millis=1)
+    with lake.transaction() as txn:
+        txn.create_namespace("sales")
+    lake.refresh().create_snapshot("before", version=0)
+    time.sleep(0.01)
+    assert 0 == cli.main(["expire", lake.root, "--keep-last", "1", "--older-than", "0s", "--engine", "local"])
+    capsys.readouterr()
+    version = lake.refresh().version
+    assert 0 == cli.main(["snapshot", "drop", lake.root, "before", "--dry-run"])
+    assert "version 0 has expired: unless another snapshot names it" in capsys.readouterr().out
+    assert 0 == cli.main(["snapshot", "drop", lake.root, "before", "--dry-run", "--json"])
+    assert {"root": lake.root, "dropped": "before", "version_after": None, "dry_run": True} == json.loads(
+        capsys.readouterr().out
+    )
+    assert 2 == cli.main(["snapshot", "drop", lake.root, "after", "--dry-run"])
+    assert version == lake.refresh().version
+    assert 0 == cli.main(["snapshot", "drop", lake.root, "before"])
+    assert [] == lake.refresh().snapshots()

@@ -8,14 +8,19 @@ the next character as it is, and in a pattern with a backslash a bare dot is the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import takewhile
 
-from trinitylake_core.errors import InvalidInput
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, ObjectName
+from trinitylake_core.errors import InvalidInput, InvalidName
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName
 
 _BETWEEN = "\0"
 """What stands between namespace and name in the text that is matched: no name can hold it."""
 _SPECIAL = frozenset("\\.*?")
+NOT_PLAIN = frozenset("\\*?")
+"""What a text holds that says more than a name."""
+_WILD = frozenset({("*", True), ("?", True)})
 
 
 class Pattern:
@@ -25,7 +30,7 @@ class Pattern:
         self.text = text
         self._strict = "\\" in text
         self._parts = list(self._read(text))
-        self.is_plain = not any(bare and part in {"*", "?"} for part, bare in self._parts)
+        self.is_plain = _WILD.isdisjoint(self._parts)
         """Whether it names one object, without ``*`` and ``?``."""
         self._compiled = re.compile("".join(map(self._regex, self._parts)), re.DOTALL)
 
@@ -61,6 +66,21 @@ class Pattern:
         for dot in dots if not self._strict or len(dots) == 1 else ():
             for kind in (TABLE, VIEW):
                 yield ObjectName(kind, text[:dot], text[dot + 1 :])
+
+    def ranges(self, codec: KeyCodec, kinds: Sequence[str] = KINDS) -> Iterator[KeyRange]:
+        """Yield ranges of keys that hold all objects of some kinds that this matches: none twice, in key order."""
+        if codec.utf16:  # such names may begin with spaces, which no pattern shows
+            yield from map(codec.range, kinds)
+            return
+        start = list(takewhile(lambda part: part not in _WILD, self._parts))
+        text = "".join(character for character, _ in start)
+        dots = [at for at, part in enumerate(start) if part == (".", True)]
+        for kind in kinds:
+            for dot in dots if kind != NAMESPACE else ():
+                with suppress(InvalidName):  # no object has such a name
+                    yield codec.beginning(text[dot + 1 :], kind, text[:dot])
+            if not (self._strict and dots):
+                yield codec.beginning(text, kind)
 
 
 def exactly(namespace: str, name: str | None) -> str:

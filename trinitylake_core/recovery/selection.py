@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from trinitylake_core import diff
-from trinitylake_core.catalog import codec_of, entries
+from trinitylake_core.catalog import ObjectEntry, codec_of, entries
 from trinitylake_core.commits.files import Files
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import InvalidInput, InvalidName, NamespaceNotEmpty, ObjectNotFound
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
 from trinitylake_core.recovery.patterns import Pattern, exactly
 from trinitylake_core.tree import search
+from trinitylake_core.tree.node import Node
 from trinitylake_core.versions import Root
 
 
@@ -76,11 +77,24 @@ def _refuse_unknown(here: Side, there: Side, patterns: Sequence[Pattern]) -> Non
 
 
 def _names(side: Side, pattern: Pattern) -> bool:
-    """Whether a pattern matches an object of a version. A few ``get`` for a plain name, else up to all nodes."""
+    """Whether a pattern matches an object of a version. A few ``get`` for a plain name; else as ``matching``."""
     if pattern.is_plain:
         return next(_meant(side, pattern), None) is not None
-    found = entries(side.files.store, side.root.node, side.codec)
-    return any(pattern.matches(each.namespace, each.name) for each in found)
+    return next(matching(side.files.store, side.root.node, side.codec, pattern), None) is not None
+
+
+def matching(
+    reader: search.NodeReader, node: Node, codec: KeyCodec, pattern: Pattern, kinds: Sequence[str] = KINDS
+) -> Iterator[ObjectEntry]:
+    """Yield the objects below a root node that a pattern matches, in key order.
+
+    Reads only nodes that hold names with the beginning of the pattern, and as many as the caller takes objects of, with
+    a window read ahead.
+    """
+    for within in pattern.ranges(codec, kinds):
+        for entry in entries(reader, node, codec, within):
+            if pattern.matches(entry.namespace, entry.name):
+                yield entry
 
 
 def _meant(side: Side, pattern: Pattern) -> Iterator[ObjectName]:

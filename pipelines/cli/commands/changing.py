@@ -9,8 +9,9 @@ from typing import Any
 
 from pipelines import apply as changes
 from pipelines.cli import report
-from pipelines.cli.commands.command import DRY_RUN, REASON, Call, Result, command, in_order, key_value, option
+from pipelines.cli.commands.command import Call, Result, command, in_order, key_value, option
 from pipelines.cli.commands.objects import qualified
+from pipelines.cli.commands.options import DRY_RUN, REASON
 from trinitylake_core import SERIALIZABLE, SNAPSHOT, Lakehouse
 from trinitylake_core.definitions import to_dict
 from trinitylake_core.errors import InvalidInput

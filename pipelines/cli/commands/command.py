@@ -12,8 +12,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
 
@@ -35,18 +36,20 @@ _POSITIONAL: Final = re.compile(r"\[?([A-Z]+)\]?")
 
 
 Line: TypeAlias = "str | Table"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a command returns: ``data`` for ``--json``, ``lines`` for people, and the exit code.
+    """What a command returns: ``data`` for ``--json``, ``lines`` for people, the exit code, and ``table`` for CSV.
 
-    Both may hold iterators; only one of the two is read.
+    All may hold iterators; only one of the three is read.
     """
 
     data: Any
     lines: Iterable[Line] = ()
     code: int = DONE
+    table: Table | None = None
 
 
 class Option(click.Option):
@@ -241,6 +244,13 @@ def key_value(what: str, text: str) -> tuple[str, str]:
     return key, value
 
 
+def limited(rows: Iterator[T], limit: int | None) -> Iterator[T]:
+    """Return the first rows, as many as ``--limit`` says. Raises ``InvalidInput``."""
+    if limit is not None and limit < 0:
+        raise InvalidInput(f"--limit must not be negative: {limit}")
+    return islice(rows, limit)
+
+
 def in_order(*parts: Iterable[Line]) -> Iterator[Line]:
     """Yield the lines of several parts, with an empty line between those that are not empty. Tables stay tables."""
     started = False
@@ -251,49 +261,3 @@ def in_order(*parts: Iterable[Line]) -> Iterator[Line]:
                 yield ""
             yield line
             started = True
-
-
-AT: Final = (
-    option(
-        "--version",
-        metavar="V",
-        group="at",
-        help="read this version: a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h",
-    ),
-    option(
-        "--timestamp",
-        metavar="T",
-        group="at",
-        help="read the version that was the newest at time T: ISO 8601, UTC, or an age such as 2h",
-    ),
-    option("--snapshot", metavar="NAME", group="at", help="read the version that this snapshot names"),
-)
-ENGINE: Final = option(
-    "--engine",
-    choices=("spark", "local", "auto"),
-    help="spark, local (this process; never starts Spark) or auto (by the size of the work). Default: spark where "
-    "--master or --remote is given, else auto",
-)
-DRY_RUN: Final = option("--dry-run", is_flag=True, help="print the plan; change nothing")
-YES: Final = option("--yes", is_flag=True, help="carry it out without asking; only a person at a terminal is asked")
-REASON: Final = option("--reason", metavar="TEXT", help="why; recorded in the history")
-SPARK: Final = (
-    option(
-        "--master",
-        metavar="URL",
-        group="spark",
-        help="Spark master, such as local[4] or spark://host:7077 (default: $TRINITYLAKE_SPARK_MASTER, or local[*])",
-    ),
-    option(
-        "--remote",
-        metavar="URL",
-        group="spark",
-        help="Spark Connect server, sc://host:15002 (default: $TRINITYLAKE_SPARK_REMOTE)",
-    ),
-    option(
-        "--spark-conf",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="a Spark setting, which must not be secret; may be repeated",
-    ),
-)

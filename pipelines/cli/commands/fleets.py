@@ -14,7 +14,7 @@ from pipelines.fleet import Config, Member, Report, State
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import normalise_root
 
-_FORMATS = ("table", "openmetrics")
+_FORMATS = ("table", "csv", "json", "openmetrics")
 
 
 @command(
@@ -26,7 +26,7 @@ _FORMATS = ("table", "openmetrics")
             "--format",
             choices=_FORMATS,
             default="table",
-            help="table (default), or openmetrics: text that Prometheus reads",
+            help="table (default), csv, json, or openmetrics: text that Prometheus reads",
         ),
         option(
             "--timeout", type=int, metavar="SECONDS", default=20, help="how long one lakehouse may take (default 20)"
@@ -48,7 +48,7 @@ def fleet(call: Call) -> Result:
     code = FOUND_PROBLEMS if done.unreachable else DONE
     if options.format == "openmetrics":
         return Result(done, surveys.openmetrics(done).splitlines(), code)
-    return Result(done, _lines(done), code)
+    return Result(done, _lines(done), code, _table(done))
 
 
 def _members(path: Path, call: Call) -> Iterator[Member]:
@@ -66,9 +66,13 @@ def _members(path: Path, call: Call) -> Iterator[Member]:
             yield Member(root, normalise_root(root), partial(call.options_for, root))
 
 
-def _lines(done: Report) -> Iterator[Line]:
+def _table(done: Report) -> report.Table:
     header = ["lakehouse", "debt", "messages", "objects", "version", "committed", "snapshots", "backup", "problem"]
-    yield report.Table(header, map(_cells, done.states), spare=("snapshots", "committed", "objects"))
+    return report.Table(header, map(_cells, done.states), spare=("snapshots", "committed", "objects"))
+
+
+def _lines(done: Report) -> Iterator[Line]:
+    yield _table(done)
     yield ""
     yield (
         f"{len(done.states)} lakehouses: {done.unreachable} cannot be opened, a compaction pays in "

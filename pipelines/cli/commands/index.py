@@ -13,7 +13,7 @@ from pipelines.cli.commands.command import COMMANDS, Command, name_in
 
 SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     "look": (
-        ("ls ROOT [NAMESPACE]", "list namespaces, tables and views", "reading"),
+        ("ls ROOT [PATTERN]", "list namespaces, tables and views", "reading"),
         ("show ROOT [OBJECT]", "show the definition of the lakehouse, a namespace, a table or a view", "reading"),
         (
             "history ROOT",
@@ -47,9 +47,9 @@ SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("rollback ROOT", "return the whole catalog to an older version", "recovery"),
         ("undo ROOT", "find what somebody did, by time, author or reason, and roll back to before it", "undoing"),
         ("restore ROOT", "bring selected objects back as they were at a version", "recovery"),
-        ("snapshot create ROOT NAME", "name a version, so that it stays readable after it expires", "recovery"),
-        ("snapshot list ROOT", "list the snapshots, oldest first", "recovery"),
-        ("snapshot drop ROOT NAME", "drop a snapshot; `clean` removes its files later", "recovery"),
+        ("snapshot create ROOT NAME", "name a version, so that it stays readable after it expires", "snapshots"),
+        ("snapshot list ROOT", "list the snapshots, oldest first", "snapshots"),
+        ("snapshot drop ROOT NAME", "drop a snapshot; `clean` removes its files later", "snapshots"),
         (
             "export ROOT TARGET",
             "copy one version or all retained versions to another root URI; repeated, an incremental backup",

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pipelines.cli import report
-from pipelines.cli.commands.command import AT, ENGINE, SPARK, Call, Line, Result, command, in_order, option
+from pipelines.cli.commands.command import Call, Line, Result, command, in_order, limited, option
 from pipelines.cli.commands.objects import find_object, qualified
+from pipelines.cli.commands.options import AT, ENGINE, FORMAT, LIMIT, SPARK
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import to_dict
 from trinitylake_core.errors import ObjectNotFound
 from trinitylake_core.keys import KINDS, NAMESPACE
+from trinitylake_core.recovery.patterns import NOT_PLAIN, Pattern
+from trinitylake_core.recovery.selection import matching
 
 if TYPE_CHECKING:
     from pipelines.job import Progress
@@ -22,27 +26,48 @@ KIND = option("--kind", choices=KINDS, help="only objects of this kind")
 
 
 @command(
-    "ls ROOT [NAMESPACE]",
+    "ls ROOT [PATTERN]",
     "list namespaces, tables and views",
-    "trinitylake ls file:///data/lake sales --kind table",
-    options=(KIND, *AT),
-    arguments={"NAMESPACE": "list only the objects in this namespace"},
+    "trinitylake ls file:///data/lake 'sales.*' --kind table --limit 100",
+    options=(KIND, LIMIT, FORMAT, *AT),
+    arguments={
+        "PATTERN": "sales for what is in this namespace; sales.orders, 'sales.*', '*.orders' for objects by name, as "
+        "restore --only takes them"
+    },
+    details="With --limit, or a pattern whose beginning is given, only a part of the tree is read.",
 )
 def ls(call: Call) -> Result:
     """List objects in key order: namespaces, then tables, then views."""
-    lake, namespace, kind = call.at(), call.options.namespace, call.options.kind
-    entries = _within(lake, namespace, kind) if namespace is not None else lake.objects(kind=kind)
+    lake, text, kind = call.at(), call.options.pattern, call.options.kind
+    found = lake.objects(kind=kind) if text is None else _within(lake, text, kind)
+    entries = limited(found, call.options.limit)
     table = report.table(["kind", "name"], ([each.kind, qualified(each.namespace, each.name)] for each in entries))
-    return Result({"root": lake.root, "version": lake.version, "objects": entries}, in_order(table))
+    rows = report.table(["kind", "namespace", "name"], ([each.kind, each.namespace, each.name] for each in entries))
+    data = {"root": lake.root, "version": lake.version, "objects": entries}
+    return Result(data, in_order(table), table=rows)
 
 
-def _within(lake: Lakehouse, namespace: str, kind: str | None) -> Iterator[ObjectEntry]:
-    itself = list(lake.objects(namespace, NAMESPACE))
+def _within(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEntry]:
+    """Return what is in a namespace, or what a pattern names. Raises ``ObjectNotFound`` where that is nothing."""
+    if not NOT_PLAIN.isdisjoint(text):
+        return _matching(lake, text, kind)
+    itself = list(lake.objects(text, NAMESPACE))
+    if not itself and "." in text:
+        return _matching(lake, text, kind)
     if not itself:
-        raise ObjectNotFound(f"there is no namespace {namespace!r} in version {lake.version}")
+        raise ObjectNotFound(f"there is no namespace {text!r} in version {lake.version}")
     if kind == NAMESPACE:
         return iter(itself)
-    return (each for each in lake.objects(namespace, kind) if each.kind != NAMESPACE)
+    return (each for each in lake.objects(text, kind) if each.kind != NAMESPACE)
+
+
+def _matching(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEntry]:
+    kinds = KINDS if kind is None else (kind,)
+    found = matching(lake.store, lake.root_node.node, lake.codec, Pattern(text), kinds)
+    first = next(found, None)
+    if first is None:
+        raise ObjectNotFound(f"{text!r} names no {kind or 'object'} in version {lake.version}")
+    return chain([first], found)
 
 
 @command(
@@ -145,7 +170,7 @@ class Level:
     "tree ROOT",
     "show the levels of the tree: nodes, keys, messages, fill, bytes",
     "trinitylake tree file:///data/lake --depth 2",
-    options=(option("--depth", type=int, metavar="N", help="read at most N levels below the root"), *AT),
+    options=(option("--depth", type=int, metavar="N", help="read at most N levels below the root"), FORMAT, *AT),
     details="Reads every node down to the requested depth.",
 )
 def tree(call: Call) -> Result:
@@ -156,13 +181,14 @@ def tree(call: Call) -> Result:
     header = [name.replace("_", " ") for name in Level.__slots__]
     rows = [_level_cells(level) for level in levels]
     facts = {"version": lake.version, "order": lake.definition.order}
-    return Result(data, in_order(report.fields(facts), report.table(header, rows)))
+    exact = report.table(header, (list(asdict(level).values()) for level in levels))
+    return Result(data, in_order(report.fields(facts), report.table(header, rows)), table=exact)
 
 
 def _level_cells(level: Level) -> list[Any]:
     shown = asdict(level)
     return [
-        f"{value:.0%}" if name in {"key_fill", "fill"} else report.human_bytes(value) if name == "bytes" else value
+        f"{value:.0%}" if name in {"key_fill", "fill"} else report.Size(value) if name == "bytes" else value
         for name, value in shown.items()
     ]
 

@@ -1,40 +1,24 @@
-"""Commands of the on-call engineer: rollback, restore, snapshot, export."""
+"""Commands of the on-call engineer: rollback, restore, export."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pipelines import export as exporting
 from pipelines import restore as restoring
 from pipelines import rollback as rolling_back
-from pipelines import snapshot as snapshots
 from pipelines.cli import report
 from pipelines.cli.commands import which
-from pipelines.cli.commands.command import (
-    DRY_RUN,
-    ENGINE,
-    REASON,
-    SPARK,
-    YES,
-    Call,
-    Line,
-    Result,
-    command,
-    in_order,
-    option,
-)
+from pipelines.cli.commands.command import Call, Line, Result, command, in_order, option
 from pipelines.cli.commands.objects import qualified
+from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, YES
 from pipelines.cli.storage_options import storage_options
-from pipelines.durations import parse_age
-from trinitylake_core import Lakehouse, RecoveryPlan, SnapshotInfo, spec
-from trinitylake_core.errors import InvalidInput
-from trinitylake_core.snapshots import KINDS
+from trinitylake_core import Lakehouse, RecoveryPlan, spec
 
 _SHOWN = 50
 """How many changes are printed; ``--json`` lists up to 1000."""
-_TARGET_OPTION = option(
+TARGET_OPTION = option(
     "--target-storage-option",
     multiple=True,
     metavar="KEY=VALUE",
@@ -252,91 +236,6 @@ def _source(call: Call, lake: Lakehouse) -> Lakehouse:
     return Lakehouse.open(options.source, storage_options=_source_options(call))
 
 
-# -- snapshots -----------------------------------------------------------------------------------------
-
-
-@command(
-    "snapshot create ROOT NAME",
-    "name a version, so that it stays readable after it expires",
-    "trinitylake snapshot create file:///data/lake before-migration --expires-in 30d",
-    options=(
-        option("--version", metavar="V", help=f"the version to name: {which.MEANING} (default: the newest)"),
-        option(
-            "--kind",
-            choices=KINDS,
-            default="minimal",
-            help="what to copy: the root (minimal, default), all nodes (partial), or all files, to TARGET (full)",
-        ),
-        option("--target", metavar="URI", help="root URI of a full copy"),
-        option(
-            "--expires-in", metavar="AGE", help="age at which the snapshot may be removed: 12h, 30d (default: never)"
-        ),
-        REASON,
-        ENGINE,
-        _TARGET_OPTION,
-        *SPARK,
-    ),
-    arguments={"NAME": "1 to 255 characters without spaces"},
-)
-def create_snapshot(call: Call) -> Result:
-    """Create a snapshot."""
-    options, lake, name = call.options, call.open(), call.options.name
-    version, expires = which.number(lake, options.version), None
-    if options.expires_in is not None:
-        expires = datetime.now(UTC) + timedelta(seconds=parse_age(options.expires_in))
-    if options.kind != "full":
-        if options.target is not None:
-            raise InvalidInput("--target is only for --kind full")
-        made = lake.create_snapshot(name, version=version, kind=options.kind, expires_at=expires, reason=options.reason)
-        return Result(made, report.fields(made))
-    if options.target is None:
-        raise InvalidInput("--kind full needs --target, the root URI of the copy")
-    done = snapshots.full(
-        call.spark,
-        lake,
-        name,
-        options.target,
-        exporting.Config(version=version, engine=options.engine),
-        expires_at=expires,
-        reason=options.reason,
-        storage_options=_target_options(call, options.target),
-        progress=call.progress,
-    )
-    return Result(done, report.fields(done))
-
-
-@command("snapshot list ROOT", "list the snapshots, oldest first", "trinitylake snapshot list file:///data/lake")
-def list_snapshots(call: Call) -> Result:
-    """List snapshots."""
-    lake = call.open()
-    found = lake.snapshots()
-    header = ["name", "version", "kind", "created", "expires", "copy"]
-    lines = list(report.table(header, map(_snapshot_cells, found)))
-    return Result({"root": lake.root, "version": lake.version, "snapshots": found}, lines or ["no snapshots"])
-
-
-def _snapshot_cells(info: SnapshotInfo) -> list[Any]:
-    expires = (
-        None if info.expires_at is None else f"{report.utc(info.expires_at)}{' (expired)' if info.expired else ''}"
-    )
-    return [info.name, info.version, info.kind, info.created_at, expires, info.target_uri]
-
-
-@command(
-    "snapshot drop ROOT NAME",
-    "drop a snapshot; `clean` removes its files later",
-    "trinitylake snapshot drop file:///data/lake before-migration",
-    options=(REASON,),
-)
-def drop_snapshot(call: Call) -> Result:
-    """Drop a snapshot."""
-    lake, name = call.open(), call.options.name
-    lake.drop_snapshot(name, reason=call.options.reason)
-    version = lake.catch_up().version
-    data = {"root": lake.root, "dropped": name, "version_after": version}
-    return Result(data, [f"version {version} committed: snapshot {report.plain(name)} dropped"])
-
-
 # -- export --------------------------------------------------------------------------------------------
 
 
@@ -349,7 +248,7 @@ def drop_snapshot(call: Call) -> Result:
         option("--history", is_flag=True, help="export all retained versions and all snapshots"),
         DRY_RUN,
         ENGINE,
-        _TARGET_OPTION,
+        TARGET_OPTION,
         *SPARK,
     ),
     arguments={"TARGET": "root URI of the copy: empty, or an older export of the same lakehouse"},
@@ -372,7 +271,7 @@ def export(call: Call) -> Result:
         lake,
         options.target,
         config,
-        storage_options=_target_options(call, options.target),
+        storage_options=target_options(call, options.target),
         progress=call.progress,
     )
     tables = lake.at(version=done.plan.version).info().tables
@@ -380,6 +279,7 @@ def export(call: Call) -> Result:
     return Result(done, in_order(report.fields(done), left if tables else []))
 
 
-def _target_options(call: Call, target: str) -> dict[str, Any]:
+def target_options(call: Call, target: str) -> dict[str, Any]:
+    """Return the storage options for a target root."""
     given = call.options.target_storage_option
     return storage_options(given) if given else call.options_for(target)

@@ -9,21 +9,8 @@ from pipelines import expiration, orphans
 from pipelines import verify as verifying
 from pipelines.cli import report
 from pipelines.cli.commands import which
-from pipelines.cli.commands.command import (
-    DONE,
-    DRY_RUN,
-    ENGINE,
-    FOUND_PROBLEMS,
-    REASON,
-    SPARK,
-    YES,
-    Call,
-    Line,
-    Result,
-    command,
-    in_order,
-    option,
-)
+from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, in_order, option
+from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, YES
 from pipelines.durations import parse_age
 from pipelines.integrity.findings import Finding
 from trinitylake_core.errors import InvalidInput

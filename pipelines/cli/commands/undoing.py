@@ -6,18 +6,8 @@ from collections.abc import Iterable
 
 from pipelines import undo as undoing
 from pipelines.cli import report
-from pipelines.cli.commands.command import (
-    DRY_RUN,
-    ENGINE,
-    REASON,
-    SPARK,
-    Call,
-    Line,
-    Result,
-    command,
-    in_order,
-    option,
-)
+from pipelines.cli.commands.command import Call, Line, Result, command, in_order, option
+from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK
 from pipelines.cli.commands.recovery import EXPECTED_VERSION, rolled_back
 from trinitylake_core import VersionInfo
 

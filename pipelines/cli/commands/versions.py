@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from itertools import islice, pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from pipelines import diff as diffing
 from pipelines.cli import report
 from pipelines.cli.commands import which
-from pipelines.cli.commands.command import ENGINE, SPARK, Call, Line, Result, command, in_order, option
-from pipelines.cli.commands.objects import find_object, keys_of, qualified, readings
+from pipelines.cli.commands.command import Call, Line, Result, command, in_order, limited, option
+from pipelines.cli.commands.objects import keys_of, qualified, readings
+from pipelines.cli.commands.options import ENGINE, FORMAT, SPARK
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import describe_difference, to_dict
-from trinitylake_core.errors import InvalidInput, ObjectNotFound
+from trinitylake_core.errors import ObjectNotFound
 from trinitylake_core.tree.search import lookup
 from trinitylake_core.versions import Root, to_millis, version_info
 
@@ -42,6 +43,7 @@ _OPERATIONS = (
     "trinitylake history file:///data/lake --since 2026-11-20 --object sales.orders",
     options=(
         option("--limit", type=int, metavar="N", help="print at most N versions"),
+        FORMAT,
         option("--since", metavar="T", help="only versions created at T or later: ISO 8601, UTC, or an age such as 1d"),
         option(
             "--operation",
@@ -55,33 +57,37 @@ _OPERATIONS = (
 )
 def history(call: Call) -> Result:
     """List versions."""
-    lake, limit = call.open(damaged=True), call.options.limit
-    if limit is not None and limit < 0:
-        raise InvalidInput(f"--limit must not be negative: {limit}")
-    chosen = islice(_chosen(lake, call), limit)
+    lake = call.open(damaged=True)
+    chosen = _refuse_unknown(lake, call, limited(_chosen(lake, call), call.options.limit))
     header = ["version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason"]
     table = report.table(header, map(_history_cells, chosen), spare=("root", "messages", "objects", "changes"))
-    lines = _or(in_order(table), lambda: _nothing_found(lake, call))
-    return Result({"root": lake.root, "versions": map(_history_data, chosen)}, lines)
+    lines = _or(in_order(table), lambda: _nothing_found(call.options.changed))
+    return Result({"root": lake.root, "versions": map(_history_data, chosen)}, lines, table=table)
 
 
-def _nothing_found(lake: Lakehouse, call: Call) -> str:
+def _nothing_found(name: str | None) -> str:
     """Return what to say instead of an empty list."""
+    return "no version matches" if name is None else f"no retained version that matches changed it: {name}"
+
+
+def _refuse_unknown(lake: Lakehouse, call: Call, chosen: Iterator[VersionInfo]) -> Iterator[VersionInfo]:
+    """Yield versions. Raises ``ObjectNotFound`` if there are none, and no version knows the object: a typing error."""
+    first = next(chosen, None)
     name = call.options.changed
-    if name is None:
-        return "no version matches"
-    try:
-        there = find_object(lake, name) is not None
-    except ObjectNotFound:
-        there = False
-    except InvalidInput:  # there are several
-        there = True
-    unchanged = "no retained version that matches changed it"
-    return f"{unchanged}: {name}" if there else f"version {lake.version} has no object {name!r}, and {unchanged}"
+    if first is None and name is not None and not _known(lake, name):
+        raise ObjectNotFound(f"version {lake.version} has no object {name!r}, and no retained version changed it")
+    yield from () if first is None else chain([first], chosen)
+
+
+def _known(lake: Lakehouse, name: str) -> bool:
+    keys = keys_of(lake, readings(name))
+    if any(lookup(lake.store, lake.root_node.node, key) is not None for key in keys):
+        return True
+    return next(_changing(lake, lake.files.versions.history(lake.root_node), name), None) is not None
 
 
 def _history_cells(info: VersionInfo) -> list[Any]:
-    counts = [info.changes, info.objects, info.messages, report.human_bytes(info.root_bytes)]
+    counts = [info.changes, info.objects, info.messages, report.Size(info.root_bytes)]
     return [info.version, info.created_at, info.operation, *counts, info.author, info.reason]
 
 
@@ -147,6 +153,7 @@ def _same() -> str:
     options=(
         option("--definitions", is_flag=True, help="show what changed inside objects: columns, properties, SQL"),
         option("--other", metavar="ROOT2", help="root URI of the lakehouse of version B, if it is another one"),
+        FORMAT,
         ENGINE,
         *SPARK,
     ),
@@ -162,10 +169,13 @@ def diff(call: Call) -> Result:
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
     if not options.definitions:
         rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found)
-        return Result({**data, "changes": found}, _or(in_order(report.table(["change", "kind", "name"], rows)), _same))
+        lines = _or(in_order(report.table(["change", "kind", "name"], rows)), _same)
+        apart = ([each.change, each.kind, each.namespace, each.name] for each in found)
+        table = report.table(["change", "kind", "namespace", "name"], apart)
+        return Result({**data, "changes": found}, lines, table=table)
     details = (_with_definitions(old, new, each) for each in found)
-    lines = (line for each in details for line in _change_lines(each))
-    return Result({**data, "changes": details}, _or(lines, _same))
+    inside = (line for each in details for line in _change_lines(each))
+    return Result({**data, "changes": details}, _or(inside, _same))
 
 
 def _or(lines: Iterator[Line], nothing: Callable[[], str]) -> Iterator[Line]:

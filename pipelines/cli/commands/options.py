@@ -1,0 +1,59 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pipelines.cli.commands.command import option
+
+AT: Final = (
+    option(
+        "--version",
+        metavar="V",
+        group="at",
+        help="read this version: a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h",
+    ),
+    option(
+        "--timestamp",
+        metavar="T",
+        group="at",
+        help="read the version that was the newest at time T: ISO 8601, UTC, or an age such as 2h",
+    ),
+    option("--snapshot", metavar="NAME", group="at", help="read the version that this snapshot names"),
+)
+FORMAT: Final = option(
+    "--format",
+    choices=("table", "csv", "json"),
+    default="table",
+    help="table (default), csv (a header and a line per row, for programs), or json, the same as --json",
+)
+LIMIT: Final = option("--limit", type=int, metavar="N", help="at most N rows, and only what they take is read")
+ENGINE: Final = option(
+    "--engine",
+    choices=("spark", "local", "auto"),
+    help="spark, local (this process; never starts Spark) or auto (by the size of the work). Default: spark where "
+    "--master or --remote is given, else auto",
+)
+DRY_RUN: Final = option("--dry-run", is_flag=True, help="print the plan; change nothing")
+YES: Final = option("--yes", is_flag=True, help="carry it out without asking; only a person at a terminal is asked")
+REASON: Final = option("--reason", metavar="TEXT", help="why; recorded in the history")
+SPARK: Final = (
+    option(
+        "--master",
+        metavar="URL",
+        group="spark",
+        help="Spark master, such as local[4] or spark://host:7077 (default: $TRINITYLAKE_SPARK_MASTER, or local[*])",
+    ),
+    option(
+        "--remote",
+        metavar="URL",
+        group="spark",
+        help="Spark Connect server, sc://host:15002 (default: $TRINITYLAKE_SPARK_REMOTE)",
+    ),
+    option(
+        "--spark-conf",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="a Spark setting, which must not be secret; may be repeated",
+    ),
+)
