@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 
-from pipelines import cli
+from pipelines import cli, expiration
 from pipelines.cli import output
 from trinitylake_core import Lakehouse
 
@@ -85,15 +84,12 @@ def test_a_snapshot_is_dropped_after_a_yes(
 
 
 def test_a_dry_run_of_a_drop_says_that_an_expired_version_is_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lake: Lakehouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The snapshot is all that keeps it; no program is asked, and an unknown name is wrong input in a dry run, too."""
-    lake = Lakehouse.create((tmp_path / "short").as_uri(), txn_ttl_millis=1)
-    with lake.transaction() as txn:
-        txn.create_namespace("sales")
-    lake.refresh().create_snapshot("before", version=0)
-    time.sleep(0.01)
-    assert 0 == cli.main(["expire", lake.root, "--keep-last", "1", "--older-than", "0s", "--engine", "local"])
+    lake.create_snapshot("before", version=0)
+    later = int(lake.refresh().info().created_at.timestamp() * 1000) + 2 * lake.definition.txn_ttl_millis
+    expiration.run(None, lake, expiration.Config("local", keep_last=1, older_than_seconds=0, now_millis=later))
     capsys.readouterr()
     version = lake.refresh().version
     assert 0 == cli.main(["snapshot", "drop", lake.root, "before", "--dry-run"])
