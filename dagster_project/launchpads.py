@@ -1,12 +1,29 @@
-"""The launchpads of the jobs that people start by hand: their options, and what they start with."""
+"""The launchpads of the jobs that people start by hand: their options, what they start with, and what they refuse.
 
-from typing import Any
+Dagster's webserver checks names, types and choices, and marks them in the editor. Everything else is checked by
+``check``, when somebody launches, before there is a run.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
 
 import dagster as dg
 from pydantic import Field
 
 from dagster_project.config.settings import LakehouseSettings
+from dagster_project.metadata.recovery import DEFINITION_FIELDS
+from pipelines import history, restore, rollback, undo, verify
+from pipelines.cli.commands import which
+from trinitylake_core import InvalidInput, spec
+from trinitylake_core.recovery.recover import required
+from trinitylake_core.storage import normalise_root
+from trinitylake_core.versions import to_millis
 
+_ENGINES: Final = dg.Enum("Engine", [dg.EnumValue(each) for each in ("spark", "local", "auto")])
+_AUTO: Final = "auto"
+_MOST: Final = 1000
+"""So many rows a table may have that the webserver still shows quickly."""
 _REASON = Field(description="Why; required, and recorded in the history.")
 _ENGINE = Field(default=None, description="spark, local or auto; overrides lakehouses.yaml.")
 _TARGET = Field(
@@ -15,7 +32,36 @@ _TARGET = Field(
 )
 
 
-class RollbackConfig(dg.Config):
+class Launchpad(dg.Config):
+    """The options of a job that somebody starts by hand."""
+
+    def check(self, known: LakehouseSettings | None) -> None:
+        """Raise ``InvalidInput`` for what can be seen to be wrong without opening anything.
+
+        ``known``: the settings of the lakehouse; in a fleet (``None``) they are looked up when the run starts.
+        """
+
+
+def fields_of(launchpad: type[Launchpad]) -> dict[str, dg.Field]:
+    """Return the fields of a launchpad for Dagster, with the engines as a choice."""
+    fields: dict[str, dg.Field] = dict(launchpad.to_fields_dict())
+    if "engine" in fields:
+        described = fields["engine"].description
+        fields["engine"] = dg.Field(dg.Noneable(_ENGINES), default_value=None, is_required=False, description=described)
+    return fields
+
+
+def _arguments(launchpad: Launchpad) -> dict[str, Any]:
+    given = launchpad.model_dump()
+    return given | {"engine": given["engine"] or _AUTO}
+
+
+def _refuse_no_time(text: str | None) -> None:
+    if text is not None:
+        to_millis(text)
+
+
+class RollbackConfig(Launchpad):
     """Where to roll back to: exactly one of version, timestamp and snapshot."""
 
     reason: str = _REASON
@@ -31,8 +77,12 @@ class RollbackConfig(dg.Config):
     force: bool = Field(default=False, description="Also undo what is committed while this runs.")
     engine: str | None = _ENGINE
 
+    def check(self, known: LakehouseSettings | None) -> None:  # noqa: D102
+        rollback.Config(**_arguments(self))
+        _refuse_no_time(self.timestamp)
 
-class RestoreConfig(dg.Config):
+
+class RestoreConfig(Launchpad):
     """Which objects to bring back, and from exactly one of version, timestamp and snapshot."""
 
     reason: str = _REASON
@@ -52,8 +102,86 @@ class RestoreConfig(dg.Config):
     )
     engine: str | None = _ENGINE
 
+    def check(self, known: LakehouseSettings | None) -> None:  # noqa: D102
+        restore.Config(**_arguments(self))
+        _refuse_no_time(self.timestamp)
+        if self.source is not None:
+            normalise_root(self.source)
 
-class ExportConfig(dg.Config):
+
+class UndoConfig(Launchpad):
+    """What to undo: at least one of since, author and matching."""
+
+    reason: str = _REASON
+    since: str | None = Field(
+        default=None, description="What was committed then or later: ISO 8601, UTC, such as 2026-11-20T03:00:00Z."
+    )
+    author: str | None = Field(default=None, description="Whose commits, with * and ?.")
+    matching: str | None = Field(default=None, description="Commits with this text in their reason.")
+    others: bool = Field(default=False, description="Also undo what others committed after it.")
+    dry_run: bool = Field(default=True, description="Show what was found and the plan; false carries it out.")
+    expected_version: int | None = Field(
+        default=None, description="The version at which the plan was made; stop if objects changed after it."
+    )
+    force: bool = Field(default=False, description="Also undo what is committed while this runs.")
+    engine: str | None = _ENGINE
+
+    def check(self, known: LakehouseSettings | None) -> None:  # noqa: D102
+        undo.Config(**_arguments(self))
+
+
+class HistoryConfig(Launchpad):
+    """Which versions to list."""
+
+    limit: int = Field(default=200, description=f"At most so many, the newest first; up to {_MOST}.")
+    since: str | None = Field(
+        default=None, description="Only those created then or later: ISO 8601, UTC, or an age such as 2h or 3d."
+    )
+    author: str | None = Field(default=None, description="Only those of whom this matches, with * and ?.")
+    matching: str | None = Field(default=None, description="Only those with this text in their reason.")
+    operations: list[str] = Field(
+        default_factory=list, description="Only those made by one of these: commit, compact, rollback, ..."
+    )
+
+    def check(self, known: LakehouseSettings | None) -> None:  # noqa: D102
+        _refuse_too_many(self.limit)
+        if unknown := sorted({*self.operations} - {*spec.OPERATIONS}):
+            raise InvalidInput(f"operations: unknown {', '.join(unknown)}; there are {', '.join(spec.OPERATIONS)}")
+        self.filters()
+
+    def filters(self) -> history.Config:
+        """Return the same as a history wants it. Raises ``InvalidInput``."""
+        since = which.moment(self.since)
+        text = since.isoformat() if isinstance(since, datetime) else since
+        return history.Config(self.limit, text, self.author, self.matching, tuple(self.operations))
+
+
+class DiffConfig(Launchpad):
+    """Which versions to compare. A version is a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h."""
+
+    before: str = Field(description=f"The old version: {which.MEANING}.")
+    after: str = Field(default="HEAD", description="The new version, likewise.")
+    other: str | None = Field(
+        default=None, description="Root URI of the lakehouse of the new version, if it is another one: the backup."
+    )
+    limit: int = Field(default=500, description=f"So many changes are shown, up to {_MOST}; all are counted.")
+    engine: str | None = _ENGINE
+
+    def check(self, known: LakehouseSettings | None) -> None:  # noqa: D102
+        _refuse_too_many(self.limit)
+        for name, text in (("before", self.before), ("after", self.after)):
+            if not text.strip():
+                raise InvalidInput(f"say which version to compare: `{name}` is {which.MEANING}")
+        if self.other is not None:
+            normalise_root(self.other)
+
+
+def _refuse_too_many(limit: int) -> None:
+    if not 1 <= limit <= _MOST:
+        raise InvalidInput(f"limit must be from 1 to {_MOST}, not {limit}")
+
+
+class ExportConfig(Launchpad):
     """What to copy, and where to."""
 
     target: str = _TARGET
@@ -62,8 +190,12 @@ class ExportConfig(dg.Config):
     dry_run: bool = Field(default=False, description="Count what would be copied; write nothing.")
     engine: str | None = _ENGINE
 
+    def check(self, known: LakehouseSettings | None) -> None:  # noqa: D102
+        if self.target or known is not None:
+            normalise_root(chosen_target(self.target, known))
 
-class VerifyConfig(dg.Config):
+
+class VerifyConfig(Launchpad):
     """What to verify."""
 
     versions: str = Field(
@@ -72,8 +204,16 @@ class VerifyConfig(dg.Config):
     definitions: bool = Field(default=True, description="Also read and parse every definition.")
     engine: str | None = _ENGINE
 
+    def check(self, known: LakehouseSettings | None) -> None:  # noqa: D102
+        verify.Config(self.which)
 
-class UpgradeConfig(dg.Config):
+    @property
+    def which(self) -> str | int:
+        """The versions, as a verification wants them."""
+        return int(self.versions) if self.versions.isascii() and self.versions.isdecimal() else self.versions
+
+
+class UpgradeConfig(Launchpad):
     """What to rewrite in the canonical format, and where."""
 
     target: str = _TARGET
@@ -84,8 +224,13 @@ class UpgradeConfig(dg.Config):
     dry_run: bool = Field(default=True, description="Read and check everything; write nothing.")
     engine: str | None = _ENGINE
 
+    def check(self, known: LakehouseSettings | None) -> None:  # noqa: D102
+        refuse_unknown_fields(self.definition)
+        if self.target or known is not None:
+            normalise_root(chosen_target(self.target, known))
 
-class AlterConfig(dg.Config):
+
+class AlterConfig(Launchpad):
     """Which properties of the lakehouse to set or to remove."""
 
     reason: str = _REASON
@@ -95,10 +240,32 @@ class AlterConfig(dg.Config):
     remove: list[str] = Field(default_factory=list, description="Names of properties to remove.")
     dry_run: bool = Field(default=True, description="Show what would change; false carries it out.")
 
+    def check(self, known: LakehouseSettings | None) -> None:  # noqa: D102
+        required(self.reason)
+        if both := sorted(self.properties.keys() & set(self.remove)):
+            raise InvalidInput(f"{', '.join(both)}: either a value or `remove`")
+
 
 def target_of(settings: LakehouseSettings) -> str:
     """Return where a lakehouse is copied to unless somebody says otherwise: its target of exports, or its backup."""
     return settings.export.target or ("" if settings.backup is None else settings.backup.target)
+
+
+def chosen_target(chosen: str, settings: LakehouseSettings | None) -> str:
+    """Return where to write to: what was chosen, or else what the launchpad of one lakehouse starts with."""
+    uri = chosen or ("" if settings is None else target_of(settings))
+    if not uri:
+        raise InvalidInput("`target` is required: the root URI to write to, such as s3://backup/lake")
+    return uri
+
+
+def refuse_unknown_fields(changed: Mapping[str, Any]) -> None:
+    """Raise ``InvalidInput`` if a field to change is none of a lakehouse definition."""
+    unknown = sorted(changed.keys() - DEFINITION_FIELDS)
+    if unknown:
+        raise InvalidInput(
+            f"definition: unknown field {', '.join(unknown)}; the fields are {', '.join(sorted(DEFINITION_FIELDS))}"
+        )
 
 
 def defaults(settings: LakehouseSettings | None) -> dict[str, dict[str, Any]]:
@@ -110,6 +277,9 @@ def defaults(settings: LakehouseSettings | None) -> dict[str, dict[str, Any]]:
     return {
         "rollback": {"version": None, "reason": "", "dry_run": True},
         "restore": {"only": [], "version": None, "reason": "", "exact": False, "dry_run": True},
+        "undo": {"author": None, "since": None, "matching": None, "reason": "", "others": False, "dry_run": True},
+        "history": {"limit": 200},
+        "diff": {"before": "HEAD~1", "after": "HEAD"},
         "export": {"target": "" if settings is None else target_of(settings), "history": True, "dry_run": False},
         "verify": {"versions": "newest", "definitions": True},
         "upgrade": {"target": target, "history": True, "definition": {}, "dry_run": True},

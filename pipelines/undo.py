@@ -90,7 +90,8 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         named = ", ".join(f"{each.version} by {each.author or 'somebody'}" for each in others[:5])
         raise Refused(
             f"others committed after version {undone[-1].version}: version {named}"
-            f"{' and more' if len(others) > 5 else ''}; undo these too with --others, or restore single objects"
+            f"{' and more' if len(others) > 5 else ''}; undo these too with --others (in a launchpad `others: true`), "
+            "or restore single objects"
         )
     done = rollback.run(
         spark,

@@ -80,6 +80,10 @@ OP_UPGRADE: Final = "upgrade"
 OP_CLEAN: Final = "clean"
 OP_ABORT: Final = "abort"
 OP_ALTER: Final = "alter"
+OPERATIONS: Final = (
+    OP_CREATE, OP_COMMIT, OP_COMPACT, OP_ROLLBACK, OP_RESTORE, OP_EXPIRE, OP_SNAPSHOT, OP_LOAD, OP_UPGRADE, OP_CLEAN,
+    OP_ABORT, OP_ALTER,
+)  # fmt: skip
 
 LAKEHOUSE_DEF_COPY: Final = "lakehouse_def_copy"
 """System row of a root: ``<path> <base64>`` of a small lakehouse definition, to save its request."""

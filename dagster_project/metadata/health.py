@@ -98,14 +98,19 @@ def of_deep(health: Deep) -> Metadata:
 
 
 def of_history(versions: Iterable[VersionInfo]) -> Metadata:
-    """Return versions, newest first, as a table."""
-    rows = [{name: getattr(each, name) for name in _HISTORY} for each in versions]
+    """Return versions, newest first, as a table. There is at least one."""
+    found = list(versions)
     return {
-        "versions": len(rows),
-        "newest_version": rows[0]["version"],
-        "newest_created_at": dg.MetadataValue.timestamp(rows[0]["created_at"]),
-        "history": table(rows, _HISTORY),
+        "versions": len(found),
+        "newest_version": found[0].version,
+        "newest_created_at": dg.MetadataValue.timestamp(found[0].created_at),
+        "history": history_table(found),
     }
+
+
+def history_table(versions: Sequence[VersionInfo]) -> dg.TableMetadataValue:
+    """Return versions as a table, in their order."""
+    return table([{name: getattr(each, name) for name in _HISTORY} for each in versions], _HISTORY)
 
 
 def of_compaction(report: compaction.Report) -> Metadata:

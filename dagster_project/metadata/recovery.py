@@ -7,7 +7,7 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project.metadata.health import FINDINGS_LIMIT, Metadata, given, table
-from pipelines import backup, export, restore, rollback, upgrade, verify
+from pipelines import backup, export, restore, rollback, undo, upgrade, verify
 from pipelines.cli.report import human_bytes, utc
 from trinitylake_core import Alteration, RecoveryPlan
 
@@ -93,6 +93,20 @@ def _next(planned: rollback.Report) -> str:
         f"launch again with dry_run: false and expected_version: {planned.plan.version}; the run stops if objects "
         "have changed by then"
     )
+
+
+def of_undo(planned: undo.Report, done: undo.Report) -> Metadata:
+    """Return what was found, the plan of the rollback to before it, and its result."""
+    found = [{name: getattr(each, name) for name in _SINCE} for each in planned.undone]
+    others = [{name: getattr(each, name) for name in _SINCE} for each in planned.others]
+    told = of_rollback(planned.rollback, done.rollback) | given(
+        found=table(found, _SINCE), versions_of_others=table(others, _SINCE) if others else None
+    )
+    if others and done.rollback.dry_run:
+        told["carry_out"] += (
+            f". It would also undo {len(others)} versions of others: set `others: true`, or restore single objects"
+        )
+    return told
 
 
 def of_restore(planned: restore.Report, done: restore.Report) -> Metadata:

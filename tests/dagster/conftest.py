@@ -13,6 +13,7 @@ import pytest
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
+from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
 
 if TYPE_CHECKING:
@@ -71,3 +72,24 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def defs(settings: LakehouseSettings, spark: SparkSession) -> dg.Definitions:
     """Return the definitions of ``settings``; their runs share the Spark session of all tests."""
     return merged((settings,), spark=SparkResource(keep_running=True))
+
+
+@pytest.fixture
+def local(settings: LakehouseSettings) -> LakehouseSettings:
+    """Return settings that need no Spark."""
+    return settings.model_copy(update={"compaction": settings.compaction.model_copy(update={"engine": "local"})})
+
+
+@pytest.fixture
+def deployed(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
+    """Return a lakehouse in which a bot dropped tables in two versions, with a compaction between them."""
+    authors = "trinitylake_core.transactions.transaction_change.whoami"
+    monkeypatch.setattr(authors, lambda: "deploy-bot@ci")
+    for number in (1, 2):
+        with lake.transaction(reason=f"nightly deploy, step {number}") as txn:
+            txn.drop_table("sales", f"t0_{number}")
+        if number == 1:
+            compacted(lake.refresh())
+            lake.refresh()
+    monkeypatch.setattr(authors, lambda: "ada@oncall")
+    return lake.refresh()

@@ -39,7 +39,10 @@ CHECKS = (
     "tree_compaction:compaction_debt",
     "tree_compaction:compaction_fresh",
 )
-JOBS = ("alter", "compaction", "export", "maintenance", "restore", "rollback", "upgrade", "verify")
+JOBS = (
+    "alter", "compaction", "diff", "export", "history", "maintenance", "restore", "rollback", "undo", "upgrade",
+    "verify",
+)  # fmt: skip
 LOADS = """
 import json, resource, socket, sys, time
 from trinitylake_core.storage.base import BaseStorage
@@ -167,12 +170,12 @@ def test_the_launchpad_is_filled_in_and_pools_and_retries_are_as_told() -> None:
         filled_in[name] = job.run_config["ops"][f"lakehouse__sales__{name}"]["config"]
         pools[name], retried[name] = op.pool, op.retry_policy is not None
         assert "sales" == job.run_tags["trinitylake/lakehouse"]
-    assert {"alter", "rollback", "restore", "upgrade"} == {
+    assert {"alter", "rollback", "restore", "undo", "upgrade"} == {
         name for name, each in filled_in.items() if each.get("dry_run")
     }
     assert "s3://nowhere/backup/" == filled_in["export"]["target"] == filled_in["upgrade"]["target"]
-    assert {"rollback", "restore"} == {name for name, again in retried.items() if not again}
-    assert {"verify"} == {name for name, pool in pools.items() if pool != "lakehouse_sales"}
+    assert {"rollback", "restore", "undo"} == {name for name, again in retried.items() if not again}
+    assert {"verify", "history", "diff"} == {name for name, pool in pools.items() if pool != "lakehouse_sales"}
 
 
 def test_no_secret_is_in_what_the_webserver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

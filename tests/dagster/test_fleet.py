@@ -118,7 +118,8 @@ def test_the_names_of_a_fleet_do_not_depend_on_its_lakehouses(lakes: Lakes) -> N
     names = ("lakehouse_definition", "tree_health", "tree_compaction", "root_version_snapshots", "backup")
     names += ("version_expiration", "orphan_removal")
     assert {key(name) for name in (*names, "fleet_health")} == set(repository.asset_graph.get_all_asset_keys())
-    jobs = ("alter", "compaction", "export", "health", "maintenance", "restore", "rollback", "upgrade", "verify")
+    jobs = ("alter", "compaction", "diff", "export", "health", "history", "maintenance", "restore", "rollback", "undo")
+    jobs += ("upgrade", "verify")
     assert {f"lakehouses_{job}" for job in jobs} == {each.name for each in repository.get_all_jobs()} - {"__ASSET_JOB"}
     assert [sensors.NAME] == [each.name for each in repository.sensor_defs]
     assert {SCHEDULE, "lakehouses_health_schedule"} == {each.name for each in repository.schedule_defs}

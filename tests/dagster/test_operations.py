@@ -50,10 +50,12 @@ def failure(result: dg.ExecuteInProcessResult) -> Any:
     return event.step_failure_data.user_failure_data
 
 
-@pytest.fixture
-def local(settings: LakehouseSettings) -> LakehouseSettings:
-    """Return settings that need no Spark."""
-    return settings.model_copy(update={"compaction": settings.compaction.model_copy(update={"engine": "local"})})
+def refused(settings: LakehouseSettings, job: str, instance: dg.DagsterInstance, **config: Any) -> str:
+    """Return what the code server says when somebody launches this: it makes no plan, so there is no run."""
+    with pytest.raises(dg.DagsterInvalidConfigError) as told_what:
+        launched(settings, job, instance, **config)
+    assert 0 == instance.get_runs_count()
+    return str(told_what.value)
 
 
 @pytest.mark.spark
@@ -86,17 +88,55 @@ def test_a_rollback_shows_its_plan_and_then_carries_it_out(
     ("config", "said"),
     [
         ({"version": 1}, "reason"),
+        ({"reason": "  ", "version": 1}, "reason"),
         ({"reason": "x"}, "one of version, timestamp and snapshot"),
-        ({"reason": "x", "version": 999}, "lists the versions and snapshots that exist"),
-        ({"reason": "x", "version": 1, "engine": "magic"}, "engine must be one of"),
+        ({"reason": "x", "version": 1, "timestamp": "2026-11-20"}, "one of version, timestamp and snapshot"),
+        ({"reason": "x", "timestamp": "yesterday"}, "'yesterday' is not an ISO 8601 time"),
+        ({"reason": "x", "version": 1, "engine": "magic"}, "engine not in enum type Engine got magic"),
     ],
 )
-def test_what_cannot_be_rolled_back_fails_with_advice(
+def test_what_cannot_be_rolled_back_is_refused_before_there_is_a_run(
     config: dict[str, Any], said: str, local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
-    told_what = failure(launched(local, "rollback", instance, **config, dry_run=False))
-    assert said in told_what.description
+    assert said in refused(local, "rollback", instance, **config, dry_run=False)
     assert lake.version == lake.refresh().version
+
+
+def test_a_version_that_does_not_exist_fails_with_advice(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    told_what = failure(launched(local, "rollback", instance, reason="x", version=999, dry_run=False))
+    assert "lists the versions and snapshots that exist" in told_what.description
+    assert lake.version == lake.refresh().version
+
+
+@pytest.mark.parametrize(
+    ("job", "config", "said"),
+    [
+        ("restore", {"only": ["sales.*"], "version": 1}, "a reason is required"),
+        ("restore", {"only": ["sales.*"], "reason": "x"}, "one of version, timestamp and snapshot"),
+        ("restore", {"only": ["sales.*"], "reason": "x", "source": "nowhere"}, "nowhere"),
+        ("undo", {"reason": "x"}, "say what to undo"),
+        ("undo", {"author": "bot"}, "a reason is required"),
+        ("undo", {"since": "15 min ago", "reason": "x"}, "is not an ISO 8601 time"),
+        ("history", {"limit": 0}, "limit must be from 1 to 1000"),
+        ("history", {"since": "last week"}, "is not an ISO 8601 time"),
+        ("history", {"operations": ["comit"]}, "unknown comit; there are create, commit"),
+        ("diff", {"before": " "}, "say which version to compare"),
+        ("diff", {"limit": 100_000}, "limit must be from 1 to 1000"),
+        ("export", {"target": "nowhere"}, "nowhere"),
+        ("verify", {"versions": "some"}, "versions must be"),
+        ("alter", {"properties": {"a": "b"}}, "a reason is required"),
+        ("alter", {"properties": {"a": "b"}, "remove": ["a"], "reason": "x"}, "either a value or `remove`"),
+    ],
+)
+def test_every_launchpad_is_checked_before_there_is_a_run(
+    job: str, config: dict[str, Any], said: str, local: LakehouseSettings, instance: dg.DagsterInstance
+) -> None:
+    told_what = refused(local, job, instance, **config)
+    assert said in told_what
+    assert f"sales_eu_{job}" in told_what
+    assert "Correct the run configuration" in told_what
 
 
 def test_a_cancelled_rollback_does_not_commit(
@@ -136,8 +176,7 @@ def test_a_restore_brings_back_what_matches(
 
 
 def test_a_restore_asks_for_objects(local: LakehouseSettings, instance: dg.DagsterInstance) -> None:
-    said = failure(launched(local, "restore", instance, version=1, reason="x")).description
-    assert "say which objects to restore" in said
+    assert "say which objects to restore" in refused(local, "restore", instance, version=1, reason="x")
 
 
 @pytest.mark.spark
@@ -156,7 +195,7 @@ def test_an_export_is_a_lakehouse_of_its_own(
 
 @pytest.mark.parametrize("job", ["export", "upgrade"])
 def test_where_to_write_to_has_to_be_said(job: str, local: LakehouseSettings, instance: dg.DagsterInstance) -> None:
-    assert "`target` is required" in failure(launched(local, job, instance)).description
+    assert "`target` is required" in refused(local, job, instance)
 
 
 @pytest.mark.spark
@@ -185,7 +224,7 @@ def test_an_upgrade_is_dry_until_told(
 
 
 def test_an_upgrade_knows_the_fields_of_a_definition(local: LakehouseSettings, instance: dg.DagsterInstance) -> None:
-    said = failure(launched(local, "upgrade", instance, target="file:///x/y", definition={"odrer": 9})).description
+    said = refused(local, "upgrade", instance, target="file:///x/y", definition={"odrer": 9})
     assert "unknown field odrer" in said
     assert "Correct the run configuration" in said
 
@@ -206,8 +245,10 @@ def test_the_delete_guard_is_set_from_the_launchpad(
     assert version + 1 == done["version_committed"] == lake.refresh().version
     assert "false" == lake.definition.properties["maintenance.delete.enabled"]
     assert "audit" == lake.info().reason
-    refused = launched(local, "alter", instance, remove=["maintenance.delete.enabled"], dry_run=False)
-    assert not refused.success
+    runs = instance.get_runs_count()
+    with pytest.raises(dg.DagsterInvalidConfigError, match="a reason is required"):
+        launched(local, "alter", instance, remove=["maintenance.delete.enabled"], dry_run=False)
+    assert runs == instance.get_runs_count()
     assert version + 1 == lake.refresh().version
 
 

@@ -132,3 +132,8 @@ def _write_and_undo(place: Place) -> None:
     assert ["t0_1"] == [row["name"] for row in restored["plan"]]
     undone = told(place.launch("rollback", version=version, reason="all of it", dry_run=False))
     assert ("spark", digest) == (undone["engine"], place.open().digest())
+    newest = told(place.launch("history", operations=["rollback"]))
+    assert ["all of it"] == [row["reason"] for row in newest["history"]]
+    assert ["mistake"] == [row["name"] for row in told(place.launch("diff", before="HEAD~1", after="HEAD"))["changes"]]
+    again = told(place.launch("undo", matching="all of it", reason="not all"))
+    assert (newest["newest_version"], "spark") == (again["planned_at_version"], again["engine"])

@@ -21,21 +21,6 @@ from trinitylake_core.versions import Root, to_millis, version_info
 
 # -- history -------------------------------------------------------------------------------------------
 
-_OPERATIONS = (
-    spec.OP_CREATE,
-    spec.OP_COMMIT,
-    spec.OP_COMPACT,
-    spec.OP_ROLLBACK,
-    spec.OP_RESTORE,
-    spec.OP_EXPIRE,
-    spec.OP_SNAPSHOT,
-    spec.OP_LOAD,
-    spec.OP_UPGRADE,
-    spec.OP_CLEAN,
-    spec.OP_ABORT,
-    spec.OP_ALTER,
-)
-
 
 @command(
     "history ROOT",
@@ -49,8 +34,8 @@ _OPERATIONS = (
             "--operation",
             multiple=True,
             metavar="OP",
-            choices=_OPERATIONS,
-            help=f"only versions made by this operation ({', '.join(_OPERATIONS)}); may be repeated",
+            choices=spec.OPERATIONS,
+            help=f"only versions made by this operation ({', '.join(spec.OPERATIONS)}); may be repeated",
         ),
         option("--object", "changed", metavar="NAME", help="only versions that changed this object"),
     ),

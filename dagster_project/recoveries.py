@@ -1,0 +1,114 @@
+"""The jobs that lead back to an older state: rollback, restore, undo. Each shows its plan before it does anything."""
+
+from dataclasses import replace
+
+import dagster as dg
+
+from dagster_project import launchpads
+from dagster_project.assets import settings_of
+from dagster_project.metadata import recovery
+from dagster_project.resources import SparkResource
+from dagster_project.scope import Scope
+from dagster_project.steps import chosen, step, tell
+from dagster_project.watched import Watch, carried_out
+from pipelines import restore, rollback, undo
+from trinitylake_core import Lakehouse, RecoveryPlan
+
+
+def rollback_step(scope: Scope) -> dg.OpDefinition:
+    """Return the step that returns the whole catalog to an older version."""
+
+    @step(
+        scope,
+        "rollback",
+        launchpads.RollbackConfig,
+        "Returns the whole catalog to an older version, by committing a new version with the same content. Reads and "
+        "verifies every file of the target first. Undone versions stay readable. With `dry_run: true`, the default, it "
+        "only shows the plan: what would be added, removed and changed, and whose versions would be undone.",
+    )
+    def roll_back(context: dg.OpExecutionContext, config: launchpads.RollbackConfig, spark: SparkResource) -> None:
+        settings = settings_of(scope, context)
+
+        def work(lake: Lakehouse, watch: Watch) -> tuple[rollback.Report, rollback.Report]:
+            how = rollback.Config(**chosen(settings, config, watch))
+            planned = rollback.plan(watch.spark, lake, how, watch.progress)
+            _show(context, planned.plan)
+            watch.before_commit()
+            if config.dry_run:
+                return planned, planned
+            if how.expected_version is None and not how.force:  # carry out the plan that was shown, and no other
+                how = replace(how, expected_version=planned.plan.version)
+            return planned, rollback.run(watch.spark, lake, how, watch.progress)
+
+        planned, done = carried_out(context, settings, spark, work, damaged=True)
+        tell(context, recovery.of_rollback(planned, done))
+
+    return roll_back
+
+
+def restore_step(scope: Scope) -> dg.OpDefinition:
+    """Return the step that brings selected objects back."""
+
+    @step(
+        scope,
+        "restore",
+        launchpads.RestoreConfig,
+        "Brings selected objects back as they were at a version, in one ordinary transaction; everything else is left "
+        "alone. With `dry_run: true`, the default, it only shows what would change.",
+    )
+    def bring_back(context: dg.OpExecutionContext, config: launchpads.RestoreConfig, spark: SparkResource) -> None:
+        settings = settings_of(scope, context)
+
+        def work(lake: Lakehouse, watch: Watch) -> tuple[restore.Report, restore.Report]:
+            options = None if config.source is None else settings.resolved_target_options(config.source)
+            how = restore.Config(**chosen(settings, config, watch), source_options=options)
+            planned = restore.plan(watch.spark, lake, how, watch.progress)
+            _show(context, planned.plan)
+            watch.before_commit()
+            if config.dry_run:
+                return planned, planned
+            if how.expected_version is None:  # carry out the plan that was shown, and no other
+                how = replace(how, expected_version=planned.plan.version)
+            return planned, restore.run(watch.spark, lake, how, watch.progress)
+
+        planned, done = carried_out(context, settings, spark, work)
+        tell(context, recovery.of_restore(planned, done))
+
+    return bring_back
+
+
+def undo_step(scope: Scope) -> dg.OpDefinition:
+    """Return the step that finds what somebody did, and rolls back to before it."""
+
+    @step(
+        scope,
+        "undo",
+        launchpads.UndoConfig,
+        "Finds what somebody did, by time, author or reason, and rolls back to the version before it. With `since` "
+        "alone: everything from then on; with an author or a text: the newest commits in a row that match. What others "
+        "committed after it is undone only with `others: true`. With `dry_run: true`, the default, it only shows what "
+        "it found, and the plan.",
+    )
+    def take_back(context: dg.OpExecutionContext, config: launchpads.UndoConfig, spark: SparkResource) -> None:
+        settings = settings_of(scope, context)
+
+        def work(lake: Lakehouse, watch: Watch) -> tuple[undo.Report, undo.Report]:
+            how = undo.Config(**chosen(settings, config, watch))
+            planned = undo.plan(watch.spark, lake, how, watch.progress)
+            _show(context, planned.rollback.plan)
+            watch.before_commit()
+            if config.dry_run:
+                return planned, planned
+            if how.expected_version is None and not how.force:  # carry out the plan that was shown, and no other
+                how = replace(how, expected_version=planned.rollback.plan.version)
+            return planned, undo.run(watch.spark, lake, how, watch.progress)
+
+        planned, done = carried_out(context, settings, spark, work, damaged=True)
+        tell(context, recovery.of_undo(planned, done))
+
+    return take_back
+
+
+def _show(context: dg.OpExecutionContext, plan: RecoveryPlan) -> None:
+    """Log the plan, as one event, before anything is done."""
+    context.log.info(recovery.plan_text(plan))
