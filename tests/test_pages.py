@@ -1,14 +1,19 @@
-"""The pages for newcomers: every command in them is run, in order, and does what the page needs next."""
+"""The pages: every command of start here is run, in order; the reference has all that the code has."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from pathlib import Path
 
 import pytest
 
+import trinitylake_core
+from dagster_project.config import settings
 from pipelines import cli
+from pipelines.cli.commands import index
+from scripts import reference
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -38,10 +43,81 @@ def test_the_commands_of_start_here_work(
     assert first == last
 
 
-def test_every_page_of_the_site_is_there() -> None:
-    pages = re.findall(r"^  - [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert "start.md" in pages
-    assert [] == [page for page in pages if not (ROOT / "docs" / page).is_file()]
+def test_the_first_example_of_the_readme_prints_what_it_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Word for word but for the directory: each ``print`` has its output beside it."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = next(each for each in re.findall(r"(?:^(?: {4}.*)?\n)+", text, re.MULTILINE) if "Lakehouse.create" in each)
+    code = textwrap.dedent(block).replace("file:///tmp/lake", tmp_path.as_uri())
+    exec(compile(code, "README.md", "exec"), {})
+    said = [line.partition("  # ")[2].partition(":")[0] for line in code.splitlines() if line.startswith("print(")]
+    assert len(said) > 3
+    assert said == capsys.readouterr().out.splitlines()
+
+
+def test_the_site_has_every_page_and_no_other() -> None:
+    """Its navigation names each page of docs once."""
+    named = re.findall(r"^ +- [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")) == sorted(named)
+
+
+# -- the reference, which `make docs` makes from the code ------------------------------------------------
+
+
+def _built(name: str) -> str:
+    """Return a reference page as the site has it."""
+    page = (ROOT / f"docs/reference/{name}.md").read_text(encoding="utf-8")
+    built = reference.on_page_markdown(page)
+    assert f"<!-- {name} -->" in page
+    assert "<!--" not in built
+    return built
+
+
+def test_the_reference_has_every_command_and_option() -> None:
+    text = _built("commands")
+    for name, command in index.load_all().items():
+        section = text.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+        assert command.example in section, name
+        assert [] == [each.opts for each in command.options if each.opts[-1] not in section], name
+    assert "### Options" not in text.partition("`--json`")[2]
+
+
+def test_the_reference_has_every_field_of_the_configuration() -> None:
+    """Each with its type and default, also where models lie in models."""
+    text = _built("configuration")
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    models = (
+        settings.LakehouseSettings,
+        settings.Spark,
+        settings.Backup,
+        settings.SnapshotPolicy,
+        settings.Notifications,
+    )
+    assert {field for model in models for field in model.model_fields} <= {name for name, _, _ in rows}
+    assert ("poll", "duration", "`1m`") in rows
+    assert ("engine", "`spark` or `local` or `auto`", "`spark`") in rows
+    assert ("spark_from_objects", "number, at least 0", "`1000000`") in rows
+    assert ("root", "text", "required") in rows
+    assert text.count("\n## ") == 12
+
+
+def test_the_reference_has_every_public_name() -> None:
+    text = _built("library")
+    found = set(re.findall(r"^(?:#+ |\s*\* `)(\w+)", text, re.MULTILINE))
+    classes = {name for name in trinitylake_core.__all__ if isinstance(getattr(trinitylake_core, name), type)}
+    assert set() == classes - found
+    assert {"create_table", "rollback", "table_info", "refresh"} <= found
+    assert "| `txn_ttl_millis` |" in text
+    assert "``" not in text
+    assert ":meth:" not in text
+
+
+def test_the_reference_has_every_job() -> None:
+    text = _built("jobs")
+    jobs = {path.stem for path in (ROOT / "pipelines").glob("*.py") if "\ndef run(" in path.read_text(encoding="utf-8")}
+    assert set() == jobs - set(re.findall(r"^## pipelines\.(\w+)$", text, re.MULTILINE))
+    assert "### compaction.Config" in text
 
 
 def test_every_command_in_the_pages_has_the_options_that_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,340 @@
+"""The reference pages of `make docs`, made from the code when they are built, so that they cannot be out of date.
+
+A page holds a line such as ``<!-- commands -->``; mkdocs calls :func:`on_page_markdown`, which puts what the code says
+in its place. To look at one without building the site::
+
+    .venv/bin/python scripts/reference.py commands
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+sys.path.insert(0, str(Path(__file__).absolute().parent.parent))
+
+import click
+from pydantic import BaseModel
+
+import trinitylake_core
+from dagster_project.config.file import ProjectSettings
+from dagster_project.config.settings import Cron, Owner, TimeZone
+from dagster_project.config.values import Duration, MaybeEnv, Options
+from pipelines.cli.arguments import PROGRAM, program
+from pipelines.cli.commands import index
+from pipelines.durations import shown
+from trinitylake_core.definitions import LakehouseOptions, TableChanges, TableOptions, ViewChanges, ViewOptions
+
+ROOT: Final = Path(__file__).absolute().parent.parent
+_OPTIONS: Final = (LakehouseOptions, TableOptions, TableChanges, ViewOptions, ViewChanges)
+_NAMED: Final = (
+    (Cron, "cron schedule"),
+    (TimeZone, "time zone"),
+    (Owner, "`team:NAME` or e-mail address"),
+    (Duration, "duration"),
+    (MaybeEnv, "text or `{env: NAME}`"),
+    (Options, "options by name, whose values may be `{env: NAME}`"),
+    (str, "text"),
+    (int, "number"),
+    (float, "number"),
+    (bool, "`true` or `false`"),
+    (timedelta, "duration"),
+)
+"""What a type of a field is called."""
+_MARK: Final = re.compile(r"^<!-- ([a-z]+) -->$", re.MULTILINE)
+_ENTRY: Final = re.compile(r"^ {4}(\*{0,2}\w+(?:, \w+)*|)(?! )(\S?.*)$")
+_ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
+_LITERAL: Final = re.compile(r"``([^`]+)``")
+_LISTS: Final = {"Args:": "Arguments", "Attributes:": "Attributes", "Raises:": "Raises"}
+_EMPTY: Final = inspect.Parameter.empty
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Return a page with its marks replaced; called by mkdocs for each page."""
+    return _MARK.sub(lambda match: "\n".join(PAGES[match[1]]()) if match[1] in PAGES else match[0], markdown)
+
+
+# -- the command line ------------------------------------------------------------------------------------
+
+
+def commands() -> Iterator[str]:
+    """Yield the reference of all commands, section by section, and the options that all of them have."""
+    index.load_all()
+    own = set(index.names())
+    common: list[click.Option] = []
+    for title, rows in index.sections().items():
+        yield from (f"## {title.capitalize()}", "")
+        for synopsis, _ in rows:
+            leaf = _leaf(index.name_in(synopsis))
+            common = [each for each in _options(leaf) if each not in leaf.command.options]
+            yield from _command(leaf.command)
+    yield from ("## Options of every command", "")
+    yield from _table(("Option", ""), (_row(each) for each in common))
+    aliases = ", ".join(f"`{alias}` is `{name}`" for alias, name in index.ALIASES.items() if name in own)
+    yield from ("", f"Aliases: {aliases}.", "")
+
+
+def _leaf(name: str) -> Any:
+    found: Any = program()
+    for word in name.split():
+        found = found.get_command(click.Context(found, info_name=PROGRAM), word)
+    return found
+
+
+def _options(leaf: click.Command) -> list[click.Option]:
+    return [each for each in leaf.params if isinstance(each, click.Option)]
+
+
+def _command(command: Any) -> Iterator[str]:
+    yield from (f"### {command.name}", "", f"    {PROGRAM} {command.synopsis} [options]", "")
+    yield from (f"{command.help[0].upper()}{command.help[1:]}.", "")
+    if command.details:
+        yield from (_escaped(command.details), "")
+    rows = [
+        (f"`{name}`", _escaped(command.arguments[name])) for name, _ in command.positionals if name in command.arguments
+    ]
+    rows += [_row(each) for each in command.options]
+    if rows:
+        yield from (*_table(("Argument or option", ""), rows), "")
+    yield from ("Example:", "", f"    {command.example}", "")
+
+
+def _row(each: click.Option) -> tuple[str, str]:
+    record = each.get_help_record(click.Context(click.Command(PROGRAM)))
+    names, meaning = record or (", ".join(each.opts), "")
+    return f"`{names}`", _escaped(meaning)
+
+
+# -- lakehouses.yaml -------------------------------------------------------------------------------------
+
+
+def configuration() -> Iterator[str]:
+    """Yield the reference of ``lakehouses.yaml``: each model with its fields, types, bounds and defaults."""
+    seen: list[tuple[str, type[BaseModel]]] = [("", ProjectSettings)]
+    for path, model in seen:  # grows while it is walked
+        title = f"`{path}`" if path else "The file"
+        yield from (f"## {title}", "", _doc(model), "")
+        rows = []
+        hints = get_type_hints(model, include_extras=True)
+        for name, field in model.model_fields.items():
+            inner = _model(field.annotation)
+            here = f"{path}.{name}" if path else name
+            if inner is not None:
+                seen.append((f"{here}[]" if name == "lakehouses" else here, inner))
+            bounds = "".join(f", {_bound(each)}" for each in field.metadata if _bound(each))
+            rows.append((f"`{name}`", f"{_type(hints[name])}{bounds}", _default(field)))
+        yield from (*_table(("Field", "Type", "Default"), rows), "")
+
+
+def _model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model, get_args(annotation))), None)
+
+
+def _type(annotation: Any) -> str:
+    named = next((name for kind, name in _NAMED if kind == annotation), None)
+    if named is not None:
+        return named
+    if get_origin(annotation) is Annotated:
+        return _type(get_args(annotation)[0])
+    if get_origin(annotation) is Literal:
+        return " or ".join(f"`{each}`" for each in get_args(annotation))
+    if get_origin(annotation) in {Union, types.UnionType}:
+        return " or ".join(_type(each) for each in get_args(annotation) if each is not type(None))
+    if get_origin(annotation) is tuple:
+        return f"list of {_type(get_args(annotation)[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "fields below"
+    if _model(annotation) is not None:
+        return f"{_type(get_args(annotation)[0])}, each with fields below"
+    raise TypeError(f"say in _NAMED what {annotation} is called")
+
+
+def _bound(constraint: Any) -> str:
+    words = {"ge": "at least", "le": "at most", "gt": "more than", "lt": "less than"}
+    found = [f"{text} {getattr(constraint, name)}" for name, text in words.items() if hasattr(constraint, name)]
+    return ", ".join(found)
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value in (None, (), {}):
+        return "none"
+    if isinstance(value, BaseModel):
+        return "as below"
+    if isinstance(value, timedelta):
+        return f"`{shown(value.total_seconds())}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+# -- Python ----------------------------------------------------------------------------------------------
+
+
+def library() -> Iterator[str]:
+    """Yield the reference of ``trinitylake_core``: classes with their methods, then errors."""
+    public = {name: getattr(trinitylake_core, name) for name in trinitylake_core.__all__}
+    classes = {name: each for name, each in public.items() if isinstance(each, type)}
+    errors = {name: each for name, each in classes.items() if issubclass(each, Exception)}
+    first = [name for name in ("Lakehouse", "Transaction") if name in classes]
+    for name in [*first, *sorted(classes.keys() - errors.keys() - set(first))]:
+        yield from _class(name, classes[name])
+    yield from ("## Keywords", "", "What `create`, `create_table`, `alter_table` and so on take by keyword.", "")
+    for each in _OPTIONS:
+        rows = [(f"`{name}`", f"`{_escaped(_annotation(kind))}`") for name, kind in _keywords(each).items()]
+        yield from (
+            f"### {each.__name__}",
+            "",
+            _doc(each),
+            "",
+            *_table(("Keyword", "Type"), rows),
+            "",
+        )
+    yield from ("## Errors", "", "An error is also one of those that it is indented below.", "")
+    yield from _errors(trinitylake_core.TrinityLakeError, set(errors.values()), 0)
+    yield ""
+
+
+def jobs() -> Iterator[str]:
+    """Yield the reference of the jobs in ``pipelines``: how each is called, its configuration and its report."""
+    for path in sorted((ROOT / "pipelines").glob("*.py")):
+        module = import_module(f"pipelines.{path.stem}")
+        if not hasattr(module, "run"):
+            continue
+        name = path.stem
+        yield from (f"## pipelines.{name}", "", _doc(module), "")
+        for function in ("run", "plan"):
+            if hasattr(module, function):
+                yield from _function(getattr(module, function), f"{name}.{function}")
+        for each in ("Config", "Plan", "Report"):
+            if hasattr(module, each):
+                yield from _class(f"{name}.{each}", getattr(module, each), level=3)
+
+
+def _class(name: str, kind: type, level: int = 2) -> Iterator[str]:
+    yield from ("#" * level + f" {name}", "", _doc(kind), "")
+    own = [(attribute, value) for attribute, value in _members(kind) if not attribute.startswith("_")]
+    fields = [each for each in getattr(kind, "__dataclass_fields__", {}).values() if not each.name.startswith("_")]
+    rows = [(f"`{each.name}`", f"`{_escaped(_annotation(each.type))}`") for each in fields]
+    if rows:
+        yield from (*_table(("Field", "Type"), rows), "")
+    properties = [
+        (f"`{attribute}`", _prose(value.__doc__ or "")) for attribute, value in own if isinstance(value, property)
+    ]
+    if properties:
+        yield from (*_table(("Property", ""), [(a, b.replace("\n", " ")) for a, b in properties]), "")
+    for attribute, value in own:
+        function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+        if inspect.isfunction(function):
+            yield from _function(function, attribute, level + 1)
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield what a class has, its own first, and what it inherits from classes of this project."""
+    seen: set[str] = set()
+    for each in kind.__mro__:
+        if each.__module__.partition(".")[0] not in {"trinitylake_core", "pipelines"}:
+            continue
+        for name, value in vars(each).items():
+            if name not in seen:
+                seen.add(name)
+                yield name, value
+
+
+def _function(function: Callable[..., Any], name: str, level: int = 3) -> Iterator[str]:
+    yield from ("#" * level + f" {name}", "", f"    {name}{_signature(function)}", "")
+    yield from (_doc(function), "")
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    signature = inspect.signature(function)
+    shown_parameters = [each for each in signature.parameters.values() if each.name not in {"self", "cls"}]
+    parts: list[str] = []
+    for each in shown_parameters:
+        star = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "")
+        if each.kind is each.KEYWORD_ONLY and "*" not in parts:
+            parts.append("*")
+        kind = "" if each.annotation is _EMPTY else f": {_annotation(each.annotation)}"
+        default = "" if each.default is _EMPTY else f" = {each.default!r}"
+        parts.append(f"{star}{each.name}{kind}{default}")
+    returns = "" if signature.return_annotation is _EMPTY else f" -> {_annotation(signature.return_annotation)}"
+    line = f"({', '.join(parts)}){returns}"
+    return line if len(line) < 90 else "(\n        " + ",\n        ".join(parts) + f"\n    ){returns}"
+
+
+def _keywords(options: type) -> dict[str, Any]:
+    return {
+        name: kind for each in reversed(options.__mro__) for name, kind in getattr(each, "__annotations__", {}).items()
+    }
+
+
+def _annotation(annotation: Any) -> str:
+    text = getattr(annotation, "__forward_arg__", annotation)
+    return text if isinstance(text, str) else inspect.formatannotation(text)
+
+
+def _errors(error: type[Exception], public: set[type], depth: int) -> Iterator[str]:
+    summary = (inspect.getdoc(error) or "").partition("\n\n")[0]
+    yield f"{'    ' * depth}* `{error.__name__}`: {_prose(summary)}".replace("\n", " ")
+    for each in sorted(error.__subclasses__(), key=lambda kind: kind.__name__):
+        if each in public:
+            yield from _errors(each, public, depth + 1)
+
+
+# -- text ------------------------------------------------------------------------------------------------
+
+
+def _prose(docstring: str) -> str:
+    """Return a docstring as Markdown: arguments and attributes become a list."""
+    text = _ROLE.sub(r"`\1`", _LITERAL.sub(r"`\1`", docstring))
+    lines: list[str] = []
+    inside = ""
+    for line in text.splitlines():
+        if line in _LISTS:
+            inside = _LISTS[line]
+            lines += ["", f"*{inside}*", ""]
+        elif inside and (match := _ENTRY.match(line)):
+            name = f"`{match[1]}`" if inside != "Raises" and match[1] else match[1]
+            lines.append(f"* {name}{match[2]}")
+        elif inside and line.startswith(" "):
+            lines.append(f"  {line.strip()}")
+        else:
+            inside = inside if not line else ""
+            lines.append(line)  # an example keeps its indentation
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def _doc(what: Any) -> str:
+    return _prose(inspect.getdoc(what) or "")
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(header)} |"
+    yield "|" + "---|" * len(header)
+    yield from (f"| {' | '.join(each.replace('|', chr(92) + '|') for each in row)} |" for row in rows)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("*", r"\*").replace("<", "&lt;")
+
+
+PAGES: Final[dict[str, Callable[[], Iterable[str]]]] = {
+    "commands": commands,
+    "configuration": configuration,
+    "library": library,
+    "jobs": jobs,
+}
+"""What a mark is replaced by."""
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(f"{line}\n" for line in PAGES[sys.argv[1]]())
