@@ -8,15 +8,19 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from tests.support.faults import FaultPlan, attach
+from tests.support.lakes import compacted, filled, new_lake
 from tests.support.storage_suite import Place, StorageSuite
+from trinitylake_core import Lakehouse
 from trinitylake_core.errors import (
     AlreadyExists,
     FileMissing,
@@ -520,6 +524,70 @@ def test_a_replace_is_durable_unless_told_otherwise(storage: Storage, order: _Or
     assert ["sync TEMP", "replace boundary", "sync ."] == order.events
     storage.replace("hint", b"1", durable=False)
     assert ["replace hint"] == order.events[3:]
+
+
+class _Calls:
+    """Counts what the kernel is asked to change or to wait for."""
+
+    NAMES = ("fsync", "link", "unlink", "rename", "replace", "mkdir", "open")
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: Counter[str] = Counter()
+        for name in self.NAMES:
+            monkeypatch.setattr(os, name, self._counted(name, getattr(os, name)))
+        for module, name in ((local, "replace_unsynced"), (durability, "sync_filesystem")):
+            monkeypatch.setattr(module, name, self._counted(name, getattr(module, name)))
+
+    def _counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            self.counts[name] += 1
+            return function(*args, **options)
+
+        return call
+
+
+def test_a_small_commit_syncs_twice_and_makes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content before name, name before acknowledgement: fewer syncs would not be durable. The hint costs no file."""
+    compacted(filled(new_lake(tmp_path, order=32, target=1 << 20), tables=30))
+    lake = Lakehouse.open((tmp_path / "lake").as_uri())
+    for number in range(2):
+        with lake.transaction() as txn:
+            txn.put(lake.codec.table("ns0", f"before{number}"), "a/path")
+    calls = _Calls(monkeypatch)
+    with lake.transaction() as txn:
+        txn.put(lake.codec.table("ns0", "new"), "a/path")
+    # open: the new root, it and its directory to be synced, the hint, and the boundary, which is not there
+    assert {"open": 5, "fsync": 2, "link": 1, "unlink": 1} == calls.counts
+    calls.counts.clear()
+    with lake.transaction() as txn:
+        txn.create_table("ns0", "another")
+    assert (1, 1) == (calls.counts["sync_filesystem"], calls.counts["fsync"])  # both files at once, then the name
+
+
+def test_a_hint_is_written_in_place_where_only_its_digits_change(storage: Storage, directory: Path) -> None:
+    """The file stays the same: what changes in a directory is what the next sync has to write."""
+    path = directory / "hint"
+    seen = []
+    for data in (b"98", b"99", b"100", b"101", b"7"):
+        storage.replace("hint", data, durable=False)
+        assert data == path.read_bytes()
+        seen.append(path.stat().st_ino)
+    assert [True, False, True, False] == [one == two for one, two in pairwise(seen)]
+    before = path.stat().st_ino
+    storage.replace("hint", b"8")
+    assert before != path.stat().st_ino, "what must be durable is never written in place"
+
+
+def test_a_copy_of_a_hint_stays_as_it_is(storage: Storage, directory: Path) -> None:
+    """A backup made of hard links, and a link that leads elsewhere: neither is written through."""
+    storage.replace("hint", b"1", durable=False)
+    os.link(directory / "hint", directory / "backup")
+    storage.replace("hint", b"2", durable=False)
+    (directory / "hint").unlink()
+    (directory / "hint").symlink_to(directory / "backup")
+    storage.replace("hint", b"3", durable=False)
+    assert (b"1", b"3") == ((directory / "backup").read_bytes(), (directory / "hint").read_bytes())
+    assert not (directory / "hint").is_symlink()
 
 
 def test_a_compare_and_set_is_durable(storage: Storage, order: _Order) -> None:

@@ -12,7 +12,7 @@ import errno
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from trinitylake_core.storage.disk import (
     explain,
     is_temporary,
     map_error,
+    overwrite_small,
     remove_quietly,
     replace_unsynced,
     scan,
@@ -141,7 +142,7 @@ class LocalStorage(BaseStorage):
         temporaries: list[str] = []  # a fresh one each try: a lost one may already carry the final name
         try:
             self._retrying("sync", path, partial(self._write_synced, data, temporaries))
-            self._settle(path, data, lambda: self._link(temporaries[-1], path))
+            self._settle(path, data, partial(self._link_last, temporaries, path))
         finally:
             for temporary in temporaries:
                 remove_quietly(temporary)
@@ -162,6 +163,10 @@ class LocalStorage(BaseStorage):
             self._link(temporary, path)
         finally:
             remove_quietly(temporary)
+
+    def _link_last(self, temporaries: list[str], path: str) -> None:
+        self._link(temporaries[-1], path)
+        temporaries.pop()  # it is gone: no second try to remove it
 
     def _link(self, temporary: str, path: str) -> None:
         """Give a complete file its final name, and make the name durable."""
@@ -185,10 +190,18 @@ class LocalStorage(BaseStorage):
             self._unsynced.flush()
 
     def replace(self, path: str, data: Data, *, durable: bool = True) -> None:
-        """Rename a complete temporary file over the old one. One ``put``; synced before and after if durable."""
+        """Rename a complete temporary file over the old one. One ``put``; synced before and after if durable.
+
+        A hint over a hint of the same length is written in place.
+        """
         self._guard(path)
-        self._retrying("put", path, partial(self._replace, path, data, durable=durable and self._durable))
+        replace = partial(self._replace, path, data, durable=durable and self._durable)
+        self._retrying("put", path, replace if durable else partial(self._replace_small, path, data, replace))
         self._moved(written=len(data))
+
+    def _replace_small(self, path: str, data: Data, replace: Callable[[], None]) -> None:
+        if not overwrite_small(self._base + path, data):
+            replace()
 
     def _replace(self, path: str, data: Data, *, durable: bool) -> None:
         target = self._base + path

@@ -187,7 +187,8 @@ class Storage(abc.ABC):
     def replace(self, path: str, data: Data, *, durable: bool = True) -> None:
         """Write or overwrite a file atomically. One ``put``. Only for files that nobody else writes, and the hint.
 
-        ``durable=False`` (the hint) lets the file get lost or cut short when the power fails, and costs no sync.
+        ``durable=False`` (the hint) lets the file get lost or cut short when the power fails, costs no sync, and need
+        not be atomic for small contents of one length.
         """
 
     @abc.abstractmethod
