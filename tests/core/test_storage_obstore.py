@@ -250,6 +250,34 @@ def test_a_late_get_is_asked_for_again(proxy: Misbehaving, behind: Any) -> None:
     assert 2 == storage.counts.get - before
 
 
+def test_a_late_write_is_sent_again(proxy: Misbehaving, behind: Any) -> None:
+    """A put may be repeated; so long as nothing is known of puts, that is after two seconds. Both are counted."""
+    root, options = behind
+    storage = open_storage(root, options | {"hedged_share": 0.05, "max_concurrency": 1})
+    proxy.then("stall")
+    started = time.perf_counter()
+    storage.replace("file", b"x")
+    assert 1.9 < time.perf_counter() - started < 20
+    assert (2, b"x") == (storage.counts.put, storage.read("file"))
+
+
+def test_a_late_listing_is_asked_for_again(proxy: Misbehaving, behind: Any) -> None:
+    """Listings have a patience of their own; a creation has none, and waits for its deadline."""
+    root, options = behind
+    storage = open_storage(root, options | {"hedged_share": 0.05, "max_concurrency": 1, "request_timeout": 4})
+    storage.create("file", b"x")
+    for _ in range(16):
+        assert ["file"] == [info.path for info in storage.list()]
+    before = storage.counts.list
+    proxy.then("stall")
+    assert ["file"] == [info.path for info in storage.list()]
+    assert 2 == storage.counts.list - before
+    proxy.then("stall")
+    started = time.perf_counter()
+    storage.create("other", b"x")
+    assert time.perf_counter() - started > 3.9
+
+
 def test_a_store_that_says_slow_down_gets_fewer_requests_at_once(proxy: Misbehaving, behind: Any) -> None:
     """A server that serves four at a time and answers the others with 503 is soon asked for about as many."""
     root, options = behind
@@ -312,11 +340,36 @@ def test_only_a_share_of_the_gets_is_asked_for_twice() -> None:
         if hedge.patience() is not None:
             hedge.late()
             twice += 1
-    assert 40 <= twice <= 51
+    assert 40 <= twice <= 58
     nothing = Hedge(0.0)
     for _ in range(100):
         nothing.note(0.01)
     assert nothing.patience() is None
+
+
+def test_the_same_is_waited_for_twice_as_long_each_time() -> None:
+    """And longer if it is large; three times at the most, then as long as the deadline allows."""
+    hedge = Hedge(0.05)
+    assert [2.0, 4.0, 8.0, None] == [hedge.wait(asked) for asked in range(4)]
+    for _ in range(64):
+        hedge.note(0.03)
+    assert [0.125, 0.25, 0.5, None] == [hedge.wait(asked) for asked in range(4)]
+    assert [0.125, 0.25, 1.0] == [hedge.wait(0, size) for size in (100_000, 300_000, 1 << 20)]
+    while hedge.patience() is not None:
+        hedge.late()
+    assert hedge.wait(0) is None
+    assert Hedge(0.0).wait(0) is None
+
+
+def test_a_single_answer_that_asks_for_fewer_changes_nothing() -> None:
+    """One in twenty is what a store says now and then; three of sixteen are meant."""
+    pace = Pace()
+    for number in range(200):
+        pace.end(pace.begin(), slow_down=number % 20 == 0)
+    assert pace.limit is None
+    for number in range(15):
+        pace.end(pace.begin(), slow_down=number % 7 == 0)
+    assert pace.limit == 1
 
 
 def test_the_pace_halves_once_for_all_that_were_under_way() -> None:

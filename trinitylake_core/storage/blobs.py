@@ -89,29 +89,25 @@ class BlobStorage(ProvedByTrying):
 
     # Raw operations.
 
-    def _asked_again(self) -> None:
-        with self._lock:
-            self.counts.get += 1
-
     def _get(self, path: str) -> bytes:
         return self._shared().get(self._key(path), self._asked_again)
 
     def _get_range(self, path: str, begin: int, end: int) -> bytes:
         try:
-            return self._shared().get_range(self._key(path), begin, end)
+            return self._shared().get_range(self._key(path), begin, end, self._asked_again)
         except Exception as error:
             if is_beyond_the_end(error):
                 return b""
             raise
 
     def _put(self, path: str, data: Data) -> None:
-        self._shared().put(self._key(path), data)
+        self._shared().put(self._key(path), data, self._asked_again)
 
     def _create(self, path: str, data: Data) -> None:
-        self._shared().put(self._key(path), data, "create")
+        self._shared().put_if(self._key(path), data, "create")
 
     def _get_tagged(self, path: str) -> Tagged:
-        data, version = self._shared().get_versioned(self._key(path))
+        data, version = self._shared().get_versioned(self._key(path), self._asked_again)
         return Tagged(data, self._tag(version))
 
     def _tag(self, version: Mapping[str, str | None]) -> str | None:
@@ -123,7 +119,7 @@ class BlobStorage(ProvedByTrying):
         if expected.data is not None:
             mode = {"e_tag": expected.tag, "version": (expected.tag or "").strip('"')}
         try:
-            done = self._shared().put(self._key(path), data, mode)
+            done = self._shared().put_if(self._key(path), data, mode)
         except Exception as error:
             refused = refused_swap(f"{self.root}{path}", error)
             if refused is None:
@@ -132,7 +128,7 @@ class BlobStorage(ProvedByTrying):
         return Tagged(bytes(data), self._tag(done))
 
     def _head(self, path: str) -> FileInfo:
-        return FileInfo(path, *_size_and_age(self._shared().head(self._key(path))))
+        return FileInfo(path, *_size_and_age(self._shared().head(self._key(path), self._asked_again)))
 
     # Deleting.
 

@@ -18,7 +18,8 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
 
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage.hedge import Hedge
@@ -32,6 +33,9 @@ _IDLE_SECONDS: Final = 15
 
 T = TypeVar("T")
 Version = Mapping[str, str | None]
+Kind = Literal["get", "put", "head"]
+Late = Callable[[Kind], None]
+"""Is told that a request of a kind is asked for again."""
 MakeStore = Callable[[float], Any]
 """Makes an obstore store whose requests take so many seconds at the most."""
 
@@ -51,58 +55,80 @@ class ObstoreClient:
     def __init__(self, make: MakeStore, seconds: float, share: float) -> None:
         self.pace = Pace()
         self.hedge = Hedge(share)
+        self._hedges = {"get": self.hedge, "put": Hedge(share), "head": Hedge(share)}
         self._make = make
         self._seconds = seconds
         self._store = make(seconds)
-        self._quick: tuple[float, Any] | None = None
+        self._quick: dict[float, Any] = {}
         _alive.add(self)
 
-    def get(self, key: str, late: Callable[[], None]) -> bytes:
-        """Return an object. If it takes unusually long, ``late`` is called and the same asked for once more."""
-        patience = self.hedge.patience() if self.pace.limit is None else None
-        if patience is not None and patience < self._seconds:
-            try:
-                return self._timed_get(self._store_for(patience), key)
-            except TimeoutError:
-                self.hedge.late()
-                late()
-        return self._timed_get(self._store, key)
+    def get(self, key: str, late: Late) -> bytes:
+        """Return an object."""
+        return self._patiently("get", lambda store: bytes(_obstore().get(store, key).bytes()), late)
 
-    def _timed_get(self, store: Any, key: str) -> bytes:
-        started = time.perf_counter()
-        data = self._send(lambda: bytes(_obstore().get(store, key).bytes()))
-        self.hedge.note(time.perf_counter() - started)
-        return data
+    def _patiently(self, kind: Kind, call: Callable[[Any], T], late: Late, size: int = 0) -> T:
+        """Carry out a request that may be repeated without harm.
+
+        If it takes unusually long, ``late`` is called with its kind and the same asked for once more (``hedge``).
+        """
+        hedge = self._hedges[kind]
+        asked = 0
+        while True:
+            wait = hedge.wait(asked, size)
+            quick = wait is not None and wait < self._seconds
+            store = self._store_for(wait) if wait is not None and quick else self._store
+            started = time.perf_counter()
+            try:
+                result = self._send(partial(call, store))
+            except TimeoutError:
+                if not quick:
+                    raise
+                hedge.late()
+                late(kind)
+                asked += 1
+            else:
+                hedge.note(time.perf_counter() - started)
+                return result
 
     def _store_for(self, patience: float) -> Any:
-        quick = self._quick
-        if quick is None or quick[0] != patience:
-            quick = self._quick = (patience, self._make(patience))
-        return quick[1]
+        store = self._quick.get(patience)
+        if store is None:
+            store = self._quick[patience] = self._make(patience)
+        return store
 
-    def get_range(self, key: str, begin: int, end: int) -> bytes:
+    def get_range(self, key: str, begin: int, end: int, late: Late) -> bytes:
         """Return the bytes from ``begin`` to before ``end``; an ``InvalidRange`` where the object ends before."""
         options = {"range": (begin, end)}
-        return self._send(lambda: bytes(_obstore().get(self._store, key, options=options).bytes()))
+        return self._patiently("get", lambda store: bytes(_obstore().get(store, key, options=options).bytes()), late)
 
-    def get_versioned(self, key: str) -> tuple[bytes, Version]:
+    def get_versioned(self, key: str, late: Late) -> tuple[bytes, Version]:
         """Return an object and what tells it from its other versions."""
 
-        def get() -> tuple[bytes, Version]:
-            answer = _obstore().get(self._store, key)
+        def get(store: Any) -> tuple[bytes, Version]:
+            answer = _obstore().get(store, key)
             return bytes(answer.bytes()), answer.meta
 
-        return self._send(get)
+        return self._patiently("get", get, late)
 
-    def put(self, key: str, data: Data, mode: str | Version = "overwrite") -> Version:
-        """Write an object: whatever is there, only if none is (``create``), or only in place of a version."""
+    def put(self, key: str, data: Data, late: Late) -> None:
+        """Write an object, whatever is there."""
+        content = data if isinstance(data, bytes) else bytes(data)
+        self._patiently(
+            "put", lambda store: _obstore().put(store, key, content, use_multipart=False), late, len(content)
+        )
+
+    def put_if(self, key: str, data: Data, mode: str | Version) -> Version:
+        """Write an object only if there is none (``create``), or only in place of a version.
+
+        It is waited for until the deadline: what became of a request that was given up would have to be found out.
+        """
         content = data if isinstance(data, bytes) else bytes(data)
         result: Version = self._send(lambda: _obstore().put(self._store, key, content, mode=mode, use_multipart=False))
         return result
 
-    def head(self, key: str) -> Mapping[str, Any]:
+    def head(self, key: str, late: Late) -> Mapping[str, Any]:
         """Return ``size``, ``last_modified`` and the version of an object."""
-        meta: Mapping[str, Any] = self._send(lambda: _obstore().head(self._store, key))
+        meta: Mapping[str, Any] = self._patiently("head", lambda store: _obstore().head(store, key), late)
         return meta
 
     def delete(self, key: str) -> None:

@@ -1,12 +1,19 @@
 """How many requests to a server may be under way: all at first, fewer after it asks to slow down.
 
-As in TCP: an answer that asks for fewer halves the number, once for all requests that were under way when it came;
-every success adds a little, until as many are allowed as ever were at once.
+As in TCP: answers that ask for fewer halve the number, once for all requests that were under way when they came;
+every success adds a little, until as many are allowed as ever were at once. A single such answer changes nothing:
+every store says so now and then, and one request in a hundred would keep two thirds of them from being sent.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
+from typing import Final
+
+_LAST: Final = 16
+_ENOUGH: Final = 3
+"""Of so many answers in a row, ``_LAST``, so many must ask for fewer."""
 
 
 class Pace:
@@ -18,6 +25,9 @@ class Pace:
         self._most = 1
         self._limit: float | None = None
         self._round = 0
+        self._answers = 0
+        self._warnings: deque[tuple[int, int]] = deque(maxlen=_ENOUGH)
+        """The number of an answer that asked for fewer, and how many requests were under way then."""
 
     @property
     def limit(self) -> int | None:
@@ -36,12 +46,21 @@ class Pace:
     def end(self, began: int, *, slow_down: bool) -> None:
         """Note that a request is over, and whether its answer asked for fewer."""
         with self._ready:
+            self._answers += 1
             if slow_down and began == self._round:
-                self._limit = max(1.0, min(self._running, self._limit or self._running) / 2)
-                self._round += 1
+                self._slow_down()
             elif not slow_down and self._limit is not None:
                 self._limit += 1 / self._limit
                 if self._limit >= self._most:
                     self._limit = None
             self._running -= 1
             self._ready.notify_all() if self._limit is None else self._ready.notify()
+
+    def _slow_down(self) -> None:
+        """Halve the number if enough of the last answers asked for fewer."""
+        self._warnings.append((self._answers, self._running))
+        if len(self._warnings) == _ENOUGH and self._answers - self._warnings[0][0] < _LAST:
+            running = max(running for _, running in self._warnings)
+            self._limit = max(1.0, min(running, self._limit or running) / 2)
+            self._round += 1
+            self._warnings.clear()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -26,6 +27,7 @@ from trinitylake_core.errors import (
     TrinityLakeError,
 )
 from trinitylake_core.storage.failures import TransientError
+from trinitylake_core.storage.hedge import Hedge
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
 from trinitylake_core.storage.proving import ProvedByTrying
 from trinitylake_core.storage.retry import take_flag, take_number
@@ -50,11 +52,13 @@ class S3Storage(ProvedByTrying):
         self._arguments = _s3fs_arguments(self._own_options, self._common.max_concurrency)
         client = self._arguments["client_kwargs"]
         self._endpoint = str(self._arguments.get("endpoint_url") or client.get("endpoint_url"))
+        self._listings = Hedge(self._hedged_share)
         self._fs: Any = None
 
     def _reset_after_fork(self) -> None:
         super()._reset_after_fork()
         self._fs = None
+        self._listings = Hedge(self._hedged_share)
 
     # Raw operations.
 
@@ -67,13 +71,16 @@ class S3Storage(ProvedByTrying):
                 fs = self._fs
         return fs
 
-    def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Send one HTTP request and return its parsed answer, a streamed body read to its end."""
+    def _call(self, operation: str, seconds: float | None = None, **parameters: Any) -> dict[str, Any]:
+        """Send one HTTP request and return its parsed answer, a streamed body read to its end.
+
+        Raises ``TimeoutError`` if that takes longer than so many seconds, or than requests may take.
+        """
         from fsspec.asyn import sync  # noqa: PLC0415 - half a second that local lakehouses need not pay
 
         fs = self._filesystem()
         parameters["Bucket"] = self._bucket
-        answer: dict[str, Any] = sync(fs.loop, _send, self._seconds, fs, operation, parameters)
+        answer: dict[str, Any] = sync(fs.loop, _send, seconds or self._seconds, fs, operation, parameters)
         return answer
 
     def _key(self, path: str) -> str:
@@ -161,13 +168,32 @@ class S3Storage(ProvedByTrying):
     def _pages(self, prefix: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         parameters = {"Prefix": self._key(prefix), "MaxKeys": _PAGE, **parameters}
         while True:
-            page = self._retrying("list", prefix, partial(self._call, "list_objects_v2", **parameters))
+            page = self._retrying("list", prefix, partial(self._page, parameters))
             yield page
             if not page.get("IsTruncated"):
                 return
             if not page.get("NextContinuationToken"):
                 raise StorageError(f"list of {self.root}{prefix}: a page is cut short without a continuation token")
             parameters["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _page(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return one page of a listing; asked for again if it takes unusually long (``hedge``)."""
+        asked = 0
+        while True:
+            wait = self._listings.wait(asked)
+            quick = wait is not None and wait < self._seconds
+            started = time.perf_counter()
+            try:
+                page = self._call("list_objects_v2", wait if quick else None, **parameters)
+            except TimeoutError:
+                if not quick:
+                    raise
+                self._listings.late()
+                self._asked_again("list")
+                asked += 1
+            else:
+                self._listings.note(time.perf_counter() - started)
+                return page
 
     def _files(self, page: Mapping[str, Any]) -> Iterator[FileInfo]:
         for item in page.get("Contents", ()):

@@ -4,8 +4,7 @@ Files are read and written by obstore, which takes a tenth of the CPU of the oth
 creation, compare-and-set, head. Listings and deletes, of which there are few and each of 1000 names, are those of
 ``s3``: obstore cannot list names that it would not write, nor say which names of a batch could not be deleted.
 
-Options are those of ``s3``, and ``hedged_share`` (0.05): at most this share of all gets is asked for twice when it is
-late (``hedge``). In a process that was forked after its parent had sent requests, all goes through s3fs.
+Options are those of ``s3``. In a process that was forked after its parent had sent requests, all goes through s3fs.
 """
 
 from __future__ import annotations
@@ -48,10 +47,6 @@ class ObstoreS3Storage(S3Storage):
         store = settings_of(self._bucket, self._arguments).store
         return ObstoreClient(store, self._seconds, self._hedged_share)
 
-    def _asked_again(self) -> None:
-        with self._lock:
-            self.counts.get += 1
-
     def _get(self, path: str) -> bytes:
         client = self._fast()
         return super()._get(path) if client is None else client.get(self._key(path), self._asked_again)
@@ -61,7 +56,7 @@ class ObstoreS3Storage(S3Storage):
         if client is None:
             return super()._get_range(path, begin, end)
         try:
-            return client.get_range(self._key(path), begin, end)
+            return client.get_range(self._key(path), begin, end, self._asked_again)
         except Exception as error:
             if is_beyond_the_end(error):
                 return b""
@@ -72,20 +67,20 @@ class ObstoreS3Storage(S3Storage):
         if client is None:
             super()._put(path, data)
         else:
-            client.put(self._key(path), data)
+            client.put(self._key(path), data, self._asked_again)
 
     def _create(self, path: str, data: Data) -> None:
         client = self._fast()
         if client is None:
             super()._create(path, data)
         else:
-            client.put(self._key(path), data, "create")
+            client.put_if(self._key(path), data, "create")
 
     def _get_tagged(self, path: str) -> Tagged:
         client = self._fast()
         if client is None:
             return super()._get_tagged(path)
-        data, version = client.get_versioned(self._key(path))
+        data, version = client.get_versioned(self._key(path), self._asked_again)
         return Tagged(data, version["e_tag"])
 
     def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
@@ -94,7 +89,7 @@ class ObstoreS3Storage(S3Storage):
             return super()._swap(path, data, expected)
         mode = "create" if expected.data is None else {"e_tag": expected.tag}
         try:
-            done = client.put(self._key(path), data, mode)
+            done = client.put_if(self._key(path), data, mode)
         except Exception as error:
             refused = refused_swap(f"{self.root}{path}", error)
             if refused is None:
@@ -106,5 +101,5 @@ class ObstoreS3Storage(S3Storage):
         client = self._fast()
         if client is None:
             return super()._head(path)
-        meta = client.head(self._key(path))
+        meta = client.head(self._key(path), self._asked_again)
         return FileInfo(path, int(meta["size"]), int(meta["last_modified"].timestamp() * 1000))

@@ -1,0 +1,345 @@
+"""An S3 server of our own: objects in memory, a delay for every request, and faults by chance.
+
+    with run_slow_s3(directory) as server:
+        server.set(delay=0.03, share=0.01, seed=7)
+        storage = open_storage(server.new_root(), server.options)
+        ...
+        server.faults()   # which faults there were, and how often
+
+It answers a few thousand requests per second on one core, so that a cluster can wait for its answers at the same
+time. What it does not know: multipart uploads, versions, signatures (everything is let in). Decisions about
+preconditions are atomic: it has one thread. A stalled request is carried out when the stall ends, long after its
+client has given up: the answer that nobody waits for is the hardest to get right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import re
+import sys
+import time
+import urllib.request
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs, quote, unquote
+from xml.sax.saxutils import escape
+
+from tests.support.s3_servers import S3Server, free_port, server_process
+
+FAULTS: Final = ("slow down", "drop after", "late", "stall", "trickle")
+"""503; the connection is reset after the work; an answer after 2 s; one after 40 s; one that comes byte by byte."""
+ADMIN: Final = "/_admin"
+_LATE_SECONDS: Final = 2.0
+_STALL_SECONDS: Final = 40.0
+_BYTE_SECONDS: Final = 0.2
+_LOOK_SECONDS: Final = 0.02
+_END: Final = b"\r\n\r\n"
+_KEYS: Final = re.compile(r"<Key>(.*?)</Key>", re.DOTALL)
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class SlowS3(S3Server):
+    """The running server, seen from a test."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return fresh storage options: those of everybody, late requests asked for twice."""
+        return {name: value for name, value in super().options.items() if name != "hedged_share"}
+
+    def set(self, **settings: float) -> None:
+        """Set ``delay`` (seconds for each request), ``share`` (of each fault) and ``seed``; forget what was."""
+        self._admin(json.dumps(settings).encode())
+
+    def faults(self) -> Counter[str]:
+        """Return how many requests went well or wrong since :meth:`set`, by what happened to them."""
+        return Counter(self._admin(b"")["faults"])
+
+    def busy(self) -> dict[str, float]:
+        """Return since :meth:`set`: ``requests``, ``seconds`` with one under way, ``waited``: the sum over all."""
+        return dict(self._admin(b"")["busy"])
+
+    def held(self) -> dict[str, float]:
+        """Return for how many seconds a client waited, since :meth:`set`, for an answer that did not come in time.
+
+        ``longest`` is of all requests; ``settled`` the sum of those of which somebody must know what became of them:
+        conditional writes and deletes.
+        """
+        return dict(self._admin(b"")["held"])
+
+    def _admin(self, body: bytes) -> dict[str, Any]:
+        asked = urllib.request.Request(self.endpoint + ADMIN, data=body, method="POST")
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+        return found
+
+
+@contextmanager
+def run_slow_s3(directory: Path) -> Iterator[SlowS3]:
+    """Run the server until the block ends; its log goes to ``directory``."""
+    port = free_port()
+    log = directory / f"slow-s3-{port}.log"
+    with server_process([sys.executable, "-m", __name__, str(port)], port, log):
+        yield SlowS3(f"http://127.0.0.1:{port}", log)
+
+
+# -- the server ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    data: bytes
+    etag: str
+    stored: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    key: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def must_be_settled(self) -> bool:
+        """Whether somebody has to know what became of it."""
+        return self.method in {"POST", "DELETE"} or bool({"if-match", "if-none-match"} & self.headers.keys())
+
+
+class _Bucket:
+    """What is stored; one answer for each request."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, _Object] = {}
+        self._names: list[str] | None = []
+
+    def answer(self, asked: _Request) -> bytes:
+        """Carry a request out and return the whole answer."""
+        match asked.method:
+            case "PUT":
+                return self._put(asked)
+            case "POST":
+                return self._delete_many(asked.body.decode())
+            case "DELETE":
+                self._drop(asked.key)
+                return _answer("204 No Content")
+            case _ if "list-type" in asked.query:
+                return self._list(asked.query)
+        return self._get(asked)
+
+    def _put(self, asked: _Request) -> bytes:
+        now = self.objects.get(asked.key)
+        match = asked.headers.get("if-match")
+        if (asked.headers.get("if-none-match") == "*" and now is not None) or (match and now and now.etag != match):
+            return _error("412 Precondition Failed", "PreconditionFailed")
+        if match and now is None:
+            return _error("404 Not Found", "NoSuchKey")
+        if now is None:
+            self._names = None
+        etag = f'"{hashlib.md5(asked.body, usedforsecurity=False).hexdigest()}"'
+        self.objects[asked.key] = _Object(asked.body, etag, time.time())
+        return _answer("200 OK", ETag=etag)
+
+    def _get(self, asked: _Request) -> bytes:
+        found = self.objects.get(asked.key)
+        if found is None:
+            return _error("404 Not Found", "NoSuchKey")
+        stored = formatdate(found.stored, usegmt=True)
+        headers = {"ETag": found.etag, "Last-Modified": stored, "Content-Type": "application/octet-stream"}
+        if "range" not in asked.headers:
+            return _answer("200 OK", found.data, **headers)
+        first, _, last = asked.headers["range"].removeprefix("bytes=").partition("-")
+        begin, end = int(first), min(int(last) + 1, len(found.data))
+        if begin >= len(found.data):
+            return _error("416 Range Not Satisfiable", "InvalidRange")
+        headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(found.data)}"
+        return _answer("206 Partial Content", found.data[begin:end], **headers)
+
+    def _drop(self, key: str) -> None:
+        if self.objects.pop(key, None) is not None:
+            self._names = None
+
+    def _delete_many(self, body: str) -> bytes:
+        for name in _KEYS.findall(body):
+            self._drop(name.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+        return _xml("<DeleteResult/>")
+
+    def _list(self, query: Mapping[str, str]) -> bytes:
+        if self._names is None:
+            self._names = sorted(self.objects)
+        prefix, most, delimiter = query.get("prefix", ""), int(query.get("max-keys", "1000")), query.get("delimiter")
+        at = bisect_left(self._names, max(prefix, query.get("continuation-token", "")))
+        found: list[str] = []
+        following = ""
+        while at < len(self._names) and (name := self._names[at]).startswith(prefix):
+            if len(found) >= most:
+                following = name
+                break
+            head, cut, _ = name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            if cut:
+                found.append(f"<CommonPrefixes><Prefix>{_text(prefix + head + cut)}</Prefix></CommonPrefixes>")
+                at = bisect_left(self._names, prefix + head + chr(ord(cut) + 1))
+            else:
+                found.append(_entry(name, self.objects[name]))
+                at += 1
+        more = f"<NextContinuationToken>{_text(following)}</NextContinuationToken>" if following else ""
+        cut_short = f"<IsTruncated>{str(bool(following)).lower()}</IsTruncated>{more}"
+        encoding = "<EncodingType>url</EncodingType>"
+        return _xml(f"<ListBucketResult>{encoding}{cut_short}{''.join(found)}</ListBucketResult>")
+
+
+def _text(name: str) -> str:
+    return quote(name)
+
+
+def _entry(name: str, stored: _Object) -> str:
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(stored.stored))
+    return (
+        f"<Contents><Key>{_text(name)}</Key><LastModified>{moment}.{int(stored.stored % 1 * 1000):03}Z</LastModified>"
+        f"<ETag>{escape(stored.etag)}</ETag><Size>{len(stored.data)}</Size></Contents>"
+    )
+
+
+def _answer(status: str, body: bytes = b"", **headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())]).encode() + _END + body
+
+
+def _error(status: str, code: str) -> bytes:
+    return _answer(status, f"<Error><Code>{code}</Code><Message>told by a test</Message></Error>".encode())
+
+
+def _xml(text: str) -> bytes:
+    return _answer("200 OK", f'<?xml version="1.0"?>{text}'.encode(), **{"Content-Type": "application/xml"})
+
+
+class _Server:
+    """Delays and faults, and what became of the requests."""
+
+    def __init__(self) -> None:
+        self.bucket = _Bucket()
+        self.set({})
+
+    def set(self, settings: Mapping[str, float]) -> None:
+        """Take new settings and forget what was counted."""
+        self.delay, self.share = settings.get("delay", 0.0), settings.get("share", 0.0)
+        self.chance = random.Random(settings.get("seed", 0))
+        self.faults: Counter[str] = Counter()
+        self.held = {"longest": 0.0, "settled": 0.0}
+        self.waited = self.seconds = 0.0
+        self.under_way = self.requests = 0
+        self._since = time.perf_counter()
+
+    def admin(self, body: bytes) -> bytes:
+        """Answer the test."""
+        if body:
+            self.set(json.loads(body))
+        busy = {"requests": self.requests, "seconds": self.seconds, "waited": self.waited}
+        return _answer("200 OK", json.dumps({"faults": self.faults, "busy": busy, "held": self.held}).encode())
+
+    def fault(self) -> str:
+        """Return what happens to the next request: a fault or nothing."""
+        drawn = self.chance.random()
+        number = int(drawn / self.share) if self.share else len(FAULTS)
+        return FAULTS[number] if number < len(FAULTS) else ""
+
+    def began(self, number: int) -> None:
+        """Note that one more (1) or one fewer (-1) request is under way."""
+        now = time.perf_counter()
+        self.waited += self.under_way * (now - self._since)
+        self.seconds += (now - self._since) if self.under_way > 0 else 0.0
+        self._since = now
+        self.under_way = max(0, self.under_way + number)
+        self.requests += number > 0
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        try:
+            while (asked := await _read(reader, writer)) is not None:
+                if asked.key == ADMIN[1:]:
+                    writer.write(self.admin(asked.body))
+                elif not await self._serve(asked, reader, writer):
+                    break
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client gave up
+        finally:
+            writer.close()
+
+    async def _serve(self, asked: _Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; return whether the connection goes on."""
+        fault = self.fault()
+        self.faults[fault or "none"] += 1
+        self.began(1)
+        began = time.perf_counter()
+        try:
+            if fault in {"late", "stall"}:
+                await self._hold(asked, began, reader, _LATE_SECONDS if fault == "late" else _STALL_SECONDS)
+            else:
+                await asyncio.sleep(self.delay)
+            if fault == "slow down":
+                writer.write(_error("503 Slow Down", "SlowDown"))
+                return True
+            answer = self.bucket.answer(asked)
+            if fault == "drop after":
+                writer.transport.abort()
+                return False
+            head, end, body = answer.partition(_END)
+            writer.write(head + end)
+            if fault == "trickle":
+                for byte in body:
+                    await self._hold(asked, began, reader, time.perf_counter() - began + _BYTE_SECONDS)
+                    writer.write(bytes([byte]))
+                    await writer.drain()
+            elif asked.method != "HEAD":
+                writer.write(body)
+        finally:
+            self.began(-1)
+        return True
+
+    async def _hold(self, asked: _Request, began: float, reader: asyncio.StreamReader, seconds: float) -> None:
+        """Let a request wait until so long after it began; note when its client goes away before that."""
+        gone = reader.at_eof()
+        while (waited := time.perf_counter() - began) < seconds:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if not gone:
+                self.held["longest"] = max(self.held["longest"], waited)
+                self.held["settled"] += _LOOK_SECONDS if asked.must_be_settled else 0.0
+            gone = gone or reader.at_eof()
+
+
+async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Request | None:
+    try:
+        head = await reader.readuntil(_END)
+    except asyncio.IncompleteReadError:
+        return None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+    if headers.get("expect", "").lower() == "100-continue":
+        writer.write(b"HTTP/1.1 100 Continue" + _END)
+    length = _LENGTH.search(head)
+    body = await reader.readexactly(int(length[1])) if length else b""
+    method, target, _ = first.split(" ")
+    path, _, query = target.partition("?")
+    key = unquote(path[1:]) if path == ADMIN else unquote(path[1:].partition("/")[2])
+    named = {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
+    return _Request(method, key, named, headers, body)
+
+
+async def _main(port: int) -> None:
+    server = await asyncio.start_server(_Server().connected, "127.0.0.1", port, backlog=1024, limit=1 << 20)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(int(sys.argv[1])))
