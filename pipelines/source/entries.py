@@ -65,7 +65,10 @@ ACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "drop_view": _OBJECT,
 }
 """What an entry may be, and its arguments with what each must be."""
-_NO_RENAME: Final = "nothing is renamed in place: create it under the new name and drop the old one, in one list"
+_NO_RENAME: Final = (
+    "nothing is renamed in place: create it under the new name and drop the old one, in one list; "
+    "`trinitylake rename` keeps its ID"
+)
 _REQUIRED: Final = ("namespace", "name")
 _APART: Final = frozenset({*_REQUIRED, "schema"})
 _SHARED: Final = frozenset({"primary_keys", "distribution_keys", "sort_keys", "unique_columns"})

@@ -197,6 +197,13 @@ class CatalogEdits(CatalogView):
         self._set(VIEW, self._keys.view(namespace, name), view, namespace, name)
         return view
 
+    def rename_view(self, namespace: str, name: str, to_namespace: str, to_name: str) -> ViewDef:
+        """Give a view another name, or another namespace. It keeps its ID and all else. Raises as for tables."""
+        view = self.view(namespace, name)
+        self._create(VIEW, self._keys.view(to_namespace, to_name), view, to_namespace, to_name)
+        self._delete(self._keys.view(namespace, name))
+        return view
+
     def drop_view(self, namespace: str, name: str) -> None:
         """Drop a view. Raises ``ObjectNotFound``."""
         self._delete(self._require(VIEW, namespace, name))

@@ -1,4 +1,4 @@
-"""Commands that change a lakehouse by hand: create, alter, apply."""
+"""Commands that make a lakehouse, or many changes at once: create, apply."""
 
 from __future__ import annotations
 
@@ -74,39 +74,6 @@ def create(call: Call) -> Result:
     definition = to_dict(lake.definition)
     data = {"root": lake.root, "version": lake.version, "definition": definition}
     return Result(data, in_order([f"created {lake.root}, version {lake.version}"], report.fields(definition)))
-
-
-@command(
-    "alter ROOT",
-    "set or remove properties of the lakehouse",
-    "trinitylake alter file:///data/lake --set maintenance.delete.enabled=false --reason 'audit until June'",
-    options=(
-        option("--set", multiple=True, metavar="KEY=VALUE", help="set a property; may be repeated"),
-        option("--unset", multiple=True, metavar="KEY", help="remove a property; may be repeated"),
-        REASON,
-        DRY_RUN,
-    ),
-    details="""\
-A new version, which conflicts with nothing: who commits meanwhile does not notice, and properties that others set
-meanwhile stay. With maintenance.delete.enabled=false, expire and clean refuse to delete anything. Properties that begin
-with "maintenance." stay as they are when the lakehouse is rolled back.""",
-)
-def alter(call: Call) -> Result:
-    """Set or remove properties."""
-    options = call.options
-    changed: dict[str, str | None] = dict(key_value("--set", each) for each in options.set)
-    if both := sorted(changed.keys() & set(options.unset)):
-        raise InvalidInput(f"{', '.join(both)}: either --set or --unset")
-    changed |= dict.fromkeys(options.unset)
-    if not changed:
-        raise InvalidInput("say what to change: --set KEY=VALUE or --unset KEY")
-    done = call.open().alter(changed, reason=options.reason, dry_run=options.dry_run)
-    if done.version_after is not None:
-        first = f"version {done.version_after} committed"
-    else:
-        first = "dry run, nothing changed" if done.changes else "nothing to change"
-    rows = ([report.plain(name), before, after] for name, (before, after) in done.changes.items())
-    return Result(done, in_order([first], report.table(["property", "before", "after"], rows)))
 
 
 @command(

@@ -29,7 +29,12 @@ SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("create ROOT", "create an empty lakehouse", "changing"),
         ("apply ROOT FILE", "make the changes in a YAML or JSON list, as one transaction", "changing"),
         ("load ROOT SOURCE", "create many objects at once, from JSON Lines", "jobs"),
-        ("alter ROOT", "set or remove properties of the lakehouse", "changing"),
+        (
+            "alter ROOT [OBJECT]",
+            "set or remove properties of the lakehouse, a namespace, a table or a view",
+            "altering",
+        ),
+        ("rename ROOT OBJECT NAME", "give a table or a view another name, or another namespace", "altering"),
         (
             "upgrade SRC DST",
             "rewrite a lakehouse of any generation in the canonical format at another root URI",

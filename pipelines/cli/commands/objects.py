@@ -71,6 +71,33 @@ def find_object(lake: Lakehouse, text: str, *, kind: str | None = None, namespac
     return found[0]
 
 
+def destination(lake: Lakehouse, text: str, namespace: str | None, current: str) -> tuple[str, str]:
+    """Return the namespace and the name that a new name means: names may contain dots, namespaces must exist.
+
+    Raises:
+        ObjectNotFound: there is no such namespace.
+        InvalidInput: several readings have one; the message lists them.
+    """
+    if namespace is not None or "." not in text:
+        return namespace or current, text
+    splits = [each for each in _splits(text) if _is_namespace(lake, each[0])]
+    if not splits:
+        raise ObjectNotFound(
+            f"no namespace in {text!r} exists in version {lake.version}; --to-namespace names one apart from the name"
+        )
+    if len(splits) > 1:
+        meant = ", ".join(f"{name!r} in {left!r}" for left, name in splits)
+        raise InvalidInput(f"{text!r} is ambiguous: {meant}; choose one with --to-namespace")
+    return splits[0]
+
+
+def _is_namespace(lake: Lakehouse, name: str) -> bool:
+    try:
+        return next(lake.objects(name, NAMESPACE), None) is not None
+    except InvalidName:
+        return False
+
+
 def qualified(namespace: str, name: str | None) -> str:
     """Return the name of an object for people."""
     return namespace if name is None else f"{namespace}.{name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from pipelines.cli.commands.command import option
+from trinitylake_core.keys import KINDS
 
 AT: Final = (
     option(
@@ -21,6 +22,8 @@ AT: Final = (
     ),
     option("--snapshot", metavar="NAME", group="at", help="read the version that this snapshot names"),
 )
+KIND: Final = option("--kind", choices=KINDS, help="only objects of this kind")
+WITHIN: Final = option("--namespace", "within", metavar="NS", help="the namespace; OBJECT is then only the name in it")
 FORMAT: Final = option(
     "--format",
     choices=("table", "csv", "json"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.cli import report
 from pipelines.cli.commands.command import Call, Line, Result, command, in_order, limited, option
 from pipelines.cli.commands.objects import find_object, qualified
-from pipelines.cli.commands.options import AT, ENGINE, FORMAT, LIMIT, SPARK
+from pipelines.cli.commands.options import AT, ENGINE, FORMAT, KIND, LIMIT, SPARK, WITHIN
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import to_dict
 from trinitylake_core.errors import ObjectNotFound
@@ -21,8 +21,6 @@ from trinitylake_core.recovery.selection import matching
 if TYPE_CHECKING:
     from pipelines.job import Progress
     from trinitylake_core.tree.node import Node
-
-KIND = option("--kind", choices=KINDS, help="only objects of this kind")
 
 
 @command(
@@ -74,11 +72,7 @@ def _matching(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEn
     "show ROOT [OBJECT]",
     "show the definition of the lakehouse, a namespace, a table or a view",
     "trinitylake show file:///data/lake sales.orders",
-    options=(
-        KIND,
-        option("--namespace", "within", metavar="NS", help="the namespace; OBJECT is then only the name in it"),
-        *AT,
-    ),
+    options=(KIND, WITHIN, *AT),
     arguments={"OBJECT": "sales, or sales.orders (default: the lakehouse itself)"},
     details="Names may contain dots: every way to split OBJECT is tried; if several objects match, they are listed.",
 )

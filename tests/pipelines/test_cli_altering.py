@@ -1,0 +1,158 @@
+"""alter and rename: one thing at a time, with a plan first, and nothing changed by what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import cli
+from trinitylake_core import Lakehouse
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.delenv("TRINITYLAKE_ROOT", raising=False)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        return (cli.main(words), *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    lake = Lakehouse.create((tmp_path / "lake").as_uri())
+    with lake.transaction() as txn:
+        for namespace in ("sales", "a", "a.b"):
+            txn.create_namespace(namespace, {"owner": "emea"})
+        txn.create_table("sales", "orders", properties={"owner": "emea"})
+        txn.create_table("sales", "iceberg", format_properties={"metadata_location": "tables/x/metadata/1.json"})
+        txn.create_view("sales", "top", sql="SELECT 1")
+    return lake.refresh()
+
+
+def _document(run: Run, *words: str) -> dict[str, Any]:
+    code, out, err = run(*words, "--json")
+    assert 0 == code, err
+    return dict(json.loads(out))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "of"),
+    [
+        ("sales", "namespace", lambda lake: lake.namespace("sales")),
+        ("sales.orders", "table", lambda lake: lake.table("sales", "orders")),
+        ("sales.top", "view", lambda lake: lake.view("sales", "top")),
+    ],
+)
+def test_properties_of_every_kind_of_object_are_set_and_removed(
+    run: Run, lake: Lakehouse, name: str, kind: str, of: Callable[[Lakehouse], Any]
+) -> None:
+    """A dry run first; all else of the definition stays; no version where nothing changes."""
+    before = of(lake)
+    words = ["alter", lake.root, name, "--set", "a=1", "--unset", "owner", "--comment", "of 2026", "--reason", "r"]
+    planned = _document(run, *words, "--dry-run")
+    assert (1, None, kind) == (planned["version"], planned["version_after"], planned["kind"])
+    assert {"a": [None, "1"], "comment": [None, "of 2026"]}.items() <= planned["changes"].items()
+    assert 1 == lake.refresh().version
+    done = _document(run, *words)
+    assert {**planned, "version_after": 2, "dry_run": False} == done
+    after = of(lake.refresh())
+    assert {"a": "1", "comment": "of 2026"} == dict(after.properties) == done["properties"]
+    after.properties.clear()
+    before.properties.clear()
+    before.checksum, after.checksum = b"", b""
+    assert before == after
+    assert "nothing to change" in run(*words)[1]
+    assert "version 3 committed" in run("alter", lake.root, name, "--comment", "")[1]
+    assert {"a": "1"} == dict(of(lake.refresh()).properties)
+    assert [("commit", "r")] == [(each.operation, each.reason) for each in lake.history() if each.version == 2]
+    assert [] == list(lake.refresh().check())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["alter", "typo.x", "--set", "a=1"], 2, "there is no object 'typo.x' in version 1"),
+        (["alter", "sales", "--comment", "x", "--set", "comment=y"], 2, "--comment says what the property comment is"),
+        (["alter", "sales.orders"], 2, "say what to change: --set KEY=VALUE, --unset KEY or --comment TEXT"),
+        (["alter", "--kind", "table", "--set", "a=1"], 2, "--kind and --namespace are about an OBJECT"),
+        (["alter", "sales.iceberg", "--set", "a=1"], 3, "its properties are in its metadata file"),
+        (["rename", "sales.typo", "sales.x"], 2, "there is no object 'sales.typo' in version 1"),
+        (["rename", "sales", "sold"], 2, "'sales' is a namespace, which cannot be renamed"),
+        (["rename", "sales.orders", "none.orders"], 2, "no namespace in 'none.orders' exists in version 1"),
+        (["rename", "sales.orders", "orders", "--to-namespace", "none"], 2, "there is no namespace 'none'"),
+        (["rename", "sales.orders", "a.b.c"], 2, "'a.b.c' is ambiguous: 'b.c' in 'a', 'c' in 'a.b'"),
+        (["rename", "sales.orders", "sales.orders"], 2, "table 'sales.orders' already exists"),
+        (["rename", "sales.orders", "top"], 2, "view sales.top already exists"),
+        (["rename", "sales.orders", "with space"], 2, "holds the forbidden character U+0020"),
+        (["rename", "sales.orders", "x" * 101], 2, "is 101 bytes long; this lakehouse allows 100"),
+        (["rename", "sales.orders"], 2, "NAME is missing"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_what_is_wrong_is_told_in_one_line_and_changes_nothing(
+    run: Run, lake: Lakehouse, words: list[str], code: int, message: str, more: list[str]
+) -> None:
+    done = run(words[0], lake.root, *words[1:], *more)
+    assert (code, "") == done[:2]
+    assert (1, True) == (done[2].count("\n"), message in done[2]), done[2]
+    assert 1 == lake.refresh().version
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "to"),
+    [
+        ("sales.orders", "orders2", ("table", "sales", "orders2")),
+        ("sales.orders", "a.orders", ("table", "a", "orders")),
+        ("sales.iceberg", "sales.moved", ("table", "sales", "moved")),
+        ("sales.top", "a.b.top --to-namespace a", ("view", "a", "a.b.top")),
+        ("sales.top", "sales.best", ("view", "sales", "best")),
+    ],
+)
+def test_a_rename_is_one_version_and_keeps_the_definition(
+    run: Run, lake: Lakehouse, old: str, new: str, to: tuple[str, str, str]
+) -> None:
+    kind, namespace, name = to
+    before = {(each.kind, each.namespace, each.name): lake.definition_of(each) for each in lake.objects()}
+    words = ["rename", lake.root, old, *new.split(), "--reason", "r"]
+    planned = _document(run, *words, "--dry-run")
+    assert (1, None, True) == (planned["version_before"], planned["version_after"], planned["dry_run"])
+    assert "dry run, nothing was changed" in run(*words, "--dry-run")[1]
+    assert 1 == lake.refresh().version
+    done = _document(run, *words)
+    assert {**planned, "version_after": 2, "dry_run": False} == done
+    assert {"namespace": namespace, "name": name} == done["to"]
+    newest = lake.refresh()
+    after = {(each.kind, each.namespace, each.name): newest.definition_of(each) for each in newest.objects()}
+    was = (kind, *old.split("."))
+    assert before.pop(was) == after.pop(to)  # type: ignore[call-overload]
+    assert before == after
+    assert 2 == len(list(newest.diff(1, 2)))
+    assert [] == list(newest.check())
+
+
+def test_a_rename_conflicts_with_who_changes_the_object_meanwhile(
+    run: Run, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of it remains."""
+    whole = Lakehouse.transaction
+
+    def meanwhile(self: Lakehouse, **options: Any) -> Any:
+        txn = whole(self, **options)
+        monkeypatch.undo()
+        with whole(Lakehouse.open(lake.root)) as other:
+            other.alter_table("sales", "orders", properties={"owner": "apac"})
+        return txn
+
+    monkeypatch.setattr(Lakehouse, "transaction", meanwhile)
+    code, _, err = run("rename", lake.root, "sales.orders", "orders2")
+    assert (3, True) == (code, err.startswith("error: "))
+    assert ["iceberg", "orders"] == lake.refresh().tables("sales")
