@@ -99,6 +99,14 @@ def verdict(asset: dg.AssetKey, check: str, failing: Mapping[str, str], count: i
     )
 
 
+def whys_last(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, str]:
+    """Return what the last evaluation of a check said of each lakehouse that failed it, of 500 at most."""
+    last = verdicts.last_evaluation(instance, asset, check)
+    shown = None if last is None else last.metadata.get("lakehouses")
+    rows = shown.records if isinstance(shown, dg.TableMetadataValue) else []
+    return {str(row.data["lakehouse"]): str(row.data["why"]) for row in rows}
+
+
 def _judged(known: Known) -> dict[str, dict[str, str]]:
     """Look at every lakehouse once; return what is said of each that fails a check, by check."""
     now = time.time()

@@ -10,9 +10,11 @@ import dagster as dg
 from dagster_project import assets, due
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
 from dagster_project.config.stanzas import Stanzas
+from dagster_project.fleet import health
 from dagster_project.jobs import AssetJob, Jobs, maintained
 from dagster_project.scope import FLEET, PARTITION_TAG, Fleet
 from dagster_project.sensors import AT_WORK
+from dagster_project.verdicts import REACHABLE
 
 NAME: Final = f"{FLEET}_maintenance_schedule"
 DUE_TAG: Final = "trinitylake/due"
@@ -32,7 +34,7 @@ def fleet_schedule(scope: Fleet, jobs: Jobs, stanzas: Stanzas) -> dg.ScheduleDef
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description="Requests the maintenance of every lakehouse when its `schedules.maintenance` says so, later by an "
         "offset below `spread` that its name decides. What was due while nothing ticked is made up for up to six "
-        "hours later; while a run of a lakehouse has not finished, its next one waits.",
+        "hours later; while a run of a lakehouse has not finished, or it cannot be opened, its next one waits.",
     )
     def evaluate(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
         now = context.scheduled_execution_time.astimezone(UTC)
@@ -42,8 +44,12 @@ def fleet_schedule(scope: Fleet, jobs: Jobs, stanzas: Stanzas) -> dg.ScheduleDef
         for name, requested in _requested(context.instance, jobs, now).items():
             if name in wanted and (not requested or requested >= wanted[name].isoformat()):
                 del wanted[name]
+        # their runs would take a slot each, for as long as a storage may hang, while others wait
+        failing = health.whys_last(context.instance, assets.key(scope, health.NAME), REACHABLE).keys() & wanted.keys()
+        wanted = {name: when for name, when in wanted.items() if name not in failing}
         if not wanted:
-            return dg.SkipReason(f"none of {len(good)} lakehouses is due")
+            waiting = f"; {len(failing)} that cannot be opened wait until they can" if failing else ""
+            return dg.SkipReason(f"none of {len(good)} lakehouses is due{waiting}")
         return [_request(scope, good[name], when) for name, when in sorted(wanted.items())]
 
     return evaluate

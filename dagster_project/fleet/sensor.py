@@ -182,7 +182,7 @@ class Tick:
         What this tick did not look at keeps what was said of it last.
         """
         asset = assets.key(self.scope, health.NAME)
-        whys = {**_whys_last(self.context.instance, asset, check), **self.whys.get(check, {})}
+        whys = {**health.whys_last(self.context.instance, asset, check), **self.whys.get(check, {})}
         failing = {name: whys.get(name, "") for name in _failing(self.marks, check)}
         return verdicts.evaluation(asset, health.verdict(asset, check, failing, len(self.marks)))
 
@@ -244,11 +244,3 @@ class Tick:
 def _failing(marks: Mapping[str, Mark], check: str) -> list[str]:
     """Return the lakehouses that failed a check when they were last looked at."""
     return sorted(name for name, mark in marks.items() if mark.verdicts.get(check) is False)
-
-
-def _whys_last(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, str]:
-    """Return what the last evaluation said of each lakehouse."""
-    last = verdicts.last_evaluation(instance, asset, check)
-    shown = None if last is None else last.metadata.get("lakehouses")
-    rows = shown.records if isinstance(shown, dg.TableMetadataValue) else []
-    return {str(row.data["lakehouse"]): str(row.data["why"]) for row in rows}

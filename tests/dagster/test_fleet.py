@@ -212,7 +212,7 @@ def test_the_schedule_asks_once_and_makes_up_for_what_it_missed(on_disk: Lakes) 
     when = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     for name in ("a", "b", "c", "never"):
         lakes.add(
-            name, commits=None, **({} if name == "never" else {"schedules": {"maintenance": f"0 {when.hour} * * *"}})
+            name, commits=0, **({} if name == "never" else {"schedules": {"maintenance": f"0 {when.hour} * * *"}})
         )
     lakes.tick()
     known = Stanzas(lakes.path).all().good
@@ -235,6 +235,21 @@ def test_the_schedule_asks_once_and_makes_up_for_what_it_missed(on_disk: Lakes) 
     instance.create_run_for_job(job, tags={PARTITION_TAG: "a"}, status=dg.DagsterRunStatus.STARTED)
     tomorrow = scheduled(lakes, when + timedelta(days=1, hours=3))
     assert {"b", "c"} == {each.partition_key for each in tomorrow}
+
+
+def test_maintenance_of_a_lakehouse_that_cannot_be_opened_waits_until_it_can(on_disk: Lakes) -> None:
+    """Its runs would take minutes to fail, a slot each, while those that could work wait for a slot."""
+    lakes, when = on_disk, datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    daily = {"schedules": {"maintenance": f"0 {when.hour} * * *", "spread": "0s"}}
+    for name in ("good", "gone"):
+        lakes.add(name, commits=None, **daily)
+    Lakehouse.create(lakes.stanzas["good"]["root"])
+    lakes.tick()
+    assert {"good"} == {each.partition_key for each in scheduled(lakes, when)}
+    Lakehouse.create(lakes.stanzas["gone"]["root"])
+    lakes.later(3600)
+    lakes.tick()
+    assert {"good", "gone"} == {each.partition_key for each in scheduled(lakes, when + timedelta(minutes=5))}
 
 
 def test_each_that_cannot_be_opened_is_told_once_and_holds_up_nobody(
