@@ -27,12 +27,14 @@ class Mark:
         next_look: when to look again, in epoch seconds.
         quiet: how many looks in a row found nothing new.
         verdicts: the verdicts that were recorded last, by check.
+        observed_at: when a version was recorded last, in epoch seconds.
     """
 
     seen: Seen = field(default_factory=Seen)
     next_look: float = 0.0
     quiet: int = 0
     verdicts: Mapping[str, bool] = field(default_factory=dict)
+    observed_at: float = 0.0
 
 
 def parse(cursor: str | None) -> dict[str, Mark]:
@@ -55,10 +57,11 @@ def _mark(
     alerted: int,
     quiet: int,
     signs: str,
+    observed: int = 0,  # what was written before there was one has none
 ) -> Mark:
     seen = Seen(version, float(requested), None if over_since is None else float(over_since), failing, bool(alerted))
     verdicts = {name: _WORDS[sign] for name, sign in zip(_CHECKS, signs, strict=True) if sign in _WORDS}
-    return Mark(seen, float(look), quiet, verdicts)
+    return Mark(seen, float(look), quiet, verdicts, float(observed))
 
 
 def text(marks: Mapping[str, Mark]) -> str:
@@ -73,4 +76,4 @@ def _row(mark: Mark) -> list[Any]:
     over = None if seen.over_since is None else int(seen.over_since)
     signs = "".join(_SIGNS[mark.verdicts.get(name)] for name in _CHECKS)
     row: list[Any] = [seen.version, int(mark.next_look), int(seen.requested_at), over, seen.failing, int(seen.alerted)]
-    return [*row, mark.quiet, signs]
+    return [*row, mark.quiet, signs, int(mark.observed_at)]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -87,7 +91,8 @@ class Lakes:
         """Make the time of the next look of every lakehouse come."""
         marks = cursors.parse(self.cursor)
         moved = {
-            name: Mark(mark.seen, mark.next_look - seconds, mark.quiet, mark.verdicts) for name, mark in marks.items()
+            name: replace(mark, next_look=mark.next_look - seconds, observed_at=mark.observed_at - seconds)
+            for name, mark in marks.items()
         }
         self.cursor = cursors.text(moved)
 
@@ -344,6 +349,27 @@ def test_quiet_lakehouses_are_looked_at_less_often_and_busy_ones_as_often_as_tol
     assert 0 == cursors.parse(lakes.cursor)["sales"].quiet
 
 
+def test_a_tick_records_few_versions_and_none_is_forgotten(on_disk: Lakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster needs 10 ms and more for each; a version that is not recorded now is recorded with what follows it."""
+    lakes = on_disk
+    monkeypatch.setattr(sensors, "_OBSERVED", 2)
+    made = [lakes.add(name, commits=0) for name in "abcde"]
+
+    def observed(seconds: float) -> set[str]:
+        lakes.later(seconds)
+        events = [each for each in lakes.tick().asset_events if isinstance(each, dg.AssetObservation)]
+        return {str(each.partition) for each in events}
+
+    rounds = [observed(60) for _ in range(4)]
+    assert [2, 2, 1, 0] == [len(each) for each in rounds]
+    assert set("abcde") == set.union(*rounds)
+    assert made[0] is not None
+    with made[0].transaction() as txn:
+        txn.create_table("sales", "more")
+    assert set() == observed(60)
+    assert {"a"} == observed(600)
+
+
 def test_jobs_started_by_hand_take_the_lakehouse_of_their_partition(lakes: Lakes, instance: dg.DagsterInstance) -> None:
     lake = lakes.add("sales", commits=2)
     lakes.add("logs", commits=1)
@@ -366,6 +392,12 @@ def test_a_partition_whose_stanza_is_gone_fails_with_advice(lakes: Lakes, instan
     result = lakes.run("verify", "gone")
     (failure,) = result.get_step_failure_events()
     assert "there is no lakehouse 'gone' any more" in str(failure.event_specific_data)
+
+
+def test_a_cursor_of_before_versions_were_recorded_now_and_then_is_read() -> None:
+    rows = [["sales", 7, 100, 0, None, 2, 1, 3, "-???"]]
+    old = "1:" + base64.b64encode(zlib.compress(json.dumps(rows).encode())).decode()
+    assert {"sales": Mark(Seen(7, 0.0, None, 2, True), 100.0, 3, {"reachable": False})} == cursors.parse(old)
 
 
 def test_a_cursor_is_small_and_comes_back_as_it_was() -> None:
