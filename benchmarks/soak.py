@@ -55,7 +55,7 @@ _QUERIES = (
     """{ runsOrError(limit: 3) { ... on Runs { results { runId eventConnection(limit: 50) {
          events { ... on MessageEvent { message timestamp } } } } } } }""",
 )
-_TICKS = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { ... on RepositoryLocation {
+TICKS = """{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { ... on RepositoryLocation {
   repositories { schedules { name scheduleState { ticks(limit: 5000) { status timestamp endTimestamp } } }
                  sensors { name sensorState { ticks(limit: 5000) { status timestamp endTimestamp } } } } } } } } } }"""
 _RUNS = "{ runsOrError(limit: 100000) { ... on Runs { results { jobName status creationTime startTime endTime } } } }"
@@ -271,7 +271,7 @@ def soak(options: argparse.Namespace, deployment: Deployment, lakes: list[Lakeho
         each.start()
     time.sleep(options.minutes * _MINUTE)
     ended = time.time()
-    found = deployment.graphql(_TICKS)
+    found = deployment.graphql(TICKS)
     queue = Counter(run["status"] for run in deployment.graphql(_RUNS)["runsOrError"]["results"])
     for each in (writer, *readers, sampler):
         each.stop()

@@ -97,6 +97,7 @@ class Deployment:
             for before in unit.all("ExecStartPre"):
                 subprocess.run(shlex.split(before), check=True, **where)
             self.running[name] = subprocess.Popen(shlex.split(unit.one("ExecStart")), stdin=subprocess.DEVNULL, **where)
+            where["env"] = environment | {"MAINPID": str(self.running[name].pid)}
             for after in unit.all("ExecStartPost"):
                 subprocess.run(shlex.split(after), check=True, timeout=_READY_SECONDS, **where)
 

@@ -143,6 +143,6 @@ def troubled(folder: Path, each: int, silent: Silent, strict: S3Server) -> dict[
 
 def lakehouses_yaml(stanzas: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]) -> str:
     """Return a ``lakehouses.yaml`` of a fleet, its webhook named by the variable ``MAINTENANCE_WEBHOOK``."""
-    listed = [{"name": name, **common, **stanza} for name, stanza in stanzas.items()]
+    listed = [json.loads(json.dumps({"name": name, **common, **stanza})) for name, stanza in stanzas.items()]
     told = {"webhook": {"env": "MAINTENANCE_WEBHOOK"}}
     return yaml.safe_dump({"layout": "partitions", "notifications": told, "lakehouses": listed}, sort_keys=False)

@@ -10,12 +10,13 @@ import importlib.util
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,13 +30,34 @@ _STOP_SECONDS: Final = 20.0
 _SETTINGS: Final = {"fsync": "off", "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "timezone": "UTC"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class PostgresServer:
-    """A running server."""
+    """A running server. ``start`` starts it again after its process was killed."""
 
     port: int
     log: Path
+    command: Sequence[str] = ()
+    identity: Mapping[str, Any] = field(default_factory=dict)
     host: str = "127.0.0.1"
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; connections are accepted a little later."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.log.parent, **self.identity
+            )
+
+    def stop(self) -> None:
+        """Stop the process, "fast": connections are closed."""
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
     def connection(self, database: str = DATABASE) -> Any:
         """Return a new connection, for looking behind Dagster's back."""
@@ -61,9 +83,16 @@ def run_postgres() -> Iterator[PostgresServer]:
         if identity:
             bin_directory = _copied(bin_directory, home)
         _initialise(bin_directory, home, identity)
-        server = PostgresServer(free_port(), home / "log")
-        with _process(bin_directory, home, server, identity):
+        port = free_port()
+        settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        command = [str(bin_directory / "postgres"), "-D", str(home / "data"), "-p", str(port), *settings]
+        server = PostgresServer(port, home / "log", command, identity)
+        server.start()
+        try:
+            _create_database(server)
             yield server
+        finally:
+            server.stop()
     finally:
         shutil.rmtree(home)
 
@@ -97,32 +126,14 @@ def _initialise(programs: Path, home: Path, identity: dict[str, Any]) -> None:
         raise RuntimeError(f"initdb failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-@contextmanager
-def _process(programs: Path, home: Path, server: PostgresServer, identity: dict[str, Any]) -> Iterator[None]:
-    settings = [f"--{name}={value}" for name, value in _SETTINGS.items()]
-    command = [str(programs / "postgres"), "-D", str(home / "data"), "-p", str(server.port), *settings]
-    with server.log.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=home, **identity)
-        try:
-            _create_database(process, server)
-            yield
-        finally:
-            process.send_signal(2)  # "fast": connections are closed
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def _create_database(process: subprocess.Popen[bytes], server: PostgresServer) -> None:
-    connection = _first_connection(process, server)
+def _create_database(server: PostgresServer) -> None:
+    connection = _first_connection(server)
     connection.autocommit = True
     connection.cursor().execute(f"CREATE DATABASE {DATABASE}")
     connection.close()
 
 
-def _first_connection(process: subprocess.Popen[bytes], server: PostgresServer) -> Any:
+def _first_connection(server: PostgresServer) -> Any:
     import psycopg2
 
     deadline = time.monotonic() + _START_SECONDS
@@ -130,6 +141,6 @@ def _first_connection(process: subprocess.Popen[bytes], server: PostgresServer) 
         try:
             return server.connection("postgres")
         except psycopg2.OperationalError:
-            if process.poll() is not None or time.monotonic() > deadline:
+            if server.process is None or server.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"PostgreSQL did not start: {server.log.read_text()[-2000:]}") from None
             time.sleep(0.05)
