@@ -11,16 +11,15 @@ What is wrong is told in sentences that say what to do. Nothing is written.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from pipelines import verify
 from pipelines.integrity.findings import Finding
 from pipelines.integrity.originals import compare_definitions
-from pipelines.job import Progress, Session, engine_for_all, refuse_unknown, silent
+from pipelines.job import Progress, Session, Stopwatch, engine_for_all, refuse_unknown, silent
 from pipelines.trees.digest import digest
 from trinitylake_core import Lakehouse
 from trinitylake_core.brief import Brief
@@ -50,7 +49,7 @@ class Config:
         refuse_unknown(self.engine)
 
 
-@dataclass(slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report(Brief):
     """What a look at a backup found.
 
@@ -103,8 +102,8 @@ def run(
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     lake.refresh()
     work = _Proof(spark, lake, target, config, progress or silent)
-    work.report.problems = list(work.run())
-    return work.report
+    problems = list(work.run())
+    return replace(work.report, problems=problems, seconds=work.watch.seconds)
 
 
 class _Proof:
@@ -115,6 +114,7 @@ class _Proof:
         self.config = config
         self.progress = progress
         self.report = Report(lake.root, target.root, engine_for_all(config.engine, lake.root_node), lake.version)
+        self.watch = Stopwatch()
 
     def run(self) -> Iterator[str]:
         """Yield what is wrong, the gravest first."""
@@ -126,7 +126,7 @@ class _Proof:
         except (Corrupt, InvalidDefinition) as error:
             yield f"the backup cannot be opened: {error}; export to another root URI, this one is damaged"
             return
-        self.report.version = backup.version
+        self.report = replace(self.report, version=backup.version)
         mismatch = self.mismatch(backup)
         if mismatch is not None:
             yield mismatch
@@ -153,7 +153,6 @@ class _Proof:
         return None
 
     def compared(self, backup: Lakehouse) -> Iterator[str]:
-        began = time.perf_counter()
         try:
             source = self.lake.at(version=backup.version)
         except VersionNotFound:
@@ -162,26 +161,27 @@ class _Proof:
                 "be compared; export again"
             )
             return
-        self.report.source_digest = digest(self.spark, source, self.report.engine, self.progress)
+        ours = digest(self.spark, source, self.report.engine, self.progress)
+        self.report = replace(self.report, source_digest=ours)
         try:
-            self.report.digest = digest(self.spark, backup, self.report.engine, self.progress)
+            theirs = digest(self.spark, backup, self.report.engine, self.progress)
         except Corrupt as error:
             yield f"the backup cannot be read: {error}; export to another root URI, this one is damaged"
             return
         finally:
-            self.report.seconds["compare"] = round(time.perf_counter() - began, 4)
-        if self.report.digest != self.report.source_digest:
+            self.watch.lap("compare")
+        self.report = replace(self.report, digest=theirs)
+        if theirs != ours:
             yield (
                 f"version {backup.version} of the backup has another content than that of the lakehouse; export to "
                 "another root URI"
             )
 
     def verified(self, backup: Lakehouse) -> Iterator[str]:
-        began = time.perf_counter()
         how = verify.Config(backup.version, definitions=self.config.definitions, engine=self.report.engine)
         done = verify.run(self.spark, self.target, how, self.progress)
-        self.report.findings, self.report.nodes_read = done.findings, done.nodes_read
-        self.report.seconds["verify"] = round(time.perf_counter() - began, 4)
+        self.report = replace(self.report, findings=done.findings, nodes_read=done.nodes_read)
+        self.watch.lap("verify")
         if not done.ok:
             first = done.findings[0]
             yield (
@@ -194,7 +194,7 @@ class _Proof:
     def like_the_originals(self, backup: Lakehouse) -> Iterator[str]:
         """Compare what no checksum proves: a file that was changed by as many bytes looks sound."""
         found = compare_definitions(self.spark, self.lake.storage, backup, self.report.engine, self.progress)
-        self.report.definitions_compared = found.compared
+        self.report = replace(self.report, definitions_compared=found.compared)
         if found.different:
             yield (
                 f"{found.different} definitions of the backup are not those of the lakehouse, {found.example} for one; "
@@ -207,11 +207,12 @@ class _Proof:
         roots, newest = self.lake.files.versions, self.lake.root_node
         first = roots.try_readable(version + 1, newest) or roots.try_readable(newest.oldest_version, newest)
         committed = (first or self.lake.root_node).created_at_millis
-        self.report.unsaved_since = from_millis(committed)
+        since = from_millis(committed)
+        self.report = replace(self.report, unsaved_since=since)
         now = now_millis() if self.config.now_millis is None else self.config.now_millis
         age = (now - committed) / 1000
         if self.config.max_age_seconds is not None and age > self.config.max_age_seconds:
             yield (
-                f"what was committed since {self.report.unsaved_since.isoformat(timespec='seconds')} is in no backup: "
+                f"what was committed since {since.isoformat(timespec='seconds')} is in no backup: "
                 f"it holds version {version}, the lakehouse {self.lake.version}; export again"
             )

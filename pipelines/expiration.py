@@ -17,15 +17,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from pipelines.durations import DAY, millis, shown
+from pipelines.durations import DAY, shown
 from pipelines.files import plans
 from pipelines.files.deletion import Deleted, delete
-from pipelines.files.holds import OWN_VERSION, Hold, holds
+from pipelines.files.holds import OWN_VERSION, Hold, Rules
 from pipelines.files.listing import ROOT, Listed, listed
 from pipelines.files.retained import Retained, refuse_guarded, retained
 from pipelines.job import Meter, Progress, Session, Stopwatch, proceed, refuse_unknown, silent
-from pipelines.sweep.released import Report, freed_by
+from pipelines.sweep.released import Freed, freed_by
 from trinitylake_core import Lakehouse, spec
+from trinitylake_core.brief import Brief
 from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.commits.changes import Expired, facts
 from trinitylake_core.commits.commit import commit, now_millis
@@ -87,6 +88,47 @@ class Config:
         return self.keep_last, self.older_than_seconds
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Brief):
+    """What an expiration did, or on a dry run would do.
+
+    Attributes:
+        version_before: the newest version then.
+        version_after: the version it committed; ``None`` if there was nothing to expire.
+        boundary_before: the oldest version then.
+        boundary_after: the oldest version now.
+        versions_expired: how many versions lie between the two.
+        snapshots_expired: names of the snapshots dropped because they had expired.
+        leftovers: roots that an interrupted run had left, deleted by this one.
+        kept: why versions are kept, the rule that keeps most first; on a dry run, and where nothing expires.
+        freed: on a dry run, what only these versions reach; `clean` removes the rest of it.
+        attempted: root files that were to be deleted; each is one of the next three.
+        bytes: size of the deleted roots.
+        failures: some that could not be deleted, with the reason; the next run tries again.
+    """
+
+    root: str
+    dry_run: bool
+    version_before: int
+    version_after: int | None
+    boundary_before: int
+    boundary_after: int
+    versions_expired: int = 0
+    snapshots_expired: tuple[str, ...] = ()
+    leftovers: int = 0
+    kept: tuple[Hold, ...] = ()
+    freed: Freed | None = None
+    plan: str | None = None
+    attempted: int = 0
+    deleted: int = 0
+    already_gone: int = 0
+    failed: int = 0
+    bytes: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
 def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
     """Expire versions, or say what that would free.
 
@@ -132,21 +174,30 @@ class _Expiration:
         self.oldest = self.retained.boundary
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, lake.storage)
         newest = self.retained.newest.version
-        self.report = Report(lake.root, not self.deletes, newest, None, self.oldest, self.oldest)
-        self.watch = Stopwatch(self.report.seconds)
+        self.versions = range(self.oldest, newest + 1)
+        self.rules = Rules(*config.rules(), self.retained.definition.txn_ttl_millis)
+        self.report = Report(lake.root, not self.deletes, newest, None, self.oldest, self.oldest, plan=config.plan)
+        self.watch = Stopwatch()
 
     def run(self) -> Report:
-        boundary = self.planned_boundary() if self.config.plan is not None else self.wanted_boundary()
-        report = self.report
-        report.boundary_after, report.versions_expired = boundary, boundary - self.oldest
-        report.snapshots_expired = tuple(self.expired_snapshots(self.retained.definition))
-        if self.config.plan is None and (not self.deletes or boundary == self.oldest):
-            report.kept = tuple(self.why(boundary))
+        boundary = self.wanted_boundary() if self.config.plan is None else self.planned_boundary(self.config.plan)
+        expired = tuple(self.expired_snapshots(self.retained.definition))
+        idle = self.config.plan is None and (not self.deletes or boundary == self.oldest)
+        self.report = replace(
+            self.report, boundary_after=boundary, versions_expired=boundary - self.oldest, snapshots_expired=expired,
+            kept=tuple(self.why(boundary)) if idle else (),
+        )  # fmt: skip
         self.watch.lap("plan")
-        if not self.deletes:
+        if self.deletes:
+            self.act(boundary)
+        else:
             self.tell(boundary)
-            return self.done()
-        if boundary > self.retained.newest.oldest_version or report.snapshots_expired:
+        self.report = replace(self.report, requests=self.meter.by_kind(), seconds=self.watch.seconds)
+        return self.report
+
+    def act(self, boundary: int) -> None:
+        """Commit a new boundary, write it into its file, and delete what lies below it."""
+        if boundary > self.retained.newest.oldest_version or self.report.snapshots_expired:
             boundary = self.commit(boundary)
             self.watch.lap("commit")
         self.still_wanted()
@@ -156,40 +207,25 @@ class _Expiration:
         self.delete_roots(below)
         self.heal_hint()
         self.watch.lap("delete")
-        return self.done()
 
     # -- which versions ------------------------------------------------------------------------------
 
     def wanted_boundary(self) -> int:
-        """Return the first version that a rule holds. O(log versions) ``get``: creation times ascend."""
-        keep_last, age = self.config.rules()
-        newest = self.retained.newest.version
-        by_count = newest if keep_last is None else min(newest, newest - keep_last + 1)
-        limit = self.now - self.retained.definition.txn_ttl_millis
-        if age is not None:
-            limit = min(limit, self.now - millis(age))
-        low, high = self.oldest, max(self.oldest, by_count)
-        while low < high:
-            middle = (low + high) // 2
-            if self.root(middle).created_at_millis < limit:
-                low = middle + 1
-            else:
-                high = middle
-        return self.oldest if self.makes_room_for_itself(low, by_count) else low
+        """Return the first version that a rule holds. O(log versions) ``get``."""
+        boundary = self.rules.boundary(self.created_at, self.versions, self.now)
+        return self.oldest if self.makes_room_for_itself(boundary) else boundary
 
     def why(self, boundary: int) -> list[Hold]:
         """Return why versions are kept. O(log versions) ``get`` for each of two rules."""
-        keep_last, age = self.config.rules()
-        newest, ttl = self.retained.newest.version, self.retained.definition.txn_ttl_millis
-        found = holds(
-            lambda version: self.root(version).created_at_millis, range(self.oldest, newest + 1), self.now,
-            keep_last=keep_last, age_seconds=age, ttl_millis=ttl,
-        )  # fmt: skip
+        found = self.rules.holds(self.created_at, self.versions, self.now)
         if boundary < min(each.first for each in found):
-            found.insert(0, Hold(OWN_VERSION, "", boundary, newest - boundary + 1))
+            found.insert(0, Hold(OWN_VERSION, "", boundary, self.versions.stop - boundary))
         return found
 
-    def makes_room_for_itself(self, boundary: int, by_count: int) -> bool:
+    def created_at(self, version: int) -> int:
+        return self.root(version).created_at_millis
+
+    def makes_room_for_itself(self, boundary: int) -> bool:
         """Whether a run would only remove one version to make room for the version that it commits itself.
 
         After an expiration with nothing else committed, that is what the next run finds, and so on for ever.
@@ -197,8 +233,8 @@ class _Expiration:
         own = {spec.OP_EXPIRE: 1, spec.OP_CLEAN: 2}.get(self.retained.newest.operation or "", 0)  # a cleaning follows
         if boundary > self.oldest + own:
             return False
-        keep_last, _ = self.config.rules()
-        return (keep_last is not None and boundary == by_count) or self.root(self.oldest).operation == spec.OP_EXPIRE
+        counted = self.rules.keep_last is not None and boundary == self.rules.first_by_count(self.versions)
+        return counted or self.root(self.oldest).operation == spec.OP_EXPIRE
 
     def root(self, version: int) -> Root:
         """Return the root of a version; of one that cannot be read the next that can, which is younger."""
@@ -210,18 +246,16 @@ class _Expiration:
             raise CorruptNode(f"the root {path!r} of version {version} is missing", path=path, invariant="I14")
         return root
 
-    def planned_boundary(self) -> int:
+    def planned_boundary(self, uri: str) -> int:
         """Return the boundary of a plan that still holds: the same history, from the same version on."""
-        uri = str(self.config.plan)
         plan = plans.Plan(uri, self.options)
         plans.refuse_other(plan.header, "expire", self.files, self.retained)
         boundary = plan.header.oldest_version
-        self.report.plan = uri
         wanted = {self.files.versions.path(version) for version in range(self.oldest, boundary)}
         if {file.path for file in plan.files()} != wanted:
             raise PlanOutdated(f"the oldest version is now {self.oldest}, so the plan is outdated; make a new plan")
-        limit = self.now - self.retained.definition.txn_ttl_millis
-        if boundary > self.oldest and self.root(boundary - 1).created_at_millis >= limit:
+        limit = self.now - self.rules.ttl_millis
+        if boundary > self.oldest and self.created_at(boundary - 1) >= limit:
             raise PlanOutdated("txn_ttl_millis was raised and now protects versions of the plan; make a new plan")
         return boundary
 
@@ -232,13 +266,16 @@ class _Expiration:
     # -- what it would free --------------------------------------------------------------------------
 
     def tell(self, boundary: int) -> None:
-        self.report.freed = freed_by(self.spark, self.files, self.retained, boundary, self.config.engine, self.progress)
+        engine = self.config.engine
+        self.report = replace(
+            self.report, freed=freed_by(self.spark, self.files, self.retained, boundary, engine, self.progress)
+        )
         self.watch.lap("walk")
         if self.config.plan_to is not None:
             self.write_plan(self.config.plan_to, boundary)
 
     def write_plan(self, uri: str, boundary: int) -> None:
-        keep_last, age = self.config.rules()
+        keep_last, age = self.rules.keep_last, self.rules.age_seconds
         rules = [f"not among the newest {keep_last}"] if keep_last is not None else []
         rules += [f"older than {shown(age)}"] if age is not None else []
         found = self.roots_below(boundary, self.oldest)
@@ -247,7 +284,7 @@ class _Expiration:
         plans.write(
             uri, self.options, plans.header("expire", self.files, self.retained, total, oldest_version=boundary), rows
         )
-        self.report.plan = uri
+        self.report = replace(self.report, plan=uri)
         self.watch.lap("write")
 
     # -- what it does --------------------------------------------------------------------------------
@@ -260,16 +297,16 @@ class _Expiration:
         summary = facts(reason=self.config.reason, **counted)
         change = Expired(self.files, boundary, summary, self.edited)
         root = commit(self.files, self.retained.newest, change, before_commit=self.still_wanted)
-        self.report.version_after = root.version
+        self.report = replace(self.report, version_after=root.version)
         return root.oldest_version
 
     def edited(self, definition: LakehouseDef) -> tuple[LakehouseDef, dict[str, Any]]:
         """Return a definition without the expired snapshots; asked again after a lost race."""
         refuse_guarded(definition)
-        if definition.txn_ttl_millis > self.retained.definition.txn_ttl_millis:
+        if definition.txn_ttl_millis > self.rules.ttl_millis:
             raise PlanOutdated("txn_ttl_millis was raised meanwhile; run the expiration again")
         names = self.expired_snapshots(definition)
-        self.report.snapshots_expired = tuple(names)
+        self.report = replace(self.report, snapshots_expired=tuple(names))
         edited = LakehouseDef()
         edited.CopyFrom(definition)
         for name in names:
@@ -283,7 +320,7 @@ class _Expiration:
         one ``put`` to write it; some ``get`` more if another run was further.
         """
         says = raise_boundary(self.files.versions, boundary)
-        self.report.boundary_after = says
+        self.report = replace(self.report, boundary_after=says)
         self.prove_root()
         if says == boundary:
             return boundary
@@ -313,21 +350,18 @@ class _Expiration:
         failures.
         """
         found = self.roots_below(below)
-        self.report.leftovers = sum((each.version or 0) < self.oldest for each in found)
         done = Deleted()
         for part in delete(self.files.storage, ((each.path, each.bytes) for each in found)):
             done.add(part)
             self.progress("delete", done.attempted, len(found))
-        report = self.report
-        report.attempted, report.deleted, report.already_gone = done.attempted, done.deleted, done.already_gone
-        report.failed, report.bytes, report.failures = done.failed, done.bytes, done.failures
+        self.report = replace(
+            self.report, leftovers=sum((each.version or 0) < self.oldest for each in found),
+            attempted=done.attempted, deleted=done.deleted, already_gone=done.already_gone,
+            failed=done.failed, bytes=done.bytes, failures=done.failures,
+        )  # fmt: skip
 
     def heal_hint(self) -> None:
         """Write the hint again if it misleads; a commit has just written it. One ``get``, rarely a ``put``."""
         newest = self.files.tip.version
         if self.report.version_after is None and self.files.versions.hint() != newest:
             write_hint(self.files.storage, newest)
-
-    def done(self) -> Report:
-        self.report.requests = self.meter.by_kind()
-        return self.report

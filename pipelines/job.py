@@ -1,7 +1,9 @@
 """The shape of every job: its engine, its progress, and the time and requests that it takes.
 
-A job is a module with a ``Config``, ``run`` and a frozen or growing ``Report``. Where there is more to say than that,
-``plan`` returns what ``run`` would do, and changes nothing.
+A job is a module with a frozen ``Config``, ``run``, and a frozen ``Report`` of what was done (:class:`Job`). Some also
+have ``plan``, which says what ``run`` would do and changes nothing. What it returns tells two kinds apart: a ``Report``
+is exact, and costs what finding out costs (:class:`Planned`); a ``Plan`` is an estimate from the top of the tree, cheap
+enough to be made at every look (:class:`Estimated`).
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import RequestCounts, Storage
@@ -18,6 +20,8 @@ from trinitylake_core.versions import Root
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
 
+    from trinitylake_core import Lakehouse
+
     Session: TypeAlias = SparkSession | Callable[[], SparkSession] | None
 else:
     Session = Any
@@ -25,6 +29,42 @@ else:
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Called with the phase, what is done of it, and of how much (``None`` = unknown); often, and from any thread."""
+
+_C_contra = TypeVar("_C_contra", contravariant=True)
+_R_co = TypeVar("_R_co", covariant=True)
+
+
+class Job(Protocol[_C_contra, _R_co]):
+    """A job on one lakehouse, as the module that holds it."""
+
+    def run(self, spark: Session, lake: Lakehouse, config: _C_contra, progress: Progress | None = None) -> _R_co:
+        """Do the work and return the report.
+
+        REQUIRES: ``config`` was validated when it was made; a session is needed only where its engine is ``spark``.
+        ENSURES: the report is frozen. With ``dry_run`` nothing was changed.
+        """
+
+
+class Planned(Job[_C_contra, _R_co], Protocol[_C_contra, _R_co]):
+    """A job that says exactly what it would do."""
+
+    def plan(self, spark: Session, lake: Lakehouse, config: _C_contra, progress: Progress | None = None) -> _R_co:
+        """Return what :meth:`run` would do, as the report of a dry run.
+
+        ENSURES: nothing was changed. It is what ``run`` returns with ``dry_run`` at the same version; it raises and
+        costs the same.
+        """
+
+
+class Estimated(Protocol[_C_contra, _R_co]):
+    """A job that says about how much it would do."""
+
+    def plan(self, lake: Lakehouse, config: _C_contra) -> _R_co:
+        """Return about how much ``run`` would do.
+
+        ENSURES: nothing was changed, and of the tree only the top was read; no session was needed.
+        """
+
 
 ENGINES: Final = ("spark", "local", "auto")
 SPARK_FROM_OBJECTS: Final = 200_000

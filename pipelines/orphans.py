@@ -19,26 +19,17 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pipelines.durations import DAY, millis, shown
 from pipelines.files import plans
 from pipelines.files.deletion import Deleted
 from pipelines.files.listing import Listed, inventory_millis
-from pipelines.files.retained import (
-    Retained,
-    SavedTransactions,
-    live_transactions,
-    paths_of,
-    refuse_guarded,
-    retained,
-    retained_at,
-    slack,
-)
+from pipelines.files.retained import Retained, SavedTransactions, refuse_guarded, slack
 from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for_all, proceed, refuse_unknown, silent
 from pipelines.sweep import Sweep, open_sweep
-from pipelines.sweep.model import Report, Totals
-from pipelines.trees.walk import Start
+from pipelines.sweep.marking import Marking, Vanished
+from pipelines.sweep.model import Size, Totals, UnknownFiles
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import Fence, facts
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
@@ -52,8 +43,6 @@ SAFETY_AGE_SECONDS: Final = 3 * DAY
 SAFE_FROM_SECONDS: Final = DAY
 _RESTARTS: Final = 5
 """How often what is kept may change under the marking before a cleaning gives up."""
-_TRIES: Final = 20
-"""How often saved transactions may come and go while they are marked."""
 _TEMPORARY_AGE_SECONDS: Final = 3600.0
 
 __all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "plan", "run"]
@@ -102,6 +91,59 @@ class Config:
             raise InvalidInput("a plan is carried out as it is: no --dry-run, --plan-to or --inventory with --plan")
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a cleaning did, or on a dry run would do.
+
+    Attributes:
+        boundary: the oldest version that was marked; ``version`` the newest.
+        version_after: the version that fences the orphans off; ``None`` without orphans, and on a dry run.
+        snapshots: snapshots whose trees were marked.
+        transactions: saved transactions that are alive, and whose trees were marked.
+        dead_transactions: those that are not; their files are orphans.
+        listed: everything below the root.
+        nodes_read: nodes read to mark, each once.
+        orphans: what nothing reaches, by kind; ``orphan_files`` and ``orphan_bytes`` sum it up.
+        young: what nothing reaches either, but is younger than the safety age; it stays.
+        unknown_age: the same, of an inventory that does not say the age.
+        foreign: what belongs to somebody else, and stays.
+        attempted: files that were to be deleted; each is one of the next three.
+        bytes: size of the deleted files.
+        failures: some that could not be deleted, with the reason.
+        temporary_removed: temporary files of killed processes that were removed from a local disk.
+        requests: storage requests of this process; those of Spark tasks are ``nodes_read`` and the deletions.
+    """
+
+    root: str
+    version: int
+    boundary: int
+    engine: str
+    dry_run: bool
+    safety_age_seconds: float
+    version_after: int | None = None
+    snapshots: int = 0
+    transactions: int = 0
+    dead_transactions: int = 0
+    listed: Size = field(default_factory=Size)
+    nodes_read: int = 0
+    orphans: dict[str, Size] = field(default_factory=dict)
+    orphan_files: int = 0
+    orphan_bytes: int = 0
+    young: Size = field(default_factory=Size)
+    unknown_age: Size = field(default_factory=Size)
+    foreign: UnknownFiles = field(default_factory=UnknownFiles)
+    plan: str | None = None
+    attempted: int = 0
+    deleted: int = 0
+    already_gone: int = 0
+    failed: int = 0
+    bytes: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    temporary_removed: int = 0
+    requests: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
 def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
     """Remove what nothing reaches, or say what that would be.
 
@@ -130,15 +172,8 @@ def plan(spark: Session, lake: Lakehouse, config: Config | None = None, progress
     return run(spark, lake, replace(config or Config(), dry_run=True), progress)
 
 
-class _Vanished(Exception):
-    """Something that was kept when the fence was committed is kept no longer."""
-
-
 class _Clean:
     """One cleaning."""
-
-    saved: SavedTransactions
-    marked: Retained | None = None
 
     def __init__(self, spark: Session, lake: Lakehouse, config: Config, progress: Progress) -> None:
         self.files = lake.files
@@ -152,15 +187,17 @@ class _Clean:
         if self.deletes:
             refuse_guarded(self.definition)
         self.engine = engine_for_all(config.engine, newest)
-        self.meter = Meter(lake.storage)
+        self.meter = Meter(self.files.storage)
         order = self.definition.order
         self.new_sweep = partial(open_sweep, self.engine, spark, self.files.storage, order, progress)
         self.sweep: Sweep = self.new_sweep()
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, self.files.storage)
         self.inventory_options = plans.options_of(config.inventory, config.plan_options, self.files.storage)
-        self.report = Report(lake.root, newest.version, 0, self.engine, not self.deletes, self.safety_age())
-        self.plan = self.read_plan(config.plan) if config.plan is not None else None
-        self.watch = Stopwatch(self.report.seconds)
+        self.plan = None if config.plan is None else plans.Plan(config.plan, self.options)
+        self.safety_age_seconds = self.safety_age() if self.plan is None else self.plan.header.safety_age_seconds
+        self.marking: Marking | None = None
+        self.version_after: int | None = None
+        self.watch = Stopwatch()
 
     # -- ages ----------------------------------------------------------------------------------------
 
@@ -188,7 +225,7 @@ class _Clean:
 
     def cutoff(self, now: int) -> int:
         """Return the time before which a file must have been written, by the storage's clock."""
-        cutoff = now - millis(self.report.safety_age_seconds)
+        cutoff = now - millis(self.safety_age_seconds)
         if self.config.inventory is None:
             return cutoff
         return min(cutoff, inventory_millis(self.config.inventory, self.inventory_options) - self.lifetime_millis())
@@ -200,10 +237,10 @@ class _Clean:
         for _ in range(_RESTARTS):
             try:
                 return self.attempt()
-            except _Vanished as vanished:
+            except Vanished as vanished:
                 _LOG.info("starting over: %s", vanished)
             except Corrupt as error:
-                if not self.moved_on():
+                if self.marking is None or not self.marking.moved_on():
                     raise
                 _LOG.info("starting over: %s", error)
             self.sweep.release()
@@ -212,139 +249,55 @@ class _Clean:
 
     def attempt(self) -> Report:
         """Look, and if there is anything to delete, fence it off, look at what came in between, and delete."""
-        self.marked = None
+        self.marking = None
         now = self.time()
         cutoff = self.cutoff(now)
-        self.report.listed = self.sweep.list_files(self.config.inventory, self.inventory_options)
+        listed = self.sweep.list_files(self.config.inventory, self.inventory_options)
         self.watch.lap("list")
-        marked = self.mark(now)
+        self.marking = marking = Marking(self.files, self.sweep, self.definition.txn_ttl_millis, now)
+        marked = marking.mark(self.refuse_outdated)
         self.watch.lap("mark")
-        totals = self.sweep.subtract(marked.boundary, cutoff)
-        self.report.young, self.report.unknown_age = totals.young, totals.unknown_age
-        gone = 0
+        totals, gone = self.sweep.subtract(marked.boundary, cutoff), 0
+        found = self.seen(listed, marked, marking.saved, totals)
         if self.plan is not None:
             totals, gone = self.agreed(self.plan, marked, cutoff)
-        self.count(totals)
+        found = _counted(found, totals)
         self.watch.lap("minus")
         if self.deletes:
-            self.act(marked, cutoff, now, gone)
+            found = self.act(found, marking, marked, cutoff, gone)
         elif self.config.plan_to is not None:
-            self.write_plan(self.config.plan_to, marked, totals)
-        return self.done()
+            found = self.write_plan(self.config.plan_to, marked, found)
+        return replace(
+            found,
+            version_after=self.version_after,
+            nodes_read=self.sweep.nodes_read,
+            requests=found.requests | self.meter.by_kind(),
+            seconds=self.watch.seconds,
+        )
 
-    def mark(self, now: int) -> Retained:
-        """Mark everything that is kept. Transactions first: one that was committed meanwhile is a version by then."""
+    def seen(self, listed: Size, marked: Retained, saved: SavedTransactions, totals: Totals) -> Report:
+        """Return a report of what was looked at."""
+        return Report(
+            root=self.files.storage.root,
+            version=marked.newest.version,
+            boundary=marked.boundary,
+            engine=self.engine,
+            dry_run=not self.deletes,
+            safety_age_seconds=self.safety_age_seconds,
+            snapshots=len(marked.snapshots),
+            transactions=len(saved.paths),
+            dead_transactions=saved.dead,
+            listed=listed,
+            young=totals.young,
+            unknown_age=totals.unknown_age,
+            foreign=self.sweep.unknown,
+            plan=self.config.plan,
+        )
 
-        def starts(saved: SavedTransactions) -> list[Start]:
-            self.marked = marked = retained(self.files)
-            if self.plan is not None:
-                plans.refuse_other(self.plan.header, "clean", self.files, marked)
-            return saved.starts + marked.starts()
-
-        self.saved = self.mark_saved(now, starts, afresh=True)
-        marked = cast("Retained", self.marked)
-        self.report.version, self.report.boundary = marked.newest.version, marked.boundary
-        self.report.snapshots, self.report.transactions = len(marked.snapshots), len(self.saved.paths)
-        self.report.dead_transactions = self.saved.dead
-        return marked
-
-    def mark_saved(
-        self, now: int, starts: Callable[[SavedTransactions], list[Start]], *, afresh: bool = False
-    ) -> SavedTransactions:
-        """Mark saved transactions that are alive, and what else there is to start from; return the transactions.
-
-        One that is committed, aborted or saved again in between loses its running root: then what is alive is read
-        again. That must come before what is kept is, for what was committed is a version by then.
-
-        Raises:
-            Corrupt: something else cannot be read.
-        """
-        for _ in range(_TRIES):
-            saved = self.live(now)
-            try:
-                self.sweep.mark(starts(saved), saved.paths, afresh=afresh)
-            except Corrupt:
-                if self.live(now).starts == saved.starts:
-                    raise
-            else:
-                return saved
-        raise _Vanished("saved transactions changed again and again")
-
-    def live(self, now: int) -> SavedTransactions:
-        return live_transactions(self.files.storage, self.sweep.transactions(), self.definition.txn_ttl_millis, now)
-
-    def moved_on(self) -> bool:
-        """Whether what could not be read may be something that is no longer kept."""
-        if self.marked is None:
-            return False
-        again = retained(self.files)
-        same = (again.boundary, again.snapshots) == (self.marked.boundary, self.marked.snapshots)
-        return not same or again.newest.oldest_version != self.marked.newest.oldest_version
-
-    # -- acting --------------------------------------------------------------------------------------
-
-    def act(self, marked: Retained, cutoff: int, now: int, gone: int) -> None:
-        """Fence the orphans off, mark what is kept since the first look, and delete what is left of them."""
-        if self.report.orphan_files:
-            fence = self.fence(marked, cutoff)
-            self.heal_boundary(fence)
-            self.mark_since(marked, fence, now)
-            self.count(self.sweep.subtract_again())
-            self.watch.lap("mark again")
-            self.still_wanted()
-            self.record(self.sweep.act())
-        self.report.attempted += gone
-        self.report.already_gone += gone
-        self.still_wanted()
-        age = max(self.config.older_than_seconds, _TEMPORARY_AGE_SECONDS)
-        self.report.temporary_removed = self.files.storage.remove_temporary(age)
-        self.watch.lap("delete")
-
-    def heal_boundary(self, fence: Root) -> None:
-        """Raise the boundary file to what the chain says, before anything is deleted that only expired versions reach.
-
-        It says less where an expiration died after its commit. One ``get``, rarely one more and a ``put`` or two. The
-        newest root is read after that, and before anything is deleted: a rollback over a root that cannot be read any
-        more relies on the file (see ``Expiration.prove_root``).
-        """
-        if self.files.versions.boundary() < fence.oldest_version:
-            self.files.refuse_no_compare_and_set(fence)
-            raise_boundary(self.files.versions, fence.oldest_version)
-
-    def fence(self, marked: Retained, cutoff: int) -> Root:
-        """Commit the fence: who commits after it knows that files before ``cutoff`` are void."""
-        summary = facts(safety_age_seconds=self.report.safety_age_seconds, orphan_files=self.report.orphan_files)
-        root = commit(self.files, marked.newest, Fence(cutoff, summary), before_commit=self.still_wanted)
-        self.report.version_after = root.version
-        self.watch.lap("fence")
-        return root
-
-    def mark_since(self, marked: Retained, fence: Root, now: int) -> None:
-        """Mark what is kept as of the fence and was not marked before it, and what was committed since.
-
-        The fence itself reaches what the version below it does. What was committed since cannot reach an orphan, unless
-        a program made it that knows no fences. Saved transactions are listed anew: one that was saved since the first
-        listing may have looked for fences before this one was there. (With an inventory no orphan is that old.)
-
-        Raises:
-            _Vanished: what is kept as of the fence began to expire, so it need not be what was marked under its name.
-                What a job took over from it before would be lost.
-        """
-        if self.config.inventory is None:
-            self.sweep.list_transactions()
-        known = paths_of(self.saved.starts) | {fence.path}
-
-        def starts(saved: SavedTransactions) -> list[Start]:
-            again = retained(self.files)
-            refuse_guarded(again.definition)
-            if again.boundary < marked.boundary:
-                raise PlanOutdated(f"the boundary fell from {marked.boundary} to {again.boundary}; nothing was deleted")
-            since = again.starts(since=marked) + retained_at(self.files, fence.version, fence).starts(since=marked)
-            return [each for each in dict.fromkeys(saved.starts + since) if each.path not in known]
-
-        self.mark_saved(now, starts)
-        if self.files.newest().oldest_version > fence.oldest_version:
-            raise _Vanished(f"versions below {self.files.tip.version} expired meanwhile")
+    def refuse_outdated(self, marked: Retained) -> None:
+        """Refuse a plan that was made for another history."""
+        if self.plan is not None:
+            plans.refuse_other(self.plan.header, "clean", self.files, marked)
 
     def agreed(self, plan: plans.Plan, marked: Retained, cutoff: int) -> tuple[Totals, int]:
         """Take the files of a plan that are orphans still; return them, and how many are gone already.
@@ -361,44 +314,73 @@ class _Clean:
             )
         return self.sweep.agree(cutoff)
 
-    # -- plans ---------------------------------------------------------------------------------------
-
-    def read_plan(self, uri: str) -> plans.Plan:
-        plan = plans.Plan(uri, self.options)
-        self.report.plan, self.report.safety_age_seconds = uri, plan.header.safety_age_seconds
-        return plan
-
-    def write_plan(self, uri: str, marked: Retained, totals: Totals) -> None:
+    def write_plan(self, uri: str, marked: Retained, found: Report) -> Report:
         reason = (
-            f"not reached from versions {marked.boundary} to {marked.newest.version}, {self.report.snapshots} "
-            f"snapshots and {self.report.transactions} saved transactions; older than "
-            f"{shown(self.report.safety_age_seconds)}"
+            f"not reached from versions {marked.boundary} to {marked.newest.version}, {found.snapshots} "
+            f"snapshots and {found.transactions} saved transactions; older than {shown(self.safety_age_seconds)}"
         )
-        total = (totals.files, totals.bytes)
-        head = plans.header("clean", self.files, marked, total, age=self.report.safety_age_seconds)
-        rows = (plans.PlanRow(file, reason) for file in self.sweep.orphans())
-        plans.write(uri, self.options, head, rows)
-        self.report.plan = uri
+        total = (found.orphan_files, found.orphan_bytes)
+        head = plans.header("clean", self.files, marked, total, age=self.safety_age_seconds)
+        plans.write(uri, self.options, head, (plans.PlanRow(file, reason) for file in self.sweep.orphans()))
         self.watch.lap("plan")
+        return replace(found, plan=uri)
 
-    # -- the report ----------------------------------------------------------------------------------
+    # -- acting --------------------------------------------------------------------------------------
 
-    def count(self, totals: Totals) -> None:
-        self.report.orphans = totals.kinds
-        self.report.orphan_files, self.report.orphan_bytes = totals.files, totals.bytes
+    def act(self, found: Report, marking: Marking, marked: Retained, cutoff: int, gone: int) -> Report:
+        """Fence the orphans off, mark what is kept since the first look, and delete what is left of them."""
+        done, in_tasks = Deleted(), {}
+        if found.orphan_files:
+            fence = self.fence(marked, cutoff, found.orphan_files)
+            self.heal_boundary(fence)
+            marking.mark_since(fence, _refuse_guarded, list_again=self.config.inventory is None)
+            found = _counted(found, self.sweep.subtract_again())
+            self.watch.lap("mark again")
+            self.still_wanted()
+            done = self.sweep.act()
+            in_tasks = {"delete in tasks": done.requests} if self.engine == "spark" else {}
+        self.still_wanted()
+        age = max(self.config.older_than_seconds, _TEMPORARY_AGE_SECONDS)
+        temporary = self.files.storage.remove_temporary(age)
+        self.watch.lap("delete")
+        return replace(
+            found,
+            attempted=done.attempted + gone,
+            deleted=done.deleted,
+            already_gone=done.already_gone + gone,
+            failed=done.failed,
+            bytes=done.bytes,
+            failures=done.failures,
+            temporary_removed=temporary,
+            requests=in_tasks,
+        )
 
-    def record(self, done: Deleted) -> None:
-        report = self.report
-        report.attempted, report.deleted, report.already_gone = done.attempted, done.deleted, done.already_gone
-        report.failed, report.bytes, report.failures = done.failed, done.bytes, done.failures
-        if self.engine == "spark":
-            report.requests["delete in tasks"] = done.requests
+    def fence(self, marked: Retained, cutoff: int, orphan_files: int) -> Root:
+        """Commit the fence: who commits after it knows that files before ``cutoff`` are void."""
+        summary = facts(safety_age_seconds=self.safety_age_seconds, orphan_files=orphan_files)
+        root = commit(self.files, marked.newest, Fence(cutoff, summary), before_commit=self.still_wanted)
+        self.version_after = root.version
+        self.watch.lap("fence")
+        return root
 
-    def done(self) -> Report:
-        self.report.requests |= self.meter.by_kind()
-        self.report.nodes_read = self.sweep.nodes_read
-        self.report.foreign = self.sweep.unknown
-        return self.report
+    def heal_boundary(self, fence: Root) -> None:
+        """Raise the boundary file to what the chain says, before anything is deleted that only expired versions reach.
+
+        It says less where an expiration died after its commit. One ``get``, rarely one more and a ``put`` or two. The
+        newest root is read after that, and before anything is deleted: a rollback over a root that cannot be read any
+        more relies on the file (see ``Expiration.prove_root``).
+        """
+        if self.files.versions.boundary() < fence.oldest_version:
+            self.files.refuse_no_compare_and_set(fence)
+            raise_boundary(self.files.versions, fence.oldest_version)
+
+
+def _refuse_guarded(again: Retained) -> None:
+    refuse_guarded(again.definition)
+
+
+def _counted(found: Report, totals: Totals) -> Report:
+    return replace(found, orphans=totals.kinds, orphan_files=totals.files, orphan_bytes=totals.bytes)
 
 
 def _checked(files: Iterator[Listed], boundary: int) -> Iterator[Listed]:

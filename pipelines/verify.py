@@ -60,7 +60,7 @@ class Config:
             raise InvalidInput(f"versions must be {NEWEST!r}, {ALL!r} or a number, not {self.versions!r}")
 
 
-@dataclass(slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report(Brief):
     """What was found. ``versions`` are those that were verified; ``nodes_read`` counts each shared node once.
 
@@ -111,8 +111,8 @@ class _Verification:
         self.newest = self.find_newest()
         engine = config.engine if self.newest is None else engine_for_all(config.engine, self.newest)
         self.engine = "local" if engine == "auto" else engine
-        self.report = Report(storage.root, self.engine, self.chosen())
-        self.watch = Stopwatch(self.report.seconds)
+        self.nodes_read = 0
+        self.watch = Stopwatch()
 
     def find_newest(self) -> Root | None:
         """Return the newest root; a damaged one is a finding like any other."""
@@ -140,22 +140,28 @@ class _Verification:
                 yield parsed.version
 
     def run(self) -> Report:
-        chosen = self.report.versions
+        chosen = self.chosen()
         shape = self.shape(chosen)
-        if shape is None:
-            self.one_by_one(chosen)
-        else:
-            others = self.of_one_shape(chosen, shape)
-            self.one_by_one(others)
+        self.one_by_one(chosen if shape is None else self.of_one_shape(chosen, shape))
         self.lakehouse()
-        self.forget_expired()
-        self.report.findings, self.report.more = self.found.findings()
-        self.report.ok = not self.report.findings
+        versions = self.without_expired(chosen)
+        findings, more = self.found.findings()
         counts = self.found.counts
-        self.report.nodes_named = counts[NODES_NAMED]
-        self.report.definitions_read, self.report.definitions_proved = counts[DEFINITIONS], counts[DEFINITIONS_PROVED]
-        self.report.tables_checked, self.report.tables_unknown = counts[TABLES], counts[TABLES_UNKNOWN]
-        return self.report
+        return Report(
+            root=self.versions.storage.root,
+            engine=self.engine,
+            versions=versions,
+            ok=not findings,
+            findings=findings,
+            more=more,
+            nodes_read=self.nodes_read,
+            nodes_named=counts[NODES_NAMED],
+            definitions_read=counts[DEFINITIONS],
+            definitions_proved=counts[DEFINITIONS_PROVED],
+            tables_checked=counts[TABLES],
+            tables_unknown=counts[TABLES_UNKNOWN],
+            seconds=self.watch.seconds,
+        )
 
     def shape(self, chosen: Sequence[int]) -> Shape | None:
         """Return order and name sizes that the versions share, or ``None`` for another generation of the format."""
@@ -188,7 +194,7 @@ class _Verification:
         first = alike[0] if alike else _NO_VERSION
         known = self.newest if self.newest is not None and self.newest.version == first else None
         meaning = shape.meaning(first, definitions=definitions, tables=tables, root=known)
-        self.report.nodes_read = checks.nodes(starts + self.snapshot_starts(), meaning).nodes
+        self.nodes_read = checks.nodes(starts + self.snapshot_starts(), meaning).nodes
         self.watch.lap("nodes")
         checks.contents(alike, definitions=definitions, tables=tables)
         self.watch.lap("contents")
@@ -229,12 +235,13 @@ class _Verification:
             path = getattr(error, "path", None) or self.newest.path
             self.found.add(violation("I13", path, str(error)), self.newest.version)
 
-    def forget_expired(self) -> None:
-        """Forget findings in versions that have expired meanwhile: their files may be gone rightly."""
+    def without_expired(self, chosen: list[int]) -> list[int]:
+        """Forget findings in versions that have expired meanwhile: their files may be gone rightly. Return the rest."""
         boundary = self.versions.boundary()
-        if isinstance(self.config.versions, str):
-            self.found.forget_below(boundary)
-            self.report.versions = [version for version in self.report.versions if version >= boundary]
+        if isinstance(self.config.versions, int):
+            return chosen
+        self.found.forget_below(boundary)
+        return [version for version in chosen if version >= boundary]
 
 
 def _shape(versions: Versions, root: Root) -> Shape | None:

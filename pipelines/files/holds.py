@@ -1,4 +1,4 @@
-"""Why an expiration keeps versions: which rule holds how many (``docs/retention.md``)."""
+"""Which versions an expiration keeps: which rule holds how many, and why (``docs/retention.md``)."""
 
 from __future__ import annotations
 
@@ -33,31 +33,54 @@ class Hold:
     versions: int
 
 
-def holds(
-    created_at: Callable[[int], int],
-    versions: range,
-    now_millis: int,
-    *,
-    keep_last: int | None,
-    age_seconds: float | None,
-    ttl_millis: int,
-) -> list[Hold]:
-    """Return what each rule keeps of ``versions``, the one that keeps most first. O(log versions) calls.
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What keeps versions, besides that the newest one always stays: each of these as far as it is given.
 
-    REQUIRES: ``created_at`` ascends.
+    Attributes:
+        keep_last: that many of the newest versions.
+        age_seconds: what is not older than that.
+        ttl_millis: the same, of the lakehouse itself.
     """
 
-    def found() -> Iterator[Hold]:
-        newest, oldest = versions[-1], versions[0]
-        yield _hold(NEWEST, "", newest, newest)
-        if keep_last is not None:
-            yield _hold(KEEP_LAST, str(keep_last), max(oldest, newest - max(keep_last, 1) + 1), newest)
-        if age_seconds is not None:
-            first = _first_since(created_at, versions, now_millis - millis(age_seconds))
-            yield _hold(OLDER_THAN, shown(age_seconds), first, newest)
-        yield _hold(TTL, shown(ttl_millis / 1000), _first_since(created_at, versions, now_millis - ttl_millis), newest)
+    keep_last: int | None
+    age_seconds: float | None
+    ttl_millis: int
 
-    return sorted((each for each in found() if each.versions > 0), key=lambda each: each.first)
+    def first_by_count(self, versions: range) -> int:
+        """Return the first version that ``keep_last`` keeps, or else the newest one."""
+        newest = versions[-1]
+        return newest if self.keep_last is None else min(newest, newest - self.keep_last + 1)
+
+    def boundary(self, created_at: Callable[[int], int], versions: range, now_millis: int) -> int:
+        """Return the first version that a rule keeps. O(log versions) calls of ``created_at``.
+
+        REQUIRES: ``created_at`` ascends.
+        """
+        since = now_millis - self.ttl_millis
+        if self.age_seconds is not None:
+            since = min(since, now_millis - millis(self.age_seconds))
+        last = max(versions.start, self.first_by_count(versions))
+        return _first_since(created_at, range(versions.start, last), since)
+
+    def holds(self, created_at: Callable[[int], int], versions: range, now_millis: int) -> list[Hold]:
+        """Return what each rule keeps, the one that keeps most first. O(log versions) calls for each of two rules.
+
+        REQUIRES: ``created_at`` ascends.
+        """
+
+        def found() -> Iterator[Hold]:
+            newest, oldest = versions[-1], versions.start
+            yield _hold(NEWEST, "", newest, newest)
+            if self.keep_last is not None:
+                yield _hold(KEEP_LAST, str(self.keep_last), max(oldest, newest - max(self.keep_last, 1) + 1), newest)
+            if self.age_seconds is not None:
+                first = _first_since(created_at, versions, now_millis - millis(self.age_seconds))
+                yield _hold(OLDER_THAN, shown(self.age_seconds), first, newest)
+            ttl = self.ttl_millis
+            yield _hold(TTL, shown(ttl / 1000), _first_since(created_at, versions, now_millis - ttl), newest)
+
+        return sorted((each for each in found() if each.versions > 0), key=lambda each: each.first)
 
 
 def _hold(rule: str, setting: str, first: int, newest: int) -> Hold:
@@ -65,8 +88,8 @@ def _hold(rule: str, setting: str, first: int, newest: int) -> Hold:
 
 
 def _first_since(created_at: Callable[[int], int], versions: range, since: int) -> int:
-    """Return the first version created at ``since`` or later; the one after the newest if there is none."""
-    low, high = versions[0], versions[-1] + 1
+    """Return the first of ``versions`` created at ``since`` or later; the one after them if there is none."""
+    low, high = versions.start, versions.stop
     while low < high:
         middle = (low + high) // 2
         low, high = (middle + 1, high) if created_at(middle) < since else (low, middle)

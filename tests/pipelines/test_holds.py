@@ -10,7 +10,7 @@ import pytest
 from pipelines import expiration
 from pipelines.cli import main
 from pipelines.durations import DAY
-from pipelines.files.holds import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, Hold, holds
+from pipelines.files.holds import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, Hold, Rules
 from tests.support.lakes import filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
@@ -33,8 +33,10 @@ def test_each_rule_keeps_what_it_says() -> None:
     versions = range(5, 40)
     for now in (0, 50_000, 225_000, 230_001, 395_000, 10**9):
         for keep in (0, 1, 7, 100):
-            found = holds(
-                lambda version: times[version - 5], versions, now, keep_last=keep, age_seconds=100, ttl_millis=150_000
+            rules = Rules(keep_last=keep, age_seconds=100, ttl_millis=150_000)
+            found = rules.holds(lambda version: times[version - 5], versions, now)
+            assert min(each.first for each in found) == rules.boundary(
+                lambda version: times[version - 5], versions, now
             )
             kept = {each.rule: each.versions for each in found}
             assert min(max(keep, 1), 35) == kept[KEEP_LAST]

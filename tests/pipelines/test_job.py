@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+import pipelines
 from pipelines.job import SPARK_FROM_OBJECTS, Meter, Stopwatch, engine_for, refuse_unknown, started
+from tests.support.contracts import PLANNED
+from tests.support.lakes import filled, new_lake
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 
@@ -45,3 +54,34 @@ def test_a_meter_counts_from_where_it_began_over_all_storages() -> None:
     two.replace("b", b"x")
     two.read("b")
     assert ({"get": 2, "put": 1}, 3) == (meter.by_kind(), meter.requests())
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def _but_for_time(report: Any) -> Any:
+    if hasattr(report, "rollback"):
+        return replace(report, rollback=_but_for_time(report.rollback))
+    return replace(report, seconds={})
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_plan_is_the_report_of_a_dry_run_and_changes_nothing(tmp_path: Path, name: str) -> None:
+    lake = filled(new_lake(tmp_path), tables=8)
+    with lake.refresh().transaction(reason="the last one") as txn:
+        txn.create_namespace("extra")
+    job, config = PLANNED[name]
+    before = _files(tmp_path)
+    planned = job.plan(None, lake.refresh(), config)
+    assert before == _files(tmp_path)
+    assert _but_for_time(planned) == _but_for_time(job.run(None, lake.refresh(), replace(config, dry_run=True)))
+    assert before == _files(tmp_path)
+
+
+def test_configs_plans_and_reports_of_all_jobs_are_frozen() -> None:
+    """Nobody changes afterwards what a job was asked to do, or said that it did."""
+    jobs = [importlib.import_module(f"pipelines.{each.name}") for each in pkgutil.iter_modules(pipelines.__path__)]
+    found = [vars(job)[name] for job in jobs for name in ("Config", "Plan", "Report") if name in vars(job)]
+    assert len(found) > 30
+    assert [] == [str(each) for each in found if not (is_dataclass(each) and each.__dataclass_params__.frozen)]  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pipelines import expiration, orphans
 from pipelines.files import retained
 from pipelines.files.retained import SavedTransactions
+from pipelines.sweep import marking
 from trinitylake_core import snapshots
 from trinitylake_core.commits import commit as commits
 from trinitylake_core.commits import fences, rolled_back
@@ -76,7 +77,7 @@ def _announce_nothing(self: Any, running: str) -> bool:
     return bool(self.store(replaced, running))
 
 
-def _unfenced(self: Any, marked: Any, cutoff: int) -> Any:
+def _unfenced(self: Any, marked: Any, cutoff: int, orphan_files: int) -> Any:
     return marked.newest
 
 
@@ -107,12 +108,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "cleaning commits a fence": Mutation(lambda: {(orphans._Clean, "fence"): _unfenced}, ("write-other", "clean")),
     "cleaning marks what came in before the fence": Mutation(
-        lambda: {(orphans._Clean, "mark_since"): lambda self, marked, fence, now: None},
+        lambda: {(marking.Marking, "mark_since"): lambda self, fence, check, *, list_again: None},
         ("write-other", "clean"),
         preemptions=2,
     ),
     "saved transactions are marked": Mutation(
-        lambda: {(orphans, "live_transactions"): lambda *about: SavedTransactions()}, ("clean",), preemptions=0
+        lambda: {(marking, "live_transactions"): lambda *about: SavedTransactions()}, ("clean",), preemptions=0
     ),
     "a save looks at the fence": Mutation(
         lambda: {(saved, "fenced"): lambda storage, since, newest: False}, ("save", "clean")

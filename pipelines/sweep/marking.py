@@ -1,0 +1,114 @@
+"""Marks what a lakehouse keeps, though others commit, save and expire meanwhile (format, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast
+
+from pipelines.files.retained import Retained, SavedTransactions, live_transactions, paths_of, retained, retained_at
+from pipelines.sweep.model import Sweep
+from pipelines.trees.walk import Start
+from trinitylake_core.commits.files import Files
+from trinitylake_core.errors import Corrupt, PlanOutdated
+from trinitylake_core.versions import Root
+
+_TRIES: Final = 20
+"""How often saved transactions may come and go while they are marked."""
+
+
+class Vanished(PlanOutdated):
+    """Something that was kept when the marking began is kept no longer: start over."""
+
+
+class Marking:
+    """One marking of what is kept, in one sweep.
+
+    Attributes:
+        saved: the saved transactions that were marked last.
+        retained: what is kept besides; ``None`` before anything was marked.
+    """
+
+    def __init__(self, files: Files, sweep: Sweep, ttl_millis: int, now: int) -> None:
+        self._files = files
+        self._sweep = sweep
+        self._ttl_millis = ttl_millis
+        self._now = now
+        self.saved = SavedTransactions()
+        self.retained: Retained | None = None
+
+    def mark(self, check: Callable[[Retained], object]) -> Retained:
+        """Mark everything that is kept, and return it; ``check`` may raise before any node of it is read.
+
+        Transactions come first: one that was committed meanwhile is a version by then.
+
+        REQUIRES: the sweep has listed the files.
+        Raises:
+            Corrupt: something that is kept cannot be read.
+            Vanished: saved transactions changed again and again.
+        """
+
+        def starts(saved: SavedTransactions) -> list[Start]:
+            self.retained = found = retained(self._files)
+            check(found)
+            return saved.starts + found.starts()
+
+        self.saved = self._mark(starts, afresh=True)
+        return cast("Retained", self.retained)
+
+    def mark_since(self, fence: Root, check: Callable[[Retained], object], *, list_again: bool) -> None:
+        """Mark what is kept as of the fence and was not marked before it, and what was committed since.
+
+        The fence itself reaches what the version below it does. What was committed since cannot reach an orphan, unless
+        a program made it that knows no fences. Saved transactions are listed anew: one that was saved since the first
+        listing may have looked for fences before this one was there. (With an inventory no orphan is that old, and
+        ``list_again`` is not needed.)
+
+        REQUIRES: :meth:`mark` has returned.
+        Raises:
+            Vanished: what is kept as of the fence began to expire, so it need not be what was marked under its name.
+                What a job took over from it before would be lost.
+        """
+        if list_again:
+            self._sweep.list_transactions()
+        before = cast("Retained", self.retained)
+        known = paths_of(self.saved.starts) | {fence.path}
+
+        def starts(saved: SavedTransactions) -> list[Start]:
+            again = retained(self._files)
+            check(again)
+            if again.boundary < before.boundary:
+                raise PlanOutdated(f"the boundary fell from {before.boundary} to {again.boundary}; nothing was deleted")
+            since = again.starts(since=before) + retained_at(self._files, fence.version, fence).starts(since=before)
+            return [each for each in dict.fromkeys(saved.starts + since) if each.path not in known]
+
+        self._mark(starts)
+        if self._files.newest().oldest_version > fence.oldest_version:
+            raise Vanished(f"versions below {self._files.tip.version} expired meanwhile")
+
+    def moved_on(self) -> bool:
+        """Whether what could not be read may be something that is no longer kept."""
+        if self.retained is None:
+            return False
+        again = retained(self._files)
+        same = (again.boundary, again.snapshots) == (self.retained.boundary, self.retained.snapshots)
+        return not same or again.newest.oldest_version != self.retained.newest.oldest_version
+
+    def _mark(self, starts: Callable[[SavedTransactions], list[Start]], *, afresh: bool = False) -> SavedTransactions:
+        """Mark saved transactions that are alive, and what else there is to start from; return the transactions.
+
+        One that is committed, aborted or saved again in between loses its running root: then what is alive is read
+        again. That must come before what is kept is, for what was committed is a version by then.
+        """
+        for _ in range(_TRIES):
+            saved = self._live()
+            try:
+                self._sweep.mark(starts(saved), saved.paths, afresh=afresh)
+            except Corrupt:
+                if self._live().starts == saved.starts:
+                    raise
+            else:
+                return saved
+        raise Vanished("saved transactions changed again and again while they were marked; try again later")
+
+    def _live(self) -> SavedTransactions:
+        return live_transactions(self._files.storage, self._sweep.transactions(), self._ttl_millis, self._now)
