@@ -56,6 +56,7 @@ ELSEWHERE = {
     "pipelines/apply": "pipelines/test_cli",  # entries are what a user writes into a file
     "pipelines/diff": "pipelines/test_rollback",  # both engines yield the same plan
     "pipelines/job": "pipelines/test_compaction",  # every engine gives the same
+    "pipelines/processes": "pipelines/test_workers",
     "pipelines/restore": "pipelines/test_rollback",  # one pre-flight serves both
     "pipelines/upgrade": "core/test_older_generations",
     "pipelines/cli": "pipelines/test_cli",

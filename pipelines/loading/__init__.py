@@ -16,4 +16,4 @@ def open_load(engine: str, spark: Session, source: Storage, target: Target, base
     """Return a load on top of a version that runs on an engine, ``spark`` or ``local``."""
     if engine == "spark":
         return SparkLoad(started(spark), source, target, base, progress)
-    return LocalLoad(source, target, base.node, progress)
+    return LocalLoad(source, target, base, progress)

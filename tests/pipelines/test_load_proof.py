@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipelines import load
-from pipelines.loading import local, model
+from pipelines.loading import model, parts
 from pipelines.loading.model import Row, Writing
 from pipelines.loading.spark import _part
 from tests.support.lakes import content, filled, new_lake
@@ -54,8 +54,8 @@ def _every_tenth_lost(rows: Iterator[Any]) -> Iterator[Any]:
 
 
 def _lost_while_read(patch: pytest.MonkeyPatch) -> None:
-    honest = local.LocalLoad._old
-    patch.setattr(local.LocalLoad, "_old", lambda self: _every_tenth_lost(honest(self)))
+    honest = parts.Parts.old
+    patch.setattr(parts.Parts, "old", lambda self, low, stop: _every_tenth_lost(honest(self, low, stop)))
 
 
 def _lost_by_the_scan(patch: pytest.MonkeyPatch) -> None:
@@ -98,31 +98,24 @@ def _new_ones_lost(patch: pytest.MonkeyPatch) -> None:
         numbers = count()
         return honest(target, (row for row in rows if row.data is None or next(numbers) % 10))
 
-    patch.setattr(local, "packed", packed)
+    patch.setattr(parts, "packed", packed)
 
 
 def _paths_exchanged(patch: pytest.MonkeyPatch) -> None:
     """Nothing is lost then, but two objects have each other's definition."""
-    honest = local.LocalLoad._old
+    honest = parts.Parts.old
 
-    def exchanged(self: Any) -> Iterator[tuple[str, str]]:
-        rows = list(honest(self))
+    def exchanged(self: Any, low: str, stop: str | None) -> Iterator[tuple[str, str]]:
+        rows = list(honest(self, low, stop))
         rows[-1], rows[-4] = (rows[-1][0], rows[-4][1]), (rows[-4][0], rows[-1][1])
         return iter(rows)
 
-    patch.setattr(local.LocalLoad, "_old", exchanged)
+    patch.setattr(parts.Parts, "old", exchanged)
 
 
 def _a_range_left_out(patch: pytest.MonkeyPatch) -> None:
-    """When the trees of several ranges are joined, as after a build on Spark."""
-
-    def two_halves(self: Any) -> Any:
-        rows = [Row(key, path, None) for key, path in self._old() if key not in self._new]
-        rows = sorted(rows + [Row(key, None, each.data) for key, each in self._new.items()])
-        halves = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
-        return [model.packed(self._target, iter(half)) for half in halves]
-
-    patch.setattr(local.LocalLoad, "build", two_halves)
+    """When the trees of several ranges are joined."""
+    patch.setattr(parts, "KEYS", 40)
     patch.setattr(Rewriter, "join_without_key", lambda _, __, right: right)
 
 

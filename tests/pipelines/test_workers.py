@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pipelines import compaction
+from pipelines import compaction, processes
 from pipelines.trees import workers
 from pipelines.trees.subtrees import Flush
 from tests.support.lakes import content, filled, new_lake, reopened
@@ -24,8 +25,8 @@ from trinitylake_core.tree.writebehind import WriteBehind
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Help is called after the first subtree, however small the work is."""
-    monkeypatch.setattr(workers, "START_SECONDS", 0.0)
-    monkeypatch.setattr(workers, "_MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "START_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "_MEASURED_SECONDS", 0.0)
     monkeypatch.setattr(workers, "cores", lambda: 3)
     monkeypatch.setattr(compaction, "_SHARED_FROM_NODES", 1)
 
@@ -35,7 +36,7 @@ def dirty(tmp_path: Path) -> Lakehouse:
     return filled(new_lake(tmp_path, order=4), tables=160, changes=20)
 
 
-class Watched(workers._Worker):
+class Watched(processes.Helper):
     """A worker whose steps a test sees, and may disturb."""
 
     started: list[Watched]
@@ -47,11 +48,11 @@ class Watched(workers._Worker):
         Watched.pids.append(self._process.pid)
         self.rows = 0
 
-    def flush(self, row: workers.Row) -> workers.Row:
+    def do(self, row: workers.Row) -> workers.Row:
         """Count the row, disturb, and go on."""
         self.rows += 1
         self.disturb(row)
-        return super().flush(row)
+        return super().do(row)
 
     def disturb(self, row: workers.Row) -> None:
         """Leave it in peace."""
@@ -60,14 +61,14 @@ class Watched(workers._Worker):
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
     Watched.started, Watched.pids = [], []
-    monkeypatch.setattr(workers, "_Worker", Watched)
+    monkeypatch.setattr(workers, "Helper", Watched)
     # This process is slow from its second subtree on, so that the workers have started before nothing is left.
     slow, done = workers._Work.flush, []
 
     def flush(work: workers._Work, index: int, behind: WriteBehind) -> Flush:
         if done:
-            for thread in workers.threading.enumerate():
-                if thread is not workers.threading.main_thread() and thread.name.startswith("flush"):
+            for thread in threading.enumerate():
+                if thread is not threading.main_thread() and thread.name.startswith("helper"):
                     thread.join(0.3)
         done.append(index)
         return slow(work, index, behind)

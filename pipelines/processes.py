@@ -1,0 +1,262 @@
+"""Processes of this program that take a share of the work of this one, without Spark.
+
+This process works itself. Once it has measured how long a piece takes and sees that the rest is worth starting help,
+it starts a Python process per further core. Each takes the next piece when it is done with one, so that nobody waits
+for a slow one, and this process goes on meanwhile.
+
+A helper is a program of its own (``python -m pipelines.processes``), no fork of this process: threads, locks and
+the caller's main module stay out of it. Storage options travel through its standard input, never through arguments or
+the environment. When this process dies, a helper finds its input closed and ends.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, Final, Generic, TypeVar
+
+START_SECONDS: Final = 0.8
+"""What starting a helper costs on a slow day; less work than twice that is left to this process alone."""
+_MEASURED_SECONDS: Final = 0.1
+"""How long this process works before it judges how long the rest will take."""
+_END_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.25
+_HEADER: Final = 8
+
+Done = TypeVar("Done")
+Answer = Callable[[Any], Any]
+"""What a helper does: it answers a piece of work with what became of it, and ``None`` when all of it is durable."""
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
+
+
+class Work(abc.ABC, Generic[Done]):
+    """Pieces of work by number, the heaviest first, shared by this process and the threads that feed its helpers."""
+
+    def __init__(self, weights: Sequence[int]) -> None:
+        self.done_weight = 0
+        self.left_weight = sum(weights)
+        self._weights = weights
+        self._waiting = deque(sorted(range(len(weights)), key=lambda index: -weights[index]))
+        self._results: dict[int, Done] = {}
+        self._failed: BaseException | None = None
+        self._lock = threading.Lock()
+
+    @abc.abstractmethod
+    def here(self) -> Iterator[tuple[int, Done]]:
+        """Take pieces by :meth:`next` and do them in this process until there are none; yield what became of each."""
+
+    @abc.abstractmethod
+    def message(self, index: int) -> Any:
+        """Return a piece as what is sent to a helper."""
+
+    @abc.abstractmethod
+    def helper(self) -> Helper:
+        """Start a helper. Raises ``OSError`` if there is no process to be had."""
+
+    @property
+    def done(self) -> int:
+        """How many pieces are done."""
+        return len(self._results)
+
+    def next(self) -> int | None:
+        """Return a piece that nobody works on, or ``None`` when there is none or one has failed."""
+        with self._lock:
+            return self._waiting.popleft() if self._waiting and self._failed is None else None
+
+    def finish(self, index: int, result: Done) -> None:
+        """Note what became of a piece."""
+        with self._lock:
+            self._results[index] = result
+            self.done_weight += self._weights[index]
+            self.left_weight -= self._weights[index]
+
+    def give_back(self, indices: Sequence[int]) -> None:
+        """Have somebody else do the pieces of a helper that died; its files may not be durable."""
+        with self._lock:
+            for index in indices:
+                self._results.pop(index, None)
+                self._waiting.appendleft(index)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop everybody: a piece failed in a helper."""
+        with self._lock:
+            self._failed = self._failed or error
+
+    def results(self) -> list[Done]:
+        """Return what became of the pieces, in order. One whose helper died after the others had finished is done here.
+
+        Raises what went wrong in a helper.
+        """
+        for index, result in self.here():
+            self.finish(index, result)
+        if self._failed is not None:
+            raise self._failed
+        return [self._results[index] for index in range(len(self._weights))]
+
+
+def shared(work: Work[Done], processes: int, tell: Callable[[], None]) -> list[Done]:
+    """Do work in this process and, where that pays, in others; return what became of each piece, in order.
+
+    ``processes`` counts this one too. ``tell`` is called often, and may raise: then the work is given up. What helpers
+    wrote is durable when this returns; what this process wrote is after the next barrier of its storage.
+
+    Raises:
+        Whatever the first piece that failed raised; nothing of the others is of use then.
+    """
+    started = time.perf_counter()
+    threads: list[threading.Thread] = []
+    try:
+        for index, result in work.here():
+            work.finish(index, result)
+            tell()
+            if processes > 1 and not threads and _pays(time.perf_counter() - started, work):
+                threads = _started(processes - 1, work)
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_POLL_SECONDS)
+                tell()
+    except BaseException as error:
+        work.fail(error)  # the helpers must not go on for nobody
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
+    return work.results()
+
+
+def _started(helpers: int, work: Work[Done]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=_feed, args=(work,), name="helper", daemon=True) for _ in range(helpers)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def _pays(seconds: float, work: Work[Done]) -> bool:
+    return seconds >= _MEASURED_SECONDS and seconds / max(1, work.done_weight) * work.left_weight > 2 * START_SECONDS
+
+
+def _feed(work: Work[Done]) -> None:
+    """Have one helper do pieces until there are none left."""
+    try:
+        helper = work.helper()
+    except OSError:
+        return  # no process to be had: this one goes on alone
+    taken: list[int] = []
+    try:
+        while (index := work.next()) is not None:
+            taken.append(index)
+            work.finish(index, helper.do(work.message(index)))
+        helper.barrier()
+    except (EOFError, OSError, pickle.PickleError):
+        work.give_back(taken)  # the helper died, perhaps of a memory limit: the others do its part
+    except Exception as error:  # noqa: BLE001 - what failed in the helper, raised again by who waits for the results
+        work.fail(error)
+    finally:
+        helper.end()
+
+
+class Helper:
+    """A process that does pieces of work, seen from here."""
+
+    def __init__(self, make: Callable[..., Answer], *arguments: Any) -> None:
+        """Start a process that answers by ``make(*arguments)``, a function of a module that it imports."""
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.processes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self._send((make, arguments))
+
+    def do(self, message: Any) -> Any:
+        """Return what the process made of a piece. Raises what went wrong there."""
+        return self._asked(message)
+
+    def barrier(self) -> None:
+        """Return when what the process wrote is durable. Raises what went wrong with that."""
+        self._asked(None)
+
+    def end(self) -> None:
+        """End the process; it has nothing left to lose."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:
+                    continue  # it died with something in the pipe
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self, message: object) -> None:
+        if self._process.stdin is None:
+            raise EOFError("the helper has no input")
+        _write(self._process.stdin, message)
+
+    def _asked(self, message: object) -> Any:
+        self._send(message)
+        if self._process.stdout is None:
+            raise EOFError("the helper has no output")
+        answer = _read(self._process.stdout)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _write(stream: BinaryIO | Any, message: object) -> None:
+    data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    stream.write(len(data).to_bytes(_HEADER, "little"))
+    stream.write(data)
+    stream.flush()
+
+
+def _read(stream: BinaryIO | Any) -> Any:
+    header = stream.read(_HEADER)
+    if len(header) < _HEADER:
+        raise EOFError("the other side has gone")
+    data = stream.read(int.from_bytes(header, "little"))
+    return pickle.loads(data)  # noqa: S301 - from our own process, through a pipe that nobody else holds
+
+
+def main() -> None:
+    """Be a helper: pieces in, answers out, until the input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the work; its end is ours
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not get between our answers
+    make, arguments = _read(source)
+    answer = make(*arguments)
+    while True:
+        try:
+            message = _read(source)
+        except EOFError:
+            return
+        _write(sink, _answered(answer, message))
+
+
+def _answered(answer: Answer, message: Any) -> Any:
+    try:
+        return answer(message)
+    except Exception as error:  # noqa: BLE001 - raised again by whoever gave the work
+        return error
+
+
+if __name__ == "__main__":
+    main()

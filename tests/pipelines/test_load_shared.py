@@ -1,0 +1,185 @@
+"""A load in several processes: what one makes of it, whatever happens to the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pipelines import load, processes
+from pipelines.loading import parts
+from pipelines.loading.parts import Parts, Range, ranges_of
+from tests.support.lakes import filled, new_lake, reopened
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import AlreadyExists, InvalidInput
+
+NEW = 60
+
+
+class Watched(processes.Helper):
+    """A helper whose steps a test sees, and may disturb."""
+
+    started: list[Watched]
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        Watched.started.append(self)
+        self.pieces: list[str] = []
+
+    def do(self, message: Any) -> Any:
+        """Note the piece, disturb, and go on."""
+        self.pieces.append(type(message).__name__)
+        self.disturb()
+        return super().do(message)
+
+    def disturb(self) -> None:
+        """Leave it in peace."""
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
+    """Help is called after the first piece, and this process waits for it before its second."""
+    Watched.started = []
+    monkeypatch.setattr(processes, "START_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "_MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(parts, "Helper", Watched)
+    monkeypatch.setattr(parts, "cores", lambda: 2)
+    for step in ("read", "build"):
+        monkeypatch.setattr(Parts, step, _slow(getattr(Parts, step)))
+    yield Watched.started
+    assert not [each for each in Watched.started if psutil.pid_exists(each._process.pid)]
+
+
+def _slow(honest: Any) -> Any:
+    def slow(self: Parts, piece: Any) -> Any:
+        for thread in threading.enumerate():
+            if thread.name == "helper":
+                thread.join(20)
+        return honest(self, piece)
+
+    return slow
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load of a few objects has several pieces."""
+    monkeypatch.setattr(parts, "KEYS", 25)
+    monkeypatch.setattr(parts, "BLOCK_BYTES", 1500)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    """Forty tables, and messages on several levels."""
+    return filled(new_lake(tmp_path), tables=40)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """New tables, and ten that are there."""
+    columns = [{"name": "id", "type": "bigint"}]
+    names = [f"new{number:02}" for number in range(NEW)]
+    lines = [
+        {"create_table": {"namespace": f"ns{n % 3}", "name": name, "schema": columns}} for n, name in enumerate(names)
+    ]
+    lines += [{"create_table": {"namespace": f"ns{n % 3}", "name": f"t{n:03}", "schema": columns}} for n in range(10)]
+    path = tmp_path / "objects.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def _loaded(lake: Lakehouse, source: str, existing: str = "replace") -> load.Report:
+    report = load.run(None, lake, source, load.Config(engine="local", existing=existing))
+    cold = reopened(lake)
+    assert [] == list(cold.check(definitions=True))
+    assert (40 + NEW, 40 + NEW + 3) == (sum(each.kind == "table" for each in cold.objects()), cold.stats().objects)
+    for number in range(10 if existing == "replace" else 0):
+        assert ["id"] == [each.name for each in cold.table(f"ns{number % 3}", f"t{number:03}").schema.columns]
+    return report
+
+
+def test_two_processes_read_and_build_what_one_does(
+    lake: Lakehouse, source: str, tmp_path: Path, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = _loaded(lake, source)
+    assert {"Block", "Range"} == {piece for helper in watched for piece in helper.pieces}
+    monkeypatch.setattr(parts, "cores", lambda: 1)
+    (tmp_path / "alone").mkdir()
+    one = _loaded(filled(new_lake(tmp_path / "alone"), tables=40), source)
+    assert two.trees == one.trees > 2
+    assert (two.nodes_written, two.added, two.replaced) == (one.nodes_written, one.added, one.replaced)
+
+
+def test_a_helper_that_is_killed_loses_nothing(
+    lake: Lakehouse, source: str, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pieces are done again by this process: what it wrote was not durable yet."""
+
+    def die(helper: Watched) -> None:
+        if len(helper.pieces) == 2:
+            os.kill(helper._process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(Watched, "disturb", die)
+    assert NEW == _loaded(lake, source).added
+    assert all(len(helper.pieces) == 2 for helper in watched)
+
+
+def test_without_processes_to_be_had_this_one_does_it_alone(
+    lake: Lakehouse, source: str, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes.sys, "executable", "/nowhere/python")
+    assert NEW == _loaded(lake, source, "skip").added
+    assert not watched
+
+
+def test_an_interrupt_commits_nothing_and_ends_the_helpers(
+    lake: Lakehouse, source: str, watched: list[Watched]
+) -> None:
+    def interrupted(phase: str, done: int, total: int | None) -> None:
+        if phase == "build" and watched:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        load.run(None, lake, source, load.Config(engine="local", existing="skip"), interrupted)
+    assert watched
+    assert lake.version == reopened(lake).version
+
+
+def test_what_a_helper_refuses_is_said_as_if_it_had_been_read_here(
+    lake: Lakehouse, source: str, watched: list[Watched]
+) -> None:
+    """A wrong line, one that is given twice, and one that is there: named by file and line, nothing is written."""
+    good = Path(source).read_text()
+    Path(source).write_text(good + '{"create_table": {"namespace": "ns0", "name": 7}}\n')
+    with pytest.raises(InvalidInput, match=f"line {NEW + 11}.*name must be text"):
+        load.run(None, lake, source, load.Config(engine="local"))
+    Path(source).write_text(good + good.splitlines(keepends=True)[0])
+    with pytest.raises(InvalidInput, match=f"appears twice: .*, line 1 and .*, line {NEW + 11};"):
+        load.run(None, lake, source, load.Config(engine="local"))
+    Path(source).write_text(good)
+    with pytest.raises(AlreadyExists, match=f"10 objects exist already: .*, line {NEW + 1}"):
+        load.run(None, lake, source, load.Config(engine="local"))
+    assert watched
+    assert lake.version == reopened(lake).version
+
+
+@pytest.mark.parametrize(("new", "marks"), [(0, 0), (1, 0), (25, 0), (26, 0), (200, 3), (7, 4), (0, 2)])
+def test_ranges_hold_every_key_once(new: int, marks: int) -> None:
+    """At most so many new ones each; they end where the next begins, the first and the last nowhere."""
+    given = [(f"k{number:04}", b"") for number in range(new)]
+    ranges = ranges_of(given, [f"k{number * 31:04}+" for number in range(marks)])
+    assert given == [row for each in ranges for row in each.new]
+    assert ("", None) == (ranges[0].low, ranges[-1].stop)
+    assert all(one.stop == two.low for one, two in pairwise(ranges))
+    assert all(_inside(each) and len(each.new) <= 25 for each in ranges)
+
+
+def _inside(each: Range) -> bool:
+    return all(each.low <= key and (each.stop is None or key < each.stop) for key, _ in each.new)
