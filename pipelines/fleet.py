@@ -5,7 +5,6 @@ Each lakehouse is opened in a thread with a deadline, so that one whose storage 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
+from pipelines import lakehouses
 from pipelines.bounded import Bounded, NoAnswer
 from trinitylake_core import Lakehouse
 from trinitylake_core.brief import Brief
@@ -198,57 +196,49 @@ def _at_most(given: Any, limit: float) -> Any:
 # -- lakehouses.yaml --------------------------------------------------------------------------------------
 
 
-def members_of(text: str, path: Path, options_for: Callable[[str], Mapping[str, Any]]) -> Iterator[Member]:
+def members_of(path: Path, options_for: Callable[[str], Mapping[str, Any]]) -> Iterator[Member]:
     """Yield the lakehouses of a ``lakehouses.yaml``, as far as a survey needs to know them.
 
     ``options_for`` returns the options that other settings give for a URI; those of the file prevail. A stanza with a
-    mistake becomes a member that cannot be opened. Raises ``InvalidInput`` if the file has no list of lakehouses.
+    mistake becomes a member that cannot be opened. Raises ``ConfigError`` if the file has no list of lakehouses.
     """
-    try:
-        raw = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-    except yaml.YAMLError as error:
-        raise InvalidInput(f"{path} is not YAML: {error}") from None
-    stanzas = raw.get("lakehouses") if isinstance(raw, dict) else None
-    if not isinstance(stanzas, list):
-        raise InvalidInput(f"{path}: there is no list `lakehouses`")
-    for number, stanza in enumerate(stanzas, 1):
+    for number, raw in enumerate(lakehouses.raw_stanzas(lakehouses.read(path), path), 1):
+        where = f"{path}: {lakehouses.label(raw, number)}"
         try:
-            yield _member(stanza, path.absolute().parent.as_posix(), options_for)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            name = str(stanza.get("name", number)) if isinstance(stanza, dict) else str(number)
-            yield Member(name, "", partial(_refuse, f"{path}: lakehouse {name}: {error}"))
+            yield _member(raw, where, options_for)
+        except InvalidInput as error:
+            why = str(error) if str(error).startswith(where) else f"{where}: {error}"
+            name = raw.get("name", number) if isinstance(raw, Mapping) else number
+            yield Member(str(name), "", partial(_refuse, why))
 
 
-def _member(stanza: Mapping[str, Any], here: str, options_for: Callable[[str], Mapping[str, Any]]) -> Member:
-    root = normalise_root(stanza["root"].replace("{here}", here))
-    given = stanza.get("storage_options") or {}
-    copy = stanza.get("backup") or {}
-    target = normalise_root(copy["target"].replace("{here}", here)) if copy else None
-    copy_given = copy.get("storage_options") or given
+def _member(raw: Any, where: str, options_for: Callable[[str], Mapping[str, Any]]) -> Member:
+    root = normalise_root(lakehouses.required_text(raw, "root", where))
+    name = lakehouses.required_text(raw, "name", where)
+    given = lakehouses.options(raw, "storage_options", where)
+    copy = lakehouses.options(raw, "backup", where)
+    target = normalise_root(lakehouses.required_text(copy, "backup.target", where)) if copy else None
+    copy_given = lakehouses.options(copy, "backup.storage_options", where) or given
     return Member(
-        str(stanza["name"]),
+        name,
         root,
-        lambda: {**options_for(root), **_resolved(given)},
-        int((stanza.get("compaction") or {}).get("messages", 10_000)),
+        lambda: {**options_for(root), **lakehouses.looked_up(given)},
+        _threshold(raw, where),
         target,
-        lambda: {**options_for(target or ""), **_resolved(copy_given)},
+        lambda: {**options_for(target or ""), **lakehouses.looked_up(copy_given)},
     )
+
+
+def _threshold(raw: Mapping[str, Any], where: str) -> int:
+    messages = lakehouses.options(raw, "compaction", where).get("messages", 10_000)
+    try:
+        return int(messages)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{where}: compaction.messages: must be a number") from None
 
 
 def _refuse(why: str) -> Mapping[str, Any]:
     raise InvalidInput(why)
-
-
-def _resolved(value: Any) -> Any:
-    """Return options with ``{env: NAME}`` looked up. Raises ``InvalidInput``."""
-    if not isinstance(value, Mapping):
-        return value
-    if value.keys() == {"env"}:
-        found = os.environ.get(str(value["env"]))
-        if not found:
-            raise InvalidInput(f"the environment variable {value['env']} is not set")
-        return found
-    return {name: _resolved(each) for name, each in value.items()}
 
 
 # -- for monitoring systems ----------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """``lakehouses.yaml``: how it is read, and what its fields mean."""
 
-from dagster_project.config.file import ENV_FILE, ConfigError, config_path, load, load_head, parse
+from dagster_project.config.file import ENV_FILE, config_path, load, load_head, parse
+from pipelines.lakehouses import ConfigError
 
 __all__ = ["ENV_FILE", "ConfigError", "config_path", "load", "load_head", "parse"]

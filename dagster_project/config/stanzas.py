@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dagster_project.config.file import ConfigError, config_path, parse_stanza, quick_stanza, raw_stanzas
+from dagster_project.config.file import config_path, parse_stanza
 from dagster_project.config.settings import LakehouseSettings
+from pipelines.lakehouses import ConfigError, quick_stanza, raw_stanzas, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Stanzas:
         with self._lock:
             path = config_path() if self._path is None else self._path
             if self._known is None:  # a run needs one of them, and parsing thousands takes seconds
-                quick = quick_stanza(path, name)
+                quick = quick_stanza(read(path), path, name)
                 if quick is not None:
                     return parse_stanza(quick, path)
             path = self._refreshed()
@@ -63,7 +64,7 @@ class Stanzas:
         except OSError:
             state = None
         if state is None or state != self._state:
-            stanzas = raw_stanzas(path)
+            stanzas = raw_stanzas(read(path), path)
             named = [each for each in stanzas if isinstance(each, Mapping) and isinstance(each.get("name"), str)]
             self._raw = {each["name"]: each for each in reversed(named)}  # of two with one name the first counts
             self._raw = {each["name"]: self._raw[each["name"]] for each in named}

@@ -5,7 +5,6 @@ An ``{env: NAME}`` is looked up when a lakehouse is opened, never when definitio
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, PlainSerializer
 
 from pipelines.durations import parse_age, shown
+from pipelines.lakehouses import variable
 from trinitylake_core import InvalidInput
 
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -31,10 +31,7 @@ class EnvRef:
 
     def resolve(self) -> str:
         """Return the value. Raises ``InvalidInput`` when the variable is not set."""
-        value = os.environ.get(self.name)
-        if not value:
-            raise InvalidInput(f"the environment variable {self.name} is not set")
-        return value
+        return variable(self.name)
 
 
 def parse_value(value: object, name: str = "") -> Any:

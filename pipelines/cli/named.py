@@ -6,18 +6,16 @@ finds its repository. Of a stanza only ``name``, ``root`` and ``storage_options`
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pipelines import lakehouses
+from pipelines.lakehouses import FILE_NAME
 from trinitylake_core.errors import InvalidInput
 
-VARIABLE: Final = "TRINITYLAKE_LAKEHOUSES"
-FILE_NAME: Final = "lakehouses.yaml"
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_HERE: Final = "{here}"
 
 
 def uri_of(text: str) -> str:
@@ -41,9 +39,9 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
     path = _file()
     known = {} if path is None else _stanzas(path)
     if text in known:
-        stanza = known[text]
-        root = str(stanza.get("root", "")).replace(_HERE, path.parent.as_posix() if path else "")
-        return root, {name: _value(name, each) for name, each in (stanza.get("storage_options") or {}).items()}
+        stanza, where = known[text], f"{path}: lakehouse {text!r}"
+        given = lakehouses.options(stanza, "storage_options", where)
+        return stanza["root"], lakehouses.looked_up(given, f"{where}: storage_options")
     if text in (each.name for each in Path.cwd().iterdir() if each.is_dir()):
         return uri_of(text), {}
     where = f"no {FILE_NAME} here or above" if path is None else f"{path} lists {', '.join(known) or 'none'}"
@@ -61,31 +59,12 @@ def names() -> list[str]:
 
 
 def _file() -> Path | None:
-    if named := os.environ.get(VARIABLE):
-        return Path(named).expanduser().absolute()
     here = Path.cwd()
-    return next((each / FILE_NAME for each in (here, *here.parents) if (each / FILE_NAME).is_file()), None)
+    nearest = (each / FILE_NAME for each in (here, *here.parents) if (each / FILE_NAME).is_file())
+    return lakehouses.named_file() or next(nearest, None)
 
 
 def _stanzas(path: Path) -> dict[str, Mapping[str, Any]]:
-    import yaml
-
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        raise InvalidInput(f"{path} is not YAML") from None
-    found = raw.get("lakehouses") if isinstance(raw, Mapping) else None
-    stanzas = [each for each in found or [] if isinstance(each, Mapping) and isinstance(each.get("root"), str)]
+    raw = lakehouses.raw_stanzas(lakehouses.read(path), path)
+    stanzas = [each for each in raw if isinstance(each, Mapping) and isinstance(each.get("root"), str)]
     return {str(each.get("name")): each for each in stanzas}
-
-
-def _value(name: str, value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    if "env" not in value:
-        return {inner: _value(inner, each) for inner, each in value.items()}
-    if not os.environ.get(str(value["env"])):
-        raise InvalidInput(f"storage option {name}: the environment variable {value['env']} is not set")
-    return os.environ[str(value["env"])]

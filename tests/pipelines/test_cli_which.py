@@ -114,7 +114,7 @@ def test_a_root_may_be_a_name(run: Run, lake: Lakehouse, tmp_path: Path, monkeyp
     monkeypatch.setenv("TRINITYLAKE_LAKEHOUSES", str(tmp_path / "other.yaml"))
     assert "cannot read" in run("stats", "sales")["error"]["message"]
     (tmp_path / "other.yaml").write_text("lakehouses: [")
-    with pytest.raises(InvalidInput, match="is not YAML"):
+    with pytest.raises(InvalidInput, match=r"other\.yaml, line 1: not YAML"):
         root_of("sales")
 
 

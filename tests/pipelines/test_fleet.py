@@ -133,7 +133,7 @@ def test_the_command_reads_the_file_of_dagster(listed: Path, capsys: pytest.Capt
     states = {state["name"]: state for state in json.loads(text)["states"]}
     assert ["missing", "mistake", "secret", "good"] == list(states)
     assert "TL_NOT_SET is not set" in states["secret"]["problem"]
-    assert "lakehouse mistake: 'root'" in states["mistake"]["problem"]
+    assert "lakehouse 'mistake': root: required, but missing" in states["mistake"]["problem"]
     assert (4, 2.0) == (states["good"]["messages"], states["good"]["debt"])
     code, text = called(capsys, str(listed), "--format", "openmetrics")
     assert (1, True) == (code, text.endswith("# EOF\n"))

@@ -53,17 +53,20 @@ def fleet(call: Call) -> Result:
 
 def _members(path: Path, call: Call) -> Iterator[Member]:
     """Yield the lakehouses that a file lists."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read {path}: {error}") from None
     if path.suffix in {".yaml", ".yml", ".json"}:
-        yield from surveys.members_of(text, path, call.options_for)
+        yield from surveys.members_of(path, call.options_for)
         return
-    for line in text.splitlines():
+    for line in _lines_of(path):
         root = line.partition("#")[0].strip()
         if root:
             yield Member(root, normalise_root(root), partial(call.options_for, root))
+
+
+def _lines_of(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from None
 
 
 def _table(done: Report) -> report.Table:

@@ -1,0 +1,170 @@
+"""``lakehouses.yaml``: the one reader, for the command line, for surveys of a fleet and for Dagster.
+
+Reading it touches no storage and starts nothing. What a stanza may say is checked by those who use it: Dagster checks
+all of it (``docs/dagster.md``), the others what they need. An error names the file, the line or the stanza, and the
+field.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from trinitylake_core.errors import InvalidInput
+
+VARIABLE: Final = "TRINITYLAKE_LAKEHOUSES"
+FILE_NAME: Final = "lakehouses.yaml"
+_HERE: Final = "{here}"
+_COPIES: Final = ("backup", "export")
+_STANZAS: Final = re.compile(r"^lakehouses:\s*$", re.MULTILINE)
+_TOP_LEVEL: Final = re.compile(r"^[^\s#-]", re.MULTILINE)
+
+
+class ConfigError(InvalidInput):
+    """``lakehouses.yaml`` is missing or invalid."""
+
+
+# -- the file ----------------------------------------------------------------------------------------------
+
+
+def named_file() -> Path | None:
+    """Return the file that the environment names, if it names one."""
+    named = os.environ.get(VARIABLE)
+    return Path(named).expanduser().absolute() if named else None
+
+
+def read(path: Path) -> str:
+    """Return the text of the file. Raises ``ConfigError``."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read {path} ({error.strerror}); see docs/dagster.md, or set {VARIABLE} to another file"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {path}: it is not UTF-8 text, at byte {error.start}") from None
+
+
+def parsed(text: str, path: Path) -> dict[str, Any]:
+    """Return the fields of the file. Raises ``ConfigError``, which names the line."""
+    import yaml
+
+    try:
+        raw = _loaded(text)
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise ConfigError(f"{path}{line}: not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: must be a mapping with the field 'lakehouses'")
+    return raw
+
+
+def _loaded(text: str) -> Any:
+    import yaml
+
+    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
+    try:
+        return yaml.load(text, fast)  # noqa: S506 - one of the two safe loaders
+    except yaml.MarkedYAMLError:
+        return yaml.safe_load(text)  # the fast one may name the line after the last one
+
+
+def without_stanzas(text: str) -> str:
+    """Return the text of a file without its list of lakehouses, which may be long; all of it where that is unsure."""
+    found = _STANZAS.search(text)
+    if found is None or "&" in text:  # an anchor may be among the stanzas, and its alias elsewhere
+        return text
+    rest = _TOP_LEVEL.search(text, found.end())
+    return text[: found.start()] + "lakehouses: []\n" + ("" if rest is None else text[rest.start() :])
+
+
+# -- stanzas, unchecked ------------------------------------------------------------------------------------
+
+
+def raw_stanzas(text: str, path: Path) -> list[Any]:
+    """Return the stanzas of a file, with ``{here}`` filled in. Raises ``ConfigError``."""
+    stanzas = parsed(text, path).get("lakehouses")
+    if not isinstance(stanzas, list):
+        raise ConfigError(f"{path}: lakehouses: required, a list of lakehouses")
+    fill_in_here(stanzas, path)
+    return stanzas
+
+
+def quick_stanza(text: str, path: Path, name: str) -> Any:
+    """Return the stanza of a lakehouse if it can be found without parsing the others, else ``None``."""
+    import yaml
+
+    if "&" in text:
+        return None
+    for match in re.finditer(
+        rf"^( *)- (?:\{{ *)?name: *[\"']?{re.escape(name)}[\"']?(?=[ ,}}#\n])", text, re.MULTILINE
+    ):
+        following = re.compile(rf"^(?:{match[1]}- |\S)", re.MULTILINE).search(text, match.end())
+        try:
+            stanzas = _loaded(text[match.start() : None if following is None else following.start()])
+        except yaml.YAMLError:
+            return None
+        if isinstance(stanzas, list) and len(stanzas) == 1 and stanzas[0].get("name") == name:
+            fill_in_here(stanzas, path)
+            return stanzas[0]
+    return None
+
+
+def fill_in_here(stanzas: Sequence[Any], path: Path) -> None:
+    """Replace ``{here}`` in root URIs by the directory of the file."""
+    here = path.absolute().parent.as_posix()
+    for stanza in stanzas:
+        places = [(stanza, "root")]
+        places += [(stanza.get(name), "target") for name in _COPIES] if isinstance(stanza, dict) else []
+        for where, name in places:
+            if isinstance(where, dict) and isinstance(where.get(name), str):
+                where[name] = where[name].replace(_HERE, here)
+
+
+def label(raw: Any, number: int) -> str:
+    """Return what an error calls a stanza: by its name, or else by its number from 1."""
+    name = raw.get("name") if isinstance(raw, Mapping) else None
+    return f"lakehouse {name!r}" if isinstance(name, str) and name else f"lakehouse number {number}"
+
+
+# -- values ------------------------------------------------------------------------------------------------
+
+
+def required_text(raw: Any, field: str, where: str) -> str:
+    """Return a field of a stanza, or of a part of one, that must be text. Raises ``ConfigError``, with ``where``."""
+    value = raw.get(field.rpartition(".")[2]) if isinstance(raw, Mapping) else None
+    if value is None:
+        raise ConfigError(f"{where}: {field}: required, but missing")
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: {field}: must be text")
+    return value
+
+
+def options(raw: Any, field: str, where: str) -> Mapping[str, Any]:
+    """Return a field that must be a mapping of options, if it is given. Raises ``ConfigError``."""
+    value = raw.get(field.rpartition(".")[2]) or {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: {field}: must be a mapping of names to values")
+    return value
+
+
+def looked_up(value: Any, where: str = "") -> Any:
+    """Return options with each ``{env: NAME}`` looked up. Raises ``InvalidInput``, which begins with ``where``."""
+    if not isinstance(value, Mapping):
+        return value
+    if "env" in value:
+        return variable(str(value["env"]), where)
+    return {name: looked_up(each, where and f"{where}.{name}") for name, each in value.items()}
+
+
+def variable(name: str, where: str = "") -> str:
+    """Return the value of an environment variable. Raises ``InvalidInput`` if it is not set."""
+    value = os.environ.get(name)
+    if not value:
+        raise InvalidInput(f"{where and where + ': '}the environment variable {name} is not set")
+    return value

@@ -1,0 +1,83 @@
+"""One reader of ``lakehouses.yaml``: whoever reads it, a mistake is told alike, with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dagster_project import config
+from pipelines.cli.named import root_of
+from pipelines.fleet import members_of
+from pipelines.lakehouses import ConfigError, looked_up
+from trinitylake_core.errors import InvalidInput
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "lakehouses.yaml"
+        path.write_bytes(text.encode("latin-1"))
+        monkeypatch.setenv("TRINITYLAKE_LAKEHOUSES", str(path))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("lakehouses:\n  - {", "{path}, line 2: not YAML: "),
+        ("- a", "{path}: must be a mapping with the field 'lakehouses'"),
+        ("lakehouses: 3", "{path}: lakehouses: "),
+        ("lakehouses: [\xff]", "cannot read {path}: it is not UTF-8 text, at byte 13"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_alike_by_all(written: Callable[[str], Path], text: str, told: str) -> None:
+    path = written(text)
+    for read in (lambda: config.load(path), lambda: list(members_of(path, lambda _: {})), lambda: root_of("a")):
+        with pytest.raises(ConfigError) as error:
+            read()
+        assert str(error.value).startswith(told.format(path=path))
+
+
+def test_a_missing_file_is_told_alike_by_all(written: Callable[[str], Path]) -> None:
+    path = written("")
+    path.unlink()
+    for read in (config.load, lambda: list(members_of(path, lambda _: {})), lambda: root_of("a")):
+        with pytest.raises(ConfigError, match="set TRINITYLAKE_LAKEHOUSES to another file"):
+            read()
+
+
+@pytest.mark.parametrize(
+    ("stanza", "told"),
+    [
+        ("{name: a}", "lakehouse 'a': root: required, but missing"),
+        ("{root: 's3://b/x'}", "lakehouse number 1: name: required, but missing"),
+        (
+            "{name: a, root: 's3://b/x', backup: {}, compaction: {messages: many}}",
+            "lakehouse 'a': compaction.messages: ",
+        ),
+        ("{name: a, root: 's3://b/x', backup: {every: 1d}}", "lakehouse 'a': backup.target: required, but missing"),
+    ],
+)
+def test_a_mistake_in_a_stanza_names_its_field(written: Callable[[str], Path], stanza: str, told: str) -> None:
+    """In the settings of Dagster, and in a survey, where that lakehouse alone cannot be opened."""
+    path = written(f"lakehouses:\n  - {stanza}\n  - {{name: good, root: 'file://{{here}}/good'}}\n")
+    with pytest.raises(ConfigError) as error:
+        config.load(path)
+    assert f"{path}: {told}" in str(error.value)
+    bad, good = members_of(path, lambda _: {})
+    with pytest.raises(InvalidInput) as refused:
+        bad.options()
+    assert f"{path}: {told}" in str(refused.value)
+    assert (path.parent / "good").as_uri() + "/" == good.root
+
+
+def test_a_variable_that_is_not_set_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TL_NOT_SET", raising=False)
+    with pytest.raises(InvalidInput, match=r"^here\.a\.b: the environment variable TL_NOT_SET is not set$"):
+        looked_up({"a": {"b": {"env": "TL_NOT_SET"}}}, "here")
+    monkeypatch.setenv("TL_NOT_SET", "now")
+    assert {"a": {"b": "now"}, "c": 1} == looked_up({"a": {"b": {"env": "TL_NOT_SET"}}, "c": 1})
