@@ -357,7 +357,7 @@ def test_the_same_is_waited_for_twice_as_long_each_time() -> None:
     assert [0.125, 0.25, 1.0] == [hedge.wait(0, size) for size in (100_000, 300_000, 1 << 20)]
     while hedge.patience() is not None:
         hedge.late()
-    assert hedge.wait(0) is None
+    assert [4.0, 8.0] == [hedge.wait(asked) for asked in range(2)], "lost, not late"
     assert Hedge(0.0).wait(0) is None
 
 

@@ -71,8 +71,7 @@ class SlowS3(S3Server):
     def held(self) -> dict[str, float]:
         """Return for how many seconds a client waited, since :meth:`set`, for an answer that did not come in time.
 
-        ``longest`` is of all requests; ``settled`` the sum of those of which somebody must know what became of them:
-        conditional writes and deletes.
+        ``longest`` is of one request, ``together`` the sum of all.
         """
         return dict(self._admin(b"")["held"])
 
@@ -109,11 +108,6 @@ class _Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes
-
-    @property
-    def must_be_settled(self) -> bool:
-        """Whether somebody has to know what became of it."""
-        return self.method in {"POST", "DELETE"} or bool({"if-match", "if-none-match"} & self.headers.keys())
 
 
 class _Bucket:
@@ -235,7 +229,7 @@ class _Server:
         self.delay, self.share = settings.get("delay", 0.0), settings.get("share", 0.0)
         self.chance = random.Random(settings.get("seed", 0))
         self.faults: Counter[str] = Counter()
-        self.held = {"longest": 0.0, "settled": 0.0}
+        self.held = {"longest": 0.0, "together": 0.0}
         self.waited = self.seconds = 0.0
         self.under_way = self.requests = 0
         self._since = time.perf_counter()
@@ -284,7 +278,7 @@ class _Server:
         began = time.perf_counter()
         try:
             if fault in {"late", "stall"}:
-                await self._hold(asked, began, reader, _LATE_SECONDS if fault == "late" else _STALL_SECONDS)
+                await self._hold(began, reader, _LATE_SECONDS if fault == "late" else _STALL_SECONDS)
             else:
                 await asyncio.sleep(self.delay)
             if fault == "slow down":
@@ -298,7 +292,7 @@ class _Server:
             writer.write(head + end)
             if fault == "trickle":
                 for byte in body:
-                    await self._hold(asked, began, reader, time.perf_counter() - began + _BYTE_SECONDS)
+                    await self._hold(began, reader, time.perf_counter() - began + _BYTE_SECONDS)
                     writer.write(bytes([byte]))
                     await writer.drain()
             elif asked.method != "HEAD":
@@ -307,14 +301,14 @@ class _Server:
             self.began(-1)
         return True
 
-    async def _hold(self, asked: _Request, began: float, reader: asyncio.StreamReader, seconds: float) -> None:
+    async def _hold(self, began: float, reader: asyncio.StreamReader, seconds: float) -> None:
         """Let a request wait until so long after it began; note when its client goes away before that."""
         gone = reader.at_eof()
         while (waited := time.perf_counter() - began) < seconds:
             await asyncio.sleep(_LOOK_SECONDS)
             if not gone:
                 self.held["longest"] = max(self.held["longest"], waited)
-                self.held["settled"] += _LOOK_SECONDS if asked.must_be_settled else 0.0
+                self.held["together"] += _LOOK_SECONDS
             gone = gone or reader.at_eof()
 
 

@@ -3,7 +3,8 @@
 A request that is late is dropped with its connection, and the same is asked for once more: most are late because of
 one server or connection among many. How long to wait is 1/8 s or a power of two times that, each with connections of
 its own: about four to eight times the median of the last requests of the kind, 2 s while there are none, and twice as
-long each time that the same is asked for. At most a given share of all requests of a kind is asked for again.
+long each time that the same is asked for. At most a given share of all requests of a kind is asked for again; where
+that is used up, only one that takes 32 times as long: it is lost, not late.
 
 That is for requests that may be repeated without harm: a dropped one may still be carried out.
 """
@@ -25,6 +26,8 @@ _SAVED_UP: Final = 8.0
 _AT_FIRST_SECONDS: Final = 2.0
 _MOST_TIMES: Final = 3
 """So often the same is asked for again before it is waited for as long as the deadline allows."""
+_LOST: Final = 5
+"""So many doublings make a request that is late one that is lost, which counts for no share."""
 _USUAL_BYTES: Final = 1 << 18
 """Up to so many bytes are written in the time that a small request takes."""
 
@@ -54,9 +57,9 @@ class Hedge:
 
         ``asked`` says how often the same was asked for before, ``size`` how many bytes it carries.
         """
-        if not self._share or self._budget < 1.0 or asked >= _MOST_TIMES:
+        if not self._share or asked >= _MOST_TIMES:
             return None
-        doublings = asked + (size // _USUAL_BYTES).bit_length()
+        doublings = asked + (size // _USUAL_BYTES).bit_length() + (_LOST if self._budget < 1.0 else 0)
         return float((self._patience or _AT_FIRST_SECONDS) * 2**doublings)
 
     def note(self, seconds: float) -> None:
@@ -73,7 +76,7 @@ class Hedge:
     def late(self) -> None:
         """Note that a request is asked for again."""
         with self._lock:
-            self._budget -= 1.0
+            self._budget = max(0.0, self._budget - 1.0)
 
 
 def _patience(median: float, now: float | None) -> float:
