@@ -1,4 +1,4 @@
-"""Azure by the common contract, against Azurite; what the options of Azure and Google mean, without a server."""
+"""Azure and Google by the common contract, against Azurite and a server of our own; what their options mean."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from pipelines import compaction, expiration
 from tests.support.azurite import Azurite, NoAzurite, run_azurite
 from tests.support.lakes import content, filled
+from tests.support.slow_s3 import SlowS3, run_slow_s3
 from tests.support.storage_suite import Place, StorageSuite
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput, InvalidLocation, StorageError
@@ -26,6 +27,13 @@ def failure_in_child(storage: Any, answer: Any) -> None:
         answer.send(str(error))
 
 
+@pytest.fixture(scope="module")
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlowS3]:
+    """A server with the requests of Google Cloud Storage."""
+    with run_slow_s3(tmp_path_factory.mktemp("google")) as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
     """An emulator of Azure Blob Storage, for the whole session."""
@@ -36,26 +44,8 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
         pytest.skip(str(missing))
 
 
-@pytest.mark.slow
-class TestAzureStorage(StorageSuite):
-    """The common contract."""
-
-    @pytest.fixture
-    def place(self, azurite: Azurite) -> Place:
-        """A prefix of the container."""
-        return azurite.new_root(), azurite.options
-
-    @pytest.fixture
-    def put_raw(self, place: Place, azurite: Azurite) -> Callable[[str, bytes], None]:
-        """A prefix of the container."""
-        store = azurite.store()
-        return lambda path, data: store.put(place[0].split("/", 3)[3] + path, data)
-
-    @pytest.fixture
-    def get_raw(self, place: Place, azurite: Azurite) -> Callable[[str], bytes]:
-        """A prefix of the container."""
-        store = azurite.store()
-        return lambda path: bytes(store.get(place[0].split("/", 3)[3] + path).bytes())
+class BlobSuite(StorageSuite):
+    """The common contract, and what differs from S3."""
 
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_a_storage_works_after_a_fork(self, storage: Any) -> None:
@@ -91,13 +81,64 @@ class TestAzureStorage(StorageSuite):
 
 
 @pytest.mark.slow
+class TestGoogleStorage(BlobSuite):
+    """Decided by generations."""
+
+    @pytest.fixture
+    def place(self, google: SlowS3) -> Place:
+        """A prefix of the bucket."""
+        return google.new_root().replace("s3:", "gs:"), google.google
+
+    @pytest.fixture
+    def put_raw(self, place: Place, google: SlowS3) -> Callable[[str, bytes], None]:
+        """A prefix of the bucket."""
+        return lambda path, data: google.raw("PUT", place[0], path, data)
+
+    @pytest.fixture
+    def get_raw(self, place: Place, google: SlowS3) -> Callable[[str], bytes]:
+        """A prefix of the bucket."""
+        return lambda path: google.raw("GET", place[0], path)
+
+
+@pytest.mark.slow
+class TestAzureStorage(BlobSuite):
+    """Decided by ETags."""
+
+    @pytest.fixture
+    def place(self, azurite: Azurite) -> Place:
+        """A prefix of the container."""
+        return azurite.new_root(), azurite.options
+
+    @pytest.fixture
+    def put_raw(self, place: Place, azurite: Azurite) -> Callable[[str, bytes], None]:
+        """A prefix of the container."""
+        store = azurite.store()
+        return lambda path, data: store.put(place[0].split("/", 3)[3] + path, data)
+
+    @pytest.fixture
+    def get_raw(self, place: Place, azurite: Azurite) -> Callable[[str], bytes]:
+        """A prefix of the container."""
+        store = azurite.store()
+        return lambda path: bytes(store.get(place[0].split("/", 3)[3] + path).bytes())
+
+
+@pytest.mark.slow
 def test_a_lakehouse_lives_on_azure(azurite: Azurite) -> None:
     """Created, filled, compacted and expired; what it says is what it said."""
-    lake = filled(Lakehouse.create(azurite.new_root(), storage_options=azurite.options, order=8), tables=40)
+    _lives(azurite.new_root(), azurite.options)
+
+
+def test_a_lakehouse_lives_on_google(google: SlowS3) -> None:
+    """The same."""
+    _lives(google.new_root().replace("s3:", "gs:"), google.google)
+
+
+def _lives(root: str, options: dict[str, Any]) -> None:
+    lake = filled(Lakehouse.create(root, storage_options=options, order=8), tables=40)
     compaction.run(None, lake, compaction.Config(engine="local"))
     before = content(lake.refresh())
     expiration.run(None, lake.refresh(), expiration.Config(engine="local", keep_last=1))
-    again = Lakehouse.open(lake.root, storage_options=azurite.options)
+    again = Lakehouse.open(lake.root, storage_options=options)
     assert before == content(again)
     assert [] == list(again.check(definitions=True))
 

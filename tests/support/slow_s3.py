@@ -10,6 +10,9 @@ It answers a few thousand requests per second on one core, so that a cluster can
 time. What it does not know: multipart uploads, versions, signatures (everything is let in). Decisions about
 preconditions are atomic: it has one thread. A stalled request is carried out when the stall ends, long after its
 client has given up: the answer that nobody waits for is the hardest to get right.
+
+It also knows the generations of Google Cloud Storage, whose XML requests are those of S3 otherwise: what is asked with
+``x-goog-if-generation-match`` is decided by them.
 """
 
 from __future__ import annotations
@@ -56,6 +59,20 @@ class SlowS3(S3Server):
         """Return fresh storage options: those of everybody, late requests asked for twice."""
         return {name: value for name, value in super().options.items() if name != "hedged_share"}
 
+    @property
+    def google(self) -> dict[str, Any]:
+        """Return fresh options that reach this server by the client for Google Cloud Storage."""
+        kept = ("retry_base_seconds", "retry_max_seconds")
+        own = {name: value for name, value in self.options.items() if name in kept}
+        return {"endpoint_url": self.endpoint, "bearer_token": "of a test", "hedged_share": 0, **own}
+
+    def raw(self, method: str, root: str, path: str, data: bytes | None = None) -> bytes:
+        """Send a request for a path below a root behind the storage API's back; return the body of the answer."""
+        url = f"{self.endpoint}/{root.split('/', 2)[2]}{quote(path)}"
+        with urllib.request.urlopen(urllib.request.Request(url, data=data, method=method), timeout=60) as answer:
+            body: bytes = answer.read()
+        return body
+
     def set(self, **settings: float) -> None:
         """Set ``delay`` (seconds for each request), ``share`` (of each fault) and ``seed``; forget what was."""
         self._admin(json.dumps(settings).encode())
@@ -99,6 +116,7 @@ class _Object:
     data: bytes
     etag: str
     stored: float
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +127,11 @@ class _Request:
     headers: Mapping[str, str]
     body: bytes
 
+    @property
+    def is_google(self) -> bool:
+        """Whether a client of Google's asks: those of S3 sign, or name their service."""
+        return not any(name.startswith("x-amz-") for name in self.headers)
+
 
 class _Bucket:
     """What is stored; one answer for each request."""
@@ -116,6 +139,7 @@ class _Bucket:
     def __init__(self) -> None:
         self.objects: dict[str, _Object] = {}
         self._names: list[str] | None = []
+        self._generation = 1_700_000_000_000_000
 
     def answer(self, asked: _Request) -> bytes:
         """Carry a request out and return the whole answer."""
@@ -125,6 +149,8 @@ class _Bucket:
             case "POST":
                 return self._delete_many(asked.body.decode())
             case "DELETE":
+                if asked.key not in self.objects and asked.is_google:
+                    return _error("404 Not Found", "NoSuchKey")
                 self._drop(asked.key)
                 return _answer("204 No Content")
             case _ if "list-type" in asked.query:
@@ -133,7 +159,9 @@ class _Bucket:
 
     def _put(self, asked: _Request) -> bytes:
         now = self.objects.get(asked.key)
-        match = asked.headers.get("if-match")
+        match, generation = asked.headers.get("if-match"), asked.headers.get("x-goog-if-generation-match")
+        if generation is not None and int(generation) != (now.generation if now is not None else 0):
+            return _error("412 Precondition Failed", "PreconditionFailed")
         if (asked.headers.get("if-none-match") == "*" and now is not None) or (match and now and now.etag != match):
             return _error("412 Precondition Failed", "PreconditionFailed")
         if match and now is None:
@@ -141,8 +169,9 @@ class _Bucket:
         if now is None:
             self._names = None
         etag = f'"{hashlib.md5(asked.body, usedforsecurity=False).hexdigest()}"'
-        self.objects[asked.key] = _Object(asked.body, etag, time.time())
-        return _answer("200 OK", ETag=etag)
+        self._generation += 1
+        self.objects[asked.key] = _Object(asked.body, etag, time.time(), self._generation)
+        return _answer("200 OK", b"", **{"ETag": etag, "x-goog-generation": str(self._generation)})
 
     def _get(self, asked: _Request) -> bytes:
         found = self.objects.get(asked.key)
@@ -150,6 +179,7 @@ class _Bucket:
             return _error("404 Not Found", "NoSuchKey")
         stored = formatdate(found.stored, usegmt=True)
         headers = {"ETag": found.etag, "Last-Modified": stored, "Content-Type": "application/octet-stream"}
+        headers["x-goog-generation"] = str(found.generation)
         if "range" not in asked.headers:
             return _answer("200 OK", found.data, **headers)
         first, _, last = asked.headers["range"].removeprefix("bytes=").partition("-")
@@ -174,32 +204,33 @@ class _Bucket:
         prefix, most, delimiter = query.get("prefix", ""), int(query.get("max-keys", "1000")), query.get("delimiter")
         at = bisect_left(self._names, max(prefix, query.get("continuation-token", "")))
         found: list[str] = []
-        following = ""
+        following, url = "", query.get("encoding-type") == "url"
         while at < len(self._names) and (name := self._names[at]).startswith(prefix):
             if len(found) >= most:
                 following = name
                 break
             head, cut, _ = name[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
             if cut:
-                found.append(f"<CommonPrefixes><Prefix>{_text(prefix + head + cut)}</Prefix></CommonPrefixes>")
+                found.append(f"<CommonPrefixes><Prefix>{_text(prefix + head + cut, url=url)}</Prefix></CommonPrefixes>")
                 at = bisect_left(self._names, prefix + head + chr(ord(cut) + 1))
             else:
-                found.append(_entry(name, self.objects[name]))
+                found.append(_entry(name, self.objects[name], url=url))
                 at += 1
-        more = f"<NextContinuationToken>{_text(following)}</NextContinuationToken>" if following else ""
+        more = f"<NextContinuationToken>{escape(following)}</NextContinuationToken>" if following else ""
         cut_short = f"<IsTruncated>{str(bool(following)).lower()}</IsTruncated>{more}"
-        encoding = "<EncodingType>url</EncodingType>"
+        encoding = "<EncodingType>url</EncodingType>" if url else ""
         return _xml(f"<ListBucketResult>{encoding}{cut_short}{''.join(found)}</ListBucketResult>")
 
 
-def _text(name: str) -> str:
-    return quote(name)
+def _text(name: str, *, url: bool) -> str:
+    return quote(name) if url else escape(name)
 
 
-def _entry(name: str, stored: _Object) -> str:
+def _entry(name: str, stored: _Object, *, url: bool) -> str:
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(stored.stored))
+    moment += f".{int(stored.stored % 1 * 1000):03}Z"
     return (
-        f"<Contents><Key>{_text(name)}</Key><LastModified>{moment}.{int(stored.stored % 1 * 1000):03}Z</LastModified>"
+        f"<Contents><Key>{_text(name, url=url)}</Key><LastModified>{moment}</LastModified>"
         f"<ETag>{escape(stored.etag)}</ETag><Size>{len(stored.data)}</Size></Contents>"
     )
 

@@ -4,7 +4,7 @@ A request that is late is dropped with its connection, and the same is asked for
 one server or connection among many. How long to wait is 1/8 s or a power of two times that, each with connections of
 its own: about four to eight times the median of the last requests of the kind, 2 s while there are none, and twice as
 long each time that the same is asked for. At most a given share of all requests of a kind is asked for again; where
-that is used up, only one that takes 32 times as long: it is lost, not late.
+that is used up, only one that also takes more than 4 s: it is lost, not late.
 
 That is for requests that may be repeated without harm: a dropped one may still be carried out.
 """
@@ -26,8 +26,8 @@ _SAVED_UP: Final = 8.0
 _AT_FIRST_SECONDS: Final = 2.0
 _MOST_TIMES: Final = 3
 """So often the same is asked for again before it is waited for as long as the deadline allows."""
-_LOST: Final = 5
-"""So many doublings make a request that is late one that is lost, which counts for no share."""
+_LOST_SECONDS: Final = 4.0
+"""A request that takes longer than that, and unusually long, is lost rather than late, and counts for no share."""
 _USUAL_BYTES: Final = 1 << 18
 """Up to so many bytes are written in the time that a small request takes."""
 
@@ -59,8 +59,11 @@ class Hedge:
         """
         if not self._share or asked >= _MOST_TIMES:
             return None
-        doublings = asked + (size // _USUAL_BYTES).bit_length() + (_LOST if self._budget < 1.0 else 0)
-        return float((self._patience or _AT_FIRST_SECONDS) * 2**doublings)
+        doublings = asked + (size // _USUAL_BYTES).bit_length()
+        patience = self._patience or _AT_FIRST_SECONDS
+        if self._budget < 1.0:
+            patience = max(patience, _LOST_SECONDS)
+        return float(patience * 2**doublings)
 
     def note(self, seconds: float) -> None:
         """Note how long a request took that was answered."""
