@@ -79,8 +79,12 @@ def validate_paths(paths: Sequence[str]) -> None:
 def optimised(name: str) -> str:
     """Return the optimised path of an original file name: 20 hash bits spread files over prefixes."""
     name = name.replace("/", "-")
-    bits = format(mmh3.hash(name.encode(), 0, signed=False) & 0xFFFFF, "020b")
+    bits = format(_bits(name), "020b")
     return f"{bits[0:4]}/{bits[4:8]}/{bits[8:12]}/{bits[12:20]}-{name}"
+
+
+def _bits(name: str) -> int:
+    return mmh3.hash(name.encode(), 0, signed=False) & 0xFFFFF
 
 
 def root_path(version: int) -> str:
@@ -134,6 +138,10 @@ def parse(path: str) -> ParsedPath | None:
 
     An optimised path is recognised only if its prefix is the hash of its name.
     """
+    match = _OPTIMISED.fullmatch(path)
+    if match is not None:
+        prefix = int("".join(match.groups()[:4]), 2)
+        return _parse_name(match[5]) if prefix == _bits(match[5]) else None
     if path == spec.HINT_FILE:
         return ParsedPath("hint")
     if path == spec.BOUNDARY_FILE:
@@ -144,10 +152,7 @@ def parse(path: str) -> ParsedPath | None:
         return ParsedPath("root", version=int(match[1][::-1], 2), legacy=True)
     if match := _LAKEHOUSE_DEF.fullmatch(path):
         return ParsedPath("lakehouse_def", id=match[1])
-    match = _OPTIMISED.fullmatch(path)
-    if match is None or optimised(match[5]) != path:
-        return None
-    return _parse_name(match[5])
+    return None
 
 
 def _parse_name(name: str) -> ParsedPath | None:

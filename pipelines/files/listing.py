@@ -8,7 +8,7 @@ somebody else, a nested lakehouse for example: it is reported, and never looked 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -40,6 +40,10 @@ _COLUMNS: Final = {
     "size": ("size", "bytes"),
     "modified": ("modified", "modified_millis", "last_modified", "lastmodified", "last_modified_date"),
 }
+
+
+Wanted = Callable[[str], bool]
+"""Whether a file is wanted, by its path."""
 
 
 class Listed(NamedTuple):
@@ -105,14 +109,25 @@ def shards(storage: Storage) -> Shards:
     return found
 
 
-def list_shard(storage: Storage, prefix: str) -> Iterator[Listed]:
-    """Yield the files of one shard. One ``list`` a page, on a disk one a directory."""
-    return map(_of_info, storage.list(prefix))
+def everything(path: str) -> bool:
+    """Want every file."""
+    del path
+    return True
 
 
-def list_shards(storage: Storage, prefixes: Iterable[str]) -> Iterator[Listed]:
+def maybe_transaction(path: str) -> bool:
+    """Want files whose names may be those of saved transactions: only they need to be looked at closely."""
+    return "-txn-" in path
+
+
+def list_shard(storage: Storage, prefix: str, wanted: Wanted = everything) -> Iterator[Listed]:
+    """Yield the files of one shard that are wanted. One ``list`` a page, on a disk one a directory."""
+    return (_of_info(info) for info in storage.list(prefix) if wanted(info.path))
+
+
+def list_shards(storage: Storage, prefixes: Iterable[str], wanted: Wanted = everything) -> Iterator[Listed]:
     """Yield the files of shards, several listed at the same time. Memory: the shards under way."""
-    for files in storage.in_parallel(prefixes, lambda prefix: list(list_shard(storage, prefix))):
+    for files in storage.in_parallel(prefixes, lambda prefix: list(list_shard(storage, prefix, wanted))):
         yield from files
 
 

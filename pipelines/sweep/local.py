@@ -8,7 +8,18 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from pipelines.files.deletion import Deleted, delete
-from pipelines.files.listing import TRANSACTION, UNKNOWN, Listed, inventory_files, list_shards, read_inventory, shards
+from pipelines.files.listing import (
+    TRANSACTION,
+    UNKNOWN,
+    Listed,
+    Wanted,
+    everything,
+    inventory_files,
+    list_shards,
+    maybe_transaction,
+    read_inventory,
+    shards,
+)
 from pipelines.job import Progress
 from pipelines.sweep.model import SHOWN, Alone, Size, Sizes, Totals, UnknownFiles
 from pipelines.trees.walk import Start, TreeSource, walk_local
@@ -46,11 +57,11 @@ class LocalSweep:
         size = sum(self._files.pop(path).bytes for path in unknown)
         self.unknown = UnknownFiles(len(unknown), size, self.unknown.directories, tuple(unknown[:SHOWN]))
 
-    def _listing(self) -> Iterator[Listed]:
+    def _listing(self, wanted: Wanted = everything) -> Iterator[Listed]:
         found = shards(self._storage)
         self.unknown.directories = tuple(sorted(found.unknown)[:SHOWN])
         yield from found.files
-        yield from list_shards(self._storage, found.prefixes)
+        yield from list_shards(self._storage, found.prefixes, wanted)
 
     def _inventory(self, uri: str, options: Mapping[str, Any]) -> Iterator[Listed]:
         for each in inventory_files(uri, options):
@@ -59,7 +70,8 @@ class LocalSweep:
     def list_transactions(self) -> None:
         """List everything again, and take from it the saved transactions there are now."""
         self._files = {path: file for path, file in self._files.items() if file.kind != TRANSACTION}
-        self._files.update((file.path, file) for file in self._listing() if file.kind == TRANSACTION)
+        some = self._listing(maybe_transaction)
+        self._files.update((file.path, file) for file in some if file.kind == TRANSACTION)
 
     def transactions(self) -> list[tuple[str, int]]:
         """Return the saved transactions that were listed, with their age."""
@@ -74,10 +86,7 @@ class LocalSweep:
         for row in walk_local(self._trees, starts, live):
             self.nodes_read += 1
             self._progress("mark", self.nodes_read, None)
-            first, last = row["first"], row["last"]
-            for path in (row["path"], *row["files"]):
-                was = live.get(path)
-                live[path] = (first, last) if was is None else (min(first, was[0]), max(last, was[1]))
+            _reach(live, dict.fromkeys((row["path"], *row["files"]), (row["first"], row["last"])))
 
     def subtract(self, boundary: int, cutoff_millis: int) -> Totals:
         """Keep as orphans what is listed, old enough, of a name that may go, and not live; return their totals."""
@@ -158,6 +167,14 @@ class LocalSweep:
 
     def release(self) -> None:
         """Nothing to give back."""
+
+
+def _reach(live: dict[str, tuple[int, int]], found: dict[str, tuple[int, int]]) -> None:
+    """Mark the files of one node, all at once; those that were marked before, one by one."""
+    for path in live.keys() & found.keys():
+        was, now = live[path], found[path]
+        found[path] = min(now[0], was[0]), max(now[1], was[1])
+    live.update(found)
 
 
 def _younger(one: Listed, two: Listed) -> Listed:

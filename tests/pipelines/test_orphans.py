@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines import expiration, orphans
+from pipelines.files import listing as files_listing
 from pipelines.files.retained import slack
 from pipelines.sweep.local import LocalSweep
 from tests.support.faults import FaultPlan, attach, detach
@@ -541,3 +543,21 @@ def test_a_dead_transaction_goes_with_its_files_and_a_live_one_stays(tmp_path: P
     assert lives["dead"][1].isdisjoint(left)
     lake.refresh().resume_transaction(lives["live"][0]).commit()
     assert_sound(lake)
+
+
+def test_the_second_listing_looks_closely_at_saved_transactions_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is listed twice, but only what may be a saved transaction is looked at twice."""
+    lake = filled(new_lake(tmp_path), tables=12)
+    txn = lake.transaction()
+    txn.create_namespace("saved")
+    identity = txn.save()
+    orphan = plant(lake, node_path())
+    seen: Counter[str] = Counter()
+    honest = files_listing.kind_of
+    monkeypatch.setattr(files_listing, "kind_of", lambda path: seen.update([path]) or honest(path))
+    assert 1 == clean(lake, later()).deleted
+    twice = {path for path, count in seen.items() if count > 1 and "/" in path}
+    assert {transaction_path(identity)} == twice
+    assert orphan in seen
