@@ -164,7 +164,7 @@ def upgrade(call: Call) -> Result:
 )
 def doctor(call: Call) -> Result:
     """Probe a storage."""
-    which.warn_of_future(call)
+    which.warn_of_future(call.open)
     found = list(probe(call.root, call.options_for(call.root)))
     ok = all(each.ok for each in found)
     rows = ([each.name, "ok" if each.ok else "FAILED", each.detail] for each in found)

@@ -52,7 +52,7 @@ def _result(done: expiration.Report | orphans.Report, *parts: Iterable[Line]) ->
 )
 def expire(call: Call) -> Result:
     """Expire versions."""
-    which.warn_of_future(call)
+    which.warn_of_future(call.open)
     options = call.options
     config = expiration.Config(
         engine=options.engine,
@@ -147,7 +147,7 @@ def clean(call: Call) -> Result:
 )
 def verify(call: Call) -> Result:
     """Check one version, or all."""
-    which.warn_of_future(call)
+    which.warn_of_future(call.open)
     options = call.options
     chosen = _version(call) if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
     if options.table_sample is not None and not options.tables:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from pipelines.cli.commands.command import Call
 from pipelines.durations import parse_age
 from trinitylake_core import Lakehouse, RecoveryTarget
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
@@ -77,10 +77,10 @@ def number(lake: Lakehouse, text: str | None) -> int | None:
     return at(lake, text).version
 
 
-def warn_of_future(call: Call) -> None:
+def warn_of_future(opened: Callable[..., Lakehouse]) -> None:
     """Say so on standard error if the newest version is dated in the future: ages count from its date."""
     try:
-        created = call.open(damaged=True).info().created_at
+        created = opened(damaged=True).info().created_at
     except TrinityLakeError:  # the command itself will say it
         return
     ahead = (created - datetime.now(UTC)).total_seconds()
