@@ -2,16 +2,26 @@
 
 To be called before the code server starts. The code server is the parent of every run, so none can be alive then; but
 Dagster would still count them as running, and the sensors and pools of their lakehouses would wait for ever.
+
+While it runs, Dagster itself notices that the process of a run has died, unless the database is away just then: it
+stops looking for good. So the code server also looks itself, now and then (:func:`watch`).
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from pathlib import Path
 from typing import Final
 
 import dagster as dg
 
 _ALIVE: Final = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+_EVERY_SECONDS: Final = 10.0
+_PROCESSES: Final = Path("/proc")
+_DIED: Final = "The process of this run no longer exists."
 _WHY: Final = "The process of this run no longer exists: it died together with the code server."
 _log: Final = logging.getLogger(__name__)
 
@@ -20,13 +30,67 @@ def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
     """End every run that Dagster counts as running, and return their IDs. REQUIRES: no run is alive."""
     lost = instance.get_runs(dg.RunsFilter(statuses=_ALIVE))
     for run in lost:
-        if run.status is dg.DagsterRunStatus.CANCELING:
-            instance.report_run_canceled(run, _WHY)
-        else:
-            instance.report_run_failed(run, _WHY)
-        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
-        _log.warning("run %s of %s: %s", run.run_id, run.job_name, _WHY)
+        _end(instance, run, _WHY)
     return [run.run_id for run in lost]
+
+
+def without_process(instance: dg.DagsterInstance, location: str) -> dict[str, dg.DagsterRun]:
+    """Return the runs of a code location that Dagster counts as running, and whose process is gone, by ID.
+
+    REQUIRES: the processes of its runs are on this machine. One query, and one more for each run that is at work.
+    """
+    if not _PROCESSES.is_dir() or not isinstance(instance.run_launcher, dg.DefaultRunLauncher):
+        return {}
+    running = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]))
+    ours = [run for run in running if run.remote_job_origin and run.remote_job_origin.location_name == location]
+    return {run.run_id: run for run in ours if any(_gone(pid) for pid in _processes(instance, run.run_id))}
+
+
+def watch(location: str, sleep: Callable[[float], None] = time.sleep) -> None:
+    """End the runs of a code location that were without a process at two looks in a row, for ever.
+
+    A run that has just ended may not have said so yet; hence the second look.
+    """
+    suspects: set[str] = set()
+    while True:
+        sleep(_EVERY_SECONDS)
+        try:
+            with dg.DagsterInstance.get() as instance:
+                suspects = end_those_without_process(instance, location, suspects)
+        except Exception as error:  # noqa: BLE001 - the database may be away; the next look finds it again
+            _log.warning("cannot look for lost runs now: %s", type(error).__name__)
+
+
+def end_those_without_process(instance: dg.DagsterInstance, location: str, suspects: AbstractSet[str]) -> set[str]:
+    """End the runs without a process that are suspects already, and return the others."""
+    gone = without_process(instance, location)
+    for run_id in gone.keys() & suspects:
+        _end(instance, gone[run_id], _DIED)
+    return gone.keys() - suspects
+
+
+def _end(instance: dg.DagsterInstance, run: dg.DagsterRun, why: str) -> None:
+    if run.status is dg.DagsterRunStatus.CANCELING:
+        instance.report_run_canceled(run, why)
+    else:
+        instance.report_run_failed(run, why)
+    instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+    _log.warning("run %s of %s: %s", run.run_id, run.job_name, why)
+
+
+def _processes(instance: dg.DagsterInstance, run_id: str) -> list[int]:
+    """Return the processes that a run has said it runs in."""
+    told = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records
+    events = [each.event_log_entry.dagster_event for each in told]
+    found = [each.engine_event_data.metadata.get("pid") for each in events if each is not None]
+    return [int(str(pid.value)) for pid in found if pid is not None][-1:]
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return (_PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in {"Z", "X"}
+    except OSError:
+        return True
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ without the sandbox.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,13 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import psutil
 import pytest
 import yaml
+from dagster._core.events import EngineEventData
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepositoryOrigin
 
 from dagster_project import config
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
-from dagster_project.lost_runs import end_lost_runs
+from dagster_project.lost_runs import end_lost_runs, end_those_without_process
 from tests.dagster.conftest import filled
 from tests.support import postgres
 from tests.support.deployment import DEPLOY, UNITS, Deployment, deployed, eventually, variables
@@ -233,6 +237,47 @@ def test_lost_runs_are_ended_and_the_others_are_left_alone(settings: LakehouseSe
         after = [run.status.value for each in statuses if (run := instance.get_run_by_id(runs[each]))]
         assert [] == end_lost_runs(instance)
     assert ["NOT_STARTED", "FAILURE", "FAILURE", "CANCELED", "SUCCESS"] == after
+
+
+def test_a_run_whose_process_is_gone_at_two_looks_is_ended(settings: LakehouseSettings, tmp_path: Path) -> None:
+    """Dagster stops looking when the database is away at the moment at which a run dies with it."""
+    repository = merged((settings,)).get_repository_def()
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    zombie = subprocess.Popen([sys.executable, "-c", ""])
+    eventually(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE, 30, lambda: "it runs on")
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+
+        def run(pid: int, location: str = "trinitylake", status: str = "STARTED") -> str:
+            made = instance.create_run_for_job(
+                repository.get_job("sales_eu_verify"),
+                status=dg.DagsterRunStatus[status],
+                remote_job_origin=origin(location),
+            )
+            instance.report_engine_event("Started", made, EngineEventData.in_process(pid))
+            return made.run_id
+
+        gone = {run(child.pid), run(zombie.pid), run(child.pid, status="CANCELING")}
+        others = {run(os.getpid()), run(child.pid, "elsewhere"), run(child.pid, status="SUCCESS")}
+        before = {run_id: status_of(instance, run_id) for run_id in others}
+        assert gone == end_those_without_process(instance, "trinitylake", set())
+        assert {"STARTED", "CANCELING"} == {status_of(instance, run_id) for run_id in gone}
+        assert set() == end_those_without_process(instance, "trinitylake", gone)
+        assert {"FAILURE", "CANCELED"} == {status_of(instance, run_id) for run_id in gone}
+        assert before == {run_id: status_of(instance, run_id) for run_id in others}
+    zombie.wait()
+
+
+def status_of(instance: dg.DagsterInstance, run_id: str) -> str:
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    return run.status.value
+
+
+def origin(location: str) -> Any:
+    """Return where a run of a deployment comes from."""
+    server = GrpcServerCodeLocationOrigin(host="localhost", socket="code.sock", location_name=location)
+    return RemoteRepositoryOrigin(server, "__repository__").get_job_origin("sales_eu_verify")
 
 
 def test_the_schedule_skips_while_its_last_run_is_not_over(settings: LakehouseSettings, tmp_path: Path) -> None:
