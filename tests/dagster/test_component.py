@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 
 from dagster_project.component import Lakehouses
 from dagster_project.config import ConfigError
+from dagster_project.config.settings import LakehouseSettings
+from dagster_project.factory import merged
 from tests.dagster.conftest import filled
 from trinitylake_core import Lakehouse
 
@@ -60,41 +64,68 @@ def test_a_mistake_is_told_with_stanza_and_field(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_fresh_project_of_dg_maintains_a_lakehouse(tmp_path: Path) -> None:
-    """With nothing of ours but the installed packages: checked, listed and launched by `dg`."""
+    """Checked, listed and launched by `dg`."""
+    proved(tmp_path, Path(sysconfig.get_path("scripts")), [str(CHECKOUT)])
+
+
+@pytest.mark.slow
+def test_nothing_but_the_wheel_is_needed(tmp_path: Path) -> None:
+    """In an environment of its own, into which pip installs the wheel, what it depends on, and `dg`."""
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*command: object) -> None:
+        done = subprocess.run([*map(str, command)], cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
+        assert 0 == done.returncode, done.stdout + done.stderr
+
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    scripts = tmp_path / "venv" / "bin"
+    run(scripts / "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path / "wheels", CHECKOUT)
+    (wheel,) = (tmp_path / "wheels").glob("*.whl")
+    constraints = CHECKOUT / "constraints.txt"
+    run(scripts / "pip", "install", "--constraint", constraints, f"{wheel}[all]", "dagster-dg-cli")
+    proved(tmp_path, scripts, [])
+
+
+def proved(tmp_path: Path, scripts: Path, path: list[str]) -> None:
+    """Make a project as `dg` has them, with the component in it, and do with it what people do."""
     lake = filled((tmp_path / "lake").as_uri())
     project = tmp_path / "platform"
-    defs = project / "src" / "platform_team" / "defs" / "lakehouses"
+    defs = project / "src" / "platform_team" / "defs"
     defs.mkdir(parents=True)
     (project / "pyproject.toml").write_text(
         '[project]\nname = "platform_team"\nversion = "0.1.0"\n'
         '[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "platform_team"\n'
     )
-    (defs.parent.parent / "__init__.py").write_text("")
-    (defs.parent.parent / "definitions.py").write_text(
+    (defs.parent / "__init__.py").write_text("")
+    (defs.parent / "definitions.py").write_text(
         "from pathlib import Path\n\nimport dagster as dg\n\n\n"
         "@dg.definitions\ndef defs() -> dg.Definitions:\n"
         "    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)\n"
     )
-    (defs / "defs.yaml").write_text(
-        "type: dagster_project.component.Lakehouses\n"
-        "attributes:\n"
-        "  lakehouses:\n"
-        f"    - {{name: sales, root: '{lake.root}', compaction: {{engine: local, messages: 5}}}}\n"
-    )
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    path = os.pathsep.join([str(project / "src"), str(CHECKOUT)])
-    where = os.environ | {"DAGSTER_HOME": str(tmp_path / "home"), "PYTHONPATH": path, "DAGSTER_DG_CLI_TELEMETRY": "0"}
+    where = os.environ | {"DAGSTER_HOME": str(tmp_path / "home"), "DAGSTER_DG_CLI_TELEMETRY": "0"}
+    where |= {"PYTHONPATH": os.pathsep.join([str(project / "src"), *path])}
 
     def dg_command(*words: str) -> str:
-        command = [f"{sysconfig.get_path('scripts')}/dg", *words]
-        done = subprocess.run(command, cwd=project, env=where, capture_output=True, text=True, timeout=300, check=False)
+        command = [str(scripts / "dg"), *words]
+        done = subprocess.run(command, cwd=project, env=where, capture_output=True, text=True, timeout=600, check=False)
         assert 0 == done.returncode, done.stdout + done.stderr
         return done.stdout + done.stderr
 
+    stanza = f"{{name: sales, root: '{lake.root}', compaction: {{engine: local, messages: 5}}}}"
+    (defs / "lakehouses").mkdir()
+    (defs / "lakehouses" / "defs.yaml").write_text(
+        f"type: dagster_project.component.Lakehouses\nattributes:\n  lakehouses:\n    - {stanza}\n"
+    )
     dg_command("check", "defs", "--use-active-venv")
     listed = dg_command("list", "defs", "--json")
-    for name in ("lakehouse/sales/tree_compaction", "sales_rollback", "integrity", "sales_compaction_sensor"):
-        assert name in listed
+    expected = merged((LakehouseSettings.model_validate(yaml.safe_load(stanza)),)).get_repository_def()
+    names = {key.to_user_string() for key in expected.asset_graph.get_all_asset_keys()}
+    names |= {check.name for check in expected.asset_graph.asset_check_keys}
+    names |= {job.name for job in expected.get_all_jobs() if not job.name.startswith("__")}
+    names |= {each.name for each in (*expected.sensor_defs, *expected.schedule_defs)}
+    assert {"lakehouse/sales/tree_compaction", "sales_rollback", "integrity", "sales_compaction_sensor"} <= names
+    assert [] == sorted(name for name in names if f'"{name}"' not in listed)
     dg_command("launch", "--job", "sales_compaction")
     assert 0 == Lakehouse.open(lake.root).stats().messages
