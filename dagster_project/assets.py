@@ -13,7 +13,7 @@ from dagster_project.metadata import health, pictures, recovery
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
 from dagster_project.scope import Scope
 from dagster_project.watched import RETRY, Context, Watch, advice, advised, carried_out, failure, permanent, watched
-from pipelines import compaction, export, stats
+from pipelines import compaction, export, stats, worth
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, InvalidInput, Lakehouse, TrinityLakeError
 from trinitylake_core.spec import QUIET_OPERATIONS
@@ -117,12 +117,12 @@ def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
     return asset
 
 
-def observation(asset: dg.AssetKey, lake: Lakehouse) -> dg.ObserveResult:
+def observation(asset: dg.AssetKey, lake: Lakehouse, more: health.Metadata | None = None) -> dg.ObserveResult:
     """Return an observation of the newest version."""
     return dg.ObserveResult(
         asset_key=asset,
         data_version=dg.DataVersion(str(content_version(lake))),
-        metadata=health.of_stats(lake.stats()) | health.of_definition(lake.definition),
+        metadata=health.of_stats(lake.stats()) | health.of_definition(lake.definition) | (more or {}),
     )
 
 
@@ -206,10 +206,9 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
         with advised():
             settings = scope.settings(context)
             report = _compact(context, settings, config, spark)
-            version = report.version_after if report.version_after is not None else report.version_before
             return dg.MaterializeResult(
                 metadata=_before_and_after(settings, report) | health.with_sizes(health.of_compaction(report)),
-                data_version=dg.DataVersion(str(version)),
+                data_version=dg.DataVersion(str(report.version_after or report.version_before)),
             )
 
     return compacted
@@ -242,12 +241,13 @@ def _before_and_after(settings: LakehouseSettings, report: compaction.Report) ->
     if report.version_after is None:
         return {}
     try:
-        lake = open_lakehouse(settings)
-        versions = (("before", report.version_before), ("after", report.version_after))
-        named = [(f"{when}: version {version}", sketch(lake.at(version=version))) for when, version in versions]
+        prices, lake = settings.compaction.costs.prices, open_lakehouse(settings)
+        both = {"before": lake.at(version=report.version_before), "after": lake.at(version=report.version_after)}
+        picture = pictures.trees([(f"{when}: version {each.version}", sketch(each)) for when, each in both.items()])
+        gain = worth.gains(both["before"], both["after"], report, settings.kept_seconds, prices)
     except TrinityLakeError as error:  # the compaction is committed: a missing picture must not fail it
         return {"picture_not_drawn": str(error)}
-    return {"picture": pictures.trees(named)}
+    return {"picture": picture} | health.of_gains(gain)
 
 
 def backup_policy(settings: LakehouseSettings) -> Backup:

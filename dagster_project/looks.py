@@ -13,6 +13,7 @@ import dagster as dg
 
 from dagster_project import assets, pacing, verdicts
 from dagster_project.config.settings import LakehouseSettings
+from dagster_project.metadata import health
 from dagster_project.pacing import Seen
 from dagster_project.resources import glance
 from dagster_project.watched import advice, permanent
@@ -38,6 +39,7 @@ class Look:
         version: the newest version.
         observed: what is to be recorded of it, if it is another one than at the last look.
         pays: whether a compaction pays.
+        seen: what to remember of the commits since the last compaction.
         over_since: since when more is buffered than is wanted, as :class:`Seen` has it; ``None`` if it is not.
         verdicts: the verdicts of the checks that the root suffices for, each with its asset.
     """
@@ -45,6 +47,7 @@ class Look:
     version: int
     observed: dg.ObserveResult | None
     pays: pacing.Decision
+    seen: Seen
     over_since: float | None
     verdicts: tuple[tuple[str, dg.AssetCheckResult], ...]
 
@@ -69,16 +72,19 @@ def look(settings: LakehouseSettings, seen: Seen, now: float, *, known_stale: bo
     ``known_stale``: that they are was recorded already. Raises ``TrinityLakeError``.
     """
     lake = glance(settings)
-    pays = pacing.pays(settings.compaction, lake.stats())
-    over_since = (seen.over_since or now) if pays.wanted else None
+    too_many = pacing.pays(settings.compaction, lake.stats()).wanted
+    since = pacing.since_compaction(seen, lake)
+    pays = pacing.weighed(settings, lake, since)
+    over_since = (seen.over_since or now) if too_many else None
     limit = settings.compaction.max_age.total_seconds()
     too_long = over_since is not None and now - over_since >= limit
     judged = tuple(verdicts.judged(settings, lake, over_too_long=too_long and not known_stale))
     # searching the history costs more than one root: at most once per max_age
-    observed = (
-        None if lake.version == seen.version else assets.observation(assets.key(settings, assets.DEFINITION), lake)
-    )
-    return Look(lake.version, observed, pays, now if too_long else over_since, judged)
+    observed = None
+    if lake.version != seen.version:
+        costs = {} if pays.weighed is None else health.of_weighed(pays.weighed)
+        observed = assets.observation(assets.key(settings, assets.DEFINITION), lake, costs)
+    return Look(lake.version, observed, pays, since, now if too_long else over_since, judged)
 
 
 def trouble_of(error: TrinityLakeError) -> Trouble:

@@ -55,7 +55,8 @@ def compaction_sensor(settings: LakehouseSettings, jobs: Jobs, notify: Notificat
 def _policy(policy: Compaction) -> str:
     if not policy.enabled:
         return "never requests a compaction: compaction.enabled is false in lakehouses.yaml."
-    return f"requests a compaction, one at a time, once {policy.messages:,} messages are buffered."
+    sooner = "once waiting has cost as much as a compaction does, or " if policy.costs.enabled else "once "
+    return f"requests a compaction, one at a time, {sooner}{policy.messages:,} messages are buffered."
 
 
 def evaluate(
@@ -73,7 +74,11 @@ def evaluate(
     seen = _back_again(settings, context, seen, found, notify)
     events = _events(settings, context.instance, found)
     decision = _decided(settings, context.instance, found.pays, seen, now)
-    seen = replace(seen, version=found.version, over_since=found.over_since)
+    since = found.seen
+    seen = replace(
+        seen, version=found.version, over_since=found.over_since,
+        commits=since.commits, written=since.written, debt=since.debt, counted=since.counted,
+    )  # fmt: skip
     if not decision.wanted:
         return dg.SensorResult(skip_reason=decision.reason, cursor=seen.text(), asset_events=events)
     request = _request(settings, decision.reason, f"{found.version}-{now:.0f}")

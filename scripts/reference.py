@@ -25,8 +25,7 @@ from pydantic import BaseModel
 
 import trinitylake_core
 from dagster_project.config.file import ProjectSettings
-from dagster_project.config.settings import Cron, Owner, TimeZone
-from dagster_project.config.values import Duration, MaybeEnv, Options
+from dagster_project.config.values import Cron, Duration, MaybeEnv, Options, Owner, TimeZone
 from pipelines.cli.arguments import PROGRAM, program
 from pipelines.cli.commands import index
 from pipelines.durations import shown

@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 import dagster_project
-from dagster_project.config.settings import LakehouseSettings, Model, Notifications
+from dagster_project.config.settings import LakehouseSettings, Notifications
+from dagster_project.config.values import Model
 from pipelines.lakehouses import (
     FILE_NAME,
     VARIABLE,

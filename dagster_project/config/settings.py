@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
-import dagster as dg
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from dagster_project.config.values import Duration, EnvRef, MaybeEnv, Options, resolved
+from dagster_project.config.costs import Costs
+from dagster_project.config.values import Cron, Duration, EnvRef, MaybeEnv, Model, Options, Owner, TimeZone, resolved
 from pipelines.session import SessionConfig
 from trinitylake_core.storage import normalise_root
 
@@ -20,50 +19,10 @@ LAKEHOUSE_TAG: Final = "trinitylake/lakehouse"
 REASON_TAG: Final = "trinitylake/reason"
 """The tag of a run that says why it was requested."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-_OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 _DAY: Final = timedelta(days=1)
 
 Engine = Literal["spark", "local", "auto"]
 Period = Literal["hourly", "daily", "weekly", "monthly", "yearly"]
-
-
-class Model(BaseModel):
-    """Base of all stanzas: no unknown fields, immutable, and no input shown in error messages."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-@lru_cache(maxsize=1024)
-def _cron(text: object) -> object:
-    try:
-        dg.ScheduleDefinition(name="schedule", job_name="job", cron_schedule=str(text))
-    except dg.DagsterInvalidDefinitionError:
-        raise ValueError(f"{text!r} is not a valid cron schedule; write five fields, such as '0 3 * * *'") from None
-    return text
-
-
-@lru_cache(maxsize=1024)
-def _time_zone(text: str) -> str:
-    try:
-        dg.ScheduleDefinition(name="schedule", job_name="job", cron_schedule="0 0 * * *", execution_timezone=text)
-    except dg.DagsterInvalidDefinitionError:
-        raise ValueError(f"{text!r} is not a valid time zone; write UTC or Europe/Berlin, for example") from None
-    return text
-
-
-def _owner(text: str) -> str:
-    if not _OWNER.fullmatch(text):
-        raise ValueError(f"{text!r} is not a valid owner; write an e-mail address or team:NAME")
-    return text
-
-
-def _hashable_cron(text: object) -> object:
-    return _cron(text if isinstance(text, str) else str(text))
-
-
-Cron = Annotated[str, BeforeValidator(_hashable_cron)]
-TimeZone = Annotated[str, AfterValidator(_time_zone)]
-Owner = Annotated[str, AfterValidator(_owner)]
 
 
 class Spark(Model):
@@ -112,9 +71,10 @@ class Schedules(Model):
 class Compaction(Model):
     """When a compaction pays, and how it runs.
 
-    The sensor reads the root every ``poll``. It requests a compaction once ``messages`` messages are buffered, but at
-    most one per ``min_interval``. A compaction that takes longer than ``timeout`` is stopped. If the backlog stays
-    above the threshold for ``max_age``, compactions count as stale.
+    The sensor reads the root every ``poll``. It requests a compaction once waiting has cost as much as one does
+    (``costs``), or ``messages`` messages are buffered, but at most one per ``min_interval``. A compaction that takes
+    longer than ``timeout`` is stopped. If the backlog stays above that number of messages for ``max_age``, compactions
+    count as stale.
     """
 
     enabled: bool = True
@@ -122,6 +82,7 @@ class Compaction(Model):
     min_interval: Duration = timedelta(minutes=15)
     poll: Duration = timedelta(minutes=1)
     max_age: Duration = _DAY
+    costs: Costs = Costs()
     engine: Engine = "spark"
     timeout: Duration = timedelta(hours=6)
 
@@ -255,6 +216,11 @@ class LakehouseSettings(Model):
     def key_prefix(self) -> list[str]:
         """The prefix of the keys of this lakehouse's assets."""
         return ["lakehouse", self.name]
+
+    @property
+    def kept_seconds(self) -> float:
+        """How long a version is kept: as `retention` says, or for a month, as far as costs are concerned."""
+        return (timedelta(days=30) if self.retention is None else self.retention.older_than).total_seconds()
 
     @property
     def pool(self) -> str:

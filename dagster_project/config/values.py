@@ -1,4 +1,4 @@
-"""Values of ``lakehouses.yaml``: durations, and options that may come from the environment.
+"""Values of ``lakehouses.yaml``: durations, cron schedules, and options that may come from the environment.
 
 An ``{env: NAME}`` is looked up when a lakehouse is opened, never when definitions are loaded, and is stored nowhere.
 """
@@ -9,14 +9,17 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, PlainSerializer
+import dagster as dg
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from pipelines.durations import parse_age, shown
 from pipelines.lakehouses import variable
 from trinitylake_core import InvalidInput
 
+_OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_NAME: Final = re.compile(
     r"secret|password|passwd|token|credential|(^|[._-])(access_?)?key($|[._-])", re.IGNORECASE
@@ -96,3 +99,42 @@ def format_duration(duration: timedelta) -> str:
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration)]
 Options = Annotated[dict[str, Any], BeforeValidator(parse_options)]
 MaybeEnv = Annotated[Any, BeforeValidator(parse_value)]
+
+
+class Model(BaseModel):
+    """Base of all stanzas: no unknown fields, immutable, and no input shown in error messages."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+@lru_cache(maxsize=1024)
+def _cron(text: object) -> object:
+    try:
+        dg.ScheduleDefinition(name="schedule", job_name="job", cron_schedule=str(text))
+    except dg.DagsterInvalidDefinitionError:
+        raise ValueError(f"{text!r} is not a valid cron schedule; write five fields, such as '0 3 * * *'") from None
+    return text
+
+
+@lru_cache(maxsize=1024)
+def _time_zone(text: str) -> str:
+    try:
+        dg.ScheduleDefinition(name="schedule", job_name="job", cron_schedule="0 0 * * *", execution_timezone=text)
+    except dg.DagsterInvalidDefinitionError:
+        raise ValueError(f"{text!r} is not a valid time zone; write UTC or Europe/Berlin, for example") from None
+    return text
+
+
+def _owner(text: str) -> str:
+    if not _OWNER.fullmatch(text):
+        raise ValueError(f"{text!r} is not a valid owner; write an e-mail address or team:NAME")
+    return text
+
+
+def _hashable_cron(text: object) -> object:
+    return _cron(text if isinstance(text, str) else str(text))
+
+
+Cron = Annotated[str, BeforeValidator(_hashable_cron)]
+TimeZone = Annotated[str, AfterValidator(_time_zone)]
+Owner = Annotated[str, AfterValidator(_owner)]

@@ -157,7 +157,11 @@ class Tick:
         mark = self.marks[name]
         if mark.seen.alerted:
             self.back[name] = found.version
-        seen = replace(looks.recovered(mark.seen), over_since=found.over_since)
+        since = found.seen
+        seen = replace(
+            looks.recovered(mark.seen), over_since=found.over_since,
+            commits=since.commits, written=since.written, debt=since.debt, counted=since.counted,
+        )  # fmt: skip
         seen = replace(seen, alerted=mark.seen.alerted)  # until the webhook has heard of it
         decision = self._decided(settings, found, mark)
         if decision.wanted:

@@ -56,10 +56,14 @@ class Flushed:
 
 def expected_nodes(ref: Ref, order: int) -> int:
     """Return about how many nodes a full flush of a subtree rewrites: those its messages hit by chance."""
-    messages = ref.weight()
-    leaves = max(1, (ref.keys or messages) // max(1, order * 2 // 3))
+    return nodes_hit(ref.weight(), ref.keys, ref.height, order)
+
+
+def nodes_hit(messages: int, keys: int | None, height: int, order: int) -> int:
+    """Return about how many nodes of a subtree so many messages hit by chance."""
+    leaves = max(1, (keys or messages) // max(1, order * 2 // 3))
     total, width = 0.0, float(leaves)
-    for _ in range(ref.height + 1):
+    for _ in range(height + 1):
         total += width * (1 - (1 - 1 / width) ** min(messages, 1 << 30)) if width > 1 else 1
         width = max(1.0, width / (order * 2 / 3))
     return max(1, round(total))

@@ -42,8 +42,9 @@ def test_it_asks_with_its_reason(settings: LakehouseSettings, lake: Lakehouse, i
     result, cursor = look(settings, instance)
     (request,) = result.run_requests or []
     figures = f"version {lake.version}: {lake.stats().messages} buffered messages, threshold 5"
-    assert figures == request.tags[REASON_TAG]
-    assert {"ops": {"lakehouse__sales_eu__tree_compaction": {"config": {"reason": figures}}}} == request.run_config
+    reason = request.tags[REASON_TAG]
+    assert f"{figures}; 0 commits since the last compaction cost" in reason
+    assert {"ops": {"lakehouse__sales_eu__tree_compaction": {"config": {"reason": reason}}}} == request.run_config
     assert Seen.parse(cursor).requested_at > 0
     (seen, *_) = result.asset_events
     assert lake.stats().messages == seen.metadata["buffered_messages"].value
@@ -204,3 +205,50 @@ def test_pacing_at_the_minimum_interval() -> None:
     waiting = pacing.too_soon(policy, last=1000.0, now=1059.0)
     assert waiting is not None
     assert not waiting.wanted
+
+
+def weighing(settings: LakehouseSettings, **costs: float) -> LakehouseSettings:
+    """Return settings whose number of messages is never reached."""
+    policy = {"messages": 1_000_000, "engine": "local", "min_interval": "0s", "costs": costs}
+    return settings.model_copy(update={"compaction": Compaction.model_validate(policy)})
+
+
+def test_it_asks_once_waiting_has_cost_as_much_as_a_compaction(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """What commits wrote because of waiting messages adds up from look to look; dear requests make it wait longer."""
+    cheap, dear = weighing(settings, opens_per_commit=1000, hour=10.0), weighing(settings)
+    result, cursor = look(cheap, instance)
+    assert not result.run_requests
+    (seen, *_) = result.asset_events
+    assert (0, True) == (
+        seen.metadata["commits_since_compaction"].value,
+        0 < seen.metadata["compaction_dollars"].value,
+    )
+    for number in range(12):
+        with lake.transaction() as txn:
+            txn.create_namespace(f"n{number}")
+    result, after = look(dear, instance, cursor)
+    assert "12 commits since the last compaction cost" in str(result.skip_reason)
+    result, asked = look(cheap, instance, cursor)
+    (request,) = result.run_requests or []
+    assert "12 commits since the last compaction cost" in request.tags[REASON_TAG]
+    assert Seen.parse(after).written == Seen.parse(asked).written > 0
+    off = weighing(settings, opens_per_commit=1000, hour=10.0, enabled=False)
+    assert not look(off, instance, cursor)[0].run_requests
+    compaction.run(None, lake, compaction.Config(engine="local"))
+    _, cursor = look(cheap, instance, asked)
+    assert (0, 0.0, 0) == (Seen.parse(cursor).commits, Seen.parse(cursor).written, Seen.parse(cursor).debt)
+
+
+def test_a_compaction_shows_what_was_predicted_beside_what_it_did(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    local = settings.model_copy(update={"compaction": settings.compaction.model_copy(update={"engine": "local"})})
+    job = merged((local,)).resolve_job_def("sales_eu_compaction")
+    (done, *_) = job.execute_in_process(instance=instance).get_asset_materialization_events()
+    rows = {row.data["what"]: row.data for row in done.materialization.metadata["predicted_and_realised"].records}
+    saved = rows["saved by each commit"]
+    assert saved["predicted"] == saved["realised"] > 0
+    for what in ("cost: requests", "cost: written", "cost: all in all", "the root"):
+        assert 0.2 < float(rows[what]["predicted"]) / float(rows[what]["realised"]) < 5, what
