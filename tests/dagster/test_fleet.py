@@ -474,3 +474,21 @@ def test_the_page_of_the_fleet_shows_the_worst_first_and_agrees_with_the_sensor(
     assert told == again
     assert {"missing", "mistake"} == again["reachable"].keys()
     assert {"small"} == again["snapshots_fresh"].keys()
+
+
+def test_commits_are_counted_once_though_not_every_version_is_recorded(lakes: Lakes) -> None:
+    """What waiting has cost adds up over the commits, whenever the next observation of the lakehouse is due."""
+    lake = lakes.add("a")
+    assert lake is not None
+    lakes.tick()
+    for number in range(4):
+        if number < 3:
+            with lake.transaction() as txn:
+                txn.create_namespace(f"n{number}")
+        lakes.cursor = cursors.text({"a": replace(cursors.parse(lakes.cursor)["a"], next_look=0.0)})
+        lakes.tick()
+    seen = cursors.parse(lakes.cursor)["a"].seen
+    assert (3, lake.refresh().version) == (seen.commits, seen.counted)
+    assert seen.version is not None
+    assert seen.version < lake.version
+    assert seen.written > 0
