@@ -62,6 +62,19 @@ def test_the_site_has_every_page_and_no_other() -> None:
     assert sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")) == sorted(named)
 
 
+def test_the_tests_that_pages_name_are_there() -> None:
+    """A page that says how a promise is tested names tests or their files; iceberg.md names those of PyIceberg."""
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    tests = set(re.findall(r"^ *def (test_\w+)\(", "\n".join(sources), re.MULTILINE))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.name != "iceberg.md")
+    named = set(re.findall(r"`(test_\w+)`", text))
+    files = set(re.findall(r"`(tests/[\w./*]+)`", text))
+    assert set() == named - tests
+    assert [] == [file for file in files if not any(ROOT.glob(file))]
+    assert len(named) > 10
+    assert len(files) > 10
+
+
 # -- the reference, which `make docs` makes from the code ------------------------------------------------
 
 
