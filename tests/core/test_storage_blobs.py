@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -42,6 +44,20 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
             yield server
     except NoAzurite as missing:
         pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize("settings", [{}, {"AZURITE": "/nowhere/azurite-blob"}], ids=["npm", "AZURITE"])
+def test_without_an_emulator_it_says_so_and_fails_in_ci(tmp_path: Path, settings: dict[str, str]) -> None:
+    """Before the tests begin, since there a skipped test is a failed one."""
+    script = Path(__file__).parents[2] / "scripts" / "azurite.sh"
+    for ci, code, told in (("", 0, "THE TESTS OF az:// WILL BE SKIPPED"), ("true", 1, "CI skips nothing")):
+        environment = {"PATH": str(tmp_path), "CI": ci, **settings}
+        done = subprocess.run(
+            ["/bin/sh", str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert (code, "") == (done.returncode, done.stdout)
+        assert told in done.stderr
+        assert "npm" in done.stderr
 
 
 class BlobSuite(StorageSuite):
