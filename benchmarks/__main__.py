@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 _HELPERS = {"__init__", "__main__", "lakes", "report", "rivals"}
-_ON_REQUEST = {"soak"}
-"""Runs for as long as one says, and only when it is named."""
+_ON_REQUEST = {"large", "soak"}
+"""Take long, or a lot of disk: only when they are named."""
 
 
 def main() -> None:
