@@ -189,7 +189,7 @@ def library() -> Iterator[str]:
         yield from _class(name, classes[name])
     yield from ("## Keywords", "", "What `create`, `create_table`, `alter_table` and so on take by keyword.", "")
     for each in _OPTIONS:
-        rows = [(f"`{name}`", f"`{_escaped(_annotation(kind))}`") for name, kind in _keywords(each).items()]
+        rows = [(f"`{name}`", f"`{_annotation(kind)}`") for name, kind in _keywords(each).items()]
         yield from (
             f"### {each.__name__}",
             "",
@@ -223,7 +223,7 @@ def _class(name: str, kind: type, level: int = 2) -> Iterator[str]:
     yield from ("#" * level + f" {name}", "", _doc(kind), "")
     own = [(attribute, value) for attribute, value in _members(kind) if not attribute.startswith("_")]
     fields = [each for each in getattr(kind, "__dataclass_fields__", {}).values() if not each.name.startswith("_")]
-    rows = [(f"`{each.name}`", f"`{_escaped(_annotation(each.type))}`") for each in fields]
+    rows = [(f"`{each.name}`", f"`{_annotation(each.type)}`") for each in fields]
     if rows:
         yield from (*_table(("Field", "Type"), rows), "")
     properties = [
@@ -319,7 +319,12 @@ def _doc(what: Any) -> str:
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
     yield f"| {' | '.join(header)} |"
     yield "|" + "---|" * len(header)
-    yield from (f"| {' | '.join(each.replace('|', chr(92) + '|') for each in row)} |" for row in rows)
+    yield from (f"| {' | '.join(map(_cell, each))} |" for each in rows)
+
+
+def _cell(text: str) -> str:
+    """Return the text of a cell; a bar between backticks is left alone, as the tables of mkdocs want it."""
+    return "`".join(part if number % 2 else part.replace("|", r"\|") for number, part in enumerate(text.split("`")))
 
 
 def _escaped(text: str) -> str:

@@ -93,6 +93,7 @@ def test_the_reference_has_every_command_and_option() -> None:
         section = text.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
         assert command.example in section, name
         assert [] == [each.opts for each in command.options if each.opts[-1] not in section], name
+    assert "`--kind [namespace|table|view]`" in text
     assert "### Options" not in text.partition("`--json`")[2]
 
 
