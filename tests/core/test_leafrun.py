@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.tree import leaffile, nodefile
+from trinitylake_core.tree.leafbatch import encode_many
 from trinitylake_core.tree.leafrun import Columns, cut, laid_out, merged, pieces_of, proved
 from trinitylake_core.tree.node import Messages, Node
 
@@ -111,7 +112,7 @@ def test_a_leaf_of_columns_has_the_bytes_of_the_same_node(entries: dict[str, str
     system = {"created_at_millis": "17"}
     node = Node([*leaf.keys.to_pylist()], [*leaf.values.to_pylist()], system=dict(system))
     node.subtree_keys, node.subtree_messages = len(leaf), 0
-    data = leaffile.encode_columns(leaf, order, path, dict(system))
+    (data,) = encode_many([leaf], order, [path], dict(system))
     assert nodefile.encode(node, order, path) == data
     again = leaffile.decode_columns(data, path, order)
     assert again is not None

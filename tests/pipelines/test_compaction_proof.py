@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,17 +141,17 @@ def test_leaves_that_lose_rows_as_columns_are_not_committed(
         found = honest(*arguments)
         return ([_first_row_lost(found[0][0]), *found[0][1:]], found[1]) if where == "cut" else _first_row_lost(found)
 
-    def exchanged(sink: Any, rows: Columns, stamp: int) -> Ref:
-        made = written(sink, rows, stamp)
+    def exchanged(sink: Any, parts: Sequence[Columns], stamp: int) -> list[Ref]:
+        made = written(sink, parts, stamp)
         calls.append(1)
-        paths.append(made.path)
-        made.path = paths[0]
+        for each in made:
+            each.path = made[0].path
         return made
 
     if honest is not None:
         monkeypatch.setattr(leafflush, where, broken)
     else:
-        written, paths = leafflush._written, []
+        written = leafflush._written
         monkeypatch.setattr(leafflush, "_written", exchanged)
     with pytest.raises(Corrupt, match="proof"):
         compaction.run(None, lake, LOCAL)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.leaffile import decode_columns, encode_columns
+from trinitylake_core.tree.leafbatch import decode_many, encode_many
+from trinitylake_core.tree.leaffile import decode_columns
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
 
@@ -25,6 +27,8 @@ class MemorySink:
         self.read_paths: list[str] = []
         self.added = 0
         self._batch = batch
+        self._numbers: dict[str, int] = {}
+        self._count: Counter[int | None] = Counter()
 
     def read(self, path: str) -> Node:
         """Return one node."""
@@ -45,14 +49,21 @@ class MemorySink:
         """Take a node, which must be one that may stand below a root."""
         assert len(node.keys) <= self.max_keys, f"{len(node.keys)} keys at order {self.order}"
         assert len(node.children) in {0, len(node.keys) + 1}
-        self.added += 1
-        path = f"node-{self.added}"
+        path = self._name(node.height)
         self.files[path] = bytes(nodefile.encode(node, self.order, path))
+        return path
+
+    def _name(self, height: int | None) -> str:
+        """Return a new name: nodes of one height are numbered, however those of others come in between."""
+        self.added += 1
+        self._count[height] += 1
+        path = f"node-{height}-{self._count[height]}"
+        self._numbers[path] = self.added
         return path
 
     def take_back(self, path: str) -> Node | None:
         """Return a node added lately and forget it."""
-        if path not in self.files or int(path.removeprefix("node-")) <= self.added - self._batch:
+        if path not in self.files or self._numbers[path] <= self.added - self._batch:
             return None
         return nodefile.decode(self.files.pop(path), path)
 
@@ -60,20 +71,23 @@ class MemorySink:
 class ColumnMemorySink(MemorySink):
     """The same, whose leaves come and go as columns, too."""
 
-    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+    def read_columns(self, paths: Sequence[str]) -> Sequence[Columns] | None:
         """Return leaves as columns."""
         self.read_paths += paths
-        found = [decode_columns(self.files[path], path, self.order) for path in paths]
+        files = [self.files[path] for path in paths]
+        run = decode_many(files, paths, self.order)
+        if run is not None:
+            return run
+        found = [decode_columns(data, path, self.order) for data, path in zip(files, paths, strict=True)]
         plain = [each for each in found if each is not None]
         return plain if len(plain) == len(found) else None
 
-    def add_columns(self, rows: Columns, system: dict[str, str]) -> str:
-        """Take a leaf."""
-        assert self.min_keys <= len(rows) <= self.max_keys
-        self.added += 1
-        path = f"node-{self.added}"
-        self.files[path] = bytes(encode_columns(rows, self.order, path, system))
-        return path
+    def add_leaves(self, leaves: Sequence[Columns], system: dict[str, str]) -> list[str]:
+        """Take leaves."""
+        assert all(self.min_keys <= len(rows) <= self.max_keys for rows in leaves)
+        paths = [self._name(0) for _ in leaves]
+        self.files.update(zip(paths, encode_many(leaves, self.order, paths, system), strict=True))
+        return paths
 
 
 def prove_tree(sink: MemorySink, root: Node) -> None:

@@ -28,7 +28,7 @@ def checksum_of(columns: list[pa.StringArray]) -> bytes:
         view = memoryview(offsets)[: 4 * (rows + 1)]
         end = int.from_bytes(view[-4:], "little", signed=True)
         if not end and column.null_count == rows:  # offsets ascend, which Arrow proved: they are all 0
-            hasher.update(_only_nulls(rows))
+            hasher.update(only_nulls(rows))
             continue
         hasher.update(rows.to_bytes(8, "little"))
         if column.null_count:
@@ -43,6 +43,6 @@ def checksum_of(columns: list[pa.StringArray]) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _only_nulls(rows: int) -> bytes:
+def only_nulls(rows: int) -> bytes:
     """Return what the checksum of a column without a value is computed over; half of the columns are such."""
     return rows.to_bytes(8, "little") + bytes((rows + 7) // 8) + bytes(4 * (rows + 1))

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from trinitylake_core import spec
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree.leafflush import ColumnSink
-from trinitylake_core.tree.leafrun import Columns, end_to_end, in_order
+from trinitylake_core.tree.leafrun import Columns, Slices, end_to_end, in_order, slices_of
 from trinitylake_core.tree.proof import Proof, Range
 from trinitylake_core.tree.search import Batch
 from trinitylake_core.tree.subtree import Ref
@@ -54,15 +55,15 @@ class LeafBuilder:
                 raise Corrupt(f"the keys of a new tree do not ascend: {_BUG}")
             count = max(0, (len(rows) - self._width - 1) // (self._width + 1))
             each = self._width + 1
-            parts = [rows.slice(start, start + self._width) for start in range(0, count * each, each)]
-            pivots = rows.slice(0, count * each).every(each, self._width)
+            starts = np.arange(count, dtype=np.int64) * each
+            parts = Slices(rows, starts, np.full(count, self._width, dtype=np.int64))
+            pivots = rows.rows(starts + self._width)
             self._left = rows.slice(count * each, len(rows))
             if self._proof is not None:
                 self._proof.cut(rows.slice(0, count * each))
             if not end_to_end(rows, [*parts, self._left], pivots):
                 raise Corrupt(f"cutting leaves lost entries: {_BUG}")
-            for part, (key, value) in zip(parts, pivots, strict=True):
-                yield self._written(part, key, value), key, value
+            yield from self._written(parts, pivots)
 
     def rest(self) -> Batch:
         """Return the last entries, for which there was no leaf."""
@@ -72,13 +73,18 @@ class LeafBuilder:
             self._proof.fed(keys, values)
         return keys, values
 
-    def _written(self, rows: Columns, pivot: str, value: str) -> Ref:
-        path = self._sink.add_columns(rows, self._system)
-        within: Range = (rows.row(0)[0], rows.row(len(rows) - 1)[0] + "\0")
+    def _written(self, parts: Sequence[Columns], pivots: Sequence[tuple[str, str]]) -> Iterator[tuple[Ref, str, str]]:
+        if not parts:
+            return
+        run = slices_of(parts)
+        paths = self._sink.add_leaves(run, self._system)
+        ranges: list[Range] = [(first, last + "\0") for first, last in run.edges()]
         if self._proof is not None:
-            self._proof.replaced([], ([], []), [(path, within)], ([pivot], [value]))
-        self._last = pivot
-        return Ref(0, path, keys=len(rows), messages=0, within=within)
+            between = [key for key, _ in pivots], [value for _, value in pivots]
+            self._proof.replaced([], ([], []), zip(paths, ranges, strict=True), between)
+        self._last = pivots[-1][0]
+        for path, count, within, (key, value) in zip(paths, run.counts.tolist(), ranges, pivots, strict=True):
+            yield Ref(0, path, keys=count, messages=0, within=within), key, value
 
 
 def columns_of(keys: Sequence[str], values: Sequence[str]) -> Columns:

@@ -1,4 +1,4 @@
-"""Leaf files as columns: the same bytes as ``nodefile`` makes and reads, without a Python object per row.
+"""Leaf files as columns: what ``nodefile`` reads, without a Python object per row.
 
 Only what a plain leaf is made of comes this way: canonical, checksummed or not, no write buffer. Of everything else
 :func:`decode_columns` says that it is not plain, and ``nodefile`` reads it, or says what is wrong with it.
@@ -6,7 +6,6 @@ Only what a plain leaf is made of comes this way: canonical, checksummed or not,
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +16,6 @@ from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
 
-_STRING: Final = pa.string()
 _COLUMNS: Final = list(spec.COLUMNS)
 _SYSTEM_ROWS_MAX: Final = 16
 
@@ -54,31 +52,6 @@ def decode_columns(data: bytes | memoryview, path: str, order: int) -> Columns |
     if not plain or rows.keys.null_count or rows.values.null_count or rows.keys[0].as_py().startswith(" "):
         return None
     return rows
-
-
-def encode_columns(rows: Columns, order: int, path: str, system: dict[str, str]) -> memoryview:
-    """Return the bytes of a leaf of these entries at ``path``: those of ``nodefile.encode`` for the same leaf.
-
-    REQUIRES: at most ``order - 1`` entries, ascending, of which neither keys nor values are NULL.
-    """
-    count = len(rows)
-    leaf = Node(system=system, height=0, subtree_keys=count, subtree_messages=0)
-    head = nodefile.system_rows(leaf, count=count, path=path)
-    unused, empty = _nulls(order - 1 - count), _nulls(len(head) + order)
-    keys = pa.concat_arrays([_names(tuple(head)), rows.keys, unused])
-    values = pa.concat_arrays([pa.array([*head.values(), None], _STRING), rows.values, unused])
-    return nodefile.file_of([keys, values, empty, empty])
-
-
-@lru_cache(maxsize=256)
-def _nulls(rows: int) -> pa.StringArray:
-    return pa.nulls(rows, _STRING)
-
-
-@lru_cache(maxsize=16)
-def _names(system: tuple[str, ...]) -> pa.StringArray:
-    """Return the keys of system rows, and of the row before the first key."""
-    return pa.array([*system, None], _STRING)
 
 
 def columns_of(node: Node) -> Columns | None:

@@ -13,9 +13,19 @@ from typing import Final, Protocol, runtime_checkable
 
 from trinitylake_core import spec
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.tree.leafrun import Columns, cut, end_to_end, in_order, laid_out, merged, pieces_of, proved
+from trinitylake_core.tree.leafrun import (
+    Columns,
+    cut,
+    end_to_end,
+    in_order,
+    laid_out,
+    merged,
+    pieces_of,
+    proved,
+    slices_of,
+)
 from trinitylake_core.tree.node import Messages
-from trinitylake_core.tree.proof import Proof, Range
+from trinitylake_core.tree.proof import Proof
 from trinitylake_core.tree.subtree import Dead, Ref, Work
 
 SHORTEST: Final = 4
@@ -31,11 +41,11 @@ class ColumnSink(Protocol):
     min_keys: int
     max_keys: int
 
-    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+    def read_columns(self, paths: Sequence[str]) -> Sequence[Columns] | None:
         """Return leaves as columns, ``None`` if one of them is not plain."""
 
-    def add_columns(self, rows: Columns, system: dict[str, str]) -> str:
-        """Take a leaf for writing and return its path."""
+    def add_leaves(self, leaves: Sequence[Columns], system: dict[str, str]) -> list[str]:
+        """Take leaves for writing and return their paths. REQUIRES: none is empty."""
 
 
 def flush_runs(sink: ColumnSink, work: Work, chosen: Collection[int], stamp: int, proof: Proof) -> set[int]:
@@ -101,7 +111,7 @@ def _flushed(
     whole = end_to_end(old, leaves, pivots) and end_to_end(new, parts, between)
     if not whole or not proved(old, messages, new, low, high):
         raise Corrupt("the proof of a run of leaves failed: nothing was committed; please report this as a bug")
-    made = [_written(sink, part, stamp) for part in parts]
+    made = _written(sink, parts, stamp)
     live = [pivot for pivot in pivots if pivot is not None]
     new_keys, new_values = _split(between)
     proof.replaced(
@@ -124,7 +134,10 @@ def _pending(refs: Sequence[Ref]) -> Messages:
     return messages
 
 
-def _written(sink: ColumnSink, rows: Columns, stamp: int) -> Ref:
-    path = sink.add_columns(rows, {spec.CREATED_AT_MILLIS: str(stamp)})
-    within: Range = (rows.row(0)[0], rows.row(len(rows) - 1)[0] + "\0")
-    return Ref(0, path, keys=len(rows), messages=0, within=within)
+def _written(sink: ColumnSink, parts: Sequence[Columns], stamp: int) -> list[Ref]:
+    run = slices_of(parts)
+    paths = sink.add_leaves(run, {spec.CREATED_AT_MILLIS: str(stamp)})
+    return [
+        Ref(0, path, keys=count, messages=0, within=(first, last + "\0"))
+        for path, count, (first, last) in zip(paths, run.counts.tolist(), run.edges(), strict=True)
+    ]

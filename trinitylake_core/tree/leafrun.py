@@ -11,7 +11,7 @@ means that share no code with the merge.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -46,14 +46,50 @@ class Columns:
         """Return rows ``start`` to before ``stop``, without a copy."""
         return Columns(self.keys.slice(start, stop - start), self.values.slice(start, stop - start))
 
-    def row(self, index: int) -> tuple[str, str]:
-        """Return one entry."""
-        return self.keys[index].as_py(), self.values[index].as_py()
-
     def every(self, step: int, first: int) -> list[tuple[str, str]]:
         """Return the entries ``first``, ``first + step`` and so on."""
-        rows = pa.array(range(first, len(self), step), pa.int64())
-        return list(zip(self.keys.take(rows).to_pylist(), self.values.take(rows).to_pylist(), strict=True))
+        return self.rows(np.arange(first, len(self), step, dtype=np.int64))
+
+    def rows(self, at: _Rows) -> list[tuple[str, str]]:
+        """Return the entries that stand at some places."""
+        indices = pa.array(at, pa.int64())
+        return list(zip(self.keys.take(indices).to_pylist(), self.values.take(indices).to_pylist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Slices(Sequence[Columns]):
+    """Neighbouring leaves that lie in the same two columns, each a slice of them; what lies between is not theirs."""
+
+    whole: Columns
+    starts: _Rows
+    counts: _Rows
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Slices(self.whole, self.starts[index], self.counts[index])
+        start = int(self.starts[index])
+        return self.whole.slice(start, start + int(self.counts[index]))
+
+    def __iter__(self) -> Iterator[Columns]:
+        ends = (self.starts + self.counts).tolist()
+        return map(self.whole.slice, self.starts.tolist(), ends)
+
+    def edges(self) -> list[tuple[str, str]]:
+        """Return the first and the last key of each. REQUIRES: none is empty."""
+        first = self.whole.keys.take(pa.array(self.starts)).to_pylist()
+        return list(zip(first, self.whole.keys.take(pa.array(self.starts + self.counts - 1)).to_pylist(), strict=True))
+
+
+def slices_of(parts: Sequence[Columns]) -> Slices:
+    """Return leaves as slices of the same two columns, copied end to end where they are not. REQUIRES: at least one."""
+    if isinstance(parts, Slices):
+        return parts
+    counts = np.array([len(part) for part in parts], dtype=np.int64)
+    keys = pa.concat_arrays([part.keys for part in parts])
+    return Slices(Columns(keys, pa.concat_arrays([part.values for part in parts])), np.cumsum(counts) - counts, counts)
 
 
 class OrderedHash:
@@ -83,15 +119,23 @@ def laid_out(leaves: Sequence[Columns], pivots: Sequence[tuple[str, str] | None]
 
     REQUIRES: one pivot fewer than leaves; ascending keys. ENSURES: ascending keys.
     """
-    alive = [pivot for pivot in pivots if pivot is not None]
-    between = Columns(pa.array([key for key, _ in alive], _STRING), pa.array([value for _, value in alive], _STRING))
-    parts, used = [leaves[0]], 0
-    for leaf, pivot in zip(leaves[1:], pivots, strict=True):
-        if pivot is not None:
-            parts.append(between.slice(used, used + 1))
-            used += 1
-        parts.append(leaf)
-    return Columns(pa.concat_arrays([part.keys for part in parts]), pa.concat_arrays([part.values for part in parts]))
+    run, between = slices_of(leaves), _pairs(pivots)
+    if len(run) != len(pivots) + 1:
+        raise ValueError(f"{len(run)} leaves have {len(run) - 1} pivots between them, not {len(pivots)}")
+    ends = np.cumsum(run.counts)
+    rows = np.repeat(run.starts - (ends - run.counts), run.counts) + np.arange(int(ends[-1]))
+    alive = np.fromiter((pivot is not None for pivot in pivots), bool, len(pivots))
+    at = pa.array(np.insert(rows, ends[:-1][alive], np.arange(len(between)) + len(run.whole)))
+    return Columns(
+        pa.concat_arrays([run.whole.keys, between.keys]).take(at),
+        pa.concat_arrays([run.whole.values, between.values]).take(at),
+    )
+
+
+def _pairs(rows: Sequence[tuple[str, str] | None]) -> Columns:
+    """Return rows, without those that are ``None``, as columns."""
+    alive = [row for row in rows if row is not None]
+    return Columns(pa.array([key for key, _ in alive], _STRING), pa.array([value for _, value in alive], _STRING))
 
 
 def merged(old: Columns, messages: Messages) -> Columns:
@@ -173,19 +217,12 @@ def _average(rows: int, pieces: int) -> float:
     return (rows - pieces + 1) / pieces
 
 
-def cut(rows: Columns, pieces: int) -> tuple[list[Columns], list[tuple[str, str]]]:
+def cut(rows: Columns, pieces: int) -> tuple[Sequence[Columns], list[tuple[str, str]]]:
     """Return entries cut evenly into leaves, and the entries between them, which become pivots."""
     each, longer = divmod(len(rows) - pieces + 1, pieces)
-    leaves: list[Columns] = []
-    pivots: list[tuple[str, str]] = []
-    start = 0
-    for piece in range(pieces):
-        stop = start + each + (piece < longer)
-        leaves.append(rows.slice(start, stop))
-        if piece < pieces - 1:
-            pivots.append(rows.row(stop))
-        start = stop + 1
-    return leaves, pivots
+    counts = each + (np.arange(pieces, dtype=np.int64) < longer)
+    stops = np.cumsum(counts + 1) - 1
+    return Slices(rows, stops - counts, counts), rows.rows(stops[:-1])
 
 
 def proved(old: Columns, messages: Messages, new: Columns, low: str | None, high: str | None) -> bool:
@@ -212,18 +249,23 @@ def end_to_end(whole: Columns, parts: Sequence[Columns], between: Sequence[tuple
 
     ``proved`` compares two wholes. This says that nothing was lost when leaves were laid out, or a whole was cut.
     """
-    at = 0
-    for index, part in enumerate(parts):
-        count = len(part)
-        if not (whole.keys.slice(at, count).equals(part.keys) and whole.values.slice(at, count).equals(part.values)):
-            return False
-        at += count
-        row = between[index] if index < len(between) else None
-        if row is not None:
-            if at >= len(whole) or whole.row(at) != row:
-                return False
-            at += 1
-    return at == len(whole)
+    run, pivots = slices_of(parts), _pairs(between)
+    if len(pivots) + int(run.counts.sum()) != len(whole):
+        return False
+    behind = np.fromiter((row is not None for row in between), bool, len(between))
+    if len(behind) > len(run) or (run.counts < 0).any():
+        return False
+    owner = np.repeat(np.arange(len(run)), run.counts)
+    pivot_rows = (np.cumsum(run.counts)[: len(behind)] + np.cumsum(behind) - 1)[behind]
+    ours = np.ones(len(whole), dtype=bool)
+    ours[pivot_rows] = False
+    within = np.arange(len(owner)) - (np.cumsum(run.counts) - run.counts)[owner]
+    at, mask = pa.array(run.starts[owner] + within), pa.array(ours)
+    return bool(
+        whole.keys.filter(mask).equals(run.whole.keys.take(at))
+        and whole.values.filter(mask).equals(run.whole.values.take(at))
+        and whole.rows(pivot_rows) == [row for row in between if row is not None]
+    )
 
 
 def in_order(keys: Any, low: str | None, high: str | None) -> bool:

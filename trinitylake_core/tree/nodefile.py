@@ -17,8 +17,8 @@ from trinitylake_core.locations import validate_paths
 from trinitylake_core.tree.checksum import checksum_of
 from trinitylake_core.tree.node import Messages, Node
 
-_WRITE: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-_READ: Final = pa.ipc.IpcReadOptions(use_threads=False)
+WRITE: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+READ: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _STRING: Final = pa.string()
 _FIELDS: Final = [pa.field(name, _STRING) for name in spec.COLUMNS]
 _SYSTEM_NUMBERS: Final = (spec.N_KEYS, spec.HEIGHT, spec.SUBTREE_KEYS, spec.SUBTREE_MESSAGES)
@@ -50,7 +50,7 @@ def file_of(arrays: list[pa.StringArray]) -> memoryview:
     """Return the bytes of the file of four columns, each an array of its own without an offset."""
     schema = pa.schema(_FIELDS, metadata={spec.CHECKSUM_METADATA: checksum_of(arrays)})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema, options=_WRITE) as writer:
+    with pa.ipc.new_file(sink, schema, options=WRITE) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
     return memoryview(sink.getvalue()).cast("B")  # Arrow's bytes are signed, and so equal to no others
 
@@ -114,7 +114,7 @@ def decode(data: bytes | memoryview, path: str, order: int | None = None) -> Nod
 
 def read_batch(data: bytes | memoryview, path: str) -> tuple[pa.RecordBatch, bool]:
     """Return the rows of a node file, proved against its checksum, and whether it has one."""
-    with pa.ipc.open_file(pa.py_buffer(data), options=_READ) as reader:
+    with pa.ipc.open_file(pa.py_buffer(data), options=READ) as reader:
         metadata = reader.schema.metadata or {}
         if reader.num_record_batches == 1:
             batch = reader.get_batch(0)

@@ -16,7 +16,8 @@ from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.locations import node_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.leaffile import columns_of, decode_columns, encode_columns
+from trinitylake_core.tree.leafbatch import decode_many, encode_many
+from trinitylake_core.tree.leaffile import columns_of, decode_columns
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.readahead import Content, Once, PerThread, ReadAhead, Underway, content_of
@@ -92,7 +93,7 @@ class NodeStore:
             node = nodes.pop(path, None)
             yield self._decode(path, next(fetched)) if node is None else node
 
-    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+    def read_columns(self, paths: Sequence[str]) -> Sequence[Columns] | None:
         """Return leaves as columns, ``None`` if one of them is not plain. One ``get`` each, none if cached.
 
         What was read in vain is held until this thread asks for it as nodes. Raises ``CorruptNode``.
@@ -100,6 +101,10 @@ class NodeStore:
         nodes = {path: node for path in paths if (node := self.cached(path)) is not None}
         missing = [path for path in paths if path not in nodes]
         data = dict(zip(missing, self._contents(missing), strict=True))
+        run = decode_many([*data.values()], missing, self.order) if len(missing) == len(paths) else None
+        if run is not None:
+            self._count(len(data), sum(map(len, data.values())))
+            return run
         known = {path: columns_of(node) for path, node in nodes.items()}
         found = [known[path] if path in known else decode_columns(data[path], path, self.order) for path in paths]
         plain = [each for each in found if each is not None]
@@ -227,7 +232,7 @@ class NodeWriter:
         self.max_keys = store.max_keys
         self.written: list[str] = []
         self.bytes_written = 0
-        self._pending: dict[str, tuple[memoryview, Node | None]] = {}
+        self._pending: dict[str, tuple[bytes | memoryview, Node | None]] = {}
         self._pending_bytes = 0
         self._shared = behind is not None
         self._behind = store.write_behind() if behind is None else behind
@@ -239,7 +244,7 @@ class NodeWriter:
         pending = self._pending.get(path)
         return self.store.read(path) if pending is None else self._node(path, *pending)
 
-    def _node(self, path: str, data: memoryview, node: Node | None) -> Node:
+    def _node(self, path: str, data: bytes | memoryview, node: Node | None) -> Node:
         return nodefile.decode(data, path, self.order) if node is None else node
 
     def _holds(self, paths: Sequence[str]) -> bool:
@@ -262,16 +267,18 @@ class NodeWriter:
         node.nbytes = len(data)
         return self._add(path, data, node)
 
-    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+    def read_columns(self, paths: Sequence[str]) -> Sequence[Columns] | None:
         """Return leaves as columns, ``None`` if one of them is not plain, or not written yet."""
         return None if self._holds(paths) else self.store.read_columns(paths)
 
-    def add_columns(self, rows: Columns, system: dict[str, str]) -> str:
-        """Take a leaf for writing, given as columns, and return its path."""
-        path = node_path()
-        return self._add(path, encode_columns(rows, self.order, path, system), None)
+    def add_leaves(self, leaves: Sequence[Columns], system: dict[str, str]) -> list[str]:
+        """Take leaves for writing, given as columns, and return their paths. REQUIRES: none is empty."""
+        paths = [node_path() for _ in leaves]
+        for path, data in zip(paths, encode_many(leaves, self.order, paths, system), strict=True):
+            self._add(path, data, None)
+        return paths
 
-    def _add(self, path: str, data: memoryview, node: Node | None) -> str:
+    def _add(self, path: str, data: bytes | memoryview, node: Node | None) -> str:
         self._pending[path] = (data, node)
         self._pending_bytes += len(data)
         if self.store.storage.concurrency > 1:

@@ -20,7 +20,7 @@ MOST_BYTES: Final = 16 << 20
 class Written(NamedTuple):
     """A node that is being written: its file, and itself where it is at hand."""
 
-    data: memoryview
+    data: bytes | memoryview
     node: Node | None
     done: Future[None]
 
@@ -40,7 +40,7 @@ class WriteBehind:
     def __getitem__(self, path: str) -> Written:
         return self._files[path]
 
-    def begin(self, path: str, data: memoryview, node: Node | None) -> None:
+    def begin(self, path: str, data: bytes | memoryview, node: Node | None) -> None:
         """Begin to write a file, and wait for older ones if too much is under way. Raises ``StorageError``."""
         done = self._storage.write_behind(path, data)
         self._files[path] = Written(data, node, done)

@@ -1,0 +1,321 @@
+"""Many leaf files in one go: the bytes of ``nodefile``, without a call of Arrow per file (format, section 4).
+
+Files of one kind differ in their record batch, their checksum and a few numbers; the schema around it, before and
+behind, is the same. So Arrow compresses or expands the batches of a whole run of leaves in one call, as one stream, and
+what belongs around each is put there, or proved to be there, byte by byte. Checksums are computed over the columns of
+the whole run, leaf by leaf, without an object of Arrow per column.
+
+Whatever is not exactly what this library writes is left to ``leaffile``, which reads it or says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import mmh3
+import numpy as np
+import pyarrow as pa
+
+from trinitylake_core import spec
+from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.checksum import checksum_of, only_nulls
+from trinitylake_core.tree.leafrun import Columns, Slices, slices_of
+from trinitylake_core.tree.node import Node
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_STRING: Final = pa.string()
+_MAGIC: Final = 8
+_PREFIX: Final = 8
+"""What stands before each message: a marker and the length of its metadata, 4 bytes each."""
+_DIGITS: Final = 32
+_END: Final = b"\xff\xff\xff\xff\0\0\0\0"
+"""The end of a stream of messages."""
+_SCHEMA: Final = pa.schema([pa.field(name, _STRING) for name in spec.COLUMNS])
+
+
+# -- what stands around the record batch of a file ---------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What stands before and behind the record batch of each leaf file, cut where files differ."""
+
+    head: tuple[bytes, bytes]
+    """Before and behind the checksum."""
+    tail: tuple[bytes, bytes, bytes]
+    """Before and behind the checksum, and behind the block that says where the batch is."""
+    checksum_first: bool
+    """Whether the checksum stands before the block."""
+    begin: int
+    """Where the batch begins."""
+    behind: int
+    """How many bytes follow it."""
+
+    def around(self, checksum: bytes, metadata: int, body: int) -> tuple[bytes, bytes]:
+        """Return what stands before and behind a batch of so many bytes of metadata and body."""
+        block = _block(self.begin, metadata, body)
+        first, second = (checksum, block) if self.checksum_first else (block, checksum)
+        one, two, three = self.tail
+        return b"".join((self.head[0], checksum, self.head[1])), b"".join((one, first, two, second, three))
+
+
+def _block(begin: int, metadata: int, body: int) -> bytes:
+    """Return how the end of a file says where its batch is: three numbers of 8 bytes, the second one padded."""
+    return b"".join(number.to_bytes(8, "little") for number in (begin, metadata, body))
+
+
+@lru_cache(maxsize=1)
+def _frame() -> _Frame | None:
+    """Return what this version of Arrow puts around a batch, learnt from a file; ``None`` if that is not understood."""
+    column = pa.array(["x"], _STRING)
+    data = bytes(nodefile.file_of([column] * 4))
+    checksum = checksum_of([column] * 4)
+    begin = _MAGIC + _PREFIX + int.from_bytes(data[_MAGIC + 4 : _MAGIC + 8], "little")
+    with pa.ipc.open_stream(pa.py_buffer(data[_MAGIC:])) as reader:
+        message = pa.ipc.read_message(pa.py_buffer(data[begin:]))
+        known = reader.schema.names == list(spec.COLUMNS)
+    metadata, body = _PREFIX + message.metadata.size, message.body.size
+    head, tail = data[:begin], data[begin + metadata + body :]
+    block = _block(begin, metadata, body)
+    if not known or head.count(checksum) != 1 or tail.count(checksum) != 1 or tail.count(block) != 1:
+        return None
+    before, behind = head.split(checksum)
+    first, second = sorted((checksum, block), key=tail.index)
+    one, rest = tail.split(first)
+    two, three = rest.split(second)
+    return _Frame((before, behind), (one, two, three), first == checksum, begin, len(tail))
+
+
+# -- reading -------------------------------------------------------------------------------------------
+
+
+def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> Slices | None:
+    """Return the entries of plain leaf files, or ``None`` if one is not exactly as :func:`encode_many` writes it.
+
+    What is damaged is not told from what is unusual: ``leaffile`` tells. REQUIRES: at least one file.
+    """
+    frame = _frame()
+    checksums = None if frame is None else _framed(frame, files)
+    if frame is None or checksums is None:
+        return None
+    batches = [memoryview(data)[frame.begin : len(data) - frame.behind] for data in files]
+    stream = b"".join((memoryview(files[0])[_MAGIC : frame.begin], *batches, _END))
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream), options=nodefile.READ) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except nodefile.UNREADABLE:
+        return None
+    rows = table.num_rows // len(files)
+    if rows <= order or any(chunk != rows for chunk in map(len, table.column(0).chunks)):
+        return None
+    if table.column(0).num_chunks != len(files):
+        return None
+    keys, values, *unused = (pa.concat_arrays(column.chunks) for column in table.columns)
+    if any(column.null_count < len(column) or _ends(column)[-1] for column in unused):
+        return None
+    if _checksums(_Parted.of(keys, rows), _Parted.of(values, rows)) != checksums:
+        return None
+    return _entries(keys, values, rows, rows - order, paths)
+
+
+def _framed(frame: _Frame, files: Sequence[bytes]) -> list[bytes] | None:
+    """Return the checksums in files, ``None`` if there stands anything else around their batches."""
+    start = len(frame.head[0])
+    found = []
+    for data in files:
+        checksum = data[start : start + _DIGITS]
+        metadata = _PREFIX + int.from_bytes(data[frame.begin + 4 : frame.begin + _PREFIX], "little")
+        body = len(data) - frame.begin - frame.behind - metadata
+        if body < 0:
+            return None
+        head, tail = frame.around(checksum, metadata, body)
+        if not data.startswith(head) or not data.endswith(tail):
+            return None
+        found.append(checksum)
+    return found
+
+
+def _entries(keys: Any, values: Any, rows: int, head: int, paths: Sequence[str]) -> Slices | None:
+    """Return the entries of leaves that follow one another in two columns, ``None`` if one is not plain.
+
+    ``rows`` is what each takes, ``head`` how many of them are system rows.
+    """
+    count = len(paths)
+    firsts = np.arange(count, dtype=np.int64) * rows
+    at = pa.array((firsts[:, None] + np.arange(head)).reshape(-1))
+    names, said = keys.take(at).to_pylist(), values.take(at).to_pylist()
+    system = {name: said[index::head] for index, name in enumerate(names[:head])}
+    plain = (
+        len(system) == head
+        and None not in names
+        and names == names[:head] * count
+        and system.get(spec.HEIGHT) == ["0"] * count
+        and system.get(spec.SELF, paths) == list(paths)
+        and spec.VERSION not in system
+    )
+    numbers = system.get(spec.N_KEYS, [])
+    if not plain or not numbers or not all(number and number.isdecimal() and len(number) < 10 for number in numbers):
+        return None
+    counts = np.array([*map(int, numbers)], dtype=np.int64)
+    if int(counts.min()) < 1 or int(counts.max()) >= rows - head:
+        return None
+    column = np.arange(rows)
+    expected = (column < head) | ((column > head) & (column <= head + counts[:, None]))
+    if any(not np.array_equal(_valid(column), expected.reshape(-1)) for column in (keys, values)):
+        return None
+    starts = firsts + head + 1
+    if any(key.startswith(" ") for key in keys.take(pa.array(starts)).to_pylist()):
+        return None
+    return Slices(Columns(keys, values), starts, counts)
+
+
+# -- writing -------------------------------------------------------------------------------------------
+
+
+def encode_many(leaves: Sequence[Columns], order: int, paths: Sequence[str], system: dict[str, str]) -> list[bytes]:
+    """Return the bytes of leaves at ``paths``: those of ``nodefile.encode`` for the same leaves.
+
+    REQUIRES: at least one leaf; each has at most ``order - 1`` entries, ascending, of which neither keys nor values are
+    NULL.
+    """
+    frame, run = _frame(), slices_of(leaves)
+    keys, values, rows = _columns(run, order, paths, system)
+    parted = _Parted.of(keys, rows), _Parted.of(values, rows)
+    checksums = _checksums(*parted)
+    empty = pa.nulls(rows, _STRING)
+    columns = [parted[0].arrays(), parted[1].arrays(), *([empty] * len(run),) * 2]
+    sink = pa.BufferOutputStream()
+    table = pa.table([pa.chunked_array(column) for column in columns], schema=_SCHEMA)
+    if frame is None:
+        return [bytes(nodefile.file_of([piece[index] for piece in columns])) for index in range(len(run))]
+    with pa.ipc.new_stream(sink, _SCHEMA, options=nodefile.WRITE) as writer:
+        writer.write_table(table)
+    return _files(frame, sink.getvalue(), checksums)
+
+
+def _columns(run: Slices, order: int, paths: Sequence[str], system: dict[str, str]) -> tuple[Any, Any, int]:
+    """Return the keys and the values of all rows of leaf files, one after the other, and how many rows each has."""
+    leaf = Node(system=system, height=0, subtree_keys=0, subtree_messages=0)
+    head = nodefile.system_rows(leaf, count=0, path="")
+    rows, first = len(head) + order, len(run.whole)
+    at = np.full((len(run), rows), -1, dtype=np.int64)
+    column = np.arange(order - 1)
+    used = column < run.counts[:, None]
+    at[:, len(head) + 1 :][used] = (run.starts[:, None] + column)[used]
+    at[:, : len(head)] = first + np.arange(len(head))
+    flat = at.reshape(-1)
+    keys = pa.concat_arrays([run.whole.keys, pa.array([*head], _STRING)]).take(pa.array(flat, mask=flat < 0))
+    at[:, : len(head)] += (np.arange(len(run)) * len(head))[:, None]
+    said = [
+        {**head, spec.N_KEYS: str(count), spec.SUBTREE_KEYS: str(count), spec.SELF: path}.values()
+        for count, path in zip(run.counts.tolist(), paths, strict=True)
+    ]
+    texts = pa.array([text for each in said for text in each], _STRING)
+    values = pa.concat_arrays([run.whole.values, texts]).take(pa.array(flat, mask=flat < 0))
+    return keys, values, rows
+
+
+def _files(frame: _Frame, stream: Any, checksums: Sequence[bytes]) -> list[bytes]:
+    """Return files around the batches of a stream."""
+    data = memoryview(stream).cast("B")
+    at = _PREFIX + int.from_bytes(data[4:_PREFIX], "little")
+    files = []
+    reader = pa.ipc.MessageReader.open_stream(stream)
+    reader.read_next_message()
+    for checksum in checksums:
+        message = reader.read_next_message()
+        metadata, body = _PREFIX + message.metadata.size, message.body.size
+        head, tail = frame.around(checksum, metadata, body)
+        files.append(b"".join((head, data[at : at + metadata + body], tail)))
+        at += metadata + body
+    return files
+
+
+# -- leaves that follow one another in a column ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Parted:
+    """A column in which leaves of as many rows each follow one another, as bytes leaf by leaf."""
+
+    rows: int
+    head: npt.NDArray[np.uint8]
+    """A row per leaf: number of rows, validity bits, offsets from the start of its text. What is hashed before it."""
+    offsets: npt.NDArray[np.int32]
+    """The offsets once more, where Arrow may read them."""
+    text: Any
+    cuts: list[int]
+    """Where the text of each begins, and where that of the last one ends."""
+
+    @staticmethod
+    def of(column: Any, rows: int) -> _Parted:
+        """Part a column of whole leaves. REQUIRES: a NULL in each, as the row before its first key is."""
+        ends = _ends(column)
+        starts = ends[::rows]
+        bits = _bits(rows)
+        head = np.empty((len(starts) - 1, bits + 4 * (rows + 1)), np.uint8)
+        head[:, :8] = np.frombuffer(rows.to_bytes(8, "little"), np.uint8)
+        head[:, 8:bits] = np.packbits(_valid(column).reshape(-1, rows), axis=1, bitorder="little")
+        offsets = np.empty((len(starts) - 1, rows + 1), np.int32)
+        np.subtract(ends[:-1].reshape(-1, rows), starts[:-1, None], out=offsets[:, :rows])
+        np.subtract(starts[1:], starts[:-1], out=offsets[:, rows])
+        head[:, bits:] = offsets.view(np.uint8)
+        return _Parted(rows, head, offsets, column.buffers()[2], starts.tolist())
+
+    def arrays(self) -> list[Any]:
+        """Return an array per leaf: Arrow writes nothing that lies behind its end."""
+        size, bits, width = 4 * (self.rows + 1), _bits(self.rows), self.head.shape[1]
+        offsets, head = pa.py_buffer(self.offsets), pa.py_buffer(self.head)
+        return [
+            pa.StringArray.from_buffers(
+                self.rows,
+                offsets.slice(leaf * size, size),
+                self.text.slice(begin, end - begin),
+                head.slice(leaf * width + 8, bits - 8),
+            )
+            for leaf, (begin, end) in enumerate(pairwise(self.cuts))
+        ]
+
+
+def _bits(rows: int) -> int:
+    """Return where the offsets stand in what is hashed of a column: behind the number of rows and the validity bits."""
+    return 8 + (rows + 7) // 8
+
+
+def _checksums(keys: _Parted, values: _Parted) -> list[bytes]:
+    """Return the checksums of leaves, whose other two columns are NULL. Means what ``checksum_of`` means for each."""
+    unused, width = only_nulls(keys.rows) * 2, keys.head.shape[1]
+    heads = memoryview(keys.head.data).cast("B"), memoryview(values.head.data).cast("B")
+    texts = memoryview(keys.text).cast("B"), memoryview(values.text).cast("B")
+    found = []
+    for at, key_text, value_text in zip(
+        range(0, len(heads[0]), width), pairwise(keys.cuts), pairwise(values.cuts), strict=True
+    ):
+        hasher = mmh3.mmh3_x64_128(heads[0][at : at + width])
+        hasher.update(texts[0][key_text[0] : key_text[1]])
+        hasher.update(heads[1][at : at + width])
+        hasher.update(texts[1][value_text[0] : value_text[1]])
+        hasher.update(unused)
+        found.append(hasher.digest().hex().encode())
+    return found
+
+
+def _ends(column: Any) -> npt.NDArray[np.int32]:
+    """Return where the texts of a column begin and end. REQUIRES: a column with rows."""
+    return np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+
+
+def _valid(column: Any) -> npt.NDArray[np.uint8]:
+    """Return for each row of a column whether it is not NULL, as 0 or 1."""
+    bits = column.buffers()[0]
+    if bits is None:
+        return np.ones(len(column), np.uint8)
+    found = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    return found[column.offset : column.offset + len(column)]
