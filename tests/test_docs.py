@@ -37,6 +37,7 @@ ELSEWHERE = {
     "core/leafbuild": "core/test_rewrite",
     "core/leaffile": "core/test_leafrun",
     "core/leafflush": "core/test_leafrun",
+    "core/leafframe": "core/test_leafbatch",
     "core/node": "core/test_nodefile",  # pure data; tested as what a file round-trips to
     "core/nodestore": "core/test_costs",  # cached reads and batched writes, by their requests
     "core/saved": "core/test_transaction",

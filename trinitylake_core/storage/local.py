@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from trinitylake_core.errors import AlreadyExists, InvalidInput, StorageError, TrinityLakeError, UnsafeStorage
 from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.storage.directories import Directories
 from trinitylake_core.storage.disk import (
     MISSING,
     NO_LINKS,
@@ -58,15 +59,23 @@ class LocalStorage(BaseStorage):
             raise InvalidInput(f"unknown storage option for {root}: {', '.join(sorted(map(str, own)))}")
         self._directory = local_path(root)
         self._base = self._directory.rstrip("/") + "/"
-        self._known_directories: set[str] = set()
         self._unsynced = Unsynced(self._directory, self._sync_mode)
+        self._directories = Directories(self._directory, self._directory_added)
         self._lock_proven = False
 
     def _reset_after_fork(self) -> None:
         super()._reset_after_fork()
         self._unsynced = Unsynced(self._directory, self._sync_mode)  # the parent syncs what the parent wrote
 
-    # Durability.
+    # Directories and durability.
+
+    def pick(self, make: Callable[[], str]) -> str:
+        """Return a path whose directory is there, or will be for another one, if a few tries find it. No request."""
+        return self._directories.pick(make)
+
+    def _directory_added(self, above: str) -> None:
+        if self._durable:
+            self._unsynced.directory(above)
 
     def barrier(self) -> None:
         """Return when all that was written through this object is durable. One ``sync``, or none if nothing was."""
@@ -102,32 +111,13 @@ class LocalStorage(BaseStorage):
             self._unsynced.file(target, parent)
 
     def _write_in(self, parent: str, target: str, data: Data, flags: int) -> None:
-        self._ensure_directory(parent)
+        self._directories.ensure(parent)
         try:
             write_file(target, data, flags)
         except FileNotFoundError:  # somebody removed the directory since we made it
-            self._known_directories.clear()
-            self._ensure_directory(parent)
+            self._directories.forget()
+            self._directories.ensure(parent)
             write_file(target, data, flags)
-
-    def _ensure_directory(self, directory: str) -> None:
-        if directory in self._known_directories:
-            return
-        if not os.path.isdir(directory):
-            above = os.path.dirname(directory)
-            self._ensure_directory(above)
-            try:
-                os.mkdir(directory)
-            except FileExistsError:
-                if not os.path.isdir(directory):
-                    text = "a file stands where a directory should be"
-                    raise NotADirectoryError(errno.ENOTDIR, text, directory) from None
-            except FileNotFoundError:
-                self._known_directories.clear()
-                os.makedirs(directory, exist_ok=True)
-            if self._durable:
-                self._unsynced.directory(above)
-        self._known_directories.add(directory)
 
     def create(self, path: str, data: Data) -> None:
         """Create a file durably. One ``create``, and before it one ``sync`` unless ``durable`` is false.
@@ -172,7 +162,7 @@ class LocalStorage(BaseStorage):
         """Give a complete file its final name, and make the name durable."""
         target = self._base + path
         parent = os.path.dirname(target)
-        self._ensure_directory(parent)
+        self._directories.ensure(parent)
         try:
             os.link(temporary, target)
         except FileExistsError:
@@ -206,7 +196,7 @@ class LocalStorage(BaseStorage):
     def _replace(self, path: str, data: Data, *, durable: bool) -> None:
         target = self._base + path
         parent = os.path.dirname(target)
-        self._ensure_directory(parent)
+        self._directories.ensure(parent)
         temporary = self._new_temporary()
         try:
             self._write_in(self._directory, temporary, data, os.O_EXCL)
@@ -240,7 +230,7 @@ class LocalStorage(BaseStorage):
         return Tagged(bytes(data))
 
     def _lock_file(self) -> str:
-        self._ensure_directory(self._directory)
+        self._directories.ensure(self._directory)
         return self._base + LOCK_FILE
 
     def _head(self, path: str) -> FileInfo:

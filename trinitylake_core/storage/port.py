@@ -157,6 +157,13 @@ class Storage(abc.ABC):
         It may be carried out before this returns, by the caller, and always is where :attr:`concurrency` is 1.
         """
 
+    def pick(self, make: Callable[[], str]) -> str:
+        """Return a path for a new file, of those that ``make`` returns: another one each time. No request.
+
+        A local disk takes one for which no directory has to be made, if a few tries find it; others, the first.
+        """
+        return make()
+
     @abc.abstractmethod
     def write_behind(self, path: str, data: Data) -> Future[None]:
         """Begin to write an immutable file, and go on; ``result()`` waits for it or raises. One ``put``.

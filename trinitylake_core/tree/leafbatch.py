@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from trinitylake_core import spec
-from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.checksum import checksum_of, only_nulls
+from trinitylake_core.tree import leafframe, nodefile
+from trinitylake_core.tree.checksum import only_nulls
+from trinitylake_core.tree.leafframe import DIGITS, MAGIC, PREFIX, Frame
 from trinitylake_core.tree.leafrun import Columns, Slices, slices_of
 from trinitylake_core.tree.node import Node
 
@@ -30,66 +30,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _STRING: Final = pa.string()
-_MAGIC: Final = 8
-_PREFIX: Final = 8
-"""What stands before each message: a marker and the length of its metadata, 4 bytes each."""
-_DIGITS: Final = 32
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """The end of a stream of messages."""
 _SCHEMA: Final = pa.schema([pa.field(name, _STRING) for name in spec.COLUMNS])
-
-
-# -- what stands around the record batch of a file ---------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """What stands before and behind the record batch of each leaf file, cut where files differ."""
-
-    head: tuple[bytes, bytes]
-    """Before and behind the checksum."""
-    tail: tuple[bytes, bytes, bytes]
-    """Before and behind the checksum, and behind the block that says where the batch is."""
-    checksum_first: bool
-    """Whether the checksum stands before the block."""
-    begin: int
-    """Where the batch begins."""
-    behind: int
-    """How many bytes follow it."""
-
-    def around(self, checksum: bytes, metadata: int, body: int) -> tuple[bytes, bytes]:
-        """Return what stands before and behind a batch of so many bytes of metadata and body."""
-        block = _block(self.begin, metadata, body)
-        first, second = (checksum, block) if self.checksum_first else (block, checksum)
-        one, two, three = self.tail
-        return b"".join((self.head[0], checksum, self.head[1])), b"".join((one, first, two, second, three))
-
-
-def _block(begin: int, metadata: int, body: int) -> bytes:
-    """Return how the end of a file says where its batch is: three numbers of 8 bytes, the second one padded."""
-    return b"".join(number.to_bytes(8, "little") for number in (begin, metadata, body))
-
-
-@lru_cache(maxsize=1)
-def _frame() -> _Frame | None:
-    """Return what this version of Arrow puts around a batch, learnt from a file; ``None`` if that is not understood."""
-    column = pa.array(["x"], _STRING)
-    data = bytes(nodefile.file_of([column] * 4))
-    checksum = checksum_of([column] * 4)
-    begin = _MAGIC + _PREFIX + int.from_bytes(data[_MAGIC + 4 : _MAGIC + 8], "little")
-    with pa.ipc.open_stream(pa.py_buffer(data[_MAGIC:])) as reader:
-        message = pa.ipc.read_message(pa.py_buffer(data[begin:]))
-        known = reader.schema.names == list(spec.COLUMNS)
-    metadata, body = _PREFIX + message.metadata.size, message.body.size
-    head, tail = data[:begin], data[begin + metadata + body :]
-    block = _block(begin, metadata, body)
-    if not known or head.count(checksum) != 1 or tail.count(checksum) != 1 or tail.count(block) != 1:
-        return None
-    before, behind = head.split(checksum)
-    first, second = sorted((checksum, block), key=tail.index)
-    one, rest = tail.split(first)
-    two, three = rest.split(second)
-    return _Frame((before, behind), (one, two, three), first == checksum, begin, len(tail))
 
 
 # -- reading -------------------------------------------------------------------------------------------
@@ -100,12 +43,12 @@ def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> Sli
 
     What is damaged is not told from what is unusual: ``leaffile`` tells. REQUIRES: at least one file.
     """
-    frame = _frame()
+    frame = leafframe.frame()
     checksums = None if frame is None else _framed(frame, files)
     if frame is None or checksums is None:
         return None
     batches = [memoryview(data)[frame.begin : len(data) - frame.behind] for data in files]
-    stream = b"".join((memoryview(files[0])[_MAGIC : frame.begin], *batches, _END))
+    stream = b"".join((memoryview(files[0])[MAGIC : frame.begin], *batches, _END))
     try:
         with pa.ipc.open_stream(pa.py_buffer(stream), options=nodefile.READ) as reader:
             table = reader.read_all()
@@ -125,13 +68,13 @@ def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> Sli
     return _entries(keys, values, rows, rows - order, paths)
 
 
-def _framed(frame: _Frame, files: Sequence[bytes]) -> list[bytes] | None:
+def _framed(frame: Frame, files: Sequence[bytes]) -> list[bytes] | None:
     """Return the checksums in files, ``None`` if there stands anything else around their batches."""
     start = len(frame.head[0])
     found = []
     for data in files:
-        checksum = data[start : start + _DIGITS]
-        metadata = _PREFIX + int.from_bytes(data[frame.begin + 4 : frame.begin + _PREFIX], "little")
+        checksum = data[start : start + DIGITS]
+        metadata = PREFIX + int.from_bytes(data[frame.begin + 4 : frame.begin + PREFIX], "little")
         body = len(data) - frame.begin - frame.behind - metadata
         if body < 0:
             return None
@@ -185,7 +128,7 @@ def encode_many(leaves: Sequence[Columns], order: int, paths: Sequence[str], sys
     REQUIRES: at least one leaf; each has at most ``order - 1`` entries, ascending, of which neither keys nor values are
     NULL.
     """
-    frame, run = _frame(), slices_of(leaves)
+    frame, run = leafframe.frame(), slices_of(leaves)
     keys, values, rows = _columns(run, order, paths, system)
     parted = _Parted.of(keys, rows), _Parted.of(values, rows)
     checksums = _checksums(*parted)
@@ -222,16 +165,16 @@ def _columns(run: Slices, order: int, paths: Sequence[str], system: dict[str, st
     return keys, values, rows
 
 
-def _files(frame: _Frame, stream: Any, checksums: Sequence[bytes]) -> list[bytes]:
+def _files(frame: Frame, stream: Any, checksums: Sequence[bytes]) -> list[bytes]:
     """Return files around the batches of a stream."""
     data = memoryview(stream).cast("B")
-    at = _PREFIX + int.from_bytes(data[4:_PREFIX], "little")
+    at = PREFIX + int.from_bytes(data[4:PREFIX], "little")
     files = []
     reader = pa.ipc.MessageReader.open_stream(stream)
     reader.read_next_message()
     for checksum in checksums:
         message = reader.read_next_message()
-        metadata, body = _PREFIX + message.metadata.size, message.body.size
+        metadata, body = PREFIX + message.metadata.size, message.body.size
         head, tail = frame.around(checksum, metadata, body)
         files.append(b"".join((head, data[at : at + metadata + body], tail)))
         at += metadata + body

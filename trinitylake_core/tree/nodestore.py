@@ -262,7 +262,7 @@ class NodeWriter:
 
     def add(self, node: Node) -> str:
         """Take a new node for writing and return its path. The write happens by :meth:`flush` at the latest."""
-        path = node_path()
+        path = self.store.storage.pick(node_path)
         data = nodefile.encode(node, self.order, path)
         node.nbytes = len(data)
         return self._add(path, data, node)
@@ -273,7 +273,7 @@ class NodeWriter:
 
     def add_leaves(self, leaves: Sequence[Columns], system: dict[str, str]) -> list[str]:
         """Take leaves for writing, given as columns, and return their paths. REQUIRES: none is empty."""
-        paths = [node_path() for _ in leaves]
+        paths = [self.store.storage.pick(node_path) for _ in leaves]
         for path, data in zip(paths, encode_many(leaves, self.order, paths, system), strict=True):
             self._add(path, data, None)
         return paths
@@ -296,6 +296,16 @@ class NodeWriter:
         self.bytes_written += len(data)
         self._behind.begin(path, data, node)
 
+    def _write_now(self) -> None:
+        """Write all nodes added so far, one after another."""
+        files, self._pending, self._pending_bytes = self._pending, {}, 0
+        self.written += files
+        self.bytes_written += sum(len(data) for data, _ in files.values())
+        self.store.storage.write_many((path, data) for path, (data, _) in files.items())
+        for path, (_, node) in files.items():
+            if node is not None:
+                self.store.keep(path, node)
+
     def take_back(self, path: str) -> Node | None:
         """Return a node added before and forget it, or ``None`` if it was written or is not ours."""
         pending = self._pending.pop(path, None)
@@ -312,6 +322,8 @@ class NodeWriter:
         Raises:
             StorageError: one of them was not written; whoever points to any of them must not be committed.
         """
+        if self.store.storage.concurrency == 1:
+            self._write_now()
         for path in list(self._pending):
             self._begin(path)
         if not self._shared:

@@ -1,0 +1,102 @@
+"""Directories of a disk: how many are made, and that what is remembered may be wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.lakes import filled, new_lake
+from trinitylake_core.locations import node_path, parse
+from trinitylake_core.storage import open_storage
+from trinitylake_core.storage.directories import _LOOK_AFTER, Directories
+from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Directories as they are made."""
+    found: list[str] = []
+    mkdir = os.mkdir
+
+    def counted(path: str, *rest: int) -> None:
+        found.append(path)
+        mkdir(path, *rest)
+
+    monkeypatch.setattr(os, "mkdir", counted)
+    return found
+
+
+def _packed(root: str, objects: int) -> NodeWriter:
+    storage = open_storage(root)
+    writer = NodeWriter(NodeStore(storage, 4, 1 << 20))
+    rewriter = Rewriter(writer, 1)
+    keys = [f"C{number:06}" for number in range(objects)]
+    rewriter.seal(rewriter.build([(keys, ["v"] * objects)]))
+    writer.flush()
+    storage.barrier()
+    return writer
+
+
+def test_a_writer_takes_names_whose_directories_are_there(tmp_path: Path, made: list[str]) -> None:
+    """As many files with names as they come need nearly a directory each while there are few."""
+    first = _packed(f"file://{tmp_path}", 1500)
+    files = len(first.written)
+    assert files > 400
+    leaf_directories = {path.rpartition("/")[0] for path in first.written}
+    assert len(leaf_directories) < files * 0.75
+    del made[:]
+    second = _packed(f"file://{tmp_path}", 1500)
+    assert len(made) < files * 0.4
+    for path in (*first.written, *second.written):
+        parsed = parse(path)  # the path of its name, as any other
+        assert parsed is not None
+        assert parsed.kind == "node"
+        assert (tmp_path / path).is_file()
+
+
+def test_a_writer_of_few_files_does_not_look_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = filled(new_lake(tmp_path, order=4), tables=10)
+
+    def refused(_: str) -> None:
+        raise AssertionError("a directory was listed")
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with lake.refresh().transaction() as txn:
+        txn.drop_table("ns0", "t000")
+
+
+def test_object_stores_take_any_name() -> None:
+    names = [node_path() for _ in range(3)]
+    assert names[0] == open_storage("memory://anywhere").pick(iter(names).__next__)
+
+
+def test_a_directory_that_is_gone_is_made_again(tmp_path: Path) -> None:
+    storage = open_storage(f"file://{tmp_path}")
+    paths = [storage.pick(node_path) for _ in range(3 * _LOOK_AFTER)]
+    storage.write_many((path, b"x") for path in paths)
+    for directory in tmp_path.iterdir():
+        if directory.is_dir():
+            shutil.rmtree(directory)
+    storage.write_many((path, b"y") for path in paths)
+    assert [b"y"] * len(paths) == [storage.read(path) for path in paths]
+
+
+def test_looking_finds_what_others_made_and_follows_no_links(tmp_path: Path) -> None:
+    added: list[str] = []
+    known = Directories(str(tmp_path), added.append)
+    (tmp_path / "1/2/3").mkdir(parents=True)
+    (tmp_path / "1/2/link").symlink_to(tmp_path)
+    first = [f"x/y/{number}/z" for number in range(_LOOK_AFTER)]
+    names = iter([*first, "1/2/link/a", "1/4/4/a", "1/2/3/a", "1/2/3/b"])
+    assert [*first, "1/2/3/a"] == [known.pick(names.__next__) for _ in range(_LOOK_AFTER + 1)]
+    assert not added
+
+
+def test_after_a_few_tries_any_name_will_do(tmp_path: Path) -> None:
+    known = Directories(str(tmp_path), print)
+    names = iter([f"x/y/{number}/z" for number in range(_LOOK_AFTER + 16)])
+    assert f"x/y/{_LOOK_AFTER + 15}/z" == [known.pick(names.__next__) for _ in range(_LOOK_AFTER + 1)][-1]
