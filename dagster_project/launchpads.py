@@ -260,7 +260,7 @@ def chosen_target(chosen: str, settings: LakehouseSettings | None) -> str:
 
 
 def refuse_unknown_fields(changed: Mapping[str, Any]) -> None:
-    """Raise ``InvalidInput`` if a field to change is none of a lakehouse definition."""
+    """Raise ``InvalidInput`` if a lakehouse definition has no such field."""
     unknown = sorted(changed.keys() - DEFINITION_FIELDS)
     if unknown:
         raise InvalidInput(

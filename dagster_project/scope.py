@@ -125,5 +125,5 @@ class Fleet:
         """Return the settings of the partition that a run is for. Raises ``InvalidInput``."""
         name = context.run.tags.get(PARTITION_TAG)
         if name is None:
-            raise InvalidInput("choose one partition, a lakehouse; a run is for one of them at a time")
+            raise InvalidInput("choose one partition (one lakehouse): a run works on one at a time")
         return self.find(name)

@@ -136,7 +136,7 @@ class _Proof:
         yield from self.too_old(backup.version)
 
     def mismatch(self, backup: Lakehouse) -> str | None:
-        """Return why a lakehouse is no backup of this one, if it is none."""
+        """Return why a lakehouse is not a backup of this one; ``None`` if it is."""
         if backup.definition.id != self.lake.definition.id:
             return f"{self.target.root} holds another lakehouse; export to another root URI"
         if backup.version > self.lake.version:

@@ -2,7 +2,7 @@
 
 The four steps: what the version reaches (**walk**), what both roots hold (**list**), the difference
 (**minus**), and **act**: definitions first, then nodes, roots last. A node is copied only when all below it
-is there, so whatever is killed, the target is no lakehouse yet, or the one it was. What is there already is
+is there, so whatever is killed, the target is not a lakehouse yet, or still the one it was. What is there already is
 not copied again: repeated, an export is an incremental backup.
 
 Without history the target holds the one version, under its number, and not the snapshots that its

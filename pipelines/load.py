@@ -188,7 +188,7 @@ class _Load:
         node = self.joined(writer, built)
         before = objects_of(self.base.node) if self.base.node.subtree_messages == 0 else None
         if before is not None and node.subtree_keys != before + counts.added:
-            raise Corrupt("a load lost objects: nothing was committed; please report this as a bug")
+            raise Corrupt("objects were lost during the load, so nothing was committed; please report this as a bug")
         self.progress("commit", 0, 1)
         summary = facts(
             reason=self.config.reason, added=counts.added, replaced=counts.replaced, skipped=counts.skipped,

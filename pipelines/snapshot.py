@@ -181,7 +181,7 @@ def full(
     config = config or export.Config()
     refuse_bad_name(name)
     if config.history:
-        raise InvalidInput("a snapshot is of one version: export without history")
+        raise InvalidInput("a snapshot holds one version, so it cannot be made with history")
     _refuse_taken(lake.refresh().snapshots(), name)
     done = export.run(spark, lake, target_uri, config, storage_options=storage_options, progress=progress)
     if config.dry_run:

@@ -131,5 +131,5 @@ def found(lake: Lakehouse, config: Config) -> tuple[int, tuple[VersionInfo, ...]
         else:
             others.append(info)
     if not undone:
-        raise VersionNotFound("no version that is kept matches; `history` lists them all")
+        raise VersionNotFound("no version that is kept matches; `history` lists all of them")
     return newest, tuple(undone), tuple(others)

@@ -162,7 +162,7 @@ class _Upgrade:
         raise AlreadyExists(f"{self.target.root} already holds a lakehouse, at version {found.version}")
 
     def check_names(self) -> int:
-        """Prove that every name fits, before anything is written; return the number of objects in the last version."""
+        """Prove that every name fits before anything is written; return the number of objects in the last version."""
         count = 0
         for version in self.versions:
             self.progress("check names", version - self.versions[0], len(self.versions))

@@ -118,7 +118,7 @@ def new_snapshot(
     if kind not in KINDS:
         raise InvalidInput(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     if (kind == "full") != (target_uri is not None):
-        raise InvalidInput("a full snapshot needs a target root URI, the other kinds take none")
+        raise InvalidInput("a full snapshot needs a target root URI; the other kinds do not take one")
     newest = files.tip  # now: what is copied must be younger than the root that the commit begins with
     files.refuse_unsafe(newest)
     _refuse_taken(files.definition(newest), name)

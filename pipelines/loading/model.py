@@ -119,7 +119,7 @@ def objects_in(source: Storage, block: Block, codec: KeyCodec) -> Iterator[New]:
     """Yield the objects in the lines that begin in a block.
 
     Raises:
-        InvalidInput: a line is no object that can be created; the message names file and line.
+        InvalidInput: a line does not describe an object that can be created; the message names file and line.
     """
     for place, line in lines(source, block):
         try:

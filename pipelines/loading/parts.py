@@ -134,7 +134,7 @@ class _Sharing(Work[T]):
 
 
 def read_all(parts: Parts, blocks: Sequence[Block], tell: Callable[[], None]) -> list[Lines]:
-    """Return the objects of each block. Raises ``InvalidInput`` if a line is none."""
+    """Return the objects of each block. Raises ``InvalidInput`` if a line is not an object."""
     weights = [block.end - block.begin for block in blocks]
     return shared(_Sharing(parts, blocks, weights, parts.read), cores(), tell)
 

@@ -16,14 +16,14 @@ WRONG_SHOWN: Final = 20
 
 
 class Wrong(NamedTuple):
-    """A line that is no object, and why."""
+    """A line that does not describe an object, and why."""
 
     place: Place
     why: str
 
 
 def refuse_wrong(source: Storage, count: int, found: Sequence[Wrong]) -> None:
-    """Refuse lines that are no objects, all of them at once. Raises ``InvalidInput`` if there are several."""
+    """Refuse lines that do not describe objects, all of them at once. Raises ``InvalidInput`` if there are several."""
     if count < 2:
         return
     first = sorted(found)[:WRONG_SHOWN]

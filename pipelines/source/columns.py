@@ -146,7 +146,7 @@ def _plain_type(text: str) -> tuple[DataType, Mapping[str, str]] | None:
 
 
 def unknown(what: str, given: str, known: Sequence[str]) -> str:
-    """Return the sentence for a word that is none of those known, with the nearest of them."""
+    """Return the sentence for an unknown word, with the nearest known one."""
     close = difflib.get_close_matches(given.lower(), known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(known)}"
     return f"unknown {what} {given!r}; {hint}"

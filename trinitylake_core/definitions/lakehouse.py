@@ -108,7 +108,7 @@ def altered_lakehouse(old: LakehouseDef, *, properties: Mapping[str, str | None]
 def commit_buffer_bytes(definition: LakehouseDef) -> int:
     """Return how large the write buffer of a root may grow before a commit pushes it down, uncompressed, in bytes.
 
-    What another writer put there that is no number counts as not being there.
+    What another writer put there counts as absent if it is not a number.
     """
     text = definition.properties.get(spec.COMMIT_BUFFER_BYTES, "")
     return int(text) if _is_size(text) else spec.DEFAULT_COMMIT_BUFFER_BYTES

@@ -120,7 +120,7 @@ def _differing(here: Side, there: Side) -> Iterator[Change]:
 def _really_changed(here: Side, there: Side, changes: Sequence[Change]) -> Iterator[Change]:
     """Yield the changes without those of which both files say the same: they were copied in before. Two ``get`` each.
 
-    A file that cannot be read here is no reason to leave it as it is.
+    That a file cannot be read here is not a reason to leave it as it is.
     """
     for start in range(0, len(changes), _READ_TOGETHER):
         part = changes[start : start + _READ_TOGETHER]

@@ -51,7 +51,7 @@ _IN_CONNECTION_STRING: Final = {
 def make_store_of(scheme: str, authority: str, options: dict[str, Any]) -> tuple[str, MakeStore]:
     """Return the name of bucket or container, and what makes obstore stores for it. No request.
 
-    Raises ``InvalidInput`` for an unknown or malformed option, ``InvalidLocation`` for an account that is none.
+    Raises ``InvalidInput`` for an unknown or malformed option, ``InvalidLocation`` for an invalid account.
     """
     connect = take_number(options, "connect_timeout", default=5.0, least=0.001)
     read = take_number(options, "read_timeout", default=30.0, least=0.001)

@@ -234,7 +234,7 @@ def _refuse_missing(kind: type[Any], root: str, options: Mapping[str, Any]) -> N
 
 
 def _modified_millis(details: Mapping[str, Any]) -> int:
-    """Return the age field of a listing, whatever it is called; 0 is never returned for an unknown age."""
+    """Return the age field of a listing, whatever it is called; an unknown age is never returned as 0."""
     for name in _MODIFIED_FIELDS:
         value = details.get(name)
         if isinstance(value, int | float):

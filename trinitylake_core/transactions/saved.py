@@ -130,7 +130,9 @@ def _beginning(definition: TransactionDef, node: Node, path: str) -> Root:
     if parsed is not None and parsed.kind in {"root", "node"}:
         version = node.version if parsed.version is None else parsed.version
     if version is None:
-        raise CorruptDefinition(f"saved transaction {definition.id!r} began at no root", path=path, invariant="I10")
+        raise CorruptDefinition(
+            f"saved transaction {definition.id!r} does not say where it began", path=path, invariant="I10"
+        )
     return Root(version, beginning, node)
 
 

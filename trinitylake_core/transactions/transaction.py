@@ -259,7 +259,7 @@ class Transaction(TransactionChange):
             self.commit()
             return
         if self._file is not None and isinstance(error, StorageError):
-            self._remove_written()  # a storage that fails is no reason to take back what was saved before
+            self._remove_written()  # a failing storage is not a reason to take back what was saved before
             self._done = True
             return
         try:

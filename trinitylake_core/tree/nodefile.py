@@ -221,7 +221,7 @@ def _check_pointers(node: Node, path: str) -> None:
 def _system(keys: _Column, values: _Column, path: str) -> dict[str, str]:
     rows = {key: value for key, value in zip(keys, values, strict=True) if key is not None and value is not None}
     if len(rows) != len(keys):
-        raise CorruptNode(f"node file {path!r} has a system row that is empty or stands twice", path=path)
+        raise CorruptNode(f"node file {path!r} has a system row that is empty or appears twice", path=path)
     return rows
 
 

@@ -135,7 +135,7 @@ def _listed(files: RootFiles, boundary: int | None) -> Root:
         if root is not None and (again is None or again <= version or again == boundary):
             return root
         boundary = again
-    raise StorageError(f"{files.storage.root}: expiration overtook every search for the newest version; try again")
+    raise StorageError(f"{files.storage.root}: versions expired faster than the newest one could be found; try again")
 
 
 def newest_readable(files: RootFiles) -> tuple[Root, list[Root]]:

@@ -38,12 +38,12 @@ _COMMENT = "comment"
     ),
     arguments={"OBJECT": "sales, or sales.orders (default: the lakehouse itself)"},
     details="""\
-Of the lakehouse: a new version, which conflicts with nothing: who commits meanwhile does not notice, and properties
+Properties of the lakehouse are set by a new version that conflicts with nothing: other commits go on, and properties
 that others set meanwhile stay. With maintenance.delete.enabled=false, expire and clean refuse to delete anything.
 Properties that begin with "maintenance." stay as they are when the lakehouse is rolled back.
 
-Of an object: one transaction, which conflicts with whoever changes the same object meanwhile. The properties of an
-Iceberg table are those of its metadata file, so that only an Iceberg engine can change them.""",
+Those of an object are set by one transaction, which conflicts with any other change of that object. The
+properties of an Iceberg table are in its metadata file, and only an Iceberg engine can change them.""",
 )
 def alter(call: Call) -> Result:
     """Set or remove properties."""
@@ -128,7 +128,7 @@ def _with_properties(
 
 @command(
     "rename ROOT OBJECT NAME",
-    "give a table or a view another name, or another namespace",
+    "rename a table or a view, or move it to another namespace",
     "trinitylake rename file:///data/lake sales.orders sales.orders2 --reason 'ticket 4711' --dry-run",
     options=(
         option("--kind", choices=(TABLE, VIEW), help="OBJECT is of this kind"),
@@ -142,9 +142,9 @@ def _with_properties(
         "NAME": "its new name: orders2 in the same namespace, or archive.orders in another one, which must exist",
     },
     details="""\
-One transaction: nobody sees both names, or neither. Its ID and definition stay as they are, and so do the files of an
-Iceberg table; older versions know it by the old name. Queries and views that use the old name are not changed. A
-namespace cannot be renamed.""",
+It is one transaction: nobody sees both names, or neither. The object's ID and definition stay as they are, and so do
+the files of an Iceberg table; older versions know it by the old name. Queries and views that use the old name are not
+changed. A namespace cannot be renamed.""",
 )
 def rename(call: Call) -> Result:
     """Rename a table or a view."""

@@ -34,7 +34,7 @@ SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
             "set or remove properties of the lakehouse, a namespace, a table or a view",
             "altering",
         ),
-        ("rename ROOT OBJECT NAME", "give a table or a view another name, or another namespace", "altering"),
+        ("rename ROOT OBJECT NAME", "rename a table or a view, or move it to another namespace", "altering"),
         (
             "upgrade SRC DST",
             "rewrite a lakehouse of any generation in the canonical format at another root URI",

@@ -71,8 +71,8 @@ one version, or none. A load rewrites the whole tree, so for a few objects `appl
 began before the load and commit after it fail with a conflict and have to be repeated.
 
 iceberg:NAME registers the namespaces and tables of another Iceberg catalog (SQL, REST, Glue, Hive) where they are,
-as one ordinary transaction. Repeated, what changed there follows; a table is known by its UUID. Another table of the
-same name is what --existing is about.""",
+as one ordinary transaction. Run it again to follow what changed there; tables are recognised by their UUID. --existing
+says what to do with another table of the same name.""",
 )
 def load(call: Call) -> Result:
     """Load objects."""

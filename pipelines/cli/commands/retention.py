@@ -139,8 +139,8 @@ def clean(call: Call) -> Result:
         ),
         option("--all", is_flag=True, group="which", help="check all retained versions and all snapshots"),
         option("--definitions", is_flag=True, help="also read and parse every definition"),
-        option("--tables", is_flag=True, help="also prove that the metadata file of each Iceberg table exists"),
-        option("--table-sample", type=float, metavar="SHARE", help="with --tables: of this share of them, 0 to 1"),
+        option("--tables", is_flag=True, help="also check that the metadata file of each Iceberg table exists"),
+        option("--table-sample", type=float, metavar="SHARE", help="with --tables: check a share of them, 0 to 1"),
         ENGINE,
         *SPARK,
     ),
@@ -151,7 +151,7 @@ def verify(call: Call) -> Result:
     options = call.options
     chosen = _version(call) if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
     if options.table_sample is not None and not options.tables:
-        raise InvalidInput("--table-sample says of which share of the tables: it needs --tables")
+        raise InvalidInput("--table-sample chooses a share of the tables, so it needs --tables")
     tables = None if not options.tables else 1.0 if options.table_sample is None else options.table_sample
     config = verifying.Config(chosen, definitions=options.definitions, engine=options.engine, tables=tables)
     storage = open_storage(call.root, call.options_for(call.root))
