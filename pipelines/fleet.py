@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pipelines import lakehouses
 from pipelines.bounded import Bounded, NoAnswer
+from pipelines.growth import Growth, growth_of
 from trinitylake_core import Lakehouse
 from trinitylake_core.brief import Brief
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
@@ -65,6 +66,8 @@ class State:
         backup_problem: why the backup cannot be opened; ``None`` if it can, or if there is to be none.
         backup_version: the newest version in the backup.
         backup_lag: how many versions it is behind.
+        backup_at: when its newest version was made.
+        growth: how fast it grows, and what it costs.
     """
 
     name: str
@@ -82,6 +85,8 @@ class State:
     backup_problem: str | None = None
     backup_version: int | None = None
     backup_lag: int | None = None
+    backup_at: datetime | None = None
+    growth: Growth = field(default_factory=Growth)
 
     @property
     def rank(self) -> tuple[int, float, int, str]:
@@ -129,7 +134,7 @@ class Config:
 
 
 def run(members: Iterable[Member], config: Config | None = None) -> Report:
-    """Return the state of each member. Costs four requests per lakehouse, and as many per backup; raises nothing."""
+    """Return the state of each member. Costs five requests per lakehouse, four per backup; raises nothing."""
     config = config or Config()
     began, wanted = time.monotonic(), {member.name: member for member in members}
     threads = config.threads or Bounded(config.at_once)
@@ -161,6 +166,7 @@ def state_of(member: Member) -> State:
         height=stats.height,
         snapshots=len(snapshots),
         snapshot_at=max((each.created_at for each in snapshots), default=None),
+        growth=growth_of(lake),
         **_backup(member, stats.version),
     )
 
@@ -172,7 +178,8 @@ def _backup(member: Member, version: int) -> dict[str, Any]:
         copy = Lakehouse.open(member.backup, storage_options=hurried(member.backup, member.backup_options()))
     except TrinityLakeError as error:
         return {"backup_problem": str(error)}
-    return {"backup_version": copy.version, "backup_lag": max(0, version - copy.version)}
+    lag = max(0, version - copy.version)
+    return {"backup_version": copy.version, "backup_lag": lag, "backup_at": copy.stats().created_at}
 
 
 def _said(error: Exception) -> str:
@@ -254,6 +261,16 @@ _GAUGES: Final = (
     ("tree_height", "The height of the tree.", lambda state, _: state.height),
     ("snapshots", "Snapshots.", lambda state, _: state.snapshots),
     ("snapshot_age_seconds", "Time since the newest snapshot.", lambda state, now: _age(state.snapshot_at, now)),
+    (
+        "backup_age_seconds",
+        "Time since the newest version in it.",
+        lambda state, now: _age(state.backup_at, now),
+    ),
+    ("versions_per_day", "Versions made per day.", lambda state, _: state.growth.versions_per_day),
+    ("objects_per_day", "Objects that came per day.", lambda state, _: state.growth.objects_per_day),
+    ("dollars_per_month", "Requests of commits, storage of roots.", lambda state, _: state.growth.dollars_per_month),
+    ("waiting_bytes_per_commit", "Bytes of waiting messages.", lambda state, _: state.growth.waiting_bytes),
+    ("compaction_dollars", "What a compaction costs now.", lambda state, _: state.growth.compaction_dollars),
     ("backup_lag_versions", "Versions that are not in the backup.", lambda state, _: state.backup_lag),
 )
 

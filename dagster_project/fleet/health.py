@@ -1,7 +1,7 @@
 """The page of a fleet: all lakehouses, the worst first; and the checks that name those that fail."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -28,7 +28,8 @@ CHECKS: Final = {
 }
 _COLUMNS: Final = (
     "lakehouse", "problem", "debt", "messages", "objects", "version", "last_commit", "versions_kept", "snapshots",
-    "newest_snapshot", "backup_lag", "last_failure",
+    "newest_snapshot", "backup_lag", "newest_backup", "objects_per_day", "versions_per_day", "kept_bytes",
+    "dollars_per_month", "bytes_reclaimed_in_a_week", "last_failure",
 )  # fmt: skip
 _ROWS: Final = 500
 _NAMED: Final = 10
@@ -49,7 +50,9 @@ def fleet_health(scope: Fleet, stanzas: Stanzas) -> dg.AssetsDefinition:
     def surveyed(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
         known = stanzas.all()
         report = fleet.run(member_of(each) for each in known.good.values())
-        return dg.MaterializeResult(metadata=_metadata(report, known, _failures(context.instance)))
+        return dg.MaterializeResult(
+            metadata=_metadata(report, known, _failures(context.instance), _reclaimed(scope, context.instance))
+        )
 
     return surveyed
 
@@ -137,11 +140,32 @@ def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:
     return found
 
 
-def _metadata(report: Report, known: Known, failures: Mapping[str, datetime]) -> dict[str, Any]:
+def _reclaimed(scope: Fleet, instance: dg.DagsterInstance) -> dict[str, int]:
+    """Return the bytes that expirations and removals of orphans deleted within a week, by lakehouse; two queries."""
+    found: dict[str, int] = {}
+    since = (datetime.now(UTC) - _WEEK).timestamp()
+    for name in (assets.EXPIRATION, assets.ORPHANS):
+        only = dg.AssetRecordsFilter(asset_key=assets.key(scope, name), after_timestamp=since)
+        for record in instance.fetch_materializations(only, limit=1000).records:
+            made = record.asset_materialization
+            value = None if made is None else made.metadata.get("bytes_deleted")
+            if record.partition_key is not None and value is not None and isinstance(value.value, int):
+                found[record.partition_key] = found.get(record.partition_key, 0) + value.value
+    return found
+
+
+def _sum(values: Iterable[float | None]) -> float:
+    return round(sum(value or 0.0 for value in values), 4)
+
+
+def _metadata(
+    report: Report, known: Known, failures: Mapping[str, datetime], reclaimed: Mapping[str, int]
+) -> dict[str, Any]:
     wrong = [State(name, "", reason) for name, reason in known.bad.items()]
-    rows = [_row(state, failures) for state in [*wrong, *report.states][:_ROWS]]
+    rows = [_row(state, failures, reclaimed) for state in [*wrong, *report.states][:_ROWS]]
     behind = [state.backup_lag for state in report.states if state.backup_lag is not None]
     snapshots = [state.snapshot_at for state in report.states if state.snapshot_at is not None]
+    backups = [state.backup_at for state in report.states if state.backup_at is not None]
     return given(
         lakehouses=len(report.states) + len(wrong),
         unreachable=report.unreachable + len(wrong),
@@ -151,12 +175,17 @@ def _metadata(report: Report, known: Known, failures: Mapping[str, datetime]) ->
         buffered_messages=report.messages,
         most_versions_behind_in_a_backup=max(behind, default=None),
         oldest_of_the_newest_snapshots=dg.MetadataValue.timestamp(min(snapshots)) if snapshots else None,
+        oldest_of_the_newest_backups=dg.MetadataValue.timestamp(min(backups)) if backups else None,
+        objects_per_day=_sum(state.growth.objects_per_day for state in report.states),
+        kept_bytes=sum(state.growth.kept_bytes or 0 for state in report.states),
+        dollars_per_month=_sum(state.growth.dollars_per_month for state in report.states),
+        bytes_reclaimed_in_a_week=sum(reclaimed.values()),
         seconds=report.seconds,
         worst=table(rows, _COLUMNS),
     )
 
 
-def _row(state: State, failures: Mapping[str, datetime]) -> dict[str, Any]:
+def _row(state: State, failures: Mapping[str, datetime], reclaimed: Mapping[str, int]) -> dict[str, Any]:
     backup = None if state.backup_problem is None else f"backup: {state.backup_problem}"
     return {
         "lakehouse": state.name,
@@ -170,5 +199,11 @@ def _row(state: State, failures: Mapping[str, datetime]) -> dict[str, Any]:
         "snapshots": state.snapshots,
         "newest_snapshot": state.snapshot_at,
         "backup_lag": state.backup_lag,
+        "newest_backup": state.backup_at,
+        "objects_per_day": state.growth.objects_per_day,
+        "versions_per_day": state.growth.versions_per_day,
+        "kept_bytes": state.growth.kept_bytes,
+        "dollars_per_month": state.growth.dollars_per_month,
+        "bytes_reclaimed_in_a_week": reclaimed.get(state.name),
         "last_failure": failures.get(state.name),
     }

@@ -28,7 +28,9 @@ from dagster_project.fleet.schedule import DUE_TAG
 from dagster_project.fleet.schedule import NAME as SCHEDULE
 from dagster_project.pacing import Seen
 from dagster_project.scope import FLEET, PARTITION_TAG
+from pipelines import export
 from pipelines.bounded import Bounded
+from pipelines.cli.report import utc
 from tests.dagster.conftest import filled
 from tests.dagster.test_notifications import Received, webhook
 from trinitylake_core import Lakehouse
@@ -467,6 +469,7 @@ def test_the_page_of_the_fleet_shows_the_worst_first_and_agrees_with_the_sensor(
         shown[name].value for name in ("lakehouses", "unreachable", "over_threshold", "failed_within_a_week")
     )
     assert [False, True] == [row["last_failure"] is None for row in rows[1:3]]
+    assert (True, True) == (rows[2]["kept_bytes"] > 0, rows[2]["newest_backup"] is None)
     again = {}
     for each in result.get_asset_check_evaluations():
         records = each.metadata["lakehouses"].records  # type: ignore[union-attr]
@@ -492,3 +495,26 @@ def test_commits_are_counted_once_though_not_every_version_is_recorded(lakes: La
     assert seen.version is not None
     assert seen.version < lake.version
     assert seen.written > 0
+
+
+def test_the_page_of_the_fleet_adds_up_what_maintenance_reclaimed_and_knows_the_age_of_backups(
+    lakes: Lakes, instance: dg.DagsterInstance
+) -> None:
+    """Per lakehouse, within a week; whose backup has never been made says so as its problem."""
+    target = (lakes.directory / "copy").as_uri()
+    lake = lakes.add("a", backup={"target": target})
+    assert lake is not None
+    export.run(None, lake, target, export.Config(history=True, engine="local"))
+    for name, size in (("version_expiration", 100), ("orphan_removal", 23)):
+        made = dg.AssetMaterialization(key(name), partition="a", metadata={"bytes_deleted": size})
+        instance.report_runless_asset_event(made)
+    job = lakes.definitions.resolve_job_def("lakehouses_health")
+    (event,) = job.execute_in_process(instance=instance).get_asset_materialization_events()
+    shown = event.materialization.metadata
+    (row,) = [each.data for each in shown["worst"].records]  # type: ignore[union-attr]
+    assert (123, 123) == (row["bytes_reclaimed_in_a_week"], shown["bytes_reclaimed_in_a_week"].value)
+    made_at = lake.info().created_at
+    assert (utc(made_at), made_at.timestamp()) == (
+        row["newest_backup"],
+        pytest.approx(shown["oldest_of_the_newest_backups"].value, abs=0.001),
+    )
