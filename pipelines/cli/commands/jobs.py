@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pipelines import compaction
 from pipelines import load as loading
 from pipelines import register as registering
@@ -12,18 +10,14 @@ from pipelines.cli import report
 from pipelines.cli.commands import which
 from pipelines.cli.commands.changing import DEFINITION, definition_of
 from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, key_value, option
-from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK
+from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE
+from pipelines.cli.sentences import compacted, loaded, reported, upgraded
 from pipelines.cli.storage_options import storage_options
 from pipelines.doctor import TableRetention, advice, table_retention
 from pipelines.durations import shown
 from pipelines.loading.model import EXISTING, REFUSE
 from trinitylake_core.errors import Corrupt, InvalidInput, NotALakehouse
 from trinitylake_core.storage import probe
-
-
-def reported(done: Any) -> Result:
-    """Return the report of a job as a result."""
-    return Result(done, report.fields(done))
 
 
 @command(
@@ -40,6 +34,7 @@ def reported(done: Any) -> Result:
         ),
         ENGINE,
         DRY_RUN,
+        VERBOSE,
         REASON,
         option(
             "--source-storage-option",
@@ -78,7 +73,8 @@ def load(call: Call) -> Result:
     """Load objects."""
     options = call.options
     if options.source.startswith(registering.SCHEME):
-        return reported(_register(call))
+        registered = _register(call)
+        return Result(registered, report.fields(registered))
     if options.catalog_property:
         raise InvalidInput("--catalog-property is for a SOURCE such as iceberg:NAME")
     config = loading.Config(
@@ -86,7 +82,8 @@ def load(call: Call) -> Result:
     )
     given = options.source_storage_option
     source = storage_options(given) if given else call.options_for(options.source)
-    return reported(loading.run(call.spark, call.open(), options.source, config, call.progress, source_options=source))
+    done = loading.run(call.spark, call.open(), options.source, config, call.progress, source_options=source)
+    return reported(call, done, loaded(done))
 
 
 def _register(call: Call) -> registering.Report:
@@ -105,7 +102,7 @@ def _register(call: Call) -> registering.Report:
     "compact ROOT",
     "push all buffered messages down the tree",
     "trinitylake compact file:///data/lake --engine auto --dry-run",
-    options=(ENGINE, DRY_RUN, REASON, *SPARK),
+    options=(ENGINE, DRY_RUN, VERBOSE, REASON, *SPARK),
     details="Changes no object, and writers may commit meanwhile. With nothing to do, it commits nothing and does not\n"
     "start Spark.",
 )
@@ -113,7 +110,8 @@ def compact(call: Call) -> Result:
     """Compact the newest version."""
     options = call.options
     config = compaction.Config(engine=options.engine, dry_run=options.dry_run, reason=options.reason)
-    return reported(compaction.run(call.spark, call.open(), config, call.progress))
+    done = compaction.run(call.spark, call.open(), config, call.progress)
+    return reported(call, done, compacted(done))
 
 
 @command(
@@ -124,6 +122,7 @@ def compact(call: Call) -> Result:
         option("--history", is_flag=True, help="upgrade all retained versions, not only the newest"),
         ENGINE,
         DRY_RUN,
+        VERBOSE,
         option(
             "--target-storage-option",
             multiple=True,
@@ -152,7 +151,7 @@ def upgrade(call: Call) -> Result:
         storage_options=call.options_for(options.dst, options.src) if target is None else target,
         progress=call.progress,
     )
-    return reported(done)
+    return reported(call, done, upgraded(done))
 
 
 @command(

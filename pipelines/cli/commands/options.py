@@ -39,6 +39,7 @@ ENGINE: Final = option(
 )
 DRY_RUN: Final = option("--dry-run", is_flag=True, help="print the plan; change nothing")
 YES: Final = option("--yes", is_flag=True, help="carry it out without asking; only a person at a terminal is asked")
+VERBOSE: Final = option("--verbose", is_flag=True, help="print every figure, as --json does")
 REASON: Final = option("--reason", metavar="TEXT", help="why; recorded in the history")
 SPARK: Final = (
     option(

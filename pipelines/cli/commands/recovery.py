@@ -12,7 +12,8 @@ from pipelines.cli import report
 from pipelines.cli.commands import which
 from pipelines.cli.commands.command import Call, Line, Result, command, in_order, option
 from pipelines.cli.commands.objects import qualified
-from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, YES
+from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
+from pipelines.cli.sentences import exported, reported
 from pipelines.cli.storage_options import storage_options
 from trinitylake_core import Lakehouse, RecoveryPlan, spec
 
@@ -247,6 +248,7 @@ def _source(call: Call, lake: Lakehouse) -> Lakehouse:
         option("--version", metavar="V", help=f"the version to export: {which.MEANING} (default: the newest)"),
         option("--history", is_flag=True, help="export all retained versions and all snapshots"),
         DRY_RUN,
+        VERBOSE,
         ENGINE,
         TARGET_OPTION,
         *SPARK,
@@ -276,7 +278,7 @@ def export(call: Call) -> Result:
     )
     tables = lake.at(version=done.plan.version).info().tables
     left = [f"data and metadata files of {tables} tables stay where they are: only definitions are copied"]
-    return Result(done, in_order(report.fields(done), left if tables else []))
+    return reported(call, done, [*exported(done), *(left if tables else [])])
 
 
 def target_options(call: Call, target: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 from pipelines import expiration, orphans
@@ -10,7 +10,8 @@ from pipelines import verify as verifying
 from pipelines.cli import report
 from pipelines.cli.commands import which
 from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, in_order, option
-from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, YES
+from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
+from pipelines.cli.sentences import cleaned, expired, reported
 from pipelines.durations import parse_age
 from pipelines.integrity.findings import Finding
 from trinitylake_core.errors import InvalidInput
@@ -28,8 +29,8 @@ def _age(call: Call) -> float | None:
     return None if text is None else parse_age(text)
 
 
-def _result(done: expiration.Report | orphans.Report, *parts: Iterable[Line]) -> Result:
-    return Result(done, in_order(*parts), SOME_FAILED if done.failed else DONE)
+def _code(done: expiration.Report | orphans.Report) -> int:
+    return SOME_FAILED if done.failed else DONE
 
 
 @command(
@@ -40,6 +41,7 @@ def _result(done: expiration.Report | orphans.Report, *parts: Iterable[Line]) ->
         option("--keep-last", type=int, metavar="N", help="keep the newest N versions"),
         option("--older-than", metavar="AGE", help="keep versions up to this age: 90s, 12h, 3d"),
         DRY_RUN,
+        VERBOSE,
         YES,
         *_PLANS,
         REASON,
@@ -64,14 +66,17 @@ def expire(call: Call) -> Result:
         plan=options.plan,
     )
     done = expiration.run(call.spark, call.open(), config, call.progress)
-    return _result(done, _expired(done), _kept(done), _alone(done))
+    parts = [expired(done), _kept(done)]
+    if options.verbose:
+        parts += [report.fields(_figures(done)), _alone(done)]
+    return Result(done, in_order(*parts), _code(done))
 
 
-def _expired(done: expiration.Report) -> Iterator[str]:
+def _figures(done: expiration.Report) -> dict[str, Any]:
     shown = {name: value for name, value in _fields(done).items() if name not in {"freed", "kept"}}
     if done.freed is not None:
         shown |= {f"freed_{name}": value for name, value in _fields(done.freed).items() if name != "each"}
-    return report.fields(shown)
+    return shown
 
 
 def _kept(done: expiration.Report) -> Iterable[Line]:
@@ -99,6 +104,7 @@ def _fields(value: Any) -> dict[str, Any]:
         option("--older-than", metavar="AGE", help="safety age: keep younger files (default 3d)"),
         option("--allow-recent", is_flag=True, help="allow a safety age below 24h; jobs under way may start over"),
         DRY_RUN,
+        VERBOSE,
         YES,
         *_PLANS,
         option(
@@ -126,7 +132,7 @@ def clean(call: Call) -> Result:
         plan=options.plan,
     )
     done = orphans.run(call.spark, call.open(), config, call.progress)
-    return _result(done, report.fields(done))
+    return reported(call, done, cleaned(done), code=_code(done))
 
 
 @command(
