@@ -96,7 +96,10 @@ def _main(words: list[str], *, debug: bool) -> int:
             return WRONG_INPUT
         return run(words, carry_out)
     except Answer as answer:
-        output.print_lines([str(answer)])
+        if answer.data is not None and _wants_json(words):
+            output.write_document(answer.data)
+        else:
+            output.print_lines([str(answer)])
         return 0
     except BrokenPipeError:
         raise

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
-from importlib import metadata
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
 
@@ -50,8 +49,16 @@ exit codes:
 """
 
 
+JSON_VERSION: Final = 1
+"""Version of the contract on ``--json`` (``docs/json.md``): raised when a field goes, or changes its type."""
+
+
 class Answer(Exception):
-    """The words ask for a text, which is the message."""
+    """The words ask for a text, which is the message; ``data`` is what they get with ``--json``, if there is any."""
+
+    def __init__(self, text: str, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(text)
+        self.data = data
 
 
 def run(words: Sequence[str], carry_out: Run) -> int:
@@ -81,16 +88,16 @@ def overview() -> str:
     return top.get_help(click.Context(top, info_name=PROGRAM, max_content_width=120))
 
 
-def _answers(text: Callable[[click.Context], str]) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _answers(give: Callable[[click.Context], Answer]) -> Callable[[click.Context, click.Parameter, Any], None]:
     def answer(context: click.Context, _: click.Parameter, asked: Any) -> None:
         if asked and not context.resilient_parsing:
-            raise Answer(text(context))
+            raise give(context)
 
     return answer
 
 
-def _asking(names: Sequence[str], text: Callable[[click.Context], str], meaning: str) -> click.Option:
-    callback = _answers(text)
+def _asking(names: Sequence[str], give: Callable[[click.Context], Answer], meaning: str) -> click.Option:
+    callback = _answers(give)
     return click.Option(names, is_flag=True, is_eager=True, expose_value=False, help=meaning, callback=callback)
 
 
@@ -104,7 +111,7 @@ def _common() -> list[click.Parameter]:
             help="a storage option; VALUE may be env:NAME for an environment variable; may be repeated",
         ),
         option("--quiet", is_flag=True, help="do not print progress"),
-        _asking(_HELP, lambda context: context.get_help().rstrip(), "show this text"),
+        _asking(_HELP, lambda context: Answer(context.get_help().rstrip()), "show this text"),
     ]
 
 
@@ -114,7 +121,7 @@ class _Group(click.Group):
     def __init__(self, prefix: str) -> None:
         params = [each for each in _common() if each.name != "storage_option"]
         if not prefix:
-            params.append(_asking(["--version"], lambda _: f"{PROGRAM} {_version()}", "show the version"))
+            params.append(_asking(["--version"], _version_answer, "show the version, and with --json that of the JSON"))
         super().__init__(
             prefix or PROGRAM, params=params, add_help_option=False, invoke_without_command=True, callback=self._alone
         )
@@ -256,8 +263,11 @@ def _parents(context: click.Context) -> list[click.Context]:
     return [] if context.parent is None else [context.parent, *_parents(context.parent)]
 
 
-def _version() -> str:
+def _version_answer(_: click.Context) -> Answer:
+    from importlib import metadata  # takes longer to load than everything else that a help text needs
+
     try:
-        return metadata.version("trinitylake-maintenance")
+        found = metadata.version("trinitylake-maintenance")
     except metadata.PackageNotFoundError:
-        return "(not installed)"
+        found = "(not installed)"
+    return Answer(f"{PROGRAM} {found}", {"version": found, "json": JSON_VERSION})

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
@@ -53,6 +51,8 @@ def print_lines(lines: Iterable[Line], progress: Printed | None = None, *, paged
 
 def print_csv(result: Result, progress: Printed | None = None) -> None:
     """Print the table of a result for programs. Raises ``InvalidInput`` where it has none."""
+    import csv
+
     if result.table is None:
         raise InvalidInput("this has no rows and columns for --format csv; --format json shows all of it")
     for row in result.table.csv():
@@ -116,6 +116,8 @@ def write_document(value: Any) -> None:
 
 def json_of(run: Callable[[], Result]) -> int:
     """Run a command and print its result when it is complete: half a JSON document is of no use."""
+    import tempfile  # brings compression and randomness along, for which no list on a terminal must wait
+
     with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8", errors="surrogatepass") as spool:
         with _stdout_kept_clean():
             result = run()

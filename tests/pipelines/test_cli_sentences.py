@@ -64,9 +64,9 @@ def test_the_life_of_a_lakehouse_in_sentences(run: Run, lake: Lakehouse, tmp_pat
     assert ["nothing to do", "objects: 1 skipped, from 1 file (41 B)"] == run(*loads, "--existing", "skip")
     planned = run("export", root, copy, "--dry-run")
     assert f"dry run, nothing was changed: {copy} would hold version 6" == planned[0]
-    assert (2, "to copy: 5 definitions, 0 nodes, 1 root") == (len(planned), planned[1].rpartition(", ")[0])
+    assert (2, "to copy: 6 definitions, 0 nodes, 1 root") == (len(planned), planned[1].rpartition(", ")[0])
     assert f"{copy} holds version 6" == run("export", root, copy)[0]
-    assert [f"nothing to copy: {copy} holds version 6 already, 6 files"] == run("export", root, copy)
+    assert [f"nothing to copy: {copy} holds version 6 already, 7 files"] == run("export", root, copy)
     expire = ["expire", root, "--keep-last", "2", "--older-than", "0s"]
     assert "dry run, nothing was changed: versions 0 to 4 would expire, 5 to 6 stay" == run(*expire, "--dry-run")[0]
     assert (
