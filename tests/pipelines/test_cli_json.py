@@ -1,0 +1,252 @@
+"""The JSON of every command is what docs/json.md declares: names, types, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from importlib.metadata import version as metadata_version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import pipelines.expiration
+from pipelines import cli, register
+from pipelines.cli.arguments import JSON_VERSION
+from pipelines.cli.commands.index import load_all
+from pipelines.cli.report import to_json
+from trinitylake_core import Lakehouse
+from trinitylake_core.iceberg.registration import Registered
+from trinitylake_core.locations import root_path
+
+PAGE = Path(__file__).parents[2] / "docs/json.md"
+METADATA = {"current-snapshot-id": 5, "snapshots": [{"snapshot-id": 5, "timestamp-ms": 1_700_000_000_000}]}
+MONTH = 30 * 86_400_000
+CHANGES = """
+- create_namespace: {namespace: sales, properties: {owner: emea}}
+- create_table:
+    namespace: sales
+    name: orders
+    schema: [{name: id, type: bigint, nullable: false}]
+    format_properties: {metadata_location: tables/orders/metadata/1.json}
+- create_view: {namespace: sales, name: top, sql: "SELECT 1"}
+"""
+OBJECTS = """{"create_namespace": {"namespace": "loaded"}}
+{"create_table": {"namespace": "loaded", "name": "t"}}
+"""
+DROPPED = "- drop_table: {namespace: sales, name: orders}"
+SCENARIO = """
+create {lake} --order 8 --property owner=emea
+apply {lake} changes.yaml --reason first --dry-run
+apply {lake} changes.yaml --reason first
+ls {lake}
+show {lake}
+show {lake} sales
+show {lake} sales.orders
+show {lake} sales.top
+history {lake}
+diff {lake} 0 1
+diff {lake} 0 1 --definitions
+stats {lake}
+stats {lake} --deep --storage --engine local
+tree {lake}
+fleet fleet.txt
+load {lake} objects.jsonl --engine local --dry-run
+load {lake} objects.jsonl --engine local
+alter {lake} --set a=b --reason r
+alter {lake} sales --set a=b --comment c
+alter {lake} sales --set a=c --unset comment
+diff {lake} HEAD~1 HEAD --definitions
+rename {lake} loaded.t t2
+compact {lake} --engine local --dry-run
+compact {lake} --engine local
+snapshot create {lake} first --version 1 --expires-in 30d --reason r
+snapshot create {lake} whole --kind full --target {full} --engine local
+snapshot list {lake}
+apply {lake} dropped.yaml
+rollback {lake} --to-version HEAD~1 --reason r --engine local --dry-run
+rollback {lake} --to-version HEAD~1 --reason r --engine local
+undo {lake} --author * --reason r --engine local --dry-run
+restore {lake} --only sales.orders --version HEAD~1 --reason r --engine local --dry-run
+restore {lake} --only sales.orders --version 1 --reason r --engine local
+snapshot drop {lake} first --dry-run
+snapshot drop {lake} first
+export {lake} {copy} --engine local --dry-run
+export {lake} {copy} --engine local
+upgrade {copy} {up} --engine local
+verify {lake} --all --definitions --tables --engine local
+expire {lake} --keep-last 2 --engine local --dry-run
+expire {lake} --keep-last 2 --engine local
+clean {lake} --engine local --dry-run
+clean {lake} --engine local
+doctor {lake}
+completion bash
+"""
+"""Commands on one small lakehouse, in order."""
+
+
+# -- the page ------------------------------------------------------------------------------------------
+
+
+def sections() -> dict[str, Any]:
+    """Return what the page declares, by heading."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.findall(r"^##+ ([^\n]+)\n(?:(?!#|```)[^\n]*\n)*```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return {name: yaml.safe_load(block) for name, block in found}
+
+
+DECLARED = sections()
+PLAIN = {
+    "text": lambda value: isinstance(value, str),
+    "number": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "decimal": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "flag": lambda value: isinstance(value, bool),
+    "time": lambda value: isinstance(value, str) and value.endswith("Z") and bool(datetime.fromisoformat(value)),
+    "definition": lambda value: isinstance(value, dict) and "id" in value,
+    "any": lambda value: value is not None,
+}
+
+
+def mismatches(declared: Any, value: Any, where: str, seen: set[str]) -> Iterator[str]:
+    """Yield how a value differs from what is declared. ``seen`` collects the declared fields that it has."""
+    if isinstance(declared, list):
+        declared, value = declared[0], value if isinstance(value, list) else [value]
+        for each in value:
+            yield from mismatches(declared, each, f"{where}[]", seen)
+    elif isinstance(declared, dict):
+        yield from _fields(declared, value, where, seen)
+    elif declared.startswith("list of ") and isinstance(value, list):
+        for each in value:
+            yield from mismatches(declared.removeprefix("list of "), each, f"{where}[]", seen)
+    elif declared.startswith("mapping of ") and isinstance(value, dict):
+        for each in value.values():
+            yield from mismatches(declared.removeprefix("mapping of "), each, f"{where}{{}}", seen)
+    elif declared.endswith(" or null"):
+        if value is not None:
+            yield from mismatches(declared.removesuffix(" or null"), value, where, seen)
+    elif declared in DECLARED:
+        yield from mismatches(DECLARED[declared], value, declared, seen)
+    elif declared not in PLAIN or not PLAIN[declared](value):
+        yield f"{where} is to be {declared}, not {value!r}"
+
+
+def _fields(declared: Mapping[str, Any], value: Any, where: str, seen: set[str]) -> Iterator[str]:
+    if not isinstance(value, dict):
+        yield f"{where} is to be an object, not {value!r}"
+        return
+    known = {name.rstrip("?"): kind for name, kind in declared.items()}
+    millis = {f"{name}_millis" for name, kind in known.items() if str(kind).startswith("time") and value.get(name)}
+    for name in value.keys() - known.keys() - millis:
+        yield f"{where}.{name} is not declared"
+    for name in sorted(millis):
+        if not PLAIN["number"](value.get(name)):
+            yield f"{where}.{name} is missing"
+    for name, kind in declared.items():
+        plain = name.rstrip("?")
+        if plain in value:
+            seen.add(f"{where}.{plain}")
+            yield from mismatches(kind, value[plain], f"{where}.{plain}", seen)
+        elif not name.endswith("?"):
+            yield f"{where}.{plain} is missing"
+
+
+def declared_fields(declared: Any, where: str) -> Iterator[str]:
+    """Yield every field that is declared, as ``mismatches`` names it."""
+    if isinstance(declared, list):
+        yield from declared_fields(declared[0], f"{where}[]")
+    elif isinstance(declared, dict):
+        for name, kind in declared.items():
+            yield f"{where}.{name.rstrip('?')}"
+            yield from declared_fields(kind, f"{where}.{name.rstrip('?')}")
+
+
+def _section(words: list[str]) -> str:
+    if "full" in words:
+        return "snapshot create --kind full"
+    return " ".join(words[:2]) if words[0] == "snapshot" else words[0]
+
+
+# -- the commands --------------------------------------------------------------------------------------
+
+
+def test_every_command_prints_what_the_page_declares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each field, with its type; none more, none less; and every declared field was printed by one of them."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("ROOT", "LAKEHOUSES", "STORAGE_OPTIONS"):
+        monkeypatch.delenv(f"TRINITYLAKE_{name}", raising=False)
+    now = pipelines.expiration.now_millis
+    monkeypatch.setattr("pipelines.expiration.now_millis", lambda: now() + MONTH)
+    roots = {name: (tmp_path / name).as_uri() for name in ("lake", "copy", "full", "up")}
+    metadata = tmp_path / "lake/tables/orders/metadata/1.json"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(json.dumps(METADATA))
+    (tmp_path / "lake/README.txt").write_text("of somebody else")
+    for file, text in {"changes.yaml": CHANGES, "dropped.yaml": DROPPED, "fleet.txt": roots["lake"]}.items():
+        Path(file).write_text(text)
+    Path("objects.jsonl").write_text(OBJECTS)
+    seen: set[str] = set()
+    wrong: list[str] = []
+
+    def run(words: list[str], code: int = 0) -> None:
+        capsys.readouterr()
+        assert code == cli.main([*(word.format(**roots) for word in words), "--json", "--quiet"]), words
+        name, document = _section(words), json.loads(capsys.readouterr().out)
+        wrong.extend(f"{' '.join(words)}: {each}" for each in mismatches(DECLARED[name], document, name, seen))
+
+    for line in SCENARIO.strip().splitlines():
+        run(line.split())
+    (tmp_path / "lake" / root_path(Lakehouse.open(roots["lake"]).version)).write_bytes(b"garbage")
+    run(["verify", "{lake}", "--engine", "local"], code=1)
+    assert [] == wrong
+    assert set() == {field for name, each in DECLARED.items() for field in declared_fields(each, name)} - seen - RARE
+
+
+def test_the_page_declares_every_command() -> None:
+    assert set() == load_all().keys() - DECLARED.keys()
+
+
+def test_an_error_is_what_the_page_declares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == cli.main(["ls", (tmp_path / "none").as_uri(), "--json"])
+    assert [] == list(mismatches(DECLARED["Errors"], json.loads(capsys.readouterr().out), "Errors", set()))
+
+
+def test_what_another_catalog_registered_is_what_the_page_declares() -> None:
+    """Its JSON, without the catalog."""
+    done = register.Report("file:///x/", Registered("old", 1, 2), {"all": 0.1})
+    name = "load iceberg:NAME"
+    assert [] == list(mismatches(DECLARED[name], to_json(done), name, set()))
+
+
+def test_the_version_of_the_contract_is_that_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--version", "--json"], ["--json", "--version"]):
+        assert 0 == cli.main(words)
+        document = json.loads(capsys.readouterr().out)
+        assert {"version": metadata_version("trinitylake-maintenance"), "json": JSON_VERSION} == document
+    assert f"This is version {JSON_VERSION} of the contract" in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "wrong"),
+    [
+        ({"a": "number"}, {"a": 1, "b": 2}, "x.b is not declared"),
+        ({"a": "number"}, {}, "x.a is missing"),
+        ({"a": "number"}, {"a": None}, "x.a is to be number, not None"),
+        ({"a": "number"}, {"a": True}, "x.a is to be number, not True"),
+        ({"a": "time"}, {"a": "2026-11-22T00:00:00.000Z"}, "x.a_millis is missing"),
+        ({"a": "list of text"}, {"a": ["b", 1]}, "x.a[] is to be text, not 1"),
+        ({"a": "mapping of Size"}, {"a": {"node": {"files": 1}}}, "Size.bytes is missing"),
+    ],
+)
+def test_what_differs_is_found(declared: Any, value: Any, wrong: str) -> None:
+    assert [wrong] == list(mismatches(declared, value, "x", set()))
+
+
+RARE = {
+    *(field for name in ("Hole", "Errors", "load iceberg:NAME") for field in declared_fields(DECLARED[name], name)),
+}
+"""Declared, and printed only where something is wrong or damaged, or by another catalog."""
