@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pipelines import cli
-from pipelines.cli.sentences import cleaned, count, expired
-from pipelines.sweep.model import Report as Cleaned
+from pipelines.cli.commands.sentences import cleaned, count, expired
+from pipelines.expiration import Report as Expired
+from pipelines.orphans import Report as Cleaned
 from pipelines.sweep.model import Size, UnknownFiles
-from pipelines.sweep.released import Report as Expired
 from trinitylake_core import Lakehouse
 
 Run = Callable[..., list[str]]

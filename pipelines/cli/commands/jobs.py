@@ -11,7 +11,7 @@ from pipelines.cli.commands import which
 from pipelines.cli.commands.changing import DEFINITION, definition_of
 from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, key_value, option
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE
-from pipelines.cli.sentences import compacted, loaded, reported, upgraded
+from pipelines.cli.commands.sentences import compacted, loaded, reported, upgraded
 from pipelines.cli.storage_options import storage_options
 from pipelines.doctor import TableRetention, advice, table_retention
 from pipelines.durations import shown

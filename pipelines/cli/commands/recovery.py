@@ -13,7 +13,7 @@ from pipelines.cli.commands import which
 from pipelines.cli.commands.command import Call, Line, Result, command, in_order, option
 from pipelines.cli.commands.objects import qualified
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
-from pipelines.cli.sentences import exported, reported
+from pipelines.cli.commands.sentences import exported, reported
 from pipelines.cli.storage_options import storage_options
 from trinitylake_core import Lakehouse, RecoveryPlan, spec
 

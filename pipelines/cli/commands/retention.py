@@ -11,7 +11,7 @@ from pipelines.cli import report
 from pipelines.cli.commands import which
 from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, in_order, option
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
-from pipelines.cli.sentences import cleaned, expired, reported
+from pipelines.cli.commands.sentences import cleaned, expired, reported
 from pipelines.durations import parse_age
 from pipelines.integrity.findings import Finding
 from trinitylake_core.errors import InvalidInput

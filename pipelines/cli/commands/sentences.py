@@ -11,8 +11,8 @@ from pipelines.durations import shown
 
 if TYPE_CHECKING:
     from pipelines import compaction, export, load, upgrade
-    from pipelines.sweep.model import Report as Cleaned
-    from pipelines.sweep.released import Report as Expired
+    from pipelines.expiration import Report as Expired
+    from pipelines.orphans import Report as Cleaned
 
 DRY_RUN: Final = "dry run, nothing was changed"
 _SHOWN: Final = 5
