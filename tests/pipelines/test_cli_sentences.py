@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_what_could_not_be_deleted_is_named() -> None:
     assert r"  n0: busy\x1b" == lines[lines.index("2 files could not be deleted; the next run tries again:") + 1]
     assert 8 == len(lines)
     left = Cleaned("file:///x/", 9, 0, "local", False, 86400.0, attempted=4, deleted=2, already_gone=1, failed=1)
-    left.young, left.foreign = Size(3, 2048), UnknownFiles(0, 0, ("nested/",))
+    left = replace(left, young=Size(3, 2048), foreign=UnknownFiles(0, 0, ("nested/",)))
     assert [
         "0 orphans (0 B) among 0 files",
         "2 files deleted, 0 B; 1 were gone already",
