@@ -109,9 +109,10 @@ class Deployment:
 
     def wait_until_ready(self) -> None:
         """Wait until the webserver knows the code location, and every daemon has been heard of."""
-        eventually(self._ready, _READY_SECONDS, lambda: "\n".join(self.log(name)[-3000:] for name in self.running))
+        eventually(self.ready, _READY_SECONDS, lambda: "\n".join(self.log(name)[-3000:] for name in self.running))
 
-    def _ready(self) -> bool:
+    def ready(self) -> bool:
+        """Return whether all of that is so. Raises ``AssertionError`` if a unit has ended."""
         dead = [name for name, process in self.running.items() if process.poll() is not None]
         if dead:
             raise AssertionError(f"{dead[0]} ended: {self.log(dead[0])[-3000:]}")
