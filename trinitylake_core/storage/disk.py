@@ -110,7 +110,7 @@ def overwrite_small(target: str, data: Data) -> bool:
 
 
 def remove_quietly(path: str) -> None:
-    """Remove a temporary file; one that cannot be removed is swept later."""
+    """Remove a temporary file; one that cannot be removed stays until `clean` removes it."""
     with suppress(OSError):
         os.unlink(path)
 
@@ -153,18 +153,18 @@ def scan(base: str, directory: str, start: str = "") -> tuple[list[FileInfo], li
     return files, directories
 
 
-def sweep(directory: str, limit: float) -> int:
+def remove_temporary(directory: str, limit: float) -> int:
     """Remove temporary files last changed before ``limit``, in epoch seconds; return how many. Raises ``OSError``.
 
     The lock stays: somebody may hold it.
     """
-    swept = 0
+    removed = 0
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
                 if _TEMPORARY.fullmatch(entry.name) and entry.stat(follow_symlinks=False).st_mtime <= limit:
                     remove_quietly(entry.path)
-                    swept += 1
-    except FileNotFoundError:  # no lakehouse, or another sweeper was faster
+                    removed += 1
+    except FileNotFoundError:  # no lakehouse, or another process was faster
         pass
-    return swept
+    return removed

@@ -28,9 +28,9 @@ from trinitylake_core.storage.disk import (
     map_error,
     overwrite_small,
     remove_quietly,
+    remove_temporary,
     replace_unsynced,
     scan,
-    sweep,
     write_file,
 )
 from trinitylake_core.storage.durability import SYNC_MODES, Unsynced, sync_path
@@ -289,7 +289,7 @@ class LocalStorage(BaseStorage):
     def remove_temporary(self, older_than_seconds: float = 3600.0) -> int:
         """Remove old temporary files from the root directory; return how many. One ``delete``."""
         limit = time.time() - older_than_seconds
-        return self._retrying("delete", TEMPORARY_PREFIX, partial(sweep, self._directory, limit))
+        return self._retrying("delete", TEMPORARY_PREFIX, partial(remove_temporary, self._directory, limit))
 
     def prove_exclusive_create(self, path: str, data: bytes) -> None:
         """Do nothing: a hard link never replaces a file. No request."""
