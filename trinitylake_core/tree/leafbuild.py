@@ -61,7 +61,12 @@ class LeafBuilder:
             self._left = rows.slice(count * each, len(rows))
             if self._proof is not None:
                 self._proof.cut(rows.slice(0, count * each))
-            if not end_to_end(rows, [*parts, self._left], pivots):
+            left = Slices(
+                rows,
+                np.append(parts.starts, count * each),
+                np.append(parts.counts, len(self._left)),
+            )
+            if not end_to_end(rows, left, pivots):
                 raise Corrupt(f"cutting leaves lost entries: {_BUG}")
             yield from self._written(parts, pivots)
 
