@@ -152,7 +152,7 @@ def _agreed(command: Command, call: Call, progress: Printed | None) -> bool:
     output.print_lines(planned.lines, progress)
     options.dry_run = False
     if getattr(options, "expected_version", 0) is None:
-        options.expected_version = planned.data.version_before
+        options.expected_version = getattr(planned.data, "rollback", planned.data).version_before
     import click
 
     try:

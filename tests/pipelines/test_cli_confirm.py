@@ -20,11 +20,15 @@ def lake(tmp_path: Path) -> Lakehouse:
     return lake.refresh()
 
 
+@pytest.mark.parametrize(
+    "how", [["rollback", "--to-version", "0"], ["undo", "--author", "*"]], ids=["rollback", "undo"]
+)
 @pytest.mark.parametrize(("answer", "code", "version"), [("y", 0, 2), ("n", 2, 1), (None, 130, 1)])
 def test_a_person_sees_the_plan_and_is_asked(
     lake: Lakehouse,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    how: list[str],
     answer: str | None,
     code: int,
     version: int,
@@ -36,8 +40,7 @@ def test_a_person_sees_the_plan_and_is_asked(
 
     monkeypatch.setattr(output, "is_terminal", lambda stream: True)
     monkeypatch.setattr("click.termui.visible_prompt_func", asked)
-    words = ["rollback", lake.root, "--to-version", "0", "--reason", "r"]
-    assert code == cli.main(words)
+    assert code == cli.main([how[0], lake.root, *how[1:], "--reason", "r"])
     assert "dry run, nothing was changed" in capsys.readouterr().out
     assert version == lake.refresh().version
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pipelines import undo as undoing
 from pipelines.cli import report
 from pipelines.cli.commands.command import Call, Line, Result, command, in_order, option
-from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK
+from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, YES
 from pipelines.cli.commands.recovery import EXPECTED_VERSION, rolled_back
 from trinitylake_core import VersionInfo
 
@@ -23,6 +23,7 @@ from trinitylake_core import VersionInfo
         option("--others", is_flag=True, help="also undo what others committed after it"),
         REASON,
         DRY_RUN,
+        YES,
         option("--force", is_flag=True, help="also undo what is committed while this runs"),
         EXPECTED_VERSION,
         ENGINE,
