@@ -85,12 +85,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def server_process(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
-    """Run a server until the block ends; the block begins when the port answers."""
+def server_process(command: Sequence[str], port: int, log: Path, seconds: float = _START_SECONDS) -> Iterator[None]:
+    """Run a server until the block ends; the block begins when the port answers, so many seconds later at the most."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
-            _wait_for(process, port, log)
+            _wait_for(process, port, log, seconds)
             yield
         finally:
             process.terminate()
@@ -101,8 +101,8 @@ def server_process(command: Sequence[str], port: int, log: Path) -> Iterator[Non
                 process.wait()
 
 
-def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + _START_SECONDS
+def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
             break

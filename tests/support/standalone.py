@@ -1,0 +1,157 @@
+"""A standalone Spark cluster on this machine: a master, and workers that each run one task at a time.
+
+    with standalone(4, directory) as cluster:
+        with lazy_session(cluster.session()) as spark:
+            job(spark)
+        busy(cluster.tasks(), began, ended)
+
+Each worker is a process of its own, and so is its executor. What tasks did is read from Spark's own event log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import psutil
+import pyspark
+
+from pipelines.session import SessionConfig
+from tests.support.s3_servers import free_port, server_process
+
+_SPARK_CLASS: Final = Path(pyspark.__file__).parent / "bin" / "spark-class"
+_START_SECONDS: Final = 120.0
+_SMALL: Final = {
+    "spark.executor.memory": "600m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.locality.wait": "0",
+    "spark.ui.enabled": "false",
+}
+
+
+class Task(NamedTuple):
+    """When a task ran, in seconds since 1970, and in which stage and executor."""
+
+    began: float
+    ended: float
+    stage: int
+    executor: str
+    failed: bool
+
+
+@dataclass
+class Cluster:
+    """A running cluster."""
+
+    master: str
+    workers: int
+    directory: Path
+    pids: list[int] = field(default_factory=list)
+
+    def session(self, **conf: str) -> SessionConfig:
+        """Return how to run jobs on it, by this Python unless ``conf`` says otherwise."""
+        log = {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": self._events().as_uri(),
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false",
+        }
+        return SessionConfig(mode="master", master=self.master, conf={**_SMALL, **log, **conf})
+
+    def _events(self) -> Path:
+        folder = self.directory / "events"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def tasks(self) -> list[Task]:
+        """Return the tasks of all sessions that have ended."""
+        lines = (line for file in sorted(self._events().iterdir()) for line in file.read_text().splitlines())
+        events = (json.loads(line) for line in lines if '"SparkListenerTaskEnd"' in line)
+        return [_task(event) for event in events]
+
+    def executors(self) -> list[psutil.Process]:
+        """Return the processes in which tasks run."""
+        below = [each for pid in self.pids for each in psutil.Process(pid).children(recursive=True)]
+        return [each for each in below if any("CoarseGrainedExecutorBackend" in word for word in each.cmdline())]
+
+
+def _task(event: dict[str, Any]) -> Task:
+    info = event["Task Info"]
+    return Task(
+        info["Launch Time"] / 1000, info["Finish Time"] / 1000, event["Stage ID"], info["Executor ID"], info["Failed"]
+    )
+
+
+@contextmanager
+def standalone(workers: int, directory: Path, python: str = sys.executable) -> Iterator[Cluster]:
+    """Run a master and so many workers of one core each until the block ends."""
+    port = free_port()
+    environment = {**os.environ, "PYSPARK_PYTHON": python, "SPARK_DAEMON_MEMORY": "200m", "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment.pop("PYTHONPATH", None)  # whatever tasks find, the driver sent
+    with ExitStack() as stack:
+        master = [str(_SPARK_CLASS), "org.apache.spark.deploy.master.Master"]
+        master += ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+        master = ["env", "-u", "PYTHONPATH", *master]
+        stack.enter_context(server_process(master, port, directory / "master.log", _START_SECONDS))
+        cluster = Cluster(f"spark://127.0.0.1:{port}", workers, directory)
+        for number in range(workers):
+            cluster.pids.append(stack.enter_context(_worker(cluster, number, environment)))
+        _wait_for_workers(directory / "master.log", workers)
+        yield cluster
+
+
+@contextmanager
+def _worker(cluster: Cluster, number: int, environment: dict[str, str]) -> Iterator[int]:
+    command = [str(_SPARK_CLASS), "org.apache.spark.deploy.worker.Worker", "--cores", "1", "--memory", "700m"]
+    command += ["--host", "127.0.0.1", "--webui-port", "0", "--work-dir", str(cluster.directory / f"work-{number}")]
+    with (cluster.directory / f"worker-{number}.log").open("wb") as log:
+        process = subprocess.Popen([*command, cluster.master], stdout=log, stderr=subprocess.STDOUT, env=environment)
+        try:
+            yield process.pid
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a worker and what it started."""
+    try:
+        below = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        below = []
+    process.terminate()
+    for each in below:
+        try:
+            each.kill()
+        except psutil.NoSuchProcess:
+            continue
+    process.wait()
+
+
+def _wait_for_workers(log: Path, workers: int) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while log.read_text(errors="replace").count("Registering worker") < workers:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the workers did not start: {log.read_text(errors='replace')[-2000:]}")
+        time.sleep(0.1)
+
+
+def parallelism(tasks: Sequence[Task], began: float, ended: float) -> float:
+    """Return how many tasks ran at once on average, over the time between two moments in which any did."""
+    moments = [
+        moment for task in tasks if began <= task.began < ended for moment in ((task.began, 1), (task.ended, -1))
+    ]
+    running, last, work, busy = 0, 0.0, 0.0, 0.0
+    for moment, change in sorted(moments):
+        work += running * (moment - last)
+        busy += (moment - last) if running else 0.0
+        running, last = running + change, moment
+    return work / busy if busy else 0.0
