@@ -1,4 +1,4 @@
-"""Run benchmarks: ``python -m benchmarks [NAME [OPTIONS]]``; without a name, all but the soak."""
+"""Run benchmarks: ``python -m benchmarks [NAME [OPTIONS]]``; without a name, all but those that take long."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 _HELPERS = {"__init__", "__main__", "lakes", "report", "rivals"}
-_ON_REQUEST = {"cluster", "large", "soak"}
+_ON_REQUEST = {"cluster", "fleet", "large", "soak"}
 """Take long, or a lot of disk: only when they are named."""
 
 

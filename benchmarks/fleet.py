@@ -351,5 +351,5 @@ def main(arguments: list[str]) -> None:
         figures = measured(options, deployment, told, lakes)
         with suppress(OSError):
             figures["ends of the logs"] = {name: deployment.log(name)[-300:] for name in ("code", "daemon")}
-    report_so_far(figures)
-    report.save("fleet", {"options": vars(options), **figures})
+        report_so_far(figures)  # before a thousand lakehouses are removed, which takes its time
+        report.save("fleet", {"options": vars(options), **figures})
