@@ -28,8 +28,11 @@ CHECKS: Final = {
 }
 _COLUMNS: Final = (
     "lakehouse", "problem", "debt", "messages", "objects", "version", "last_commit", "versions_kept", "snapshots",
-    "newest_snapshot", "backup_lag", "newest_backup", "objects_per_day", "versions_per_day", "kept_bytes",
-    "dollars_per_month", "bytes_reclaimed_in_a_week", "last_failure",
+    "newest_snapshot", "backup_lag", "last_failure",
+)  # fmt: skip
+_GROWTH: Final = (
+    "lakehouse", "newest_backup", "objects_per_day", "versions_per_day", "kept_bytes", "dollars_per_month",
+    "bytes_reclaimed_in_a_week",
 )  # fmt: skip
 _ROWS: Final = 500
 _NAMED: Final = 10
@@ -182,6 +185,7 @@ def _metadata(
         bytes_reclaimed_in_a_week=sum(reclaimed.values()),
         seconds=report.seconds,
         worst=table(rows, _COLUMNS),
+        growth=table(rows, _GROWTH),
     )
 
 
