@@ -18,12 +18,13 @@ from urllib.request import Request, urlopen
 import dagster as dg
 import pytest
 import yaml
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, Response, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Response, ViewportSize, expect
 
 from dagster_project import assets
 from dagster_project.config import load
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import merged
+from dagster_project.config.stanzas import Stanzas
+from dagster_project.factory import fleet, merged
 from dagster_project.metadata.pictures import INK
 from pipelines import compaction
 from tests.support import story
@@ -36,6 +37,7 @@ PATIENCE = 30 * SECOND
 SALES, INVENTORY = story.NAMES
 RUN_SECONDS = 300  # 10 on a machine that does nothing else
 PLOTTED = 5
+WIDE = ViewportSize(width=1900, height=900)
 EXPIRABLE = 12  # the newest ten versions are kept
 Shot = Callable[[str], None]
 
@@ -325,7 +327,7 @@ def test_the_plan_of_a_deletion_is_a_table(stage: Stage, page: Page, shot: Shot)
     page.get_by_text("View full message").last.click()
     told = page.get_by_role("dialog")
     expect(told.get_by_text("version 0: not among the newest 10")).to_be_visible()
-    told.get_by_text("Show schema").last.evaluate(
+    told.get_by_text("Show schema").first.evaluate(
         "each => { each.style.scrollMarginTop = '60px'; each.scrollIntoView(true) }"
     )
     shot("deletion-plan")
@@ -378,3 +380,30 @@ def _luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.slow
+def test_the_page_of_a_fleet_names_the_worst_first(chromium: Browser, tmp_path: Path) -> None:
+    """Twelve lakehouses, one of them missing; in light and dark mode. docs/dagster.md shows it."""
+    names = [f"lake-{number:02d}" for number in range(12)]
+    stanzas = [{"name": each, "root": f"file://{{here}}/{each}", "compaction": {"messages": 40}} for each in names]
+    for number, name in enumerate(names[:-1]):
+        story.work(story.begin((tmp_path / name).as_uri()), 0, number + 1)
+    file, home = tmp_path / "lakehouses.yaml", make_home(tmp_path)
+    file.write_text(yaml.safe_dump({"layout": "partitions", "lakehouses": stanzas}))
+    with dg.DagsterInstance.from_config(str(home)) as instance, run_webserver(home, file) as server:
+        job = fleet(Stanzas(file)).resolve_job_def("lakehouses_health")
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(partial(job.execute_in_process, instance=instance)).result()
+        assert done.success
+        server.wait()
+        for mode in ("light", "dark"):
+            with chromium.new_page(base_url=server.url, viewport=WIDE, color_scheme=mode) as page:
+                page.set_default_timeout(PATIENCE)
+                page.add_init_script("localStorage.setItem('dagster-nav-collapsed', 'true')")
+                page.goto(f"/runs/{done.run_id}?logs=type:ASSET_MATERIALIZATION")
+                page.get_by_text("View full message").last.click()
+                worst = page.get_by_role("dialog").get_by_text(names[-1], exact=True).first
+                expect(worst).to_be_visible(timeout=PATIENCE)
+                worst.evaluate("each => { each.style.scrollMarginTop = '90px'; each.scrollIntoView(true) }")
+                screenshot(page, Path(os.environ.get("SCREENSHOTS") or tmp_path) / f"fleet-{mode}.png")
