@@ -69,7 +69,7 @@ class BlobStorage(ProvedByTrying):
         own.pop("client", None)
         self._endpoint = str(own.get("endpoint_url"))
         self._seconds = take_number(own, "request_timeout", default=60.0, least=0.001)
-        self._hedged_share = take_number(own, "hedged_share", default=0.05, least=0.0)
+        self._hedged_share = take_number(own, "hedged_share", default=0.1, least=0.0)
         self._bucket, self._make_store = make_store_of(self._scheme, authority, own)
         self._client: ObstoreClient | None = None
 

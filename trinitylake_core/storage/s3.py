@@ -48,7 +48,7 @@ class S3Storage(ProvedByTrying):
         self._prefix = prefix
         self._own_options.pop("client", None)
         self._seconds = take_number(self._own_options, "request_timeout", default=60.0, least=0.001)
-        self._hedged_share = take_number(self._own_options, "hedged_share", default=0.05, least=0.0)
+        self._hedged_share = take_number(self._own_options, "hedged_share", default=0.1, least=0.0)
         self._arguments = _s3fs_arguments(self._own_options, self._common.max_concurrency)
         client = self._arguments["client_kwargs"]
         self._endpoint = str(self._arguments.get("endpoint_url") or client.get("endpoint_url"))
