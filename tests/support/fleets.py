@@ -40,12 +40,15 @@ class Silent:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.accepted: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # who waits in `accept` would go on after a close alone
+        self._thread.join()
         self._listener.close()
         for connection in self.accepted:
             connection.close()
