@@ -36,7 +36,7 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
     """
     if _URI.match(text) or "/" in text or text.startswith((".", "~")):
         return uri_of(text), {}
-    path = _file()
+    path = found_file()
     known = {} if path is None else _stanzas(path)
     if text in known:
         stanza, where = known[text], f"{path}: lakehouse {text!r}"
@@ -51,14 +51,15 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
 
 def names() -> list[str]:
     """Return the names that ``root_of`` knows here; none where the file cannot be read."""
-    path = _file()
+    path = found_file()
     try:
         return [] if path is None else list(_stanzas(path))
     except InvalidInput:
         return []
 
 
-def _file() -> Path | None:
+def found_file() -> Path | None:
+    """Return the ``lakehouses.yaml`` whose names are known here, ``None`` where there is none."""
     here = Path.cwd()
     nearest = (each / FILE_NAME for each in (here, *here.parents) if (each / FILE_NAME).is_file())
     return lakehouses.named_file() or next(nearest, None)

@@ -140,6 +140,23 @@ def test_the_command_reads_the_file_of_dagster(listed: Path, capsys: pytest.Capt
     assert 'trinitylake_debt_ratio{lakehouse="good"} 2.0' in text.splitlines()
 
 
+def test_without_a_file_the_one_whose_names_are_known_here_is_read(
+    listed: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    below = listed.parent / "good"
+    monkeypatch.delenv("TRINITYLAKE_LAKEHOUSES", raising=False)
+    monkeypatch.chdir(below)
+    assert called(capsys, str(listed)) == called(capsys)
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert 2 == main(["fleet"])
+    assert "there is no lakehouses.yaml here or above" in capsys.readouterr().err
+    monkeypatch.setenv("TRINITYLAKE_LAKEHOUSES", str(listed))
+    assert 1 == called(capsys)[0]
+
+
 def test_the_command_reads_a_list_of_roots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "roots.txt"
     path.write_text(f"# ours\n{lake(tmp_path / 'a', 1)}\n\n{lake(tmp_path / 'b', 2)} # the other\n")

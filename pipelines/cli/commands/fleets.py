@@ -10,6 +10,7 @@ from typing import Any
 from pipelines import fleet as surveys
 from pipelines.cli import report
 from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, option
+from pipelines.cli.named import found_file
 from pipelines.fleet import Config, Member, Report, State
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import normalise_root
@@ -18,7 +19,7 @@ _FORMATS = ("table", "csv", "json", "openmetrics")
 
 
 @command(
-    "fleet FILE",
+    "fleet [FILE]",
     "show many lakehouses, the worst first; exit code 1 if one cannot be opened",
     "trinitylake fleet lakehouses.yaml --format openmetrics",
     options=(
@@ -32,7 +33,10 @@ _FORMATS = ("table", "csv", "json", "openmetrics")
             "--timeout", type=int, metavar="SECONDS", default=20, help="how long one lakehouse may take (default 20)"
         ),
     ),
-    arguments={"FILE": "a lakehouses.yaml, or a text file with one root URI per line"},
+    arguments={
+        "FILE": "a lakehouses.yaml, or a text file with one root URI per line; by default the lakehouses.yaml "
+        "that is found here or above"
+    },
     details="""\
 Those that cannot be opened come first, then those whose backup cannot, then the others by debt: buffered messages as a
 share of the threshold from which a compaction pays. A lakehouse whose storage gives no answer costs its timeout, and
@@ -44,12 +48,19 @@ def fleet(call: Call) -> Result:
     options = call.options
     if options.timeout < 1:
         raise InvalidInput(f"--timeout must be at least 1 second: {options.timeout}")
-    members = list(_members(Path(options.file), call))
+    members = list(_members(_file(options.file), call))
     done = surveys.run(members, Config(seconds=float(options.timeout)))
     code = FOUND_PROBLEMS if done.unreachable else DONE
     if options.format == "openmetrics":
         return Result(done, surveys.openmetrics(done).splitlines(), code)
     return Result(done, _lines(done), code, _table(done))
+
+
+def _file(given: str | None) -> Path:
+    path = found_file() if given is None else Path(given)
+    if path is None:
+        raise InvalidInput("there is no lakehouses.yaml here or above; name a file: trinitylake fleet FILE")
+    return path
 
 
 def _members(path: Path, call: Call) -> Iterator[Member]:

@@ -23,7 +23,7 @@ SECTIONS: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
         ("diff ROOT A B", "list what was added, removed and changed from version A to version B", "versions"),
         ("stats ROOT", "show the figures of the root: objects, height, buffered messages; reads one file", "reading"),
         ("tree ROOT", "show the levels of the tree: nodes, keys, messages, fill, bytes", "reading"),
-        ("fleet FILE", "show many lakehouses, the worst first; exit code 1 if one cannot be opened", "fleets"),
+        ("fleet [FILE]", "show many lakehouses, the worst first; exit code 1 if one cannot be opened", "fleets"),
     ),
     "change": (
         ("create ROOT", "create an empty lakehouse", "changing"),
