@@ -29,7 +29,7 @@ from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
 from trinitylake_core.locations import parse, validate_path
 from trinitylake_core.storage import Storage
-from trinitylake_core.versions import Root, Versions
+from trinitylake_core.versions import Root, Versions, VersionsReadOnce
 
 NEWEST: Final = "newest"
 ALL: Final = "all"
@@ -90,8 +90,9 @@ def run(
 ) -> Report:
     """Verify versions of a lakehouse; a storage will do where the newest version cannot be opened.
 
-    Costs three ``get`` per version, one per node of all versions together, one per node that differs between two
-    versions, on both sides; with ``definitions`` one per definition; with ``tables`` one ``head`` per table, too.
+    Costs two ``get`` per version, a third where roots are large or Spark reads them; one per lakehouse definition, one
+    per node of all versions together, one per node that differs between two versions, on both sides; with
+    ``definitions`` one per definition; with ``tables`` one ``head`` per table, too.
 
     Raises:
         NotALakehouse, VersionNotFound, VersionExpired: there is nothing to verify.
@@ -217,9 +218,11 @@ class _Verification:
 
     def one_by_one(self, chosen: Sequence[int]) -> None:
         """Verify versions that older generations wrote, or of another order, one tree after another."""
+        versions = VersionsReadOnce(self.versions.storage)
+        versions.sdk = self.versions.sdk
         for done, version in enumerate(chosen):
             self.progress("versions", done, len(chosen))
-            for each in check_version(self.versions, version, definitions=self.config.definitions):
+            for each in check_version(versions, version, definitions=self.config.definitions):
                 self.found.add(each, version)
         if chosen:
             self.watch.lap("one by one")

@@ -23,7 +23,7 @@ from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import Corrupt, InvalidDefinition
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.nodestore import NodeStore
-from trinitylake_core.versions import Root, Versions
+from trinitylake_core.versions import Root, Versions, VersionsReadOnce
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame
@@ -67,16 +67,16 @@ class Shape:
         """Return an empty meaning of a version."""
         return Meaning(version, codec_of(self.definition()), definitions, root, tables=tables)
 
-    def contents(self, storage: Storage, *, definitions: bool, tables: float | None) -> Contents:
+    def contents(self, versions: Versions, *, definitions: bool, tables: float | None) -> Contents:
         """Return what proves contents of this shape."""
-        return Contents(storage, self.order, self.target_bytes, definitions=definitions, tables=tables)
+        return Contents(versions, self.order, self.target_bytes, definitions=definitions, tables=tables)
 
 
 # -- one row at a time -----------------------------------------------------------------------------------
 
 
 def root_pass(versions: Versions, version: int, shape: Shape) -> Iterator[Row]:
-    """Yield what is wrong with a root, its link and its lakehouse definition. Three ``get``.
+    """Yield what is wrong with a root, its link and its lakehouse definition. At most three ``get``.
 
     A row whose invariant is ``other`` says that the version has another shape.
     """
@@ -122,7 +122,7 @@ class Checks(Protocol):
     """The passes over versions of one shape. What they find goes where it was told to go."""
 
     def roots(self, versions: Sequence[int]) -> list[int]:
-        """Check roots; return the versions of another shape. Three ``get`` each."""
+        """Check roots; return the versions of another shape. One ``get`` each, and one per lakehouse definition."""
 
     def nodes(self, roots: Sequence[Row], meaning: Meaning, visited: Sequence[Row] = ()) -> Walked:
         """Check nodes level by level, one ``get`` each.
@@ -171,10 +171,11 @@ class LocalChecks:
 
     def __init__(self, common: _Common) -> None:
         self._common = common
+        self._versions = VersionsReadOnce(common.storage)
 
     def roots(self, versions: Sequence[int]) -> list[int]:
         """See :class:`Checks`."""
-        found, others = _roots_found(self._common.storage, versions, self._common.shape), []
+        found, others = _roots_found(self._versions, versions, self._common.shape), []
         for done, rows in enumerate(found):
             self._common.progress("roots", done, len(versions))
             others += self._common.add_roots(rows)
@@ -205,7 +206,7 @@ class LocalChecks:
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
         """See :class:`Checks`."""
         pairs, shape = pairwise(versions), self._common.shape
-        found = _changes_found(self._common.storage, pairs, shape, definitions=definitions, tables=tables)
+        found = _changes_found(self._versions, pairs, shape, definitions=definitions, tables=tables)
         for done, rows in enumerate(found):
             self._common.progress("contents", done, len(versions) - 1)
             self._common.found.rows(rows)
@@ -261,7 +262,7 @@ class SparkChecks:
 
 
 def _roots(rows: Iterator[Row], storage: Storage, *, shape: Shape) -> Iterator[Row]:
-    for found in _roots_found(storage, (row["version"] for row in rows), shape):
+    for found in _roots_found(VersionsReadOnce(storage), (row["version"] for row in rows), shape):
         yield from found
 
 
@@ -269,19 +270,21 @@ def _changes(
     rows: Iterator[Row], storage: Storage, *, shape: Shape, definitions: bool, tables: float | None
 ) -> Iterator[Row]:
     pairs = ((row["before"], row["version"]) for row in rows)
-    for found in _changes_found(storage, pairs, shape, definitions=definitions, tables=tables):
+    for found in _changes_found(VersionsReadOnce(storage), pairs, shape, definitions=definitions, tables=tables):
         yield from found
 
 
-def _roots_found(storage: Storage, versions: Iterable[int], shape: Shape) -> Iterator[list[Row]]:
-    """Yield what is wrong with each root, several looked at at the same time."""
-    reader = Versions(storage)
-    return storage.in_parallel(versions, lambda version: list(root_pass(reader, version, shape)))
+def _roots_found(reader: Versions, versions: Iterable[int], shape: Shape) -> Iterator[list[Row]]:
+    """Yield what is wrong with each root, several looked at at the same time.
+
+    Each root is asked for twice, by its own version and by the next one, and a definition by all that refer to it.
+    """
+    return reader.storage.in_parallel(versions, lambda version: list(root_pass(reader, version, shape)))
 
 
 def _changes_found(
-    storage: Storage, pairs: Iterable[tuple[int, int]], shape: Shape, *, definitions: bool, tables: float | None
+    versions: Versions, pairs: Iterable[tuple[int, int]], shape: Shape, *, definitions: bool, tables: float | None
 ) -> Iterator[list[Row]]:
     """Yield what is wrong with each change, several looked at at the same time; nodes are read through one cache."""
-    contents = shape.contents(storage, definitions=definitions, tables=tables)
-    return storage.side_by_side(pairs, lambda pair: list(change_pass(contents, *pair)))
+    contents = shape.contents(versions, definitions=definitions, tables=tables)
+    return versions.storage.side_by_side(pairs, lambda pair: list(change_pass(contents, *pair)))

@@ -21,7 +21,6 @@ from trinitylake_core.diff import diff_nodes
 from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
 from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_path
-from trinitylake_core.storage import Storage
 from trinitylake_core.tree import search
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import ObjectCounts, Root, Versions
@@ -34,11 +33,11 @@ class Contents:
     """Proves versions against the ones before, reading nodes through one cache. Thread-safe."""
 
     def __init__(
-        self, storage: Storage, order: int, target_bytes: int, *, definitions: bool, tables: float | None = None
+        self, versions: Versions, order: int, target_bytes: int, *, definitions: bool, tables: float | None = None
     ) -> None:
-        self._storage = storage
-        self._versions = Versions(storage)
-        self._store = NodeStore(storage, order, target_bytes)
+        self._storage = versions.storage
+        self._versions = versions
+        self._store = NodeStore(versions.storage, order, target_bytes)
         self._definitions = definitions
         self._tables = tables
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from pipelines.stats import deep
 from tests.pipelines.test_orphans import directory_of, later, plant
 from tests.support.generator import build
 from tests.support.lakes import compacted, content, filled, new_lake, reopened
+from tests.support.rounds import Rounds
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.check import check_lakehouse, check_version
@@ -75,6 +77,18 @@ def test_each_shared_node_is_read_once(tmp_path: Path) -> None:
     surgery = Surgery(lake.root, ORDER)
     assert len(surgery.tree(lake.version)) == verified(lake, "newest").nodes_read
     assert [3] == verified(lake, 3).versions
+
+
+def test_roots_are_read_twice_and_each_lakehouse_definition_once(tmp_path: Path) -> None:
+    """Once to judge its rows and once as a node; what a few of them cost more is the search for the newest one."""
+    lake = many(tmp_path)
+    storage = open_storage(*lake.storage.spec())
+    with Rounds(storage) as rounds:
+        assert verify.run(None, storage, verify.Config("all", engine="local")).ok
+    reads = Counter(path for _, _, path in rounds.log)
+    assert 1 == reads[lake.root_node.definition_path]
+    roots = sum(reads[root_path(version)] for version in range(lake.version + 1))
+    assert 2 * (lake.version + 1) <= roots <= 2 * (lake.version + 1) + 6
 
 
 def test_one_version_is_verified_with_one_get_per_file(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Versions: roots, the newest one, history and time travel (format, sections 2, 3 and 6).
 
 ``root`` is what one root says, ``files`` reads single files, ``search`` finds the newest version, ``history`` all
-others, ``boundary`` moves the boundary.
+others, ``boundary`` moves the boundary, ``readonce`` is for a pass over many versions.
 """
 
 from trinitylake_core.versions.boundary import lower_lying_boundary, raise_boundary
 from trinitylake_core.versions.files import copy_of_definition, number_in
+from trinitylake_core.versions.readonce import VersionsReadOnce
 from trinitylake_core.versions.root import (
     Delta,
     ObjectCounts,
@@ -27,6 +28,7 @@ __all__ = [
     "RootRows",
     "VersionInfo",
     "Versions",
+    "VersionsReadOnce",
     "copy_of_definition",
     "from_millis",
     "lower_lying_boundary",
