@@ -15,6 +15,10 @@ from typing import Any, Final
 
 from trinitylake_core.errors import InvalidInput
 
+REFUSED: Final = "looks like a secret, which does not belong in this file; write {env: NAME}"
+_SECRET_NAME: Final = re.compile(
+    r"secret|password|passwd|token|credential|(^|[._-])(access_?)?key($|[._-])", re.IGNORECASE
+)
 VARIABLE: Final = "TRINITYLAKE_LAKEHOUSES"
 FILE_NAME: Final = "lakehouses.yaml"
 _HERE: Final = "{here}"
@@ -153,13 +157,25 @@ def options(raw: Any, field: str, where: str) -> Mapping[str, Any]:
     return value
 
 
-def looked_up(value: Any, where: str = "") -> Any:
-    """Return options with each ``{env: NAME}`` looked up. Raises ``InvalidInput``, which begins with ``where``."""
+def looked_up(value: Any, where: str = "", name: str = "") -> Any:
+    """Return options with each ``{env: NAME}`` looked up.
+
+    Raises ``InvalidInput``, which begins with ``where``: a variable is not set, or a secret stands in the file.
+    """
     if not isinstance(value, Mapping):
+        if looks_secret(name, value):
+            raise InvalidInput(f"{where}: {REFUSED}")
         return value
     if "env" in value:
         return variable(str(value["env"]), where)
-    return {name: looked_up(each, where and f"{where}.{name}") for name, each in value.items()}
+    return {
+        each: looked_up(inner, f"{where}.{each}" if where else str(each), str(each)) for each, inner in value.items()
+    }
+
+
+def looks_secret(name: str, value: Any) -> bool:
+    """Return whether an option is a secret by its name, and its value stands in the file."""
+    return isinstance(value, str) and _SECRET_NAME.search(name) is not None
 
 
 def variable(name: str, where: str = "") -> str:

@@ -16,14 +16,11 @@ import dagster as dg
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
 from pipelines.durations import parse_age, shown
-from pipelines.lakehouses import variable
+from pipelines.lakehouses import REFUSED, looks_secret, variable
 from trinitylake_core import InvalidInput
 
 _OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET_NAME: Final = re.compile(
-    r"secret|password|passwd|token|credential|(^|[._-])(access_?)?key($|[._-])", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +48,8 @@ def parse_value(value: object, name: str = "") -> Any:
         return {str(key): parse_value(each, f"{name}.{key}" if name else str(key)) for key, each in value.items()}
     if not isinstance(value, str | int | float | bool):
         raise ValueError(f"{where}must be text, a number, true, false or {{env: NAME}}")  # noqa: TRY004 - pydantic wants ValueError
-    if isinstance(value, str) and _SECRET_NAME.search(name.rpartition(".")[2]):
-        raise ValueError(f"{where}looks like a secret, which does not belong in this file; write {{env: NAME}}")
+    if looks_secret(name.rpartition(".")[2], value):
+        raise ValueError(f"{where}{REFUSED}")
     return value
 
 

@@ -75,9 +75,13 @@ def test_a_mistake_in_a_stanza_names_its_field(written: Callable[[str], Path], s
     assert (path.parent / "good").as_uri() + "/" == good.root
 
 
-def test_a_variable_that_is_not_set_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_not_set_and_a_secret_in_the_file_are_told_with_their_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("TL_NOT_SET", raising=False)
     with pytest.raises(InvalidInput, match=r"^here\.a\.b: the environment variable TL_NOT_SET is not set$"):
         looked_up({"a": {"b": {"env": "TL_NOT_SET"}}}, "here")
+    with pytest.raises(InvalidInput, match=r"^here\.key: looks like a secret, .* write \{env: NAME\}$"):
+        looked_up({"key": "{env:TL_KEY}"}, "here")
     monkeypatch.setenv("TL_NOT_SET", "now")
     assert {"a": {"b": "now"}, "c": 1} == looked_up({"a": {"b": {"env": "TL_NOT_SET"}}, "c": 1})
