@@ -8,31 +8,26 @@ not copied again: repeated, an export is an incremental backup.
 Without history the target holds the one version, under its number, and not the snapshots that its
 definition names: these are other versions. So where there are any, the target has a definition without them,
 and a root that points to that one; everything else has the bytes it has at the source. With history the
-target holds every root from the boundary up, byte for byte, and the snapshots with all they reach.
+target holds every root from the boundary up, byte for byte, and the snapshots with all they reach. A root
+that cannot be read, left behind by a rollback, is no exception; what its tree held is not copied, and the plan says so.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
-from pipelines.files.destination import Destination, inspect
+from pipelines.files.destination import Destination, inspect, without_snapshots
 from pipelines.files.missing import DEFINITION, NODE, Comparison, Missing, looked_up
+from pipelines.files.unreadable import Unreadable, unreadable_roots
 from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for, proceed, refuse_unknown, silent, started
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.changes import definition_rows
 from trinitylake_core.commits.commit import require_writable
-from trinitylake_core.definitions import LakehouseDef, encode
-from trinitylake_core.errors import FileMissing, InvalidInput, Refused
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, Refused
 from trinitylake_core.locations import root_path, validate_path
 from trinitylake_core.storage import Storage, open_storage
-from trinitylake_core.tree.node import Messages
-from trinitylake_core.tree.nodefile import encode as encode_node
-
-_WITHOUT_SNAPSHOTS: Final = uuid.UUID("5b0f6c1e-7d0a-4f0e-9a6b-3d1f2c4e8a90")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +68,7 @@ class Plan:
         roots_removed: older versions that the target will not hold any more.
         snapshots_left_out: snapshots in the definition that are not exported.
         target_version: the newest version at the target before; ``None`` if there is no lakehouse.
+        unreadable: versions of the history that cannot be copied, because their roots cannot be read.
     """
 
     version: int
@@ -86,6 +82,7 @@ class Plan:
     roots_removed: int
     snapshots_left_out: int
     target_version: int | None
+    unreadable: list[Unreadable] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,29 +156,16 @@ class _Export:
         self.version = source.version
         self.first = self.boundary() if config.history else self.version
         self.watch = Stopwatch()
-        self.root, self.definition = self.newest_root()
+        self.root = bytes(source.root_node.data)
+        self.definition: tuple[str, bytes] | None = None
+        if source.definition.snapshots and not config.history:
+            self.root, self.definition = without_snapshots(source)
         self.requests = 0
+        self.unreadable: list[Unreadable] = []
+        self.garbage: dict[int, bytes] = {}
 
     def boundary(self) -> int:
         return max(self.source.files.versions.boundary(), self.source.root_node.oldest_version)
-
-    # -- the newest root at the target -------------------------------------------------------------------
-
-    def newest_root(self) -> tuple[bytes, tuple[str, bytes] | None]:
-        """Return the bytes of the newest root, and the definition without snapshots if it needs one."""
-        root = self.source.root_node
-        data = bytes(root.data)
-        if self.config.history or not self.source.definition.snapshots:
-            return data, None
-        definition = LakehouseDef()
-        definition.CopyFrom(self.source.definition)
-        definition.snapshots.clear()
-        path = f"_lakehouse_def_{uuid.uuid5(_WITHOUT_SNAPSHOTS, root.definition_path)}.binpb"
-        content = encode(definition)
-        node = root.node.with_messages(Messages())
-        rows = {**root.node.system, **definition_rows(path, content)}
-        node.system = {name: value for name, value in rows.items() if value is not None}
-        return bytes(encode_node(node, self.order, root_path(self.version))), (path, content)
 
     # -- running -----------------------------------------------------------------------------------------
 
@@ -191,10 +175,7 @@ class _Export:
         self.watch.lap("look")
         objects = self.source.root_node.node.subtree_keys or 0
         engine = engine_for(self.config.engine, objects, self.config.spark_from_files)
-        compared = Comparison(
-            self.source.storage, self.target, self.order, self.starts(), self.left_out(), self.progress
-        )
-        todo = compared.on_spark(started(self.spark)) if engine == "spark" else compared.here()
+        todo = self.compared_readable(engine)
         self.requests += todo.requests
         plan = self.planned(engine, to, todo)
         self.watch.lap("plan")
@@ -209,6 +190,25 @@ class _Export:
             seconds=self.watch.seconds,
             **copied,
         )
+
+    def compared_readable(self, engine: str) -> Missing:
+        """Return what is missing at the target; where a walk fails, that of the versions whose roots can be read."""
+        try:
+            return self.compared(engine)
+        except Corrupt:
+            found = unreadable_roots(self.source.files.versions, self.target, range(self.first, self.version))
+            for each, data in found:
+                self.unreadable.append(each)
+                self.garbage[each.version] = data
+            if not self.unreadable:
+                raise
+        return self.compared(engine)
+
+    def compared(self, engine: str) -> Missing:
+        compared = Comparison(
+            self.source.storage, self.target, self.order, self.starts(), self.left_out(), self.progress
+        )
+        return compared.on_spark(started(self.spark)) if engine == "spark" else compared.here()
 
     def planned(self, engine: str, to: Destination, todo: Missing) -> Plan:
         sizes = sum(len(data) for _, data in self.roots(to.missing)) if to.missing else 0
@@ -225,6 +225,7 @@ class _Export:
             roots_removed=len(to.older),
             snapshots_left_out=0 if self.config.history else len(self.source.definition.snapshots),
             target_version=None if to.newest is None else to.newest.version,
+            unreadable=self.unreadable,
         )
 
     def definition_missing(self) -> int:
@@ -236,14 +237,20 @@ class _Export:
         return 0 if there.get(path) == len(data) else len(data)
 
     def roots(self, versions: list[int]) -> Iterator[tuple[str, bytes]]:
-        """Yield path and bytes of roots as they are at the target, oldest first."""
-        older = [root_path(version) for version in versions if version != self.version]
+        """Yield path and bytes of roots as they are at the target, oldest first; last those that cannot be read.
+
+        Were one of these the newest, even for a moment, nobody could open the target.
+        """
+        garbage = [version for version in versions if version in self.garbage]
+        older = [root_path(version) for version in versions if version != self.version and version not in garbage]
         for path, data in self.source.storage.read_many(older):
             if isinstance(data, FileMissing):
                 raise Refused(f"root {path!r} expired while the export ran; run it again")
             yield path, data
         if self.version in versions:
             yield root_path(self.version), self.root
+        for version in garbage:
+            yield root_path(version), self.garbage[version]
 
     def act(self, to: Destination, todo: Missing) -> dict[str, Any]:
         definitions, size, requests = todo.copy(DEFINITION)
@@ -268,7 +275,7 @@ class _Export:
         }
 
     def create_roots(self, to: Destination) -> int:
-        """Create the roots that are missing, oldest first; return their bytes."""
+        """Create the roots that are missing; return their bytes."""
         to.prepare(self.source.root_node.definition_path if self.definition is None else self.definition[0])
         size, count = 0, len(to.missing)
         for done, (path, data) in enumerate(self.roots(to.missing)):
@@ -280,7 +287,8 @@ class _Export:
     # -- what is to be copied ----------------------------------------------------------------------------
 
     def starts(self) -> list[Start]:
-        starts = [Start(root_path(version), version, version) for version in range(self.first, self.version)]
+        older = (version for version in range(self.first, self.version) if version not in self.garbage)
+        starts = [Start(root_path(version), version, version) for version in older]
         starts.append(Start(self.source.root_node.path, self.version, self.version))
         if self.config.history:
             local = (each for each in self.source.definition.snapshots.values() if not each.target_uri)

@@ -10,7 +10,7 @@ from trinitylake_core.commits.commit import now_millis, require_writable
 from trinitylake_core.commits.creation import create_empty, create_first
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import LakehouseOptions, new_lakehouse_def
-from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse
+from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse, TrinityLakeError
 from trinitylake_core.handle import Handle, Stats
 from trinitylake_core.properties import Alteration, alter
 from trinitylake_core.recovery.elsewhere import restore_from
@@ -77,7 +77,7 @@ class Lakehouse(Handle):
             if not damaged:
                 raise type(error)(
                     f"the newest version cannot be opened: {error}; `trinitylake history` lists those before it, and "
-                    "`trinitylake rollback` returns to one of them",
+                    f"{_way_back(versions)}",
                     path=error.path,
                     invariant=error.invariant,
                 ) from error
@@ -333,3 +333,18 @@ class Lakehouse(Handle):
             return restore(self._files, base, target.root(self._files), **options)
         there = target.root(source.files) if target.given else source.root_node
         return restore_from(self._files, base, Side(source.files, there), **options)
+
+
+def _way_back(versions: Versions) -> str:
+    """Return which command leads back from a newest version that cannot be opened. A listing, and some ``get``."""
+    general = "`trinitylake rollback` returns to one of them"
+    try:
+        readable, unreadable = versions.newest_readable()
+    except TrinityLakeError:
+        return general
+    if not unreadable:
+        return general
+    return (
+        f"`trinitylake rollback {versions.storage.root} --to-version {readable.version} --reason REASON` returns to "
+        "the newest one that can be read"
+    )

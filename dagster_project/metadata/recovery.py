@@ -138,7 +138,8 @@ def of_export(done: export.Report) -> Metadata:
     files = plan.definitions + plan.nodes + plan.roots
     return given(
         outcome=f"{done.target}: versions {plan.first} to {plan.version}, {files} files of {human_bytes(plan.bytes)} "
-        f"{does}, {plan.files_there} were there already",
+        f"{does}, {plan.files_there} were there already{_not_copied(plan)}",
+        not_copied=[each.version for each in plan.unreadable] or None,
         target=done.target,
         dry_run=done.dry_run,
         version=plan.version,
@@ -152,6 +153,14 @@ def of_export(done: export.Report) -> Metadata:
         engine=plan.engine,
         seconds=round(sum(done.seconds.values()), 3),
     )
+
+
+def _not_copied(plan: export.Plan) -> str:
+    if not plan.unreadable:
+        return ""
+    which = ", ".join(str(each.version) for each in plan.unreadable[:_LOGGED])
+    more = "" if len(plan.unreadable) <= _LOGGED else f" and {len(plan.unreadable) - _LOGGED} more"
+    return f". Not copied, because their root files cannot be read: versions {which}{more}"
 
 
 def of_upgrade(done: upgrade.Report) -> Metadata:

@@ -6,14 +6,22 @@ hint leads to the new ones: killed anywhere in between, the destination is no la
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
+from typing import Final
 
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.acknowledge import write_hint
+from trinitylake_core.commits.changes import definition_rows
+from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import AlreadyExists, Corrupt, NotALakehouse, Refused
 from trinitylake_core.locations import parse, root_path
 from trinitylake_core.storage import Storage
+from trinitylake_core.tree.node import Messages
+from trinitylake_core.tree.nodefile import encode as encode_node
 from trinitylake_core.versions import Root, Versions
+
+_WITHOUT_SNAPSHOTS: Final = uuid.UUID("5b0f6c1e-7d0a-4f0e-9a6b-3d1f2c4e8a90")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +153,20 @@ def _refuse_other(versions: Versions, newest: Root, source: Lakehouse) -> None:
             f"{root} was written to since it was exported: its version {newest.version} is not that of "
             f"{source.root}; nothing was changed. Export to another root URI"
         )
+
+
+def without_snapshots(source: Lakehouse) -> tuple[bytes, tuple[str, bytes]]:
+    """Return the root of a version that is exported alone, and path and bytes of the definition that it names.
+
+    The snapshots that the definition names are other versions, which the destination will not hold.
+    """
+    root = source.root_node
+    definition = LakehouseDef()
+    definition.CopyFrom(source.definition)
+    definition.snapshots.clear()
+    path = f"_lakehouse_def_{uuid.uuid5(_WITHOUT_SNAPSHOTS, root.definition_path)}.binpb"
+    content = encode(definition)
+    node = root.node.with_messages(Messages())
+    rows = {**root.node.system, **definition_rows(path, content)}
+    node.system = {name: value for name, value in rows.items() if value is not None}
+    return bytes(encode_node(node, source.definition.order, root_path(source.version))), (path, content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import pytest
 
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
+from dagster_project.metadata import recovery
 from dagster_project.resources import SparkResource
+from pipelines import export
+from pipelines.files.unreadable import Unreadable
 from tests.dagster.test_assets import STEP, node_file
 from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
+from trinitylake_core.locations import root_path
 
 
 def launched(
@@ -275,3 +280,15 @@ def test_a_rollback_leaves_a_damaged_newest_version(
     after = Lakehouse.open(lake.root)
     assert (version + 1, digest) == (done["version_committed"], after.digest())
     assert [] == list(after.check(definitions=True))
+
+
+def test_a_backup_names_the_versions_that_it_could_not_copy() -> None:
+    """In the sentence that people read first, and as a field."""
+    gone = [Unreadable(version, root_path(version), "Not an Arrow file", at_target=False) for version in (3, 7)]
+    plan = export.Plan(9, 0, "local", 1, 1, 10, 100, 0, 0, 0, None, gone)
+    shown = recovery.of_export(export.Report("file:///a/", "file:///b/", dry_run=False, plan=plan))
+    assert str(shown["outcome"]).endswith("Not copied, because their root files cannot be read: versions 3, 7")
+    assert [3, 7] == shown["not_copied"]
+    whole = recovery.of_export(export.Report("a", "b", dry_run=False, plan=replace(plan, unreadable=[])))
+    assert "not_copied" not in whole
+    assert "Not copied" not in str(whole["outcome"])

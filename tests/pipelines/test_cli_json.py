@@ -200,8 +200,11 @@ def test_every_command_prints_what_the_page_declares(
 
     for line in SCENARIO.strip().splitlines():
         run(line.split())
-    (tmp_path / "lake" / root_path(Lakehouse.open(roots["lake"]).version)).write_bytes(b"garbage")
+    newest = Lakehouse.open(roots["lake"]).version
+    (tmp_path / "lake" / root_path(newest)).write_bytes(b"garbage")
     run(["verify", "{lake}", "--engine", "local"], code=1)
+    run(["rollback", "{lake}", "--to-version", str(newest - 1), "--reason", "r", "--engine", "local"])
+    run(["export", "{lake}", "{copy}-of-all", "--history", "--engine", "local"], code=1)
     assert [] == wrong
     assert set() == {field for name, each in DECLARED.items() for field in declared_fields(each, name)} - seen - RARE
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from pipelines import backup, compaction, expiration, export, orphans, stats, verify
 from pipelines.cli import main
+from tests.support.faults import FaultPlan, attach
 from tests.support.lakes import FAST, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Corrupt, CorruptNode, Lakehouse, spec
 from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.errors import StorageError
 from trinitylake_core.locations import root_path
+from trinitylake_core.storage import open_storage
 
 DAY = 86_400_000
 
@@ -117,7 +121,10 @@ def test_the_command_line_reads_older_versions_and_rolls_back(
         return code, *capsys.readouterr()
 
     digest = lake.at(version=6).digest()
-    assert 4 == cli("ls", lake.root)[0]
+    code, _, err = cli("ls", lake.root)
+    assert (4, True) == (code, f"`trinitylake rollback {lake.root} --to-version 7 --reason REASON`" in err)
+    copied = cli("export", lake.root, (tmp_path / "all").as_uri(), "--history", "--engine", "local")
+    assert (4, err) == (copied[0], copied[2])
     for words in (["ls"], ["show"], ["stats"]):
         code, out, err = cli(*words, lake.root, *(["ns0"] if words == ["show"] else []), "--version", "6")
         assert (0, True, True) == (code, bool(out), "warning: version 8 is left out" in err), words
@@ -138,3 +145,90 @@ def test_the_command_line_reads_older_versions_and_rolls_back(
     assert digest == reopened(lake).digest()
     assert 0 == cli("verify", lake.root, "--engine", "local", "--definitions")[0]
     assert spec.OP_ROLLBACK == json.loads(cli("history", lake.root, "--json")[1])["versions"][0]["operation"]
+
+
+def test_a_backup_copies_what_can_be_read_and_names_the_rest(
+    lake: Lakehouse, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The oldest version, too; the copy has the same bytes, opens, and has the same history. Exit code 1, each time."""
+
+    def cli(*words: str) -> tuple[int, str, str]:
+        code = main(
+            ["export", lake.root, *words, "--history", "--engine", "local", "--storage-option", "durable=false"]
+        )
+        return code, *capsys.readouterr()
+
+    Lakehouse.open(lake.root, storage_options=FAST, damaged=True).rollback(version=7, reason="r")
+    harm(lake, 0)
+    copy = tmp_path / "copy"
+    code, out, _ = cli(copy.as_uri(), "--dry-run", "--json")
+    assert (1, [0, 8]) == (code, [each["version"] for each in json.loads(out)["plan"]["unreadable"]])
+    code, out, err = cli(copy.as_uri())
+    assert (1, True, True) == (code, "version 0 cannot be copied" in out, "version 8 cannot be copied" in out), err
+    there, here = (Lakehouse.open(root, storage_options=FAST) for root in (copy.as_uri(), lake.root))
+    assert here.version == there.version == 9
+    for version in range(1, 8):
+        assert here.at(version=version).digest() == there.at(version=version).digest()
+        checked = [list(root.at(version=version).check(definitions=True)) for root in (here, there)]
+        assert checked[0] == checked[1]
+    assert list(here.history()) == list(there.history())
+    for version in (0, 8):
+        assert here.storage.read(root_path(version)) == there.storage.read(root_path(version))
+    assert backup.run(None, here, copy.as_uri(), backup.Config(engine="local")).ok
+    code, out, _ = cli(copy.as_uri())
+    assert (1, True) == (code, "nothing to copy" in out)
+    with here.transaction() as txn:
+        txn.create_namespace("later")
+    assert (1, 10) == (cli(copy.as_uri())[0], reopened(there).version)
+
+
+def test_a_version_that_was_copied_before_it_was_damaged_is_said_to_be_in_the_copy(tmp_path: Path) -> None:
+    lake, copy = filled(new_lake(tmp_path), tables=28), (tmp_path / "copy").as_uri()
+    how = export.Config(history=True, engine="local")
+    export.run(None, lake, copy, how, storage_options=FAST)
+    digest = lake.at(version=5).digest()
+    harm(lake, 5)
+    with lake.transaction() as txn:
+        txn.create_namespace("later")
+    done = export.run(None, lake, copy, how, storage_options=FAST)
+    assert [(5, True)] == [(each.version, each.at_target) for each in done.plan.unreadable]
+    assert digest == Lakehouse.open(copy, storage_options=FAST).at(version=5).digest()
+
+
+def test_a_backup_that_fails_around_an_unreadable_root_opens_and_goes_on(tmp_path: Path) -> None:
+    """At each request that writes; the unreadable root is never the newest one there."""
+    lake, copy = filled(new_lake(tmp_path), tables=8), tmp_path / "copy"
+    how = export.Config(history=True, engine="local")
+    export.run(None, lake, copy.as_uri(), how, storage_options=FAST)
+    first = lake.version
+    for name in ("a", "b"):
+        with lake.transaction() as txn:
+            txn.create_namespace(name)
+    harm(lake, first + 2)
+    Lakehouse.open(lake.root, storage_options=FAST, damaged=True).rollback(version=first + 1, reason="r")
+    source, opened = reopened(lake), set()
+    for at in range(1, 100):
+        place = tmp_path / f"copy{at}"
+        shutil.copytree(copy, place)
+        target = open_storage(place.as_uri(), FAST)
+        plan = attach(target, FaultPlan("fail_permanently", at, {"create", "put"}))
+        try:
+            export.run(None, source, target, how)
+        except StorageError:
+            there = Lakehouse.open(place.as_uri(), storage_options=FAST)
+            assert [] == list(there.check(definitions=True))
+            opened.add(there.version)
+        export.run(None, source, place.as_uri(), how, storage_options=FAST)
+        assert list(source.history()) == list(Lakehouse.open(place.as_uri(), storage_options=FAST).history())
+        if plan.count < at:
+            break
+    assert {first, first + 1} <= opened <= {first, first + 1, source.version}
+
+
+def test_a_rotten_tree_in_the_history_still_ends_a_backup(tmp_path: Path) -> None:
+    """Not its root, which nothing depends on: what is below it may be what later versions reach, too."""
+    lake = filled(new_lake(tmp_path), tables=28)
+    surgery = Surgery(lake.root, lake.definition.order)
+    surgery.remove(surgery.leaf(5))
+    with pytest.raises(Corrupt):
+        export.run(None, lake, (tmp_path / "copy").as_uri(), export.Config(history=True, engine="local"))

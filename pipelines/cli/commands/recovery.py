@@ -10,7 +10,7 @@ from pipelines import restore as restoring
 from pipelines import rollback as rolling_back
 from pipelines.cli import report
 from pipelines.cli.commands import which
-from pipelines.cli.commands.command import Call, Line, Result, command, in_order, option
+from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, in_order, option
 from pipelines.cli.commands.objects import qualified
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.commands.sentences import exported, reported
@@ -257,7 +257,8 @@ def _source(call: Call, lake: Lakehouse) -> Lakehouse:
     details="""\
 The copy is a lakehouse of its own. Only new files are copied, and each is read back and compared; an interrupted
 export continues where it stopped. Without --history the copy holds one version, which replaces an older one
-only when it is complete. Of tables it copies the definitions; their data and Iceberg metadata stay where they are.""",
+only when it is complete. A version of the history whose root cannot be read is named, the rest is copied, and the exit
+code is 1. Of tables it copies the definitions; their data and Iceberg metadata stay where they are.""",
 )
 def export(call: Call) -> Result:
     """Export a lakehouse."""
@@ -278,7 +279,8 @@ def export(call: Call) -> Result:
     )
     tables = lake.at(version=done.plan.version).info().tables
     left = [f"data and metadata files of {tables} tables stay where they are: only definitions are copied"]
-    return reported(call, done, [*exported(done), *(left if tables else [])])
+    code = FOUND_PROBLEMS if done.plan.unreadable else DONE
+    return reported(call, done, [*exported(done), *(left if tables else [])], code=code)
 
 
 def target_options(call: Call, target: str) -> dict[str, Any]:

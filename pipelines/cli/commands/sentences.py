@@ -12,6 +12,7 @@ from pipelines.durations import shown
 if TYPE_CHECKING:
     from pipelines import compaction, export, load, upgrade
     from pipelines.expiration import Report as Expired
+    from pipelines.files.unreadable import Unreadable
     from pipelines.orphans import Report as Cleaned
 
 DRY_RUN: Final = "dry run, nothing was changed"
@@ -75,6 +76,15 @@ def exported(done: export.Report) -> Iterator[str]:
         yield f"{count(removed, 'older version')} {'would be ' * done.dry_run}removed there"
     if plan.snapshots_left_out:
         yield f"{count(plan.snapshots_left_out, 'snapshot')} left out: --history exports them, too"
+    for each in plan.unreadable:
+        yield f"version {each.version} cannot be copied: {each.why}; {not_copied(each)}"
+
+
+def not_copied(each: Unreadable) -> str:
+    """Say what that means for a copy, and what to do."""
+    if each.at_target:
+        return f"the copy has it from before, and its root file can be copied back: {each.file}"
+    return "the copy has the same unreadable root, opens at every other version, and loses it when it expires"
 
 
 def _copies(definitions: int, nodes: int, roots: int) -> str:
