@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Final
 
-from trinitylake_core import Lakehouse, spec
+from trinitylake_core import Lakehouse
 from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.commits.changes import definition_rows
 from trinitylake_core.definitions import LakehouseDef, encode
@@ -19,7 +19,7 @@ from trinitylake_core.locations import parse, root_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodefile import encode as encode_node
-from trinitylake_core.versions import Root, Versions
+from trinitylake_core.versions import Root, Versions, claim_boundary
 
 _WITHOUT_SNAPSHOTS: Final = uuid.UUID("5b0f6c1e-7d0a-4f0e-9a6b-3d1f2c4e8a90")
 
@@ -56,12 +56,17 @@ class Destination:
         """Make durable what was copied, and prove with the lakehouse definition that nobody's root is overwritten.
 
         Raises:
-            UnsafeStorage: the storage ignores exclusive creation.
+            UnsafeStorage: the storage ignores exclusive creation; or compare-and-set, and the boundary has to move.
+            Refused: another export to the same place has begun a lakehouse there meanwhile.
         """
-        if self.newest is None and self.boundary != self.first:
-            self.storage.replace(spec.BOUNDARY_FILE, str(self.first).encode())
         self.storage.barrier()
-        self.storage.prove_exclusive_create(definition_path, self.storage.read(definition_path))
+        definition = self.storage.read(definition_path)
+        self.storage.prove_exclusive_create(definition_path, definition)
+        if self.boundary == self.first:
+            return
+        self.storage.prove_compare_and_set(definition_path, definition)
+        if self.newest is None and not claim_boundary(Versions(self.storage), self.first, (), grows=False):
+            raise self.not_alone()
 
     def create(self, path: str, data: bytes) -> None:
         """Create a root; one that is there with the same bytes is as good. One ``create``."""
@@ -83,8 +88,10 @@ class Destination:
             Refused: another export to the same place put a later version there meanwhile.
         """
         versions = Versions(self.storage)
-        if versions.boundary() != self.first:
-            self.storage.replace(spec.BOUNDARY_FILE, str(self.first).encode())
+        lies = self.newest is not None and self.boundary > self.newest.version
+        known = {*self.roots, *range(self.first, self.last + 1)}
+        if not claim_boundary(versions, self.first, known, grows=not lies):
+            raise self.not_alone()
         if versions.hint() != self.last:
             write_hint(self.storage, self.last)
         paths = [root_path(version) for version in self.older]
@@ -97,6 +104,10 @@ class Destination:
         if newest != self.last:
             raise Corrupt(f"{self.storage.root} does not open at version {self.last}; please report this as a bug")
         return removed
+
+    def not_alone(self) -> Refused:
+        """Return the error for an export beside another one to the same place."""
+        return Refused(f"another export writes to {self.storage.root}, too; run one at a time")
 
 
 def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -> Destination:

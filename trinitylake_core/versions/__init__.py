@@ -4,7 +4,7 @@
 others, ``boundary`` moves the boundary, ``readonce`` is for a pass over many versions.
 """
 
-from trinitylake_core.versions.boundary import lower_lying_boundary, raise_boundary
+from trinitylake_core.versions.boundary import claim_boundary, lower_lying_boundary, raise_boundary
 from trinitylake_core.versions.files import copy_of_definition, number_in
 from trinitylake_core.versions.readonce import VersionsReadOnce
 from trinitylake_core.versions.root import (
@@ -29,6 +29,7 @@ __all__ = [
     "VersionInfo",
     "Versions",
     "VersionsReadOnce",
+    "claim_boundary",
     "copy_of_definition",
     "from_millis",
     "lower_lying_boundary",

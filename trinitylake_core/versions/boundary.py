@@ -1,16 +1,18 @@
 """The boundary file: a durable copy of ``oldest_version`` for readers that have no root yet (format, section 6).
 
 ``oldest_version`` in the newest root is the truth. The file only grows, by compare-and-set, after the root that says so
-and before anything below it is deleted.
+and before anything below it is deleted. A copy of some versions begins with a boundary of its own.
 """
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 from trinitylake_core import spec
 from trinitylake_core.errors import TrinityLakeError
 from trinitylake_core.storage import Tagged
 from trinitylake_core.versions.files import RootFiles, number_in
-from trinitylake_core.versions.search import find_newest, newest_listed
+from trinitylake_core.versions.search import find_newest, listed_versions, newest_listed
 
 
 def raise_boundary(files: RootFiles, to: int) -> int:
@@ -50,6 +52,32 @@ def lower_lying_boundary(files: RootFiles) -> int | None:
         return None
     done = files.storage.compare_and_set(spec.BOUNDARY_FILE, str(truth).encode(), seen)
     return truth if done is not None else None
+
+
+def claim_boundary(files: RootFiles, to: int, known: Container[int], *, grows: bool) -> bool:
+    """Make the boundary file say ``to`` for a copy of which that is the first version, if nobody else copies there.
+
+    Where no lakehouse is yet, the file may say anything, left behind by a copy that was killed, and may become smaller.
+    With ``grows`` it may not. Return ``False`` if it would have to, if somebody else wrote it at the same time, or if
+    there are roots of other versions than those that are ``known``: these are of another copy, and may be hidden by
+    what the file says now, so it says again what it said. Whoever creates such a root later than this has looked,
+    claims the boundary after that, too, and is refused there.
+
+    REQUIRES :meth:`Storage.prove_compare_and_set`. One ``get``; if the file moves, one ``put`` and one ``list``.
+    """
+    seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
+    says = _said(seen)
+    if says == to:
+        return True
+    if grows and says is not None and says > to:
+        return False
+    moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, str(to).encode(), seen)
+    if moved is None:
+        return False
+    if all(version in known for version in listed_versions(files)):
+        return True
+    files.storage.compare_and_set(spec.BOUNDARY_FILE, str(says or 0).encode(), moved)
+    return False
 
 
 def boundary_by_roots(files: RootFiles) -> int:

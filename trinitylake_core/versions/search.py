@@ -193,6 +193,12 @@ def _refuse_fickle(files: RootFiles, version: int) -> None:
         raise StorageError(f"{path} was read differently each time, as if the storage cut answers short; try again")
 
 
+def listed_versions(files: RootFiles) -> list[int]:
+    """Return the versions whose roots are listed, whatever the boundary says; in no order. One ``list`` a page."""
+    found = (locations.parse(file.path) for file in files.storage.list("_"))
+    return [each.version for each in found if each is not None and each.version is not None]
+
+
 def newest_listed(files: RootFiles) -> tuple[int, bool]:
     """Return the highest version in a listing, and whether the Java SDK named it. One ``list`` a page.
 
