@@ -159,7 +159,7 @@ def ship_packages(spark: SparkSession) -> None:
     """Make ``trinitylake_core`` and ``pipelines`` importable in tasks; once a session.
 
     Tasks of a local session run on this machine and import them from where they are. What these packages
-    import themselves (pyarrow, mmh3, protobuf, fsspec, obstore, s3fs) must be installed where the tasks run.
+    import themselves (pyarrow, numpy, mmh3, protobuf, fsspec, obstore, s3fs) must be installed where the tasks run.
     """
     if spark in _shipped:
         return
