@@ -43,7 +43,15 @@ def tree(strips: Sequence[Strip], title: str) -> dg.MarkdownMetadataValue:
 
 
 def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadataValue:
-    """Return a picture of trees side by side, such as before and after: a pair of bars per node, in key order."""
+    """Return a picture of trees side by side, such as before and after: a pair of bars per node, in key order.
+
+    Its size depends on the height of the trees alone; of a level with many nodes it shows a sample, and says so.
+    """
+    return _markdown(drawn(pictured), "; ".join(title for title, _ in pictured))
+
+
+def drawn(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> Figure:
+    """Return the figure of :func:`trees`."""
     rows = max(len(strips) for _, strips in pictured)
     figure = _figure(min(5.2 * len(pictured) + 1.6, _WIDEST), 0.75 * rows + 1.3)
     figure.set_layout_engine("constrained", wspace=0.05)
@@ -59,7 +67,13 @@ def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadat
         grid[above][column].set_title(title, color=INK, fontsize=11)
     handles, labels = grid[-1][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
-    return _markdown(figure, "; ".join(title for title, _ in pictured))
+    return figure
+
+
+def _about(count: int) -> str:
+    """Return an estimate with two digits that mean something."""
+    digits = max(0, len(str(count)) - 2)
+    return f"{round(count, -digits):,}"
 
 
 def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
@@ -72,9 +86,10 @@ def _draw_strip(axes: Axes, strip: Strip, scale: float) -> None:
     axes.set_xticks([])
     axes.set_yticks([0, 1], ["0", "100 %"])
     count = len(strip.fill)
-    nodes = f"{count} node{'s' if count != 1 else ''}" if strip.complete else f"{count} nodes shown"
+    many = "" if strip.complete else f" of about {_about(strip.nodes)}"
+    nodes = f"{count}{many} node{'s' if count != 1 else ''}"
     name = "leaves" if strip.height == 0 else f"height {strip.height}"
-    text = f"{name}\n{nodes}\n{strip.messages:,} buffered"
+    text = f"{name}\n{nodes}\n{strip.messages:,} buffered{'' if strip.complete else ' in those'}"
     axes.set_ylabel(text, rotation=0, ha="right", va="center", fontsize=8, color=INK)
     _plain(axes)
 

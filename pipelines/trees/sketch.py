@@ -23,6 +23,7 @@ class Strip:
         debt: for each node, the size of its write buffer as a share of the target size of a node file.
         messages: buffered messages in the nodes shown.
         complete: whether all nodes of the level are shown.
+        nodes: how many nodes the level has; where not all are shown, about, from the children of those that are.
     """
 
     height: int
@@ -30,22 +31,24 @@ class Strip:
     debt: tuple[float, ...]
     messages: int
     complete: bool
+    nodes: int
 
 
 def sketch(lake: Lakehouse, width: int = WIDTH) -> tuple[Strip, ...]:
     """Return the levels of a version from the root down. Reads at most ``width`` nodes per level."""
     nodes: list[Node] = [lake.root_node.node]
     strips: list[Strip] = []
-    complete = True
+    complete, count = True, 1
     while nodes:
-        strips.append(_strip(lake, nodes, complete=complete))
+        strips.append(_strip(lake, nodes, count, complete=complete))
         children = [path for node in nodes for path in node.children]
         complete = complete and len(children) <= width
+        count = round(count * len(children) / len(nodes))
         nodes = list(lake.store.read_many(spread(children, width)))
     return tuple(strips)
 
 
-def _strip(lake: Lakehouse, nodes: Sequence[Node], *, complete: bool) -> Strip:
+def _strip(lake: Lakehouse, nodes: Sequence[Node], count: int, *, complete: bool) -> Strip:
     room, target = lake.definition.order - 1, lake.definition.node_file_max_size_bytes
     return Strip(
         height=nodes[0].height or 0,
@@ -53,6 +56,7 @@ def _strip(lake: Lakehouse, nodes: Sequence[Node], *, complete: bool) -> Strip:
         debt=tuple(node.buffer.nbytes() / target for node in nodes),
         messages=sum(len(node.buffer) for node in nodes),
         complete=complete,
+        nodes=count,
     )
 
 

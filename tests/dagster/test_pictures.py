@@ -8,7 +8,7 @@ from dataclasses import replace
 import dagster as dg
 
 from dagster_project.metadata import pictures
-from pipelines.trees.sketch import sketch, spread
+from pipelines.trees.sketch import WIDTH, Strip, sketch, spread
 from trinitylake_core import Lakehouse
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -36,6 +36,9 @@ def test_a_sketch_reads_no_more_than_it_shows(lake: Lakehouse) -> None:
     strips = sketch(cold, width=3)
     assert max(len(strip.fill) for strip in strips) == 3
     assert not strips[-1].complete
+    whole = sketch(lake)
+    assert [len(strip.fill) for strip in whole] == [strip.nodes for strip in whole]
+    assert all(0.5 < few.nodes / all_.nodes < 2 for few, all_ in zip(strips, whole, strict=True))
     assert cold.storage.counts.requests() - before <= 3 * (len(strips) - 1)
 
 
@@ -54,3 +57,20 @@ def test_pictures_are_small_and_have_no_background(lake: Lakehouse) -> None:
         data = image(each)
         assert (PNG, 6) == (data[:8], data[25])
         assert len(data) < 200_000
+
+
+def test_a_picture_of_any_tree_has_as_many_marks_as_a_page_can_show(lake: Lakehouse) -> None:
+    """10, 1,000 and 100,000 nodes: bars for each, then outlines; the size on the page depends on the height alone."""
+    root = sketch(lake)[0]
+
+    def level(height: int, nodes: int) -> Strip:
+        shown = min(nodes, WIDTH)
+        return Strip(height, (0.7,) * shown, (0.2,) * shown, 5, complete=shown == nodes, nodes=nodes)
+
+    trees = [[level(1, 1), level(0, 9)], [level(1, 20), level(0, 980)], [level(1, 1_500), level(0, 98_500)]]
+    for leaves, strips in zip(("9 nodes", "200 of about 980 nodes", "200 of about 98,000 nodes"), trees, strict=True):
+        figure = pictures.drawn([("a tree", [root, *strips])])
+        axes = figure.get_axes()
+        assert all(len(each.patches) + len(each.lines) <= 2 * 60 for each in axes)
+        assert leaves in axes[-1].get_ylabel()
+        assert (6.8, 3.55) == tuple(figure.get_size_inches().round(2))
