@@ -174,6 +174,8 @@ _NOTES: Final = """
 * **warm lookup**: in an open catalog, keys that were looked up before.
 * **scan**: reads all rows into memory.
 * **bare pyarrow** is not a catalog: it writes and reads files like ours, without checksums, proofs and order.
+
+Other sizes: [growth](growth.md). Other orders: [costs](../costs.md#which-order).
 """
 
 
