@@ -81,7 +81,14 @@ class Cluster:
     def executors(self) -> list[psutil.Process]:
         """Return the processes in which tasks run."""
         below = [each for pid in self.pids for each in psutil.Process(pid).children(recursive=True)]
-        return [each for each in below if any("CoarseGrainedExecutorBackend" in word for word in each.cmdline())]
+        return [each for each in below if _is_executor(each)]
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    except psutil.Error:  # it ended meanwhile
+        return False
 
 
 def _task(event: dict[str, Any]) -> Task:
