@@ -1,6 +1,7 @@
 """The jobs that lead back to an older state: rollback, restore, undo. Each shows its plan before it does anything."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 import dagster as dg
 
@@ -13,6 +14,8 @@ from dagster_project.steps import chosen, step, tell
 from dagster_project.watched import Watch, carried_out
 from pipelines import restore, rollback, undo
 from trinitylake_core import Lakehouse, RecoveryPlan
+
+How = TypeVar("How", rollback.Config, restore.Config, undo.Config)
 
 
 def rollback_step(scope: Scope) -> dg.OpDefinition:
@@ -32,13 +35,11 @@ def rollback_step(scope: Scope) -> dg.OpDefinition:
         def work(lake: Lakehouse, watch: Watch) -> tuple[rollback.Report, rollback.Report]:
             how = rollback.Config(**chosen(settings, config, watch))
             planned = rollback.plan(watch.spark, lake, how, watch.progress)
-            _show(context, planned.plan)
-            watch.before_commit()
+            _show(context, watch, planned.plan)
             if config.dry_run:
                 return planned, planned
-            if how.expected_version is None and not how.force:  # carry out the plan that was shown, and no other
-                how = replace(how, expected_version=planned.plan.version)
-            return planned, rollback.run(watch.spark, lake, how, watch.progress)
+            approved = how if how.force else _of_this_plan(how, planned.plan)
+            return planned, rollback.run(watch.spark, lake, approved, watch.progress)
 
         planned, done = carried_out(context, settings, spark, work, damaged=True)
         tell(context, recovery.of_rollback(planned, done))
@@ -63,13 +64,11 @@ def restore_step(scope: Scope) -> dg.OpDefinition:
             options = None if config.source is None else settings.resolved_target_options(config.source)
             how = restore.Config(**chosen(settings, config, watch), source_options=options)
             planned = restore.plan(watch.spark, lake, how, watch.progress)
-            _show(context, planned.plan)
-            watch.before_commit()
+            _show(context, watch, planned.plan)
             if config.dry_run:
                 return planned, planned
-            if how.expected_version is None:  # carry out the plan that was shown, and no other
-                how = replace(how, expected_version=planned.plan.version)
-            return planned, restore.run(watch.spark, lake, how, watch.progress)
+            approved = _of_this_plan(how, planned.plan)
+            return planned, restore.run(watch.spark, lake, approved, watch.progress)
 
         planned, done = carried_out(context, settings, spark, work)
         tell(context, recovery.of_restore(planned, done))
@@ -95,13 +94,11 @@ def undo_step(scope: Scope) -> dg.OpDefinition:
         def work(lake: Lakehouse, watch: Watch) -> tuple[undo.Report, undo.Report]:
             how = undo.Config(**chosen(settings, config, watch))
             planned = undo.plan(watch.spark, lake, how, watch.progress)
-            _show(context, planned.rollback.plan)
-            watch.before_commit()
+            _show(context, watch, planned.rollback.plan)
             if config.dry_run:
                 return planned, planned
-            if how.expected_version is None and not how.force:  # carry out the plan that was shown, and no other
-                how = replace(how, expected_version=planned.rollback.plan.version)
-            return planned, undo.run(watch.spark, lake, how, watch.progress)
+            approved = how if how.force else _of_this_plan(how, planned.rollback.plan)
+            return planned, undo.run(watch.spark, lake, approved, watch.progress)
 
         planned, done = carried_out(context, settings, spark, work, damaged=True)
         tell(context, recovery.of_undo(planned, done))
@@ -109,6 +106,12 @@ def undo_step(scope: Scope) -> dg.OpDefinition:
     return take_back
 
 
-def _show(context: dg.OpExecutionContext, plan: RecoveryPlan) -> None:
-    """Log the plan, as one event, before anything is done."""
+def _show(context: dg.OpExecutionContext, watch: Watch, plan: RecoveryPlan) -> None:
+    """Log the plan, as one event, before anything is done; a run that was terminated meanwhile ends here."""
     context.log.info(recovery.plan_text(plan))
+    watch.before_commit()
+
+
+def _of_this_plan(how: How, plan: RecoveryPlan) -> How:
+    """Return the configuration that carries out the plan that was shown, or the one approved, and no other."""
+    return replace(how, expected_version=plan.version) if how.expected_version is None else how
