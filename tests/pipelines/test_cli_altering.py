@@ -9,21 +9,8 @@ from typing import Any
 
 import pytest
 
-from pipelines import cli
+from tests.pipelines.conftest import Run
 from trinitylake_core import Lakehouse
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.delenv("TRINITYLAKE_ROOT", raising=False)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        return (cli.main(words), *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture

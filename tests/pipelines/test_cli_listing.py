@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import cli
+from tests.pipelines.conftest import Run
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput, InvalidName
 from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec, ObjectName
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.storage.base import BaseStorage
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.delenv("TRINITYLAKE_ROOT", raising=False)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        return (cli.main(words), *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture(scope="module")
