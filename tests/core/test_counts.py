@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pipelines import compaction, load, verify
-from tests.support.lakes import compacted, filled, new_lake, reopened
+from tests.support.lakes import compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, Transaction, spec
 from trinitylake_core.catalog import object_counts
@@ -117,6 +117,41 @@ def test_a_saved_transaction_knows_what_it_creates(tmp_path: Path) -> None:
         other.create_namespace("beside")
     reopened(lake).resume_transaction(identity).commit()
     prove(lake.refresh())
+
+
+def test_what_many_raw_puts_gain_is_found_in_one_pass(tmp_path: Path) -> None:
+    """Of keys that are there, are not, and are deleted or set by messages that wait: each node is read once."""
+    lake = filled(new_lake(tmp_path), tables=90, namespaces=9, changes=40)
+    there = content(lake.refresh())
+    keys = [
+        *random.Random(3).sample(sorted(there), 60),
+        *(lake.codec.table(f"ns{n % 9}", f"t{n:03}x") for n in range(60)),
+    ]
+    cold = reopened(lake)
+    assert cold.root_node.node.subtree_messages
+    txn = cold.transaction()
+    for number, key in enumerate(keys):
+        txn.put(key, None if number % 3 else f"0101/0101/0101/01010101-table-{number}.binpb")
+    before = cold.storage.counts.snapshot()
+    gained = txn.gained()
+    moved = cold.storage.counts - before
+    assert gained.total == sum((not n % 3) - (key in there) for n, key in enumerate(keys))
+    assert len(keys) > 2 * moved.get
+    assert cold.store.counts.nodes_read == len(set(_nodes(lake, keys)))
+    assert gained == txn.gained()
+    assert moved.get == (cold.storage.counts - before).get
+    txn.commit()
+    prove(lake.refresh(), range(lake.version, lake.version + 1))
+
+
+def _nodes(lake: Lakehouse, keys: list[str]) -> Iterator[str]:
+    """Yield the nodes that lookups of single keys read."""
+    for key in keys:
+        node = lake.root_node.node
+        while node.message(key) is None and node.position(key) is None and not node.is_leaf:
+            path = node.children[node.child_index(key)]
+            yield path
+            node = lake.store.read(path)
 
 
 def test_a_load_counts_also_when_it_is_rebased(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from trinitylake_core.diff import diff_nodes
 from trinitylake_core.diff.compare import _compare, _Entries, merge
 from trinitylake_core.diff.stream import Run
 from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.search import applied
 
 LEAF = 64
 
@@ -147,3 +148,26 @@ def test_runs_cut_anywhere_yield_what_differs(
 ) -> None:
     wanted = [(key, old.get(key), new.get(key)) for key in sorted(old | new) if old.get(key) != new.get(key)]
     assert wanted == list(_compare(_Entries(_cut(old, old_cuts)), _Entries(_cut(new, new_cuts))))
+
+
+@given(
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.sampled_from("xy"), max_size=4),
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.sampled_from(["v", "w", None]), min_size=1),
+)
+def test_rows_with_few_or_many_messages_carried_out_are_what_the_messages_mean(
+    table: dict[str, str], messages: dict[str, str | None]
+) -> None:
+    keys, values = sorted(table), [table[key] for key in sorted(table)]
+    waiting = Messages.of([(key, messages[key], "t") for key in sorted(messages)])
+    meant = {key: value for key, value in (table | messages).items() if value is not None}
+    assert applied(keys, values, waiting) == (sorted(meant), [meant[key] for key in sorted(meant)])
+
+
+def test_a_long_run_of_messages_is_taken_over_without_a_look_at_each_key() -> None:
+    many = 4_096
+    waiting = Messages([Key(f"k{n:05}") for n in range(many)], ["v"] * many, ["t"] * many)
+    Key.compared = 0
+    keys, values = applied(["a", "k00007", "k00100x", "z"], ["1", "2", "3", "4"], waiting)
+    assert Key.compared <= 4 * 16
+    assert len(keys) == len(values) == many + 3
+    assert (values[0], values[1 + 7], values[1 + 101], values[-1]) == ("1", "v", "3", "4")

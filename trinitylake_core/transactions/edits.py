@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator, Mapping
-from typing import Unpack
+from collections.abc import Set as AbstractSet
+from typing import Final, Unpack
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import (
@@ -33,6 +34,8 @@ from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import ObjectCounts, Root
 
+_FEW: Final = 32
+"""How many keys are looked up one by one, so that what is read for them stays cached for the next transaction."""
 _Definition = NamespaceDef | TableDef | ViewDef
 
 
@@ -69,16 +72,28 @@ class CatalogEdits(CatalogView):
         No other commit can change this difference: whoever writes one of the same keys is a conflict.
         """
         gained = dict.fromkeys(KINDS, 0)
+        there = self._were_there()
         for key, path in self._writes.items():
-            before = self._was_there(key)
+            before = there[key]
             if before != (path is not None):
                 gained[self._keys.split(key)[0]] += -1 if before else 1
         return ObjectCounts(gained[NAMESPACE], gained[TABLE], gained[VIEW])
 
-    def _was_there(self, key: str) -> bool:
-        if key not in self._before:
-            self._before[key] = super()._find(key) is not None
-        return self._before[key]
+    def _were_there(self) -> Mapping[str, bool]:
+        """Return of all keys that are written whether they are there in the base.
+
+        Those of which it is not known are looked up: one ``get`` per level and key unless cached; of many keys one per
+        node on their ways, however many they share, and ahead.
+        """
+        unknown = sorted(self._writes.keys() - self._before.keys())
+        if len(unknown) <= _FEW:
+            found: AbstractSet[str] = {
+                key for key in unknown if search.lookup(self._store, self._base.node, key) is not None
+            }
+        else:
+            found = search.lookup_many(self._store, self._base.node, unknown).keys()
+        self._before.update((key, key in found) for key in unknown)
+        return self._before
 
     # -- reading -------------------------------------------------------------------------------
 

@@ -210,7 +210,8 @@ class Transaction(TransactionChange):
     def _store_in(self, file: SavedFile) -> None:
         definition = saved.new_transaction_def(self.id, self.isolation, self.began_at_millis, self.ttl_millis)
         own = self.messages()
-        before = "".join("01"[self._was_there(key)] for key in own.keys)
+        there = self._were_there()
+        before = "".join("01"[there[key]] for key in own.keys)
         state = json.dumps({"footprint": self._footprint.to_json(), "reason": self._reason, "before": before})
         saved.save(self._files, self._base, definition, own, state, file)
         self._file = file

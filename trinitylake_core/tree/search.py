@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final, Protocol
 
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.keys import EVERYTHING, KeyRange
 from trinitylake_core.tree.node import Messages, Node, merged
 
+_LONG: Final = 8
+"""How many messages to a row are so many that rows are put among them, and not each message into a table."""
 MAX_HEIGHT: Final = 64
 """No tree of 2^32 versions is higher; a path that is longer runs in a circle."""
 
@@ -70,6 +73,34 @@ def lookup(reader: NodeReader, root: Node, key: str) -> str | None:
         child_height(node, path, child)
         node = child
     raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+
+
+def lookup_many(reader: NodeReader, root: Node, keys: Sequence[str]) -> dict[str, str]:
+    """Return the values of those of many keys that are there: each node on their ways is read once, ahead.
+
+    At the most one read per key and level below the root, and one per node of the tree.
+    REQUIRES: keys in ascending order.
+    """
+    found: dict[str, str] = {}
+    _lookup_many(reader, root, keys, found, 0)
+    return found
+
+
+def _lookup_many(reader: NodeReader, node: Node, keys: Sequence[str], found: dict[str, str], depth: int) -> None:
+    if depth > MAX_HEIGHT:
+        raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
+    here: dict[str, str | None] = dict(zip(node.keys, node.values, strict=True))
+    here.update(node.pending.meanings())
+    for key in keys:
+        if (value := here.get(key)) is not None:
+            found[key] = value
+    if node.is_leaf:
+        return
+    below = {index: list(some) for index, some in groupby((k for k in keys if k not in here), node.child_index)}
+    paths = [node.children[index] for index in below]
+    for path, child, some in zip(paths, reader.read_many(paths), below.values(), strict=True):
+        child_height(node, path, child)
+        _lookup_many(reader, child, some, found, depth + 1)
 
 
 def keys_before(reader: NodeReader, root: Node, key: str) -> int | None:
@@ -171,9 +202,31 @@ def applied(keys: Sequence[str], values: Sequence[str], messages: Messages) -> B
     """Return key table rows with sorted messages carried out."""
     if not len(messages):
         return list(keys), list(values)
+    if len(messages) > _LONG * len(keys):
+        return _among(keys, values, messages)
     table: dict[str, str | None] = dict(zip(keys, values, strict=True))
     table.update(messages.meanings())
     if None in messages.values:
         table = {key: value for key, value in table.items() if value is not None}
     ordered = sorted(table)
     return ordered, list(map(table.__getitem__, ordered))  # type: ignore[arg-type]
+
+
+def _among(keys: Sequence[str], values: Sequence[str], messages: Messages) -> Batch:
+    """Return a few rows with many sorted messages carried out: whole slices, without a look at each message's key."""
+    found: list[str] = []
+    meanings: list[str | None] = []
+    start = 0
+    for key, value in zip(keys, values, strict=True):
+        stop = bisect_left(messages.keys, key, start)
+        found += messages.keys[start:stop]
+        meanings += messages.values[start:stop]
+        if stop == len(messages) or messages.keys[stop] != key:
+            found.append(key)
+            meanings.append(value)
+        start = stop
+    found += messages.keys[start:]
+    meanings += messages.values[start:]
+    if None in meanings:
+        found = [key for key, value in zip(found, meanings, strict=True) if value is not None]
+    return found, [value for value in meanings if value is not None]
