@@ -11,7 +11,7 @@ import pytest
 from tests.support.lakes import filled, new_lake
 from trinitylake_core.locations import node_path, parse
 from trinitylake_core.storage import open_storage
-from trinitylake_core.storage.directories import _LOOK_AFTER, Directories
+from trinitylake_core.storage.directories import _LOOK_AFTER, _TRIES, Directories
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 
@@ -98,5 +98,5 @@ def test_looking_finds_what_others_made_and_follows_no_links(tmp_path: Path) -> 
 
 def test_after_a_few_tries_any_name_will_do(tmp_path: Path) -> None:
     known = Directories(str(tmp_path), print)
-    names = iter([f"x/y/{number}/z" for number in range(_LOOK_AFTER + 16)])
-    assert f"x/y/{_LOOK_AFTER + 15}/z" == [known.pick(names.__next__) for _ in range(_LOOK_AFTER + 1)][-1]
+    names = iter([f"x/y/{number}/z" for number in range(_LOOK_AFTER + _TRIES)])
+    assert f"x/y/{_LOOK_AFTER + _TRIES - 1}/z" == [known.pick(names.__next__) for _ in range(_LOOK_AFTER + 1)][-1]
