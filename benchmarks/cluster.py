@@ -1,10 +1,13 @@
 """How well the workers of a cluster share the work: a standalone cluster, and a store that answers after 100 ms.
 
-    python -m benchmarks cluster [--workers 2 4 8] [--objects 200000] [--order 16] [--delay 0.1] [--kill]
+    python -m benchmarks cluster [--workers 2 4 8] [--objects 200000] [--order 16] [--delay 0.1] [--kill] [--why]
 
 The cluster is of this machine: workers of one core each, that mostly wait for the store, so that two physical cores do
 for eight. ``at once`` says how many tasks ran at the same time on average while any did, and ``share`` is that divided
-by the workers. ``--kill`` kills an executor in the middle of each compaction, which must be done, and committed once.
+by the workers; ``of all`` counts the driver's own time, too. What is missing to 100 is in the columns after it
+(``benchmarks.timeline``). ``under way`` is how many requests waited for the store at the same time on average.
+``--kill`` kills an executor in the middle of each compaction, which must be done, and committed once. ``--why`` prints
+the longest gaps between tasks, and the stages.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import report, timeline
 from pipelines import compaction, export, load, orphans, verify
 from pipelines.session import lazy_session
 from tests.support.slow_s3 import SlowS3, run_slow_s3
-from tests.support.standalone import Cluster, parallelism, standalone
+from tests.support.standalone import Cluster, standalone
 from trinitylake_core import Lakehouse
 from trinitylake_core.storage import open_storage
 
@@ -75,7 +78,9 @@ class _Run:
         began = time.time()
         work()
         self.when[name] = began, time.time()
-        self.rows[name] = {"s": round(time.time() - began, 1), "requests": int(self.server.busy()["requests"])}
+        busy = self.server.busy()
+        self.rows[name] = {"s": round(time.time() - began, 1), "requests": int(busy["requests"])}
+        self.rows[name] |= {"under way": round(busy["waited"] / (busy["seconds"] or 1))}
         self.server.set()
 
     def compact(self, spark: Any, lake: Lakehouse) -> None:
@@ -95,8 +100,10 @@ class _Run:
         """Return a row for each job. The session must have ended."""
         tasks = self.cluster.tasks()
         for name, row in self.rows.items():
-            at_once = parallelism(tasks, *self.when[name])
-            row |= {"at once": round(at_once, 2), "share": round(at_once / self.cluster.workers, 2)}
+            found = timeline.timeline(tasks, self.cluster.workers, *self.when[name])
+            row |= {"tasks": sum(found.tasks_of.values()), "at once": round(found.at_once, 2), **found.figures()}
+            if self.options.why:
+                print(f"{self.cluster.workers} workers, {name}", timeline.text(found), sep="\n", flush=True)
         return {f"{self.cluster.workers} workers, {name}": row for name, row in self.rows.items()}
 
 
@@ -133,6 +140,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--order", type=int, default=16)
     parser.add_argument("--delay", type=float, default=0.1)
     parser.add_argument("--kill", action="store_true")
+    parser.add_argument("--why", action="store_true")
     options = parser.parse_args(arguments)
     figures: dict[str, dict[str, Any]] = {}
     for workers in options.workers:

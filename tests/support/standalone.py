@@ -3,7 +3,7 @@
     with standalone(4, directory) as cluster:
         with lazy_session(cluster.session()) as spark:
             job(spark)
-        busy(cluster.tasks(), began, ended)
+        cluster.tasks()
 
 Each worker is a process of its own, and so is its executor. What tasks did is read from Spark's own event log.
 """
@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,16 +149,3 @@ def _wait_for_workers(log: Path, workers: int) -> None:
         if time.monotonic() > deadline:
             raise RuntimeError(f"the workers did not start: {log.read_text(errors='replace')[-2000:]}")
         time.sleep(0.1)
-
-
-def parallelism(tasks: Sequence[Task], began: float, ended: float) -> float:
-    """Return how many tasks ran at once on average, over the time between two moments in which any did."""
-    moments = [
-        moment for task in tasks if began <= task.began < ended for moment in ((task.began, 1), (task.ended, -1))
-    ]
-    running, last, work, busy = 0, 0.0, 0.0, 0.0
-    for moment, change in sorted(moments):
-        work += running * (moment - last)
-        busy += (moment - last) if running else 0.0
-        running, last = running + change, moment
-    return work / busy if busy else 0.0
