@@ -16,6 +16,7 @@ from typing import Final
 from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unknown, silent, started
 from pipelines.tasks import slots
 from pipelines.trees import subtrees, workers
+from pipelines.trees.slices import Piece, handed_over
 from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import Compacted, TreeReplaced, counted_anew, facts
@@ -195,45 +196,39 @@ class _Work:
         if self.config.dry_run:
             return self.report(planned, None)
         self.files.refuse_unsafe(self.base)
-        frontier, flushed = opened[1], list[Flushed]()
+        pieces, flushed = list[Piece](), list[Flushed]()
         if planned.engine == "spark" and opened[1]:
-            frontier, flushed = self.flush_on_spark(spark, opened[1])
-            planned = replace(planned, subtrees=len(frontier))
+            pieces, flushed = self.flush_on_spark(spark, opened[1])
+            planned = replace(planned, subtrees=len(pieces))
         elif planned.nodes >= _SHARED_FROM_NODES and len(opened[1]) > 1:
-            flushed = self.flush_here(frontier)
-        tree = self.join(opened[0], {id(ref): self.adopted(each) for ref, each in zip(frontier, flushed, strict=False)})
+            pieces, flushed = self.flush_here(opened[1])
+        tree = self.join(opened[0], subtrees.adopted(self.rewriter, pieces, flushed))
         node = self.root_of(tree)
         self.watch.lap("flush")
         root = self.commit(node, planned)
         self.watch.lap("commit")
         return self.report(planned, root, node, flushed)
 
-    def flush_on_spark(self, spark: Session, frontier: list[Ref]) -> tuple[list[Ref], list[Flushed]]:
+    def flush_on_spark(self, spark: Session, frontier: list[Ref]) -> tuple[list[Piece], list[Flushed]]:
         """Flush subtrees in tasks, cut into pieces for as many as run at once; return the pieces with the results."""
         session = started(spark)
         tasks = self.config.tasks or slots(session)
         self.watch.lap("session")
-        pieces = self.handed_over(self.rewriter.lightened(frontier, tasks))
+        pieces = handed_over(self.rewriter, self.rewriter.lightened(frontier, tasks), tasks)
         store, stamp = self.files.store, self.rewriter.stamp
         return pieces, self.proved(subtrees.flush_all(session, store, pieces, stamp, tasks, self.progress))
 
-    def flush_here(self, frontier: list[Ref]) -> list[Flushed]:
-        rows = workers.flush_here(self.files.store, self.handed_over(frontier), self.rewriter.stamp, self.progress)
-        return self.proved([subtrees.flushed(row, self.writer.order) for row in rows])
-
-    def handed_over(self, frontier: list[Ref]) -> list[Ref]:
+    def flush_here(self, frontier: list[Ref]) -> tuple[list[Piece], list[Flushed]]:
         for ref in frontier:
             self.rewriter.leave(ref)
-        return frontier
+        rows = workers.flush_here(self.files.store, frontier, self.rewriter.stamp, self.progress)
+        return [*frontier], self.proved([subtrees.flushed(row) for row in rows])
 
     def proved(self, results: list[Flushed]) -> list[Flushed]:
         if not all(result.proved for result in results):
             raise Corrupt("the proof of a subtree failed: nothing was committed; please report this as a bug")
         self.watch.lap("tasks")
         return results
-
-    def adopted(self, flushed: Flushed) -> Ref:
-        return subtrees.taken_over(self.rewriter, flushed.root, flushed.within)
 
     def join(self, tree: Ref, results: dict[int, Ref]) -> Ref:
         if not results:

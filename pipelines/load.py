@@ -23,7 +23,7 @@ from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unkno
 from pipelines.loading import open_load
 from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target, prove_complete
 from pipelines.source.lines import text_files
-from pipelines.trees.subtrees import root_of, taken_over
+from pipelines.trees.handback import root_of, taken_over
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import FilesVoid, facts
 from trinitylake_core.commits.commit import commit, now_millis, require_writable

@@ -13,7 +13,7 @@ import mmh3
 from pipelines.loading.refusals import WRONG_SHOWN, Wrong
 from pipelines.source.entries import entry_of
 from pipelines.source.lines import Block, Place, in_words, lines
-from pipelines.trees.subtrees import handed_back
+from pipelines.trees.handback import handed_back
 from trinitylake_core.definitions import (
     NamespaceDef,
     TableDef,

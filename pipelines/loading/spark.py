@@ -42,7 +42,7 @@ from pipelines.tasks import (
     slots,
     spread,
 )
-from pipelines.trees.subtrees import HANDED_BACK
+from pipelines.trees.handback import HANDED_BACK
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.storage import Storage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pipelines.tasks import BINARY, BOOL, INT, LONG, TEXT, Row, collect, map_rows, spread
+from pipelines.trees.handback import HANDED_BACK, handed_back, root_of, taken_over
+from pipelines.trees.slices import Piece, Slice, put_back
+from trinitylake_core.errors import Corrupt
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode, encode
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.proof import Range
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.subtree import Ref, dirty_children
+from trinitylake_core.tree.subtree import Dead, Ref, Work, dirty_children
 from trinitylake_core.tree.writebehind import WriteBehind
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -27,26 +30,25 @@ _TASK_CACHE_BYTES: Final = 32 << 20
 _OPENED: Final = 32
 """Subtrees whose topmost nodes a task opens at once."""
 _INPUT: Final = pa.schema({"subtree": INT, "path": TEXT, "height": INT, "low": TEXT, "high": TEXT, "pending": BINARY})
-HANDED_BACK: Final = pa.schema(
-    {
-        "path": TEXT, "inline": BINARY, "height": INT, "low": TEXT, "high": TEXT, "keys": LONG, "messages": LONG,
-    }
-)  # fmt: skip
-"""The columns of :func:`handed_back`."""
 _OUTPUT: Final = pa.schema(
     [
         ("subtree", INT), *HANDED_BACK, ("nodes_read", LONG), ("nodes_written", LONG), ("bytes_read", LONG),
         ("bytes_written", LONG), ("proved", BOOL),
+        ("children", pa.list_(pa.struct([*HANDED_BACK, pa.field("pivot", TEXT), pa.field("value", TEXT)]))),
     ]
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What a task made of one subtree: a file, or its root node where that is underfull and will be merged."""
+    """What a task made of one piece, as :func:`adopted` takes it over.
 
-    root: Ref | Node
-    within: Range
+    Attributes:
+        row: of a subtree: a file, or its root node where that is underfull and will be merged; of a slice: the same for
+            each of its leaves.
+    """
+
+    row: Row
     nodes_read: int
     nodes_written: int
     bytes_read: int
@@ -83,12 +85,12 @@ def assigned(weights: list[int], tasks: int) -> list[int]:
 def flush_all(
     spark: SparkSession,
     store: NodeStore,
-    frontier: list[Ref],
+    frontier: list[Piece],
     stamp: int,
     tasks: int,
     progress: Callable[[str, int, int | None], None],
 ) -> list[Flushed]:
-    """Flush subtrees in at most so many tasks; return the results in the order of ``frontier``."""
+    """Flush pieces of a tree in at most so many tasks; return the results in the order of ``frontier``."""
     tasks = min(len(frontier), tasks)
     progress("flush subtrees", 0, len(frontier))
     tasks_of = assigned([ref.weight() for ref in frontier], tasks)
@@ -103,41 +105,48 @@ def flush_all(
     rows = collect(map_rows(frame, work, _OUTPUT, store.storage))
     progress("flush subtrees", len(rows), len(frontier))
     by_subtree = {row["subtree"]: row for row in rows}
-    return [flushed(by_subtree[index], store.order) for index in range(len(frontier))]
+    return [flushed(by_subtree[index]) for index in range(len(frontier))]
 
 
-def subtree_row(index: int, ref: Ref, order: int) -> Row:
-    """Return the row of a subtree, its messages as a node file: as lists Spark would copy them text by text."""
-    pending = bytes(encode(Node(buffer=ref.pending), order))
-    low, high = ref.within
-    return {"subtree": index, "path": ref.path, "height": ref.height, "low": low, "high": high, "pending": pending}
+def subtree_row(index: int, piece: Piece, order: int) -> Row:
+    """Return the row of a subtree, its messages as a node file: as lists Spark would copy them text by text.
+
+    A slice has no path, and its node in their place.
+    """
+    if isinstance(piece, Slice):
+        path, height, node = None, piece.ref.height, piece.node
+    else:
+        path, height, node = piece.path, piece.height, Node(buffer=piece.pending)
+    low, high = piece.within
+    pending = bytes(encode(node, order))
+    return {"subtree": index, "path": path, "height": height, "low": low, "high": high, "pending": pending}
 
 
-def received(row: Mapping[str, Any], order: int) -> Ref:
-    """Return the subtree in a row of :func:`subtree_row`."""
-    pending = decode(row["pending"], "the messages for a task", order).buffer
-    return Ref(row["height"], path=row["path"], pending=pending, within=(row["low"], row["high"]))
+def _received(store: NodeStore, row: Row, stamp: int, behind: WriteBehind) -> Flush:
+    """Return the flush of what is in a row of :func:`subtree_row`."""
+    node, within = decode(row["pending"], "the messages for a task", store.order), (row["low"], row["high"])
+    if row["path"] is None:
+        return SliceFlush(store, node, within, stamp, behind)
+    return Flush(store, Ref(row["height"], path=row["path"], pending=node.buffer, within=within), stamp, behind)
 
 
 def _flush(rows: Iterator[Row], storage: Storage, *, order: int, target_bytes: int, stamp: int) -> Iterator[Row]:
     store = NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES)
-    numbers, refs = [], []
-    for row in rows:
-        numbers.append(row["subtree"])
-        refs.append(received(row, order))
-    done = [{"subtree": number, **row} for number, row in zip(numbers, flush_subtrees(store, refs, stamp), strict=True)]
+    some = list(rows)
+    flushed_rows = flush_subtrees(store, some, stamp)
+    done = [{"subtree": row["subtree"], **found} for row, found in zip(some, flushed_rows, strict=True)]
     storage.barrier()
     yield from done
 
 
-def flush_subtrees(store: NodeStore, refs: Iterable[Ref], stamp: int) -> Iterator[dict[str, Any]]:
-    """Flush subtrees one after another; while one is worked on, the next ones are read.
+def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterator[dict[str, Any]]:
+    """Flush pieces in rows of :func:`subtree_row` one after another; while one is worked on, the next ones are read.
 
     Yields for each what :meth:`Flush.run` returns, and what was read. When there is nothing more to yield, all is
     written. REQUIRES: the messages for them fit into memory.
     """
     behind = store.write_behind()
-    flushes = deque(Flush(store, ref, stamp, behind) for ref in refs)
+    flushes = deque(_received(store, row, stamp, behind) for row in rows)
     read = Reads(store)
     with store.expecting(_coming(store, list(flushes))):
         while flushes:
@@ -149,7 +158,7 @@ def _coming(store: NodeStore, flushes: list[Flush]) -> Iterator[str]:
     """Yield the leaves that flushes read, in their order, and open the nodes above, the topmost of some together."""
     while flushes:
         some, flushes[:_OPENED] = flushes[:_OPENED], []
-        high = [each for each in some if each.ref.height]
+        high = [each for each in some if each.ref.height and each.ref.work is None]
         for each, node in zip(high, store.read_many([each.ref.path or "" for each in high]), strict=True):
             each.open(node)
         for each in some:
@@ -188,6 +197,38 @@ class Flush:
         return {**root, **written, "proved": self._rewriter.proved()}
 
 
+class SliceFlush(Flush):
+    """The flush of a slice, whose node is in memory; its leaves are handed back as they are, for the driver to join."""
+
+    def __init__(self, store: NodeStore, node: Node, within: Range, stamp: int, behind: WriteBehind) -> None:
+        super().__init__(store, Ref(node.height or 0, within=within), stamp, behind)
+        self.ref = self._rewriter.ref_of(node, within)
+
+    def run(self) -> dict[str, Any]:
+        """Flush the leaves, prove it, and begin to write them; underfull ones come back inline."""
+        self.begun = True
+        rewriter, writer = self._rewriter, self._writer
+        low, high = self.ref.within
+        work = rewriter.flush_apart(self.ref, dirty_children)
+        children = [self._handed_back(child) for child in work.refs]
+        for row, pivot, value in zip(children, work.keys, work.values, strict=False):  # none is behind the last one
+            row |= {"pivot": pivot, "value": None if isinstance(value, Dead) else value}
+        rewriter.leave_pivots(work)
+        writer.flush()
+        where = {"path": None, "inline": None, "height": self.ref.height, "low": low, "high": high}
+        written = {"nodes_written": len(writer.written), "bytes_written": writer.bytes_written}
+        counts = {"keys": _counted(children), "messages": None, **written}
+        return {**where, **counts, "proved": rewriter.proved(), "children": children}
+
+    def _handed_back(self, leaf: Ref) -> dict[str, Any]:
+        if leaf.work is not None:
+            return handed_back(self._rewriter, self._writer, leaf)
+        self._rewriter.leave(leaf)
+        low, high = leaf.within
+        where = {"path": leaf.path, "inline": None, "height": leaf.height, "low": low, "high": high}
+        return where | {"keys": leaf.keys, "messages": leaf.messages}
+
+
 class Reads:
     """What is read through a store. Of what is read ahead, the row that comes first has the most."""
 
@@ -202,43 +243,44 @@ class Reads:
         return {"nodes_read": now.nodes_read - before.nodes_read, "bytes_read": now.bytes_read - before.bytes_read}
 
 
-def handed_back(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[str, Any]:
-    """Flush the writer, and return what a driver needs to join the subtree; an underfull root as its bytes.
-
-    What is handed over is out of the proof of ``rewriter``; the driver takes it into its own.
-    """
-    rewriter.open(tree)
-    inline = None
-    if tree.work is not None and len(tree.work.keys) < writer.min_keys:
-        node = rewriter.node_of(tree)
-        inline = bytes(encode(node, writer.order))
-        keys, messages = node.subtree_keys, node.subtree_messages
-    else:
-        rewriter.leave(rewriter.seal(tree))
-        keys, messages = tree.keys, tree.messages
-    writer.flush()
-    low, high = tree.within
-    where = {"path": tree.path, "inline": inline, "height": tree.height, "low": low, "high": high}
-    return where | {"keys": keys, "messages": messages}
-
-
-def root_of(row: Mapping[str, Any], order: int) -> Ref | Node:
-    """Return the subtree that :func:`handed_back` wrote: a file, or its underfull root."""
-    if row["inline"] is None:
-        within = row["low"], row["high"]
-        return Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"], within=within)
-    return decode(row["inline"], "a node returned by a task", order)
-
-
-def taken_over(rewriter: Rewriter, root: Ref | Node, within: Range) -> Ref:
-    """Return what a task handed back as a subtree of a rewriter, and of its proof."""
-    if isinstance(root, Node):
-        return rewriter.ref_of(root, within)
-    rewriter.enter(root)
-    return root
-
-
-def flushed(row: Mapping[str, Any], order: int) -> Flushed:
-    """Return what a task made of a subtree from the row it sent back."""
+def flushed(row: Row) -> Flushed:
+    """Return what a task made of a piece from the row it sent back."""
     counts = {name: row[name] for name in ("nodes_read", "nodes_written", "bytes_read", "bytes_written")}
-    return Flushed(root_of(row, order), (row["low"], row["high"]), **counts, proved=row["proved"])
+    return Flushed(row, **counts, proved=row["proved"])
+
+
+def adopted(rewriter: Rewriter, pieces: Sequence[Piece], done: Sequence[Flushed]) -> dict[int, Ref]:
+    """Return what tasks made of pieces, by the identity of what it stands in for, in the proof of ``rewriter``.
+
+    What became of slices is in its place in their nodes, and stands in for itself.
+    """
+    found: dict[int, Ref] = {}
+    parts: list[tuple[Slice, Work]] = []
+    for piece, each in zip(pieces, done, strict=True):
+        if isinstance(piece, Slice):
+            part = _part(rewriter, each.row)
+            parts.append((piece, part))
+            found |= {id(ref): ref for ref in part.refs}
+        else:
+            found[id(piece)] = _adopted(rewriter, each.row)
+    put_back(rewriter, parts)
+    return found
+
+
+def _adopted(rewriter: Rewriter, row: Row) -> Ref:
+    return taken_over(rewriter, root_of(row, rewriter.store.order), (row["low"], row["high"]))
+
+
+def _counted(children: Sequence[Row]) -> int:
+    """Return how many entries the leaves of a slice have, and the pivots between them."""
+    pivots = sum(row["value"] is not None for row in children[:-1])
+    return pivots + sum(row["keys"] or 0 for row in children)
+
+
+def _part(rewriter: Rewriter, row: Row) -> Work:
+    children = row["children"]
+    if _counted(children) != row["keys"]:  # each side's proof is of what it has: neither would notice
+        raise Corrupt("a slice lost leaves on its way: nothing was committed; please report this as a bug")
+    between = [(row["pivot"], row["value"]) for row in children[:-1]]
+    keys, values = [key for key, _ in between], [Dead() if value is None else value for _, value in between]
+    return Work(keys, values, [_adopted(rewriter, row) for row in children])

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pipelines.processes import Answer, Helper, Work, cores, shared
 from pipelines.trees.dealt import flushed_here
-from pipelines.trees.subtrees import Flush, flush_subtrees, received, subtree_row
+from pipelines.trees.subtrees import Flush, flush_subtrees, subtree_row
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.tree.subtree import Ref
@@ -76,5 +76,5 @@ def _flushed(storage: Storage, order: int, target_bytes: int, stamp: int, row: R
         storage.barrier()
         return None
     store = NodeStore(storage, order, target_bytes, _CACHE_BYTES)
-    (done,) = flush_subtrees(store, [received(row, order)], stamp)
+    (done,) = flush_subtrees(store, [row], stamp)
     return done

@@ -30,8 +30,11 @@ from trinitylake_core.tree.subtree import Dead, Ref, Work
 
 SHORTEST: Final = 4
 """Fewer neighbours are not worth being columns."""
-LARGEST_ROWS: Final = 1 << 15
-"""How many rows of leaves are in memory at once: some 10 MiB of ordinary keys, whatever the order."""
+LARGEST_ROWS: Final = 1 << 12
+"""How many rows of leaves become columns at once: some 1 MiB of ordinary keys, whatever the order.
+
+Several workers may share the leaves of one node between two such runs (:func:`stretches`), but not inside of one.
+"""
 
 
 @runtime_checkable
@@ -61,7 +64,7 @@ def flush_runs(sink: ColumnSink, work: Work, chosen: Collection[int], stamp: int
     keys, values, refs = work.keys, work.values, work.refs
     work.keys, work.values, work.refs = [], [], []
     left: set[int] = set()
-    for start, stop, together in _runs(refs, chosen, sink.max_keys):
+    for start, stop, together in stretches(refs, chosen, sink.max_keys):
         as_is = keys[start : stop - 1], values[start : stop - 1], refs[start:stop]
         run = _flushed(sink, *as_is, stamp, proof) if together else None
         if run is None:
@@ -75,8 +78,11 @@ def flush_runs(sink: ColumnSink, work: Work, chosen: Collection[int], stamp: int
     return left
 
 
-def _runs(refs: Sequence[Ref], chosen: Collection[int], most: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield all children as stretches (start, stop, whether to flush them together)."""
+def stretches(refs: Sequence[Ref], chosen: Collection[int], most: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield all children as stretches (start, stop, whether to flush them together).
+
+    Where a stretch ends depends on nothing behind it: whoever begins at a stretch goes on with the same ones.
+    """
     start = 0
     while start < len(refs):
         together = _fit_for_columns(refs, start, chosen)

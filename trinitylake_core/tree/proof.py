@@ -72,6 +72,13 @@ class Proof:
         self.before -= 0 if path is None else _subtree(path, within)
         self.waiting -= _messages(_meanings(pending))
 
+    def hand_over(self, node: Node, within: Range) -> None:
+        """Take away a part of a node, what hangs below it, and the messages in it: somebody else reads it as a root."""
+        part = Proof()
+        part.read(node, None, within, Messages())
+        self.before -= part.before
+        self.waiting -= part.waiting
+
     def read(self, node: Node, path: str | None, within: Range, pending: Messages) -> dict[str, str | None]:
         """Add what a node means for which messages wait; return those that go on to its children.
 
@@ -93,6 +100,10 @@ class Proof:
     def fed(self, keys: Sequence[str], values: Sequence[str]) -> None:
         """Add entries that a new tree is built of."""
         self.before += entries_hash(keys, values)
+
+    def handed(self, keys: Sequence[str], values: Sequence[str]) -> None:
+        """Take away entries that somebody else goes on with."""
+        self.before -= entries_hash(keys, values)
 
     def fed_columns(self, rows: Columns) -> None:
         """Add entries that the leaves of a new tree are cut from, in their order; :meth:`cut` takes them away."""

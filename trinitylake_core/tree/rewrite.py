@@ -13,7 +13,7 @@ What holds of every subtree that goes in or comes out (``proof`` proves it of ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from trinitylake_core.tree.leafbuild import LeafBuilder
 from trinitylake_core.tree.leafflush import ColumnSink, flush_runs
@@ -147,8 +147,8 @@ class Rewriter(SubtreeStore):
         chosen = choose(work)
         if chosen is None:
             return ref
-        if ref.height == 1 and descend is None and self.proof is not None and isinstance(self.store, ColumnSink):
-            chosen = flush_runs(self.store, work, chosen, self.stamp, self.proof)
+        if ref.height == 1 and descend is None:
+            chosen = self._without_runs(work, chosen)
         flushed = set(chosen)
         down = descend or (lambda child: self._flush(child, choose, None))
         tree = normal(down(work.refs[0]) if 0 in flushed else work.refs[0])
@@ -156,6 +156,24 @@ class Rewriter(SubtreeStore):
             child = work.refs[index]
             tree = self._append(tree, key, value, normal(down(child)) if index in flushed else child, ref.height)
         return self._fitted(tree)
+
+    def _without_runs(self, work: Work, chosen: Collection[int]) -> Collection[int]:
+        """Flush leaves as columns where that is possible; return the chosen ones of which each is left to flush."""
+        if self.proof is None or not isinstance(self.store, ColumnSink):
+            return chosen
+        return flush_runs(self.store, work, chosen, self.stamp, self.proof)
+
+    def flush_apart(self, ref: Ref, choose: Policy) -> Work:
+        """Flush chosen leaves below a node; return what became of them, and the pivots between, not joined yet.
+
+        For a part of a node (:meth:`part_of`) that somebody else joins with the rest of it, as if it were all flushed
+        there. REQUIRES: the children are leaves.
+        """
+        work = self.open(ref)
+        with self.store.expecting(self.coming(ref, choose=choose)):
+            for index in self._without_runs(work, choose(work) or ()):
+                work.refs[index] = normal(self._flush(work.refs[index], choose, None))
+        return work
 
     def _fitted(self, tree: Ref) -> Ref:
         return self.fit(tree.work, tree.height) if tree.work is not None else tree

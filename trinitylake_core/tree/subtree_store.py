@@ -12,7 +12,7 @@ from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.tree.node import Messages, Node, merged
 from trinitylake_core.tree.proof import EVERYWHERE, Proof, Range, ranges
-from trinitylake_core.tree.search import applied
+from trinitylake_core.tree.search import Batch, applied
 from trinitylake_core.tree.subtree import Dead, NodeSink, Policy, Ref, Work, count_subtrees, hand_down
 
 _PIECES: Final = 4
@@ -138,6 +138,33 @@ class SubtreeStore:
         if self.proof is not None:
             self.proof.leave(ref.path, ref.within, ref.pending)
 
+    def part_of(self, ref: Ref, start: int, stop: int) -> tuple[Node, Range]:
+        """Return neighbouring children of a node in memory, and the pivots between them, as a node with its range.
+
+        It is out of the proof: somebody else goes on with it, by :meth:`ref_of`, and :meth:`put_back` returns what
+        became of it. REQUIRES: the children are files.
+        """
+        work = self.open(ref)
+        part = Work(work.keys[start : stop - 1], work.values[start : stop - 1], work.refs[start:stop])
+        node, children = self._node(part, ref.height)
+        within = children[0][0], children[-1][1]
+        if self.proof is not None:
+            self.proof.hand_over(node, within)
+        return node, within
+
+    def leave_pivots(self, work: Work) -> None:
+        """Take the pivots of a node in memory out of the proof: somebody else goes on with them."""
+        if self.proof is not None:
+            self.proof.handed(*_live(work))
+
+    def put_back(self, ref: Ref, start: int, stop: int, part: Work) -> None:
+        """Put what became of a part of a node in its place. REQUIRES: its children are in the proof."""
+        work = self.open(ref)
+        work.keys[start : stop - 1], work.values[start : stop - 1] = part.keys, part.values
+        work.refs[start:stop] = part.refs
+        if self.proof is not None:
+            self.proof.fed(*_live(part))
+
     def proved(self) -> bool:
         """Return whether what was written means what was there before. ``False`` without ``prove``."""
         return self.proof is not None and self.proof.holds()
@@ -160,7 +187,7 @@ class SubtreeStore:
         while level:
             heavy = [ref for ref in level if ref.weight() > limit and ref.height > 1]
             found += [ref for ref in level if ref.weight() <= limit or ref.height <= 1]
-            self._open_all(heavy)
+            self.open_all(heavy)
             level = [child for ref in heavy for child in self.open(ref).refs if child.weight()]
         return found
 
@@ -174,13 +201,19 @@ class SubtreeStore:
             if refs[0].height == 0:
                 yield from (ref.path for ref in some if ref.path is not None)
                 continue
-            self._open_all(some)
+            self.open_all(some)
             works = [self.open(ref) for ref in some]
             below = [work.refs[index] for work in works for index in sorted(choose(work) or ())]
             yield from self.coming(*below, choose=choose)
 
-    def _open_all(self, refs: Iterable[Ref]) -> None:
+    def open_all(self, refs: Iterable[Ref]) -> None:
         """Open subtrees, those on disk read at the same time."""
         files = [ref for ref in refs if ref.path is not None]
         for ref, node in zip(files, self.store.read_many([ref.path or "" for ref in files]), strict=True):
             self.open(ref, node)
+
+
+def _live(work: Work) -> Batch:
+    """Return the pivots of a node in memory that are not deleted."""
+    rows = [row for row in zip(work.keys, work.values, strict=True) if not isinstance(row[1], Dead)]
+    return [key for key, _ in rows], [value for _, value in rows]

@@ -1,0 +1,91 @@
+"""Slices of a node above the leaves: pieces of work where a tree has too few of those nodes for all tasks.
+
+A slice is some neighbouring leaves of one node, and the pivots between them. It is flushed by a task, and the driver
+joins what became of its leaves with the rest of the node, one after another, as the task would have that flushed the
+whole node: the same nodes come out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from trinitylake_core.tree import leafflush
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.proof import Range
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.subtree import Ref, Work, dirty_children
+
+PIECES: int = 4
+"""Slices of a task's share, at least, where the leaves allow it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Children ``start`` to ``stop`` of a node that the driver holds in memory, handed over as ``node``."""
+
+    ref: Ref
+    start: int
+    stop: int
+    node: Node
+    within: Range
+
+    def weight(self) -> int:
+        """Return how many messages wait inside it."""
+        messages = self.node.subtree_messages
+        return len(self.node.buffer) if messages is None else messages
+
+
+Piece: TypeAlias = Ref | Slice
+
+
+def handed_over(rewriter: Rewriter, subtrees: list[Ref], tasks: int) -> list[Piece]:
+    """Return subtrees as pieces that so many tasks can share, and take them out of the proof of ``rewriter``.
+
+    A node right above the leaves that is heavier than a task's share is opened and cut, if its leaves are many enough:
+    between two runs of columns only, so that leaves become the same as if one task flushed all of them. Opening one
+    costs the driver a ``get`` and, in the end, a ``put``, all of them at the same time; and some memory per leaf.
+    """
+    total = sum(ref.weight() for ref in subtrees)
+    heavy = [ref for ref in subtrees if ref.height == 1 and ref.weight() * tasks > total and _many(ref)]
+    rewriter.open_all(heavy)
+    cut = {id(ref) for ref in heavy}
+    pieces: list[Piece] = []
+    for ref in subtrees:
+        if id(ref) in cut:
+            pieces += _slices(rewriter, ref, total / (PIECES * tasks))
+        else:
+            rewriter.leave(ref)
+            pieces.append(ref)
+    return pieces
+
+
+def _many(ref: Ref) -> bool:
+    return ref.keys is not None and ref.keys > leafflush.LARGEST_ROWS
+
+
+def _slices(rewriter: Rewriter, ref: Ref, limit: float) -> Iterator[Slice]:
+    """Yield the dirty slices of a node, of at most so many messages where its leaves allow it."""
+    for start, stop in list(_bounds(rewriter, rewriter.open(ref), limit)):
+        yield Slice(ref, start, stop, *rewriter.part_of(ref, start, stop))
+
+
+def _bounds(rewriter: Rewriter, work: Work, limit: float) -> Iterator[tuple[int, int]]:
+    begin, heavy, last = 0, 0, 0
+    for start, stop, _ in leafflush.stretches(work.refs, dirty_children(work), rewriter.store.max_keys):
+        more = sum(child.weight() for child in work.refs[start:stop])
+        if heavy and more and heavy + more > limit:
+            yield begin, last
+            begin, heavy = start, 0
+        begin = begin if heavy else start
+        heavy += more
+        last = stop if more else last
+    if heavy:
+        yield begin, last
+
+
+def put_back(rewriter: Rewriter, parts: list[tuple[Slice, Work]]) -> None:
+    """Put what became of slices into the nodes that they were cut from. REQUIRES: in the order of ``handed_over``."""
+    for each, part in reversed(parts):  # from the right: what is left of it keeps its place
+        rewriter.put_back(each.ref, each.start, each.stop, part)

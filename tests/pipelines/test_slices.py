@@ -1,0 +1,149 @@
+"""Nodes above the leaves that several tasks share: the same tree as if each were flushed by one of them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import compaction
+from pipelines.tasks import Row
+from pipelines.trees import subtrees
+from pipelines.trees.slices import Piece, Slice, handed_over
+from tests.support.lakes import content, reopened
+from tests.support.wide import change, wide
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import Corrupt
+from trinitylake_core.tree import leafflush
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
+
+OBJECTS = 3_000
+ORDER = 24
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_runs() -> Iterator[None]:
+    """A run of columns ends after a few leaves: the nodes here are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leafflush, "LARGEST_ROWS", 90)
+        yield
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    return wide(tmp_path_factory.mktemp("base"), OBJECTS, ORDER)
+
+
+def _copy(lake: Lakehouse, target: Path) -> Lakehouse:
+    shutil.copytree(lake.root.removeprefix("file://"), target)
+    return Lakehouse.open(target.as_uri())
+
+
+def _dirty(lake: Lakehouse, seed: int, deleted: float) -> Lakehouse:
+    """Change tables all over the tree, and drop whole neighbourhoods: leaves get empty, pivots die."""
+    chance = random.Random(seed)
+    change(lake, sorted(chance.sample(range(OBJECTS), 400)))
+    begin = chance.randrange(OBJECTS // 2)
+    numbers = [*range(begin, begin + int(deleted * OBJECTS)), *chance.sample(range(OBJECTS), 60)] if deleted else []
+    with lake.refresh().transaction() as txn:
+        for number in sorted(set(numbers)):
+            txn.put(lake.codec.table(f"ns{number % 4}", f"t{number:06}"), None)
+        for number in chance.sample(range(OBJECTS), 150):
+            for part in range(4 * (number % 3)):
+                key = lake.codec.table(f"ns{number % 4}", f"t{number:06}{part}")
+                txn.put(key, f"0000/0000/0000/00000000-table-{txn.id[:8]}-{number}-{part}.binpb")
+    return lake.refresh()
+
+
+def _shape(lake: Lakehouse) -> list[tuple[int | None, list[str], list[str]]]:
+    """Return height and rows of all nodes, from left to right."""
+
+    def below(node: Node) -> Iterator[tuple[int | None, list[str], list[str]]]:
+        yield node.height, node.keys, node.values
+        for child in node.children:
+            yield from below(lake.store.read(child))
+
+    return list(below(lake.root_node.node))
+
+
+def _in_turn(
+    pieces: list[Piece], spark: object, store: NodeStore, frontier: list[Piece], stamp: int, tasks: int, progress: Any
+) -> list[subtrees.Flushed]:
+    """Flush pieces as tasks do that know nothing of one another."""
+    del spark, progress
+    pieces += frontier
+    tasks_of = subtrees.assigned([piece.weight() for piece in frontier], tasks)
+    done: dict[int, Row] = {}
+    for task in set(tasks_of):
+        rows = [subtrees.subtree_row(i, piece, store.order) for i, piece in enumerate(frontier) if tasks_of[i] == task]
+        work = subtrees._flush(iter(rows), store.storage, order=store.order, target_bytes=1 << 20, stamp=stamp)
+        done |= {row["subtree"]: {"children": None, **row} for row in work}
+    return [subtrees.flushed(done[index]) for index in range(len(frontier))]
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
+    """Compactions on Spark work here; return what becomes the list of all pieces that they hand to tasks."""
+    found: list[Piece] = []
+    monkeypatch.setattr(compaction, "started", lambda spark: spark)
+    monkeypatch.setattr(subtrees, "flush_all", partial(_in_turn, found))
+    return found
+
+
+@pytest.mark.parametrize("deleted", [0.0, 0.15, 0.5])
+@pytest.mark.parametrize("tasks", [3, 12, 40])
+def test_a_node_that_was_cut_becomes_what_it_would_have_become(
+    base: Lakehouse, tmp_path: Path, pieces: list[Piece], tasks: int, deleted: float
+) -> None:
+    dirty = _dirty(_copy(base, tmp_path / "dirty"), tasks, deleted)
+    whole, cut = _copy(dirty, tmp_path / "whole"), _copy(dirty, tmp_path / "cut")
+    compaction.run(None, whole, compaction.Config(engine="local"))
+    report = compaction.run(None, cut, compaction.Config(engine="spark", tasks=tasks))
+    assert _shape(whole.refresh()) == _shape(cut.refresh())
+    assert content(dirty) == content(reopened(cut))
+    assert [] == list(reopened(cut).check())
+    assert report.proved
+    assert report.subtrees == len(pieces)
+    slices = [piece for piece in pieces if isinstance(piece, Slice)]
+    assert len(slices) > len({id(piece.ref) for piece in slices}) if tasks > 3 else not slices
+
+
+def test_no_slice_is_too_heavy_where_its_leaves_allow_it(base: Lakehouse, tmp_path: Path) -> None:
+    lake = change(_copy(base, tmp_path / "dirty"), range(0, OBJECTS, 3))
+    rewriter = Rewriter(NodeWriter(lake.store), 1, prove=True)
+    tree = rewriter.ref_of(lake.root_node.node)
+    tasks = 12
+    subtrees_ = rewriter.frontier(tree, tasks)
+    limit = sum(ref.weight() for ref in subtrees_) / (4 * tasks)
+    found = handed_over(rewriter, subtrees_, tasks)
+    assert 4 * len(subtrees_) < len(found)
+    run = leafflush.LARGEST_ROWS / 3
+    assert max(piece.weight() for piece in found) <= max(limit, run)
+    assert sum(piece.weight() for piece in found) >= 0.9 * (lake.stats().messages or 0), "the rest is on pivots"
+
+
+def test_a_slice_that_loses_a_leaf_on_its_way_is_not_committed(
+    base: Lakehouse, tmp_path: Path, pieces: list[Piece], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = change(_copy(base, tmp_path / "dirty"), range(0, OBJECTS, 3))
+    true_part = subtrees._part
+    lost: list[Row] = []
+
+    def part(rewriter: Rewriter, row: Row) -> Any:
+        lost.append(row["children"].pop(1))
+        return true_part(rewriter, row)
+
+    monkeypatch.setattr(subtrees, "_part", part)
+    version = lake.version
+    with pytest.raises(Corrupt, match="a slice lost leaves"):
+        compaction.run(None, lake, compaction.Config(engine="spark", tasks=12, restarts=0))
+    assert version == reopened(lake).version
+    assert lost
+    assert pieces
