@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +23,9 @@ from trinitylake_core.tree import leafflush
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OBJECTS = 3_000
 ORDER = 24
@@ -113,6 +116,17 @@ def test_a_node_that_was_cut_becomes_what_it_would_have_become(
     assert report.subtrees == len(pieces)
     slices = [piece for piece in pieces if isinstance(piece, Slice)]
     assert len(slices) > len({id(piece.ref) for piece in slices}) if tasks > 3 else not slices
+
+
+@pytest.mark.spark
+def test_slices_go_through_spark(base: Lakehouse, tmp_path: Path, spark: SparkSession) -> None:
+    lake = _dirty(_copy(base, tmp_path / "dirty"), 7, 0.15)
+    before = content(lake)
+    report = compaction.run(spark, lake, compaction.Config(engine="spark", tasks=12))
+    assert before == content(reopened(lake))
+    assert [] == list(reopened(lake).check())
+    assert report.proved
+    assert report.subtrees > 12
 
 
 def test_no_slice_is_too_heavy_where_its_leaves_allow_it(base: Lakehouse, tmp_path: Path) -> None:
