@@ -103,7 +103,7 @@ class Processor:
             with suppress(psutil.Error):
                 times = process.cpu_times()
                 self.known[name, process.pid] = times.user + times.system
-                if name == "code server":
+                if name in {"code server", "parent of runs"}:
                     self.known["runs", process.pid] = times.children_user + times.children_system
                 resident[name] += process.memory_info().rss
         for name, value in resident.items():

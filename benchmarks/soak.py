@@ -28,7 +28,7 @@ import psutil
 import yaml
 
 from benchmarks import report
-from tests.support.deployment import Deployment, deployed
+from tests.support.deployment import FORK_SERVER, Deployment, deployed, is_run
 from tests.support.postgres import run_postgres
 from trinitylake_core import Lakehouse, TrinityLakeError
 
@@ -41,6 +41,7 @@ _ROLES = {
     "dagster-daemon": "daemon",
     "dagster-webserver": "webserver",
     "--multiprocessing-fork": "runs",
+    FORK_SERVER: "parent of runs",
     "resource_tracker": "resource tracker",
 }
 _SMALL: dict[str, Any] = {"order": 16, "node_file_max_size_bytes": 20_000}
@@ -113,6 +114,8 @@ def commit(lake: Lakehouse, number: int) -> None:
 
 def role(process: psutil.Process) -> str:
     """Return what a process is."""
+    if is_run(process):
+        return "runs"
     command = " ".join(process.cmdline())
     name = "java" if process.name() == "java" else "other"
     return next((known for part, known in _ROLES.items() if part in command), name)

@@ -24,7 +24,7 @@ from typing import Final
 
 import grpc
 
-from dagster_project import lost_runs
+from dagster_project import lost_runs, warm
 
 _PING: Final = "/api.DagsterApi/Ping"
 _MESSAGE: Final = b"\n\x04ping"
@@ -104,6 +104,7 @@ def main() -> None:
     arguments = (lambda: answers(chosen.socket), _end, Patience())
     threading.Thread(target=watch, args=arguments, name="watch", daemon=True).start()
     threading.Thread(target=lost_runs.watch, args=(chosen.location,), name="lost runs", daemon=True).start()
+    warm.ask(os.environ)
     sys.argv = ["dagster", "code-server", "start", "--socket", chosen.socket, "--module-name", chosen.module]
     sys.argv += ["--attribute", "defs", "--location-name", chosen.location]
     runpy.run_module("dagster", run_name="__main__", alter_sys=True)

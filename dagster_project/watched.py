@@ -48,7 +48,8 @@ _PERMANENT: Final = (errors.StorageDenied, errors.UnsafeStorage)
 _POLL_SECONDS: Final = 0.5
 _LOG_EVERY_SECONDS: Final = 3.0
 _STOPS_WITHIN_SECONDS: Final = 30.0
-_CANCELLED: Final = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED)
+_CANCELLED: Final = (dg.DagsterRunStatus.CANCELING, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
+"""A run that Dagster counts as failed while it is at work was given up: another one may have begun already."""
 T = TypeVar("T")
 Context: TypeAlias = dg.AssetExecutionContext | dg.OpExecutionContext | dg.AssetCheckExecutionContext
 
@@ -86,7 +87,7 @@ class Watch:
         self.latest = (phase, done, total)
 
     def before_commit(self) -> None:
-        """Raise ``Stopped`` if the run was cancelled meanwhile, even if the signal has not arrived."""
+        """Raise ``Stopped`` if the run was cancelled or given up meanwhile, even if no signal has arrived."""
         self._refuse_stopped()
         run = self._instance.get_run_by_id(self._run_id)
         if run is not None and run.status in _CANCELLED:

@@ -52,6 +52,7 @@ ELSEWHERE = {
     "core/transactions": "core/test_transaction",
     "core/recover": "core/test_recovery",
     "core/plan": "core/test_recovery",
+    "dagster/preloaded": "dagster/test_warm",
     "dagster/scope": "dagster/test_fleet",  # the definitions of a fleet beside those of one lakehouse
     "dagster/verdicts": "dagster/test_checks",
     "pipelines/apply": "pipelines/test_cli",  # entries are what a user writes into a file

@@ -244,6 +244,45 @@ def test_the_schedule_asks_once_and_makes_up_for_what_it_missed(on_disk: Lakes) 
     assert {"b", "c"} == {each.partition_key for each in tomorrow}
 
 
+def test_of_many_due_at_once_none_is_lost_and_none_runs_twice(on_disk: Lakes) -> None:
+    """Spread over the two hours that the file asks for, with a daemon that dies in a tick, and one that misses a tick.
+
+    Dagster evaluates the tick in which it died once more when it is back, with the same time.
+    """
+    lakes, instance = on_disk, on_disk.instance
+    when = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    names = sorted(f"sales-{number}" for number in range(40))
+    schedule = {"maintenance": f"0 {when.hour} * * *", "spread": "2h"}
+    lakes.stanzas = {
+        each: {"name": each, "root": (lakes.directory / each).as_uri(), "schedules": schedule} for each in names
+    }
+    lakes.write()
+    instance.add_dynamic_partitions(FLEET, names)
+    job = lakes.definitions.resolve_job_def("lakehouses_maintenance").name
+    good = Stanzas(lakes.path).all().good
+    times = {name: when + due.offset(good[name]) for name in names}
+
+    def begin(requests: list[dg.RunRequest]) -> list[str]:
+        for each in requests:
+            tags = {**each.tags, PARTITION_TAG: str(each.partition_key)}
+            instance.add_run(dg.DagsterRun(job, tags=tags, status=dg.DagsterRunStatus.SUCCESS))
+        return sorted(str(each.partition_key) for each in requests)
+
+    def until(minute: int) -> list[str]:
+        return [name for name in names if times[name] <= when + timedelta(minutes=minute)]
+
+    assert until(20) == begin(scheduled(lakes, when + timedelta(minutes=20)))
+    cut_short = scheduled(lakes, when + timedelta(minutes=40))
+    begun = until(20) + begin(cut_short[:2])  # and the daemon is killed
+    assert 2 < len(cut_short) < len(names) / 2
+    assert cut_short[2:] == scheduled(lakes, when + timedelta(minutes=40))
+    begun += begin(cut_short[2:])
+    assert sorted(begun) == until(40)
+    assert sorted({*names} - {*until(40)}) == begin(scheduled(lakes, when + timedelta(hours=3)))
+    assert names == sorted(run.tags[PARTITION_TAG] for run in instance.get_runs())
+    assert [] == scheduled(lakes, when + timedelta(hours=3, minutes=5))
+
+
 def test_maintenance_of_a_lakehouse_that_cannot_be_opened_waits_until_it_can(on_disk: Lakes) -> None:
     """Its runs would take minutes to fail, a slot each, while those that could work wait for a slot."""
     lakes, when = on_disk, datetime.now(UTC).replace(minute=0, second=0, microsecond=0)

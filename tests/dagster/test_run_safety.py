@@ -143,13 +143,15 @@ def test_a_rollback_and_a_restore_are_never_tried_again(
     assert "launch again when it is available" in str(failure.event_specific_data)
 
 
-def cancelling(run: Callable[..., Any], instance: dg.DagsterInstance, asked: list[str]) -> Callable[..., Any]:
+def cancelling(
+    run: Callable[..., Any], instance: dg.DagsterInstance, asked: list[str], end: str = "report_run_canceling"
+) -> Callable[..., Any]:
     """Return a pipeline whose run is cancelled right before it commits; the signal does not come through."""
 
     def guarded(hook: Callable[[], None]) -> Callable[[], None]:
         def cancelled_now() -> None:
             (at_work,) = instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
-            instance.report_run_canceling(at_work)
+            getattr(instance, end)(at_work)
             asked.append(at_work.run_id)
             hook()
 
@@ -185,6 +187,17 @@ def test_an_asset_that_is_cancelled_right_before_its_commit_commits_nothing(
     assert version == Lakehouse.open(lake.root).version
     assert before <= files(lake)
     assert not (asset == assets.BACKUP and list(Path(lake.root.removeprefix("file://")).parent.glob("copy/_0*")))
+
+
+def test_a_run_that_was_given_up_commits_nothing(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster counts it as failed because nobody knows of its process any more, and the next run may have begun."""
+    version, asked = lake.refresh().version, list[str]()
+    run = cancelling(compaction.run, instance, asked, "report_run_failed")
+    monkeypatch.setattr(compaction, "run", run)
+    refused(*materialised(local, assets.COMPACTION, instance), asked)
+    assert version == Lakehouse.open(lake.root).version
 
 
 @pytest.mark.parametrize("job", [*RECOVERY, "export", "upgrade"])

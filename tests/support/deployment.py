@@ -33,6 +33,8 @@ UNITS: Final = ("code", "daemon", "webserver")  # in the order they start in
 _MARK: Final = "TRINITYLAKE_TEST_UNIT"  # what a cgroup is to systemd: inherited by every child
 _PORT: Final = "3000"
 _READY_SECONDS: Final = 120.0
+FORK_SERVER: Final = "multiprocessing.forkserver"
+"""In the command lines of the process that runs are forked from, and of the runs."""
 
 
 class Unit:
@@ -277,6 +279,12 @@ def _write_files(deployment: Deployment) -> None:
         known |= {"DAGSTER_PG_USER": postgres.USER, "DAGSTER_PG_PASSWORD": postgres.PASSWORD}
     text = "".join(f'{name}="{value}"\n' for name, value in known.items())
     (deployment.home / "etc" / "dagster.env").write_text(text, encoding="utf-8")
+
+
+def is_run(process: psutil.Process) -> bool:
+    """Return whether a process is a run: forked from the process that has loaded everything."""
+    parent = process.parent()
+    return all(each is not None and FORK_SERVER in " ".join(each.cmdline()) for each in (process, parent))
 
 
 def variables(text: str) -> dict[str, str]:

@@ -1,0 +1,42 @@
+"""Runs that start warm: their processes are forked from one that has loaded the definitions already.
+
+Dagster's code server starts a Python interpreter for each run, which spends more CPU on importing Dagster and loading
+the definitions than it takes to maintain a small lakehouse. Here the code server starts one process of a single thread
+that loads all of that once (:mod:`dagster_project.preloaded`), and each run is forked from it. Python calls this a
+*fork server*; everything else stays Dagster's: launching and cancelling runs, and noticing that one has died.
+
+A reload of the code location starts a code server anew, and with it this process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from typing import Final
+
+VARIABLE: Final = "TRINITYLAKE_WARM_RUNS"
+"""Set by :mod:`dagster_project.code_server`; taken out by the process that starts runs, so that no run inherits it."""
+PRELOADED: Final = "dagster_project.preloaded"
+SINGLE_THREADED: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+"""Without these numpy and pyarrow start a thread each when they are imported, and threads do not survive a fork."""
+
+
+def ask(environment: dict[str, str] | os._Environ[str]) -> None:
+    """Ask the code server that will be started in an environment to start its runs warm."""
+    environment[VARIABLE] = "1"
+    for name, value in SINGLE_THREADED.items():
+        environment.setdefault(name, value)
+
+
+def start_runs_warm() -> bool:
+    """Make this process start runs warm, if it was asked to; return whether it was.
+
+    To be called where definitions are loaded: a code server does that before it starts any run. Dagster takes the
+    class of the processes from multiprocessing's context ``spawn``; should that change, runs start as slowly as before.
+    """
+    if os.environ.pop(VARIABLE, None) is None:
+        return False
+    warm = multiprocessing.get_context("forkserver")
+    warm.set_forkserver_preload([PRELOADED])
+    vars(multiprocessing.get_context("spawn"))["Process"] = warm.Process  # of this one process, where Dagster looks
+    return True
