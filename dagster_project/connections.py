@@ -72,14 +72,14 @@ class KeptConnections(psycopg2.dialect):
 
     def __init__(self, **options: Any) -> None:
         """``hstore`` is off: SQLAlchemy would ask the server about it at each connection, and Dagster has none."""
-        super().__init__(**{"use_native_hstore": False, **options})
+        super().__init__(**{"use_native_hstore": False, **options})  # type: ignore[no-untyped-call]
 
     def connect(self, *words: Any, **parameters: Any) -> Any:
         """Return a connection that was kept and still answers (one short query), or a new one."""
         made_with = (words, tuple(sorted(parameters.items())))
         while (kept := _idle.take(made_with)) is not None:
             try:
-                self.do_ping(kept)
+                self.do_ping(kept)  # type: ignore[no-untyped-call]
             except self.loaded_dbapi.Error:  # the server was restarted, or ended it
                 kept.close()
             else:
@@ -92,11 +92,11 @@ class KeptConnections(psycopg2.dialect):
         """Keep a connection that is whole and in no transaction; close any other."""
         whole = not dbapi_connection.closed and dbapi_connection.info.transaction_status == 0
         if not whole or not _idle.put(dbapi_connection):
-            super().do_close(dbapi_connection)
+            super().do_close(dbapi_connection)  # type: ignore[no-untyped-call]
 
     def do_terminate(self, dbapi_connection: Any) -> None:
         """Close a connection that failed."""
-        super().do_close(dbapi_connection)
+        super().do_close(dbapi_connection)  # type: ignore[no-untyped-call]
 
 
 registry.register(SCHEME.replace("+", "."), __name__, KeptConnections.__name__)
@@ -108,7 +108,7 @@ class PostgresStorage(DagsterPostgresStorage):
     @classmethod
     def from_config_value(cls, inst_data: Any, config_value: Mapping[str, Any]) -> DagsterPostgresStorage:  # type: ignore[override]
         """Return the storage for the configuration in ``dagster.yaml``."""
-        changed = dict(config_value)
+        changed: Any = dict(config_value)
         if changed.get("postgres_db"):
             changed["postgres_db"] = {**changed["postgres_db"], "scheme": SCHEME}
         else:

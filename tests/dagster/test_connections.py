@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from threading import Barrier
 
 import pytest
@@ -14,6 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from dagster_project import connections
 from dagster_project.connections import SCHEME, PostgresStorage
+from tests.support.deployment import eventually
 from tests.support.postgres import DATABASE, PASSWORD, USER, PostgresServer, run_postgres
 
 BACKEND = sqlalchemy.text("SELECT pg_backend_pid()")
@@ -109,14 +111,17 @@ def test_a_server_that_was_restarted_is_connected_anew(engine: sqlalchemy.Engine
     with pytest.raises(sqlalchemy.exc.OperationalError):
         backend(engine)
     server.start()
-    for _ in range(100):
-        try:
-            second = backend(engine)
-        except sqlalchemy.exc.OperationalError:
-            continue
-        break
+    eventually(lambda: answers(engine), 60, lambda: server.log.read_text(errors="replace")[-2000:])
+    second = backend(engine)
     assert second != first
     assert second == backend(engine)
+
+
+def answers(engine: sqlalchemy.Engine) -> bool:
+    """Return whether the server takes connections."""
+    with suppress(sqlalchemy.exc.OperationalError):
+        return backend(engine) > 0
+    return False
 
 
 def test_the_storage_takes_what_the_storage_of_dagster_takes(server: PostgresServer) -> None:
