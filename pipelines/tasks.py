@@ -8,6 +8,7 @@ that a task raised arrives at the driver as itself. Only the DataFrame API is us
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from pipelines.session import compat, session_parallelism, ship_packages
+from pipelines.session import compat, on_one_machine, session_parallelism, ship_packages
 from trinitylake_core import errors
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import Storage, open_storage
@@ -103,9 +104,15 @@ def map_batches(frame: DataFrame, work: Callable[..., Batches], schema: pa.Schem
     specs = [storage.spec() for storage in storages]
 
     def task(batches: Batches) -> Batches:
+        gc.freeze()  # Spark collects garbage after each task: 70 ms to look at modules, all of which stay
         yield from work(batches, *(open_storage(*spec) for spec in specs))
 
     return frame.mapInArrow(task, ddl(schema))
+
+
+def covered(spark: SparkSession, storage: Storage) -> Storage:
+    """Return a storage for tasks that write: one without barriers where the next one of this process covers theirs."""
+    return storage.covered() if on_one_machine(spark) else storage
 
 
 def map_rows(

@@ -37,6 +37,7 @@ from pipelines.tasks import (
     collect,
     collect_one,
     count,
+    covered,
     map_batches,
     rows_of,
     slots,
@@ -170,7 +171,7 @@ class SparkLoad:
         ranges = rows.repartitionByRange(tasks, "key").sortWithinPartitions("key")
         to = self._target
         work = partial(_build, codec=to.codec, order=to.order, target_bytes=to.target_bytes, stamp=to.stamp)
-        found = collect(map_batches(ranges, work, _BUILT, to.storage))
+        found = collect(map_batches(ranges, work, _BUILT, covered(self._spark, to.storage)))
         return sorted(found, key=lambda built: str(built["first"]))
 
     def release(self) -> None:

@@ -37,6 +37,11 @@ def is_connect(spark: SparkSession) -> bool:
     return ".connect." in type(spark).__module__
 
 
+def on_one_machine(spark: SparkSession) -> bool:
+    """Return whether tasks of a session run on this machine, as processes beside this one."""
+    return not is_connect(spark) and local_cores(spark.conf.get("spark.master") or "") is not None
+
+
 def session_parallelism(spark: SparkSession) -> int:
     """Return how many tasks the session runs at once, at least 1.
 

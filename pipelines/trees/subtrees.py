@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pipelines.tasks import BINARY, BOOL, INT, LONG, TEXT, Row, collect, map_rows, spread
+from pipelines.tasks import BINARY, BOOL, INT, LONG, TEXT, Row, collect, covered, map_rows, spread
 from pipelines.trees.handback import HANDED_BACK, handed_back, root_of, taken_over
 from pipelines.trees.slices import Piece, Slice, put_back
 from trinitylake_core.errors import Corrupt
@@ -102,7 +102,7 @@ def flush_all(
         tasks_of.__getitem__,
     )
     work = partial(_flush, order=store.order, target_bytes=store.target_bytes, stamp=stamp)
-    rows = collect(map_rows(frame, work, _OUTPUT, store.storage))
+    rows = collect(map_rows(frame, work, _OUTPUT, covered(spark, store.storage)))
     progress("flush subtrees", len(rows), len(frontier))
     by_subtree = {row["subtree"]: row for row in rows}
     return [flushed(by_subtree[index]) for index in range(len(frontier))]

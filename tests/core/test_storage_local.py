@@ -469,6 +469,34 @@ def test_too_many_files_to_remember_are_synced_together(
     assert ["syncfs ."] == order.events
 
 
+def test_what_helpers_without_barriers_wrote_is_covered_by_every_later_barrier(root: str, order: _Order) -> None:
+    storage = open_storage(root)
+    helper = open_storage(*storage.covered().spec())
+    for number in range(2):
+        helper.write_many([(f"d/{number}", b"x")])
+        helper.barrier()
+        assert [] == order.events
+        storage.barrier()
+        assert ["syncfs ."] == order.events
+        order.events.clear()
+    helper.write_many([("d/last", b"x")])
+    storage.create("root", b"points to it")
+    assert ["syncfs .", "link root", "sync ."] == order.events
+
+
+def test_without_a_barrier_that_reaches_them_helpers_sync_for_themselves(
+    root: str, order: _Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_by_one = open_storage(root, {"sync": "files"})
+    assert one_by_one.covered() is one_by_one
+    monkeypatch.setattr(durability, "_syncfs", None)
+    storage = open_storage(root)
+    assert storage.covered() is storage
+    storage.barrier()
+    assert [] == order.events
+    assert not open_storage(root, {"durable": False}).covered().spec()[1]["durable"]
+
+
 def test_without_syncfs_files_are_synced_one_by_one(
     storage: Storage, order: _Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from tests.support.sweep import DiskPlace, Files, Place, S3Place, read_files, wr
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode, InvalidInput
 from trinitylake_core.spec import OP_COMPACT, OP_ROLLBACK
+from trinitylake_core.storage import durability
+from trinitylake_core.storage.local import LocalStorage
 from trinitylake_core.tree.nodestore import NodeStore
 
 if TYPE_CHECKING:
@@ -109,6 +111,29 @@ def test_a_dry_run_changes_nothing(place: Place, engine: str) -> None:
     assert report.plan == compaction.plan(lake, compaction.Config(engine=engine)) or report.plan.subtrees
     assert 0 < report.plan.nodes < report.plan.requests
     assert lake.stats().messages == report.plan.messages
+
+
+def test_one_sync_makes_what_tasks_of_this_machine_wrote_durable(
+    spark: SparkSession, tmp_path: Path, dirty: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks send nothing to the disk; the commit does, after the last of them and before the root has a name."""
+    write_files(tmp_path, dirty)
+    lake = Lakehouse.open(f"file://{tmp_path}")
+    events: list[str] = []
+    syncfs, link = durability.sync_filesystem, os.link
+    monkeypatch.setattr(durability, "sync_filesystem", lambda path: (events.append("sync"), syncfs(path)))
+    monkeypatch.setattr(os, "link", lambda *names: (events.append("link"), link(*names)))
+    covered, asked = LocalStorage.covered, list[LocalStorage]()
+    monkeypatch.setattr(LocalStorage, "covered", lambda self: asked.append(covered(self)) or asked[-1])
+
+    def told(phase: str, done: int, total: int | None) -> None:
+        if phase == "flush subtrees" and done == total:
+            events.append("flushed")
+
+    done = compaction.run(spark, lake, compaction.Config(), told)
+    assert done.proved
+    assert ["flushed", "sync", "link"] == events
+    assert [False] == [storage.spec()[1]["durable"] for storage in asked]
 
 
 def test_spark_needs_a_session(place: Place) -> None:

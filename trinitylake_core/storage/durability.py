@@ -86,6 +86,7 @@ class Unsynced:
         self._files: list[str] = []
         self._directories: set[str] = set()
         self._too_many = False
+        self._others = False
         self._broken: str | None = None
 
     def file(self, path: str, parent: str | None) -> None:
@@ -107,13 +108,21 @@ class Unsynced:
             if not self._too_many:
                 self._directories.add(path)
 
+    def cover_others(self) -> bool:
+        """Have each flush from now on cover what any process wrote below the directory; return whether that works."""
+        self._others = self._mode != "files" and _syncfs is not None
+        return self._others
+
     def any(self) -> bool:
         """Return whether a flush has anything to do or to wait for."""
         with self._state:
-            return bool(self._files or self._directories or self._too_many) or self._flushing.locked()
+            waiting = self._files or self._directories or self._too_many or self._others
+            return bool(waiting) or self._flushing.locked()
 
-    def flush(self) -> None:
+    def flush(self, *, others: bool = True) -> None:
         """Make everything remembered durable. Raises ``StorageError``, from then on for ever.
+
+        ``others=False`` leaves out what other processes wrote: a flush a moment ago has covered it.
 
         After a failed fsync the kernel may have dropped the data, and a second fsync would say all is well.
         """
@@ -122,6 +131,7 @@ class Unsynced:
                 raise StorageError(f"an earlier sync failed ({self._broken}); write everything again with a new handle")
             with self._state:
                 files, directories, everything = self._files, self._directories, self._too_many
+                everything = everything or (others and self._others)
                 self._files, self._directories, self._too_many = [], set(), False
             try:
                 self._sync(files, directories, everything=everything)

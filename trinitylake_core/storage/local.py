@@ -82,6 +82,13 @@ class LocalStorage(BaseStorage):
         if self._durable and self._unsynced.any():
             self._retrying("sync", "", self._unsynced.flush)
 
+    def covered(self) -> LocalStorage:
+        """Return this storage without barriers, if one of this object reaches whatever lies on the file system."""
+        if not self._durable or not self._unsynced.cover_others():
+            return self
+        root, options = self.spec()
+        return LocalStorage(root, {**options, "durable": False})
+
     # Raw operations.
 
     def _get(self, path: str) -> bytes:
@@ -177,7 +184,7 @@ class LocalStorage(BaseStorage):
         remove_quietly(temporary)
         if self._durable:
             self._unsynced.directory(parent)
-            self._unsynced.flush()
+            self._unsynced.flush(others=False)
 
     def replace(self, path: str, data: Data, *, durable: bool = True) -> None:
         """Rename a complete temporary file over the old one. One ``put``; synced before and after if durable.

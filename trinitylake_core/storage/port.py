@@ -182,6 +182,14 @@ class Storage(abc.ABC):
     def barrier(self) -> None:
         """Return when all that was written through this object is durable. No request on an object store."""
 
+    def covered(self) -> Storage:
+        """Return this storage for processes of this machine that need no :meth:`barrier` of their own.
+
+        From now on a barrier of this object, and what it creates, makes durable what they wrote before it, too. Where
+        that cannot be, as on an object store, whose answers are barriers enough, it is this object itself.
+        """
+        return self
+
     @abc.abstractmethod
     def create(self, path: str, data: Data) -> None:
         """Create a file durably, or raise ``AlreadyExists`` and leave the file that is there.
