@@ -31,7 +31,7 @@ class LocalSweep:
 
     def __init__(self, storage: Storage, order: int, progress: Progress) -> None:
         self._storage = storage
-        self._trees = TreeSource(storage, order)
+        self._trees = TreeSource(storage, order, figures=False)
         self._progress = progress
         self._files: dict[str, Listed] = {}
         self._live: dict[str, tuple[int, int]] = {}
@@ -86,7 +86,7 @@ class LocalSweep:
         for row in walk_local(self._trees, starts, live):
             self.nodes_read += 1
             self._progress("mark", self.nodes_read, None)
-            _reach(live, dict.fromkeys((row["path"], *row["files"]), (row["first"], row["last"])))
+            _reach(live, [row["path"], *row["files"]], (row["first"], row["last"]))
 
     def subtract(self, boundary: int, cutoff_millis: int) -> Totals:
         """Keep as orphans what is listed, old enough, of a name that may go, and not live; return their totals."""
@@ -169,12 +169,12 @@ class LocalSweep:
         """Nothing to give back."""
 
 
-def _reach(live: dict[str, tuple[int, int]], found: dict[str, tuple[int, int]]) -> None:
-    """Mark the files of one node, all at once; those that were marked before, one by one."""
-    for path in live.keys() & found.keys():
-        was, now = live[path], found[path]
-        found[path] = min(now[0], was[0]), max(now[1], was[1])
-    live.update(found)
+def _reach(live: dict[str, tuple[int, int]], paths: Iterable[str], now: tuple[int, int]) -> None:
+    """Mark the files of one node. A path is looked for once: that is what marking costs, where all of them are many."""
+    for path in paths:
+        was = live.setdefault(path, now)
+        if was is not now:
+            live[path] = min(now[0], was[0]), max(now[1], was[1])
 
 
 def _younger(one: Listed, two: Listed) -> Listed:

@@ -61,6 +61,26 @@ def test_a_compaction_of_few_changes_takes_a_few_rounds(tmp_path: Path) -> None:
     assert rounds.chain <= 14
 
 
+def test_what_a_compaction_costs_follows_what_is_dirty(tmp_path: Path) -> None:
+    """One change costs a path; one per cent of the tree costs beyond that at most two per cent of all of it."""
+    objects = 24_000
+    lake = wide(tmp_path, objects, 16)
+    asked = {"one change": [1], "one per cent": range(1, 1 + objects // 25, 4), "all": range(0, objects, 3)}
+    files: dict[str, int] = {}
+    for name, numbers in asked.items():
+        cold = reopened(change(lake, numbers))
+        before = cold.storage.counts.snapshot()
+        report = compaction.run(None, cold, compaction.Config(engine="auto"))  # Spark would need a session
+        counted = cold.storage.counts - before
+        assert (report.messages_before, report.messages_after) == (len(numbers), 0)
+        files[name] = report.nodes_read + report.nodes_written
+        assert counted.get + counted.put + counted.create <= files[name] + 6
+        lake.refresh()
+    assert files["one change"] <= 2 * 4 + 2
+    assert files["all"] > 2 * objects / 16
+    assert files["one per cent"] - files["one change"] <= 0.02 * (files["all"] - files["one change"])
+
+
 @pytest.mark.parametrize("at", [1, 30, 80])
 def test_a_compaction_whose_write_fails_in_the_background_commits_nothing(tmp_path: Path, at: int) -> None:
     """And the next one does the whole work."""

@@ -15,6 +15,7 @@ from pipelines.trees.levels import tightest
 from pipelines.trees.walk import Start, TreeSource, walk_local
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
+from trinitylake_core.errors import CorruptNode
 from trinitylake_core.locations import root_path
 
 _NUMBERS = st.none() | st.integers(0, 9)
@@ -66,6 +67,28 @@ def test_known_nodes_and_what_is_below_them_are_left_out(lake: Lakehouse) -> Non
     before = lake.storage.counts.snapshot()
     assert every - known == {row["path"] for row in walk_local(source, starts(last), known)}
     assert len(every - known) == (lake.storage.counts - before).get < len(every)
+
+
+def test_a_walk_without_figures_names_the_same_files(lake: Lakehouse) -> None:
+    """It takes leaves for columns, and so tells no sizes of text."""
+
+    def walked(*, figures: bool) -> list[dict[str, Any]]:
+        return list(walk_local(TreeSource(lake.storage, 4, figures=figures), starts(*range(lake.version + 1))))
+
+    told = ("path", "height", "first", "last", "keys", "messages", "bytes", "children", "files")
+    with_figures, without = walked(figures=True), walked(figures=False)
+    assert [[row[name] for name in told] for row in with_figures] == [[row[name] for name in told] for row in without]
+    assert {row.keys() == with_figures[0].keys() for row in without} == {True}
+    assert any(not row["text_bytes"] for row in without)
+
+
+@pytest.mark.parametrize("figures", [True, False])
+def test_a_leaf_in_the_place_of_another_is_found(lake: Lakehouse, figures: bool) -> None:
+    source = TreeSource(lake.storage, 4, figures=figures)
+    one, two, *_ = [row["path"] for row in walk_local(source, starts(lake.version)) if row["height"] == 0]
+    lake.storage.replace(one, lake.storage.read(two))
+    with pytest.raises(CorruptNode, match="swapped"):
+        list(walk_local(source, starts(lake.version)))
 
 
 def test_whoever_stops_asking_stops_the_walk(lake: Lakehouse) -> None:
