@@ -1,0 +1,84 @@
+"""The image of ``deploy/executor.Dockerfile``: its steps, carried out in a fresh environment of this Python."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import pipelines
+import trinitylake_core
+from pipelines.session.packages import zipped
+from tests.support.lakes import content, filled, reopened
+from tests.support.slow_s3 import run_slow_s3
+from trinitylake_core import Lakehouse
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "deploy" / "executor.Dockerfile"
+_INSIDE = "/opt/trinitylake"
+
+
+def _steps(prefix: str) -> list[str]:
+    """Return the commands of the file that begin so."""
+    found = re.findall(r"^RUN (.*)$", FILE.read_text(encoding="utf-8"), re.MULTILINE)
+    return [step for step in found if step.startswith(prefix)]
+
+
+def _carried_out(step: str, environment: Path, version: str) -> subprocess.CompletedProcess[str]:
+    """Carry out a step, the environment elsewhere, as the shell of an image would."""
+    command = step.replace(_INSIDE, str(environment)).replace("python3 -m", f"{sys.executable} -m")
+    command = command.replace("/tmp/constraints.txt", str(ROOT / "constraints.txt"))
+    command = command.replace("${PYTHON_VERSION}", version)
+    return subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=800, check=False, cwd="/")
+
+
+def test_the_image_has_what_the_archive_has() -> None:
+    """Both recipes install the same packages, and the page names the file."""
+    page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    archive = re.search(r"--constraint constraints\.txt ([a-z0-9 -]+) venv-pack\n", page)
+    (image,) = [step for step in _steps(_INSIDE) if "pip install" in step]
+    assert archive is not None
+    assert image.endswith(f"--constraint /tmp/constraints.txt {archive[1]}")
+    assert "--file deploy/executor.Dockerfile" in page
+
+
+_PROGRAM = """
+    import json, sys
+    root, options, package = sys.argv[1:]
+    sys.path = [package, *(path for path in sys.path if path)]
+    import pipelines.tasks, pipelines.trees.subtrees
+    from trinitylake_core import Lakehouse
+
+    lake = Lakehouse.open(root, storage_options=json.loads(options))
+    with lake.transaction() as txn:
+        txn.create_namespace("made_by_the_image")
+    print(pipelines.tasks.__file__)
+"""
+
+
+@pytest.mark.slow
+def test_the_steps_make_an_environment_that_tasks_need_nothing_beside(tmp_path: Path) -> None:
+    environment, version = tmp_path / "trinitylake", f"{sys.version_info.major}.{sys.version_info.minor}"
+    steps = [*_steps("python3 -m venv"), *_steps(_INSIDE)]
+    assert len(steps) == 4
+    for step in steps:
+        done = _carried_out(step, environment, version)
+        assert done.returncode == 0, done.stderr[-3000:]
+    (checked,) = [step for step in steps if "PYTHON_VERSION" in step]
+    assert _carried_out(checked, environment, "3.1").returncode != 0, "another Python is refused"
+    with run_slow_s3(tmp_path) as server:
+        lake = filled(Lakehouse.create(server.new_root(), storage_options=server.options, order=4), tables=20)
+        before = content(lake.refresh())
+        arguments = [lake.root, json.dumps(server.options), str(zipped(trinitylake_core, pipelines))]
+        python = str(environment / "bin" / "python")
+        done = subprocess.run(
+            [python, "-I", "-c", textwrap.dedent(_PROGRAM), *arguments], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert ".zip" in done.stdout, "our packages came from what the driver sends"
+        assert len(before) + 1 == len(content(reopened(lake)))
