@@ -201,10 +201,14 @@ class _Load:
         return self.report(counts, built, root, writer, change.rebased_over)
 
     def joined(self, writer: NodeWriter, built: Sequence[Built]) -> Node:
-        """Return the root of one tree of all ranges, proved. A few ``get`` per range, along its edges."""
+        """Return the root of one tree of all ranges, proved. A few ``get`` per range, along its edges.
+
+        The right edges, where the next range is joined, are read at the same time, a round trip per level.
+        """
         rewriter = Rewriter(writer, self.target.stamp, prove=True)
         order = self.target.order
         trees = [taken_over(rewriter, root_of(each, order), (each["low"], each["high"])) for each in built]
+        rewriter.open_right_edges(trees[:-1])
         node = rewriter.node_of(reduce(rewriter.join_without_key, trees))
         writer.flush()
         if not rewriter.proved():

@@ -58,7 +58,8 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 
 _BLOCK_BYTES_MIN: Final = 256 << 10
 _KEYS_PER_TASK: Final = 100_000
-_KEYS_PER_TASK_MIN: Final = 5_000
+_KEYS_PER_TASK_MIN: Final = 1_000
+"""Each key is a ``put`` of a definition, mostly. A range costs the driver a ``get`` per level, all ranges at once."""
 _BLOCK: Final = pa.schema({"file": TEXT, "begin": LONG, "end": LONG, "size": LONG})
 _NEW: Final = pa.schema({"key": TEXT, "home": TEXT, "data": BINARY, "file": TEXT, "offset": LONG})
 _PART: Final = pa.schema({"child": INT})

@@ -5,7 +5,7 @@ The only place where a rewrite meets nodes that are read or written, and so wher
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from trinitylake_core import spec
@@ -205,6 +205,16 @@ class SubtreeStore:
             works = [self.open(ref) for ref in some]
             below = [work.refs[index] for work in works for index in sorted(choose(work) or ())]
             yield from self.coming(*below, choose=choose)
+
+    def open_right_edges(self, refs: Sequence[Ref]) -> None:
+        """Open the nodes along the right edges of subtrees, which a join with what follows opens one by one.
+
+        One ``get`` each, those of a level at the same time.
+        """
+        level = list(refs)
+        while level:
+            self.open_all(level)
+            level = [work.refs[-1] for ref in level if (work := self.open(ref)).refs]
 
     def open_all(self, refs: Iterable[Ref]) -> None:
         """Open subtrees, those on disk read at the same time."""
