@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks import report, timeline
 from pipelines import compaction, export, load, orphans, verify
-from pipelines.session import lazy_session
+from pipelines.session import lazy_session, session_parallelism
 from tests.support.slow_s3 import SlowS3, run_slow_s3
 from tests.support.standalone import Cluster, standalone
 from trinitylake_core import Lakehouse
@@ -96,19 +96,23 @@ class _Run:
         if not report_of.proved or lake.refresh().version != before + 1 or lake.stats().messages:
             raise AssertionError("the compaction was not committed once, as it should be")
 
+    def timelines(self) -> dict[str, timeline.Timeline]:
+        """Return what the workers did in each job. The session must have ended."""
+        tasks, workers = self.cluster.tasks(), self.cluster.workers
+        return {name: timeline.timeline(tasks, workers, *when) for name, when in self.when.items()}
+
     def figures(self) -> dict[str, dict[str, Any]]:
         """Return a row for each job. The session must have ended."""
-        tasks = self.cluster.tasks()
-        for name, row in self.rows.items():
-            found = timeline.timeline(tasks, self.cluster.workers, *self.when[name])
+        for name, found in self.timelines().items():
+            row = self.rows[name]
             row |= {"tasks": sum(found.tasks_of.values()), "at once": round(found.at_once, 2), **found.figures()}
             if self.options.why:
                 print(f"{self.cluster.workers} workers, {name}", timeline.text(found), sep="\n", flush=True)
         return {f"{self.cluster.workers} workers, {name}": row for name, row in self.rows.items()}
 
 
-def measured(workers: int, options: argparse.Namespace, folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the figures of a cluster of so many workers."""
+def ran(workers: int, options: argparse.Namespace, folder: Path) -> _Run:
+    """Run the jobs on a cluster of so many workers, and return what they did."""
     lines = folder / "lines.jsonl"
     _lines(options.objects, lines)
     with run_slow_s3(folder) as server, standalone(workers, folder) as cluster:
@@ -116,6 +120,7 @@ def measured(workers: int, options: argparse.Namespace, folder: Path) -> dict[st
         copy = open_storage(server.new_root(), server.options)
         run = _Run(server, cluster, options)
         with lazy_session(cluster.session()) as spark:
+            session_parallelism(spark())  # the jobs are measured, not the start of Spark
             run.job("load", lambda: load.run(spark, lake, str(lines), load.Config(engine="spark")))
             _change(lake, options.objects)
             run.job("compact", lambda: run.compact(spark, lake))
@@ -123,7 +128,7 @@ def measured(workers: int, options: argparse.Namespace, folder: Path) -> dict[st
             run.job("export", lambda: export.run(spark, lake, copy, export.Config(engine="spark")))
             config = orphans.Config(engine="spark", older_than_seconds=0, allow_recent=True)
             run.job("clean", lambda: orphans.run(spark, lake, config))
-        return run.figures()
+        return run
 
 
 def _verify(spark: Any, lake: Lakehouse) -> None:
@@ -145,6 +150,6 @@ def main(arguments: list[str]) -> None:
     figures: dict[str, dict[str, Any]] = {}
     for workers in options.workers:
         with tempfile.TemporaryDirectory() as folder:
-            figures |= measured(workers, options, Path(folder))
+            figures |= ran(workers, options, Path(folder)).figures()
             print(report.table(figures), flush=True)
     report.save("cluster", {"load": os.getloadavg(), "options": vars(options), "figures": figures})

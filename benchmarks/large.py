@@ -28,6 +28,7 @@ from typing import Any
 from benchmarks import lakes, report
 from pipelines import compaction, orphans, verify
 from pipelines.session import SessionConfig, lazy_session
+from pipelines.trees.slices import handed_over
 from pipelines.trees.subtrees import assigned
 from trinitylake_core import Lakehouse
 from trinitylake_core.tree.nodestore import NodeWriter
@@ -79,7 +80,8 @@ def _usable_cores(lake: Lakehouse) -> float:
     """Return how many cores a compaction could keep busy if there were 200 of them."""
     tasks = _TASKS_PER_CORE * _CORES
     rewriter = Rewriter(NodeWriter(lake.store), 1)
-    weights = [piece.weight() for piece in rewriter.frontier(rewriter.ref_of(lake.root_node.node), tasks)]
+    subtrees = rewriter.frontier(rewriter.ref_of(lake.root_node.node), tasks)
+    weights = [piece.weight() for piece in handed_over(rewriter, subtrees, tasks)]
     loads = [0] * min(tasks, len(weights))
     for task, weight in zip(assigned(weights, len(loads)), weights, strict=True):
         loads[task] += weight
