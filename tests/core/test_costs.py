@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.lakes import TINY, compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery
+from tests.support.wide import wide
 from trinitylake_core import Lakehouse, ObjectNotFound, spec
 from trinitylake_core.errors import InvalidDefinition
 from trinitylake_core.locations import root_path
@@ -215,6 +216,22 @@ def test_the_buffer_of_a_root_stays_below_what_the_lakehouse_says(tmp_path: Path
             txn.put(lake.codec.table("ns1", f"t{number % 120:03}"), f"0000/0000/0000/00000000-table-{number}")
         assert lake.files.tip.node.buffer.nbytes() <= most
     assert [] == list(reopened(lake).check())
+
+
+def test_few_commits_push_the_buffer_down_also_where_the_root_is_wide(tmp_path: Path) -> None:
+    """Each frees half of the buffer, and not just the room for one commit: else every third would write a node."""
+    lake = wide(tmp_path, 3_000, 64, properties={spec.COMMIT_BUFFER_BYTES: "8192"})
+    assert len(lake.root_node.node.children) > 30
+    puts = []
+    for number in range(200):
+        before = lake.storage.counts.put
+        with lake.transaction() as txn:
+            key = lake.codec.table(f"ns{number % 4}", f"t{number * 37 % 3000:06}")
+            txn.put(key, f"0000/0000/0000/00000000-table-{number}", replaces=True)
+        puts.append(lake.storage.counts.put - before - 1)  # the hint is one
+    flushing = [nodes for nodes in puts if nodes]
+    assert 1 < len(flushing) <= 200 / 20
+    assert sum(flushing) <= 200
 
 
 def test_a_size_of_the_buffer_that_is_no_number_is_refused(tmp_path: Path) -> None:

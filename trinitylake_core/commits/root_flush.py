@@ -13,7 +13,8 @@ def flushed_for(writer: NodeWriter, base: Root, own: Messages, stamp: int, buffe
     """Return the node of ``base``, its older messages pushed down if with ``own`` the root would grow too large.
 
     That is: a write buffer of more than ``buffer_bytes``, which every commit writes again, or a node over its target.
-    Then the heaviest children get their messages, until half of either is free; about one ``put`` per such child.
+    Then the heaviest children get their messages, until half of either is free; about one ``put`` per such child. So a
+    flush is rare: all commits until the buffer is full again write nothing but the root.
     """
     node, target = base.node, writer.target_bytes
     size, buffered = own.nbytes(), node.buffer.nbytes()
@@ -22,7 +23,7 @@ def flushed_for(writer: NodeWriter, base: Root, own: Messages, stamp: int, buffe
     rewriter = Rewriter(writer, stamp)
     tree = rewriter.ref_of(node)
     top, below = rewriter.open(tree), max(target - size, target // 2)
-    room = node.table_bytes() + max(buffer_bytes - size, buffer_bytes // 2)
+    room = node.table_bytes() + buffer_bytes // 2
     of_root, of_others = heaviest_children(min(room, below)), heaviest_children(below)
     tree = rewriter.flush(tree, lambda work: (of_root if work is top else of_others)(work))
     rewriter.open(tree)

@@ -70,8 +70,8 @@ class Messages:
 
     def nbytes(self) -> int:
         """Return the uncompressed size in bytes in a node file."""
-        values = sum(len(value) for value in self.values if value is not None)
-        return text_bytes(self.keys) + values + sum(map(len, self.txns)) + _CELL_BYTES * len(self.keys)
+        values = len("".join(filter(None, self.values)))
+        return text_bytes(self.keys) + values + len("".join(self.txns)) + _CELL_BYTES * len(self.keys)
 
     def newest(self) -> Messages:
         """Return sorted messages: of each key the last one here."""
