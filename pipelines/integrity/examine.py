@@ -9,6 +9,7 @@ say different things about one child cannot all be right.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -21,7 +22,7 @@ from trinitylake_core import spec
 from trinitylake_core.check import Violation, check_node, violation
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation, InvalidName
 from trinitylake_core.keys import KeyCodec
-from trinitylake_core.locations import validate_path
+from trinitylake_core.locations import validate_path, validate_paths
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode
 from trinitylake_core.tree.search import MAX_HEIGHT
@@ -120,14 +121,21 @@ class Examiner:
             proved[pair] = before[pair] if pair in before else self._wrong(pair)
         if top:
             self._buffered = proved
-        wrong = [*map(self._wrong, zip(node.keys, node.values, strict=True)), *proved.values()]
-        yield from (violation("I11", path, each) for each in wrong if each is not None)
+        table = () if self._sound(node) else map(self._wrong, zip(node.keys, node.values, strict=True))
+        yield from (violation("I11", path, each) for each in (*table, *proved.values()) if each is not None)
+
+    def _sound(self, node: Node) -> bool:
+        """Return whether keys and values of the key table are well formed; ``False`` says nothing."""
+        with suppress(InvalidLocation):
+            validate_paths(node.values)
+            return self.codec.well_formed(node.keys)
+        return False
 
     def _wrong(self, pair: _Pair) -> str | None:
         """Return what is wrong with a key or its value, ``None`` if nothing is."""
         key, value = pair
         try:
-            self.codec.decode(key)
+            self.codec.parts(key)
             if value is not None:
                 validate_path(value)
         except (InvalidName, InvalidLocation) as error:

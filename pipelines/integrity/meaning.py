@@ -102,15 +102,15 @@ class Meaning:
             if path is None:
                 continue
             try:
-                name = self.codec.decode(key)
+                kind, namespace, name = self.codec.parts(key)
             except InvalidName:
                 self.kinds[MALFORMED] += 1
                 continue
-            self.kinds[name.kind] += 1
-            with suppress(InvalidLocation):
-                (self.exists if name.kind == NAMESPACE else self.needed).add(name.namespace)
-                if self.definitions:
-                    yield name.kind, str(name), validate_path(path)
+            self.kinds[kind] += 1
+            (self.exists if kind == NAMESPACE else self.needed).add(namespace)
+            if self.definitions:
+                with suppress(InvalidLocation):
+                    yield kind, namespace if name is None else f"{namespace}.{name}", validate_path(path)
 
     def prove(self, storage: Storage, entries: Iterable[tuple[str, str | None]]) -> Iterator[Violation]:
         """Yield what is wrong with the definitions of entries, each key once. One ``get`` each."""

@@ -163,6 +163,22 @@ def test_a_key_that_is_not_well_formed_is_refused(key: str) -> None:
         CODEC.decode(key)
 
 
+PIECES = ["B===", "C===", "D===", "E===", "ns", "t", "é", " ", "\n", "\x7f", "a" * SIZE, " " * 10, " " * SIZE, "x" * 9]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join) | OBJECTS.map(CODEC.encode))
+def test_the_fast_way_to_read_a_key_says_what_the_slow_one_does(key: str) -> None:
+    try:
+        slow = CODEC._proved(key)
+    except InvalidName:
+        assert not CODEC.well_formed([key])
+        with pytest.raises(InvalidName):
+            CODEC.parts(key)
+        return
+    assert slow == CODEC.parts(key) == CODEC.split(key)
+    assert CODEC.well_formed([key]) == key.isascii()
+
+
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
 def test_decoding_gives_a_name_with_that_key_or_refuses(key: str) -> None:
     try:
