@@ -86,7 +86,7 @@ def checked(
 def tell(context: dg.OpExecutionContext, metadata: health.Metadata) -> None:
     """Log the outcome, and show everything at the output of the step."""
     context.log.info(metadata["outcome"])
-    context.add_output_metadata(metadata)
+    context.add_output_metadata(health.with_sizes(metadata))
 
 
 def engine(settings: LakehouseSettings, chosen: str | None) -> str:

@@ -28,7 +28,10 @@ RETRY: Final = dg.RetryPolicy(max_retries=2, delay=30, backoff=dg.Backoff.EXPONE
 """For work that is safe to repeat: it continues where it stopped, or finds nothing left to do."""
 _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.NotALakehouse, "Check `root` in lakehouses.yaml."),
-    (errors.VersionExpired, "The history (asset root_version_snapshots) lists the versions that can still be read."),
+    (
+        errors.VersionExpired,
+        "The job `history` lists those that can still be read; `restore` with a `source` takes objects from a backup.",
+    ),
     (errors.NotFound, "The history (asset root_version_snapshots) lists the versions and snapshots that exist."),
     (errors.InvalidInput, "Correct the run configuration or lakehouses.yaml, and launch again."),
     (errors.AlreadyExists, "Choose another name or target, or remove the existing one."),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import dagster as dg
 
 from dagster_project.metadata.health import FINDINGS_LIMIT, Metadata, given, table
 from pipelines import backup, export, restore, rollback, undo, upgrade, verify
 from pipelines.cli.report import human_bytes, utc
+from pipelines.integrity.findings import Finding
 from trinitylake_core import Alteration, RecoveryPlan
 
 DEFINITION_FIELDS: Final = frozenset(
@@ -26,7 +28,7 @@ DEFINITION_FIELDS: Final = frozenset(
 _CHANGES: Final = ("change", "kind", "namespace", "name")
 _SINCE: Final = ("version", "created_at", "operation", "changes", "author", "reason")
 _UNREAD: Final = ("after", "before", "file", "why")
-_VIOLATIONS: Final = ("invariant", "file", "message", "hint", "first_version", "last_version")
+_VIOLATIONS: Final = ("invariant", "file", "message", "hint", "versions")
 _LOGGED: Final = 20
 _SAID: Final = 3
 
@@ -49,37 +51,57 @@ def plan_text(plan: RecoveryPlan) -> str:
 
 def _summary(plan: RecoveryPlan) -> str:
     counts = ", ".join(f"{count} {what}" for what, count in (plan.counts or {}).items())
-    return (
-        f"plan made at version {plan.version}: {plan.operation} to version {plan.target_version} of "
-        f"{utc(plan.target_created_at)}" + (f"; objects: {counts}" if counts else "")
-    )
+    objects = f"; objects: {counts}" if counts else ""
+    unread = "; not all could be compared, see `not_compared`" if plan.not_compared else ""
+    when = f"{utc(plan.target_created_at)}{_at(plan)}"
+    return f"plan made at version {plan.version}: {_to(plan)} of {when}{objects}{unread}"
+
+
+def _unnamed(message: str, file: str) -> str:
+    """Return a message about a file without its name, which stands beside it."""
+    return message.replace(f"'{file}' ", "")
+
+
+def _to(plan: RecoveryPlan) -> str:
+    way = "from" if plan.operation == "restore" else "to"
+    return f"{plan.operation} {way} version {plan.target_version}"
+
+
+def _at(plan: RecoveryPlan) -> str:
+    return "" if plan.source is None else f" at {plan.source}"
 
 
 def _of_plan(plan: RecoveryPlan) -> Metadata:
     changes = [{name: getattr(each, name) for name in _CHANGES} for each in plan.changes]
     since = [{name: getattr(each, name) for name in _SINCE} for each in plan.since]
-    unread = [{name: getattr(each, name) for name in _UNREAD} for each in plan.not_compared]
+    unread = [
+        {
+            "after": each.after or "the beginning",
+            "before": each.before or "the end",
+            "file": each.file,
+            "why": _unnamed(each.why, each.file),
+        }
+        for each in plan.not_compared
+    ]
     counts = {f"objects_{what}": count for what, count in (plan.counts or {}).items()}
     return given(
+        not_compared=table(unread, _UNREAD) if unread else None,
         plan=table(changes, _CHANGES),
+        undone=table(since, _SINCE) if since else None,
         planned_at_version=plan.version,
         target_version=plan.target_version,
+        source=plan.source,
         target_created_at=utc(plan.target_created_at),
         versions_undone=plan.versions_undone,
-        undone=table(since, _SINCE) if since else None,
-        not_compared=table(unread, _UNREAD) if unread else None,
         reason=plan.reason,
         **counts,
     )
 
 
 def of_rollback(planned: rollback.Report, done: rollback.Report) -> Metadata:
-    """Return the plan of a rollback, and its result."""
-    return _of_plan(planned.plan) | given(
-        outcome=_recovered(planned.plan, done.version_after, dry_run=done.dry_run),
-        dry_run=done.dry_run,
-        version_committed=done.version_after,
-        carry_out=_next(planned) if done.dry_run else None,
+    """Return the plan of a rollback, and its result; first what people read first."""
+    outcome = _recovered(planned.plan, done.version_after, dry_run=done.dry_run)
+    return _first(planned.plan, outcome, done.version_after, dry_run=done.dry_run) | given(
         engine=done.engine,
         nodes_checked=done.nodes_checked,
         definitions_checked=done.definitions_checked,
@@ -88,19 +110,31 @@ def of_rollback(planned: rollback.Report, done: rollback.Report) -> Metadata:
     )
 
 
-def _next(planned: rollback.Report) -> str:
-    return (
-        f"launch again with dry_run: false and expected_version: {planned.plan.version}; the run stops if objects "
-        "have changed by then"
+def _first(plan: RecoveryPlan, outcome: str, version_after: int | None, *, dry_run: bool) -> Metadata:
+    """Return the outcome, what to launch next, and the plan."""
+    again = (
+        f"launch again with dry_run: false and expected_version: {plan.version}; the run stops if objects have changed "
+        "by then"
     )
+    return given(
+        outcome=outcome,
+        carry_out=again if dry_run and (plan.changes or plan.operation != "restore") else None,
+        dry_run=dry_run,
+        version_committed=version_after,
+    ) | _of_plan(plan)
 
 
 def of_undo(planned: undo.Report, done: undo.Report) -> Metadata:
     """Return what was found, the plan of the rollback to before it, and its result."""
     found = [{name: getattr(each, name) for name in _SINCE} for each in planned.undone]
     others = [{name: getattr(each, name) for name in _SINCE} for each in planned.others]
-    told = of_rollback(planned.rollback, done.rollback) | given(
-        found=table(found, _SINCE), versions_of_others=table(others, _SINCE) if others else None
+    told = of_rollback(planned.rollback, done.rollback)
+    told = given(
+        outcome=told["outcome"],
+        carry_out=told.get("carry_out"),
+        found=table(found, _SINCE),
+        versions_of_others=table(others, _SINCE) if others else None,
+        **{name: value for name, value in told.items() if name not in {"outcome", "carry_out"}},
     )
     if others and done.rollback.dry_run:
         told["carry_out"] += (
@@ -114,10 +148,7 @@ def of_restore(planned: restore.Report, done: restore.Report) -> Metadata:
     outcome = _recovered(planned.plan, done.version_after, dry_run=done.dry_run)
     if done.version_after is None and not planned.plan.changes:
         outcome = f"nothing to do: the matching objects are as they were in version {planned.plan.target_version}"
-    return _of_plan(planned.plan) | given(
-        outcome=outcome,
-        dry_run=done.dry_run,
-        version_committed=done.version_after,
+    return _first(planned.plan, outcome, done.version_after, dry_run=done.dry_run) | given(
         engine=done.engine,
         definitions_checked=done.definitions_checked,
         bytes_read=done.bytes_read,
@@ -128,7 +159,7 @@ def of_restore(planned: restore.Report, done: restore.Report) -> Metadata:
 def _recovered(plan: RecoveryPlan, version: int | None, *, dry_run: bool) -> str:
     if dry_run or version is None:
         return f"dry run, nothing was changed; {_summary(plan)}"
-    return f"version {version} committed: {plan.operation} to version {plan.target_version}"
+    return f"version {version} committed: {_to(plan)}{_at(plan)}"
 
 
 def of_export(done: export.Report) -> Metadata:
@@ -183,13 +214,11 @@ def of_upgrade(done: upgrade.Report) -> Metadata:
 
 def of_verification(done: verify.Report) -> Metadata:
     """Return what a verification found."""
-    shown: list[dict[str, Any]] = [
-        {name: getattr(each, name) for name in _VIOLATIONS} for each in done.findings[:FINDINGS_LIMIT]
-    ]
     count = len(done.findings) + done.more
     which = f"version {done.versions[0]}" if len(done.versions) == 1 else f"{len(done.versions)} versions"
     return given(
-        outcome=f"{count} findings in {which}",
+        outcome=f"{count} finding{'' if count == 1 else 's'} in {which}",
+        violations=_violations(done.findings),
         findings=count,
         version=done.versions[0] if len(done.versions) == 1 else None,
         versions=len(done.versions),
@@ -197,9 +226,23 @@ def of_verification(done: verify.Report) -> Metadata:
         tables_checked=done.tables_checked or None,
         tables_unknown=done.tables_unknown or None,
         engine=done.engine,
-        violations=table(shown, _VIOLATIONS) if shown else None,
         seconds=round(sum(done.seconds.values()), 3),
     )
+
+
+def _violations(findings: Sequence[Finding]) -> dg.TableMetadataValue | None:
+    """Return the first findings as a table, ``None`` if there are none."""
+    rows = [
+        {
+            "invariant": each.invariant,
+            "file": each.file,
+            "message": _unnamed(each.message, each.file),
+            "hint": each.hint,
+            "versions": "..".join(map(str, each.versions)) or None,
+        }
+        for each in findings[:FINDINGS_LIMIT]
+    ]
+    return table(rows, _VIOLATIONS) if rows else None
 
 
 def said_of_verification(done: verify.Report) -> str:
@@ -224,9 +267,6 @@ def said_of_backup(found: backup.Report) -> str:
 
 def of_backup(found: backup.Report) -> Metadata:
     """Return what the backup check found."""
-    shown: list[dict[str, Any]] = [
-        {name: getattr(each, name) for name in _VIOLATIONS} for each in found.findings[:FINDINGS_LIMIT]
-    ]
     return given(
         outcome=said_of_backup(found),
         target=found.target,
@@ -237,7 +277,7 @@ def of_backup(found: backup.Report) -> Metadata:
         source_digest=found.source_digest,
         nodes_read=found.nodes_read,
         engine=found.engine,
-        violations=table(shown, _VIOLATIONS) if shown else None,
+        violations=_violations(found.findings),
         seconds=round(sum(found.seconds.values()), 3),
     )
 

@@ -28,8 +28,9 @@ def of_diff(found: diff.Report) -> Metadata:
     shown = [{name: getattr(each, name) for name in _CHANGES} for each in found.changes]
     counts = ", ".join(f"{count:,} {what}" for what, count in found.counts.items())
     total = sum(found.counts.values())
+    of_other = "" if found.other == found.root else f" of {found.other}"
     return given(
-        outcome=f"from version {found.a} to version {found.b}: {counts}" if total else "no differences",
+        outcome=f"from version {found.a} to version {found.b}{of_other}: {counts}" if total else "no differences",
         root=found.root,
         other=None if found.other == found.root else found.other,
         from_version=found.a,

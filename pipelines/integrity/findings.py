@@ -39,6 +39,12 @@ class Finding:
     first_version: int | None
     last_version: int | None
 
+    @property
+    def versions(self) -> list[int]:
+        """The first and the last version that are known to reach the file, once if they are one."""
+        both = [each for each in (self.first_version, self.last_version) if each is not None]
+        return both[:1] if len(both) == 2 and both[0] == both[1] else both
+
 
 def counted(what: str, number: int) -> Violation:
     """Return a number of files, on the way of findings."""

@@ -1,7 +1,8 @@
-"""Lakehouses on disk, and what Dagster makes of them: real runs, one shared Spark session."""
+"""Lakehouses on disk, and what Dagster makes of them: real runs, one shared Spark session, one browser per module."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, expect
 
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
+from tests.support.browser import WINDOW, NoBrowser, browser, screenshot
 from tests.support.lakes import compacted
+from tests.support.pages import PATIENCE
 from trinitylake_core import Lakehouse
 
 if TYPE_CHECKING:
@@ -27,6 +31,8 @@ SMALL: dict[str, Any] = {
     "view_name_max_size_bytes": 20,
 }
 Settings = Callable[..., LakehouseSettings]
+Shot = Callable[..., None]
+"""Saves a screenshot: its name, and what to crop it to."""
 
 
 def filled(root: str, commits: int = 6, **more: Any) -> Lakehouse:
@@ -93,3 +99,45 @@ def deployed(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> Lakehouse:
             lake.refresh()
     monkeypatch.setattr(authors, lambda: "ada@oncall")
     return lake.refresh()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Lend a browser for the tests of a module."""
+    try:
+        with browser() as running:
+            yield running
+    except NoBrowser as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def context(address: str, chromium: Browser) -> Iterator[BrowserContext]:
+    """One profile for all tests of a module, so that the UI at its ``address`` is loaded once."""
+    with chromium.new_context(base_url=address, viewport=WINDOW, color_scheme="light") as made:
+        made.add_init_script("localStorage.setItem('dagster-nav-collapsed', 'true')")
+        made.set_default_timeout(PATIENCE)
+        expect.set_options(timeout=PATIENCE)
+        yield made
+
+
+@pytest.fixture
+def page(context: BrowserContext, tmp_path: Path) -> Iterator[Page]:
+    """Lend a page; what it showed last is kept with the files of the test."""
+    with context.new_page() as opened:
+        yield opened
+        opened.screenshot(path=tmp_path / "last.png")
+
+
+@pytest.fixture
+def shot(page: Page, tmp_path: Path) -> Shot:
+    """Return how to save a screenshot: in the directory that SCREENSHOTS names, else with the files of the test."""
+    directory = Path(os.environ.get("SCREENSHOTS") or tmp_path)
+
+    def save(name: str, clip: FloatRect | None = None) -> None:
+        path = directory / f"{name}.png"
+        screenshot(page, path, clip)
+        assert path.stat().st_size < 200_000
+
+    directory.mkdir(parents=True, exist_ok=True)
+    return save

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from urllib.request import Request, urlopen
 import dagster as dg
 import pytest
 import yaml
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, Response, ViewportSize, expect
+from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from dagster_project import assets
 from dagster_project.config import load
@@ -27,19 +28,17 @@ from dagster_project.config.stanzas import Stanzas
 from dagster_project.factory import fleet, merged
 from dagster_project.metadata.pictures import INK
 from pipelines import compaction
+from tests.dagster.conftest import Shot
 from tests.support import story
-from tests.support.browser import WINDOW, NoBrowser, browser, screenshot
+from tests.support.browser import screenshot
+from tests.support.pages import PATIENCE, SECOND, finished, launchpad, picture, row
 from tests.support.webserver import Webserver, make_home, run_webserver
 from trinitylake_core import Lakehouse
 
-SECOND = 1000.0  # as Playwright counts
-PATIENCE = 30 * SECOND
 SALES, INVENTORY = story.NAMES
-RUN_SECONDS = 300  # 10 on a machine that does nothing else
 PLOTTED = 5
 WIDE = ViewportSize(width=1900, height=900)
 EXPIRABLE = 12  # the newest ten versions are kept
-Shot = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -72,15 +71,6 @@ class Stage:
         """Return the names of the assets of a lakehouse."""
         keys = self.definitions.resolve_all_asset_keys()
         return [key.path[-1] for key in keys if key.path[:-1] == self.settings[name].key_prefix]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    try:
-        with browser() as running:
-            yield running
-    except NoBrowser as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -123,86 +113,8 @@ def _sell(stage: Stage) -> None:
 
 
 @pytest.fixture(scope="module")
-def context(stage: Stage, chromium: Browser) -> Iterator[BrowserContext]:
-    """One profile for all tests, so that the UI is loaded once."""
-    with chromium.new_context(base_url=stage.server.url, viewport=WINDOW, color_scheme="light") as made:
-        made.add_init_script("localStorage.setItem('dagster-nav-collapsed', 'true')")
-        made.set_default_timeout(PATIENCE)
-        expect.set_options(timeout=PATIENCE)
-        yield made
-
-
-@pytest.fixture
-def page(context: BrowserContext, tmp_path: Path) -> Iterator[Page]:
-    """Lend a page; what it showed last is kept with the files of the test."""
-    with context.new_page() as opened:
-        yield opened
-        opened.screenshot(path=tmp_path / "last.png")
-
-
-@pytest.fixture
-def shot(page: Page, tmp_path: Path) -> Shot:
-    """Return how to save a screenshot: in the directory that SCREENSHOTS names, else with the files of the test."""
-    directory = Path(os.environ.get("SCREENSHOTS") or tmp_path)
-
-    def save(name: str) -> None:
-        path = directory / f"{name}.png"
-        screenshot(page, path)
-        assert path.stat().st_size < 200_000
-
-    directory.mkdir(parents=True, exist_ok=True)
-    return save
-
-
-# -- what is on a page ---------------------------------------------------------------------------------
-
-
-def finished(page: Page, events: str) -> None:
-    """Wait until the run that the page is about to show has succeeded, and show its events of one type."""
-    page.wait_for_url("**/runs/*")
-    over = page.get_by_text(re.compile(r"^(Success|Failure|Canceled)$")).first
-    over.wait_for(timeout=RUN_SECONDS * SECOND)
-    assert "Success" == over.inner_text()
-    page.goto(f"{page.url}?logs=type:{events}")
-    expect(page.get_by_text(re.compile(r"^Succeeded \([1-9]"))).to_have_count(1)
-    expect(page.get_by_text(events, exact=True).last).to_be_visible()
-
-
-def launchpad(page: Page, job: str, op: str, **config: Any) -> None:
-    """Fill in a launchpad and wait until it found no mistake."""
-    page.goto(f"/locations/trinitylake/jobs/{job}/playground")
-    editor, text = page.locator(".CodeMirror"), yaml.safe_dump({"ops": {op: {"config": config}}}, sort_keys=False)
-    expect(editor).to_contain_text("reason")  # filled in with what the job needs
-    with page.expect_response(lambda answer: _checks(answer, config)):
-        editor.evaluate("(each, text) => each.CodeMirror.setValue(text)", text)
-    expect(page.get_by_text("No errors")).to_be_visible()
-    page.wait_for_timeout(SECOND / 2)  # it fades in
-
-
-def _checks(answer: Response, config: dict[str, Any]) -> bool:
-    sent = answer.request.post_data or ""
-    return "PreviewConfigQuery" in answer.url and all(
-        yaml.safe_dump({name: config[name]})[:-1] in sent for name in config
-    )
-
-
-def picture(page: Page, link: Locator) -> Locator:
-    """Open a picture in metadata: it is loaded, and all of it can be seen."""
-    link.click()
-    image = page.get_by_role("dialog").locator("img")
-    expect(image).to_be_visible()
-    assert (image.get_attribute("src") or "").startswith("data:image/png;base64,")
-    assert 100 < image.evaluate("each => each.naturalWidth")
-    box, window = image.bounding_box(), page.get_by_role("dialog").bounding_box()
-    assert box is not None
-    assert window is not None
-    assert box["width"] < window["width"], "a part of the picture cannot be seen"
-    return image
-
-
-def row(page: Page, key: str) -> Locator:
-    """Return the row of one piece of metadata."""
-    return page.locator("tr").filter(has=page.get_by_role("cell", name=key, exact=True)).first
+def address(stage: Stage) -> str:
+    return stage.server.url
 
 
 # -- the tests -----------------------------------------------------------------------------------------
@@ -385,11 +297,17 @@ def _luminance(colour: str) -> float:
 @pytest.mark.slow
 def test_the_page_of_a_fleet_names_the_worst_first(chromium: Browser, tmp_path: Path) -> None:
     """Twelve lakehouses, one of them missing; in light and dark mode. docs/dagster.md shows it."""
+    shots = Path(os.environ.get("SCREENSHOTS") or tmp_path)
+    with tempfile.TemporaryDirectory(prefix="lakes-") as short:  # people read it in the pictures
+        _fleet_pictured(chromium, Path(short), shots)
+
+
+def _fleet_pictured(chromium: Browser, directory: Path, shots: Path) -> None:
     names = [f"lake-{number:02d}" for number in range(12)]
     stanzas = [{"name": each, "root": f"file://{{here}}/{each}", "compaction": {"messages": 40}} for each in names]
     for number, name in enumerate(names[:-1]):
-        story.work(story.begin((tmp_path / name).as_uri()), 0, number + 1)
-    file, home = tmp_path / "lakehouses.yaml", make_home(tmp_path)
+        story.work(story.begin((directory / name).as_uri()), 0, number + 1)
+    file, home = directory / "lakehouses.yaml", make_home(directory)
     file.write_text(yaml.safe_dump({"layout": "partitions", "lakehouses": stanzas}))
     with dg.DagsterInstance.from_config(str(home)) as instance, run_webserver(home, file) as server:
         job = fleet(Stanzas(file)).resolve_job_def("lakehouses_health")
@@ -406,4 +324,4 @@ def test_the_page_of_a_fleet_names_the_worst_first(chromium: Browser, tmp_path: 
                 worst = page.get_by_role("dialog").get_by_text(names[-1], exact=True).first
                 expect(worst).to_be_visible(timeout=PATIENCE)
                 worst.evaluate("each => { each.style.scrollMarginTop = '90px'; each.scrollIntoView(true) }")
-                screenshot(page, Path(os.environ.get("SCREENSHOTS") or tmp_path) / f"fleet-{mode}.png")
+                screenshot(page, shots / f"fleet-{mode}.png")

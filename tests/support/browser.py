@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, Playwright, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Page, Playwright, ViewportSize, sync_playwright
 
 NAMES: Final = ("chromium", "google-chrome", "google-chrome-stable")
 WINDOW: Final = ViewportSize(width=1280, height=800)
@@ -60,11 +60,11 @@ def browser() -> Iterator[Browser]:
             running.close()
 
 
-def screenshot(page: Page, path: Path) -> None:
-    """Save what a page shows as a small PNG."""
+def screenshot(page: Page, path: Path, clip: FloatRect | None = None) -> None:
+    """Save what a page shows, or a part of it, as a small PNG."""
     page.mouse.move(0, 0)  # nothing is pointed at
     page.evaluate("document.fonts.ready.then(() => null)")
-    with Image.open(io.BytesIO(page.screenshot(animations="disabled"))) as taken:
+    with Image.open(io.BytesIO(page.screenshot(animations="disabled", clip=clip))) as taken:
         taken.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 

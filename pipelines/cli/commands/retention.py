@@ -13,7 +13,6 @@ from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Line, Res
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.commands.sentences import cleaned, expired, reported
 from pipelines.durations import parse_age
-from pipelines.integrity.findings import Finding
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 
@@ -176,7 +175,7 @@ def _verified(done: verifying.Report) -> Result:
             "file": each.file,
             "message": each.message,
             "hint": each.hint,
-            "versions": _versions(each),
+            "versions": each.versions,
         }
         for each in done.findings
     ]
@@ -188,7 +187,7 @@ def _verified(done: verifying.Report) -> Result:
     lines = report.table(
         ["invariant", "file", "versions", "what", "what to do"],
         (
-            [each.invariant, each.file, "..".join(map(str, _versions(each))) or "-", each.message, each.hint]
+            [each.invariant, each.file, "..".join(map(str, each.versions)) or "-", each.message, each.hint]
             for each in done.findings
         ),
     )
@@ -218,9 +217,3 @@ def _carried(done: verifying.Report) -> list[str]:
     if done.tables_unknown:
         lines.append(f"the metadata files of {done.tables_unknown} tables cannot be looked for from here")
     return lines
-
-
-def _versions(finding: Finding) -> list[int]:
-    """Return the first and the last version that are known to reach the file, once if they are one."""
-    both = [each for each in (finding.first_version, finding.last_version) if each is not None]
-    return both[:1] if len(both) == 2 and both[0] == both[1] else both
