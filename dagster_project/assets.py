@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import dagster as dg
 from pydantic import Field
 
+from dagster_project import due
 from dagster_project.config.settings import LAKEHOUSE_TAG, Backup, LakehouseSettings
 from dagster_project.metadata import health, pictures, recovery
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
@@ -154,6 +155,7 @@ def tree_health(scope: Scope) -> dg.AssetsDefinition:
         kinds={"trinitylake"},
         tags=scope.tags,
         partitions_def=scope.partitions,
+        freshness_policy=None if scope.known is None else due.freshness(scope.known),
     )
     def measured(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
         settings = settings_of(scope, context)
@@ -206,8 +208,9 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
         with advised():
             settings = scope.settings(context)
             report = _compact(context, settings, config, spark)
+            metadata = health.with_sizes(health.of_compaction(report))
             return dg.MaterializeResult(
-                metadata=_before_and_after(settings, report) | health.with_sizes(health.of_compaction(report)),
+                metadata={"outcome": metadata["outcome"]} | _before_and_after(settings, report) | metadata,
                 data_version=dg.DataVersion(str(report.version_after or report.version_before)),
             )
 
@@ -276,6 +279,7 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
         "a lakehouse of its own. Copies only new files, and reads each one back to compare it. Versions expire only "
         "after they have been copied.",
         metadata={} if known is None else {"target": known.target},
+        freshness_policy=None if scope.known is None else due.freshness(scope.known),
     )
     def backed_up(
         context: dg.AssetExecutionContext, config: BackupConfig, spark: SparkResource
@@ -295,6 +299,8 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
         done = carried_out(context, settings, spark, work)
         metadata = recovery.of_export(done)
         context.log.info(metadata["outcome"])
-        return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(done.plan.version)))
+        return dg.MaterializeResult(
+            metadata=health.with_sizes(metadata), data_version=dg.DataVersion(str(done.plan.version))
+        )
 
     return backed_up

@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 import dagster as dg
@@ -16,8 +17,9 @@ from dagster_project.config.settings import LakehouseSettings
 
 _MINUTE: Final = timedelta(minutes=1)
 _DAY_MINUTES: Final = 24 * 60
-_FURTHEST: Final = timedelta(days=800)
-"""Further back than two occurrences of any schedule that fires at least once a year."""
+_LOOKS_BACK: Final = (timedelta(days=15), timedelta(days=800))
+"""Two weekends; further than two occurrences of any schedule that fires at least once a year."""
+_ENOUGH: Final = 4
 
 
 def offset(settings: LakehouseSettings) -> timedelta:
@@ -56,14 +58,43 @@ def last_due(settings: LakehouseSettings, now: datetime) -> datetime | None:
     return None if last is None else last + by
 
 
+def freshness(settings: LakehouseSettings) -> dg.FreshnessPolicy | None:
+    """Return how old what each maintenance makes anew may become; ``None`` without a schedule.
+
+    Dagster warns after one and a half intervals and fails after three, when two in a row did not come. The interval
+    is the longest of the schedule: on weekdays only, the weekend.
+    """
+    cron = settings.schedules.maintenance
+    interval = None if cron is None else _longest(cron, settings.schedules.timezone)
+    return None if interval is None else dg.FreshnessPolicy.time_window(3 * interval, 1.5 * interval)
+
+
+@lru_cache(maxsize=4096)
+def _longest(cron: str, timezone: str) -> timedelta | None:
+    """Return the longest time between two times at which a cron schedule fires; ``None`` if it fires too rarely."""
+    now = datetime.now(UTC)
+    at: list[datetime] = []
+    for back in _LOOKS_BACK:
+        times = _times(cron, timezone, now - back)
+        at = [datetime.fromisoformat(each) for each in times.get_partition_keys(current_time=now)]
+        if len(at) >= _ENOUGH:
+            break
+    return max((later - earlier for earlier, later in pairwise(at)), default=None)
+
+
 @lru_cache(maxsize=4096)
 def _last(cron: str, timezone: str, now: datetime) -> datetime | None:
     """Return the last time at or before a minute at which a cron schedule fires, as Dagster reads it."""
-    for back in (timedelta(days=15), _FURTHEST):
-        times = dg.TimeWindowPartitionsDefinition(
-            start=now - back, fmt="%Y-%m-%dT%H:%M:%S%z", cron_schedule=cron, timezone=timezone
-        )
+    for back in _LOOKS_BACK:
+        times = _times(cron, timezone, now - back)
         window = times.get_prev_partition_window(now + _MINUTE / 2)
         if window is not None:
             return window.end.astimezone(UTC)
     return None
+
+
+def _times(cron: str, timezone: str, start: datetime) -> dg.TimeWindowPartitionsDefinition:
+    """Return the times since ``start`` at which a cron schedule fires, as Dagster reads it."""
+    return dg.TimeWindowPartitionsDefinition(
+        start=start, fmt="%Y-%m-%dT%H:%M:%S%z", cron_schedule=cron, timezone=timezone
+    )

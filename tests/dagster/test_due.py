@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+import dagster as dg
 import pytest
 
 from dagster_project import due
-from dagster_project.config.settings import LakehouseSettings
-from dagster_project.factory import build
+from dagster_project.config.settings import Backup, LakehouseSettings
+from dagster_project.factory import build, merged
 
 
 def lakehouse(name: str, cron: str | None = "0 3 * * *", **more: str) -> LakehouseSettings:
@@ -69,3 +70,27 @@ def test_the_last_time_that_maintenance_was_due() -> None:
     new_year = datetime(2026, 1, 1, tzinfo=UTC)
     assert new_year == due.last_due(lakehouse("sales", "0 0 1 1 *", spread="0s"), three)
     assert due.last_due(lakehouse("sales", None), three) is None
+
+
+@pytest.mark.parametrize(
+    ("cron", "warns", "fails"),
+    [
+        ("0 * * * *", timedelta(hours=1.5), timedelta(hours=3)),
+        ("0 3 * * *", timedelta(days=1.5), timedelta(days=3)),
+        ("0 3 * * 1-5", timedelta(days=4.5), timedelta(days=9)),  # over the weekend nothing is late
+        ("0 3 1 * *", timedelta(days=46.5), timedelta(days=93)),
+    ],
+)
+def test_what_maintenance_makes_is_late_after_one_that_did_not_come(
+    cron: str, warns: timedelta, fails: timedelta
+) -> None:
+    """On ``tree_health`` and ``backup``; Dagster judges a partitioned asset as a whole, so a fleet has none."""
+    settings = lakehouse("sales", cron, timezone="UTC").model_copy(update={"backup": Backup(target="file:///x/backup")})
+    policies = {spec.key.path[-1]: spec.freshness_policy for spec in merged((settings,)).resolve_all_asset_specs()}
+    judged = {name: policy for name, policy in policies.items() if policy is not None}
+    assert {"tree_health", "backup"} == set(judged)
+    assert dg.FreshnessPolicy.time_window(fails, warns) == judged["backup"] == judged["tree_health"]
+
+
+def test_without_a_schedule_nothing_is_late() -> None:
+    assert due.freshness(lakehouse("sales", None)) is None
