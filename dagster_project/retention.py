@@ -5,7 +5,6 @@ Everything that deletes makes a plan first, shows it, and carries out exactly th
 
 import tempfile
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from pydantic import Field
 
 from dagster_project.assets import BACKUP, COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, key, settings_of, writing
 from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
+from dagster_project.config.values import format_duration
 from dagster_project.metadata import health, pictures, retention
 from dagster_project.resources import SparkResource
 from dagster_project.scope import PARTITION_TAG, Scope
@@ -138,7 +138,7 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
 def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that removes orphans: files that nothing reaches."""
     known = scope.known
-    age = "the age in lakehouses.yaml" if known is None else _days((known.orphans or Orphans()).older_than)
+    age = "the age in lakehouses.yaml" if known is None else format_duration((known.orphans or Orphans()).older_than)
 
     @writing(
         scope,
@@ -230,15 +230,9 @@ def _kept(known: LakehouseSettings | None) -> str:
     if known is None:
         return "Keeps the newest versions and those that are young, as lakehouses.yaml says, and all snapshots."
     policy = known.retention or Retention()
-    return (
-        f"Keeps the newest {policy.keep_last} versions, those younger than {_days(policy.older_than)}, and all "
-        "snapshots."
-    )
+    young = format_duration(policy.older_than)
+    return f"Keeps the newest {policy.keep_last} versions, those younger than {young}, and all snapshots."
 
 
 def _on_request(*, given: bool) -> str:
     return "" if given else "\n\nNot configured in lakehouses.yaml: deletes only with `delete_without_policy: true`."
-
-
-def _days(age: timedelta) -> str:
-    return f"{age.days} days" if age.days and not age.seconds else str(age)

@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_project import assets, looks, verdicts
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.stanzas import Known, Stanzas
-from dagster_project.metadata.health import given, table
+from dagster_project.metadata.health import given, table, with_sizes
 from dagster_project.pacing import Seen
 from dagster_project.scope import FLEET, PARTITION_TAG, Fleet
 from pipelines import fleet
@@ -169,7 +169,8 @@ def _metadata(
     behind = [state.backup_lag for state in report.states if state.backup_lag is not None]
     snapshots = [state.snapshot_at for state in report.states if state.snapshot_at is not None]
     backups = [state.backup_at for state in report.states if state.backup_at is not None]
-    return given(
+    found: dict[str, Any] = given(
+        worst=table(rows, _COLUMNS),
         lakehouses=len(report.states) + len(wrong),
         unreachable=report.unreachable + len(wrong),
         over_threshold=report.over_threshold,
@@ -184,9 +185,14 @@ def _metadata(
         dollars_per_month=_sum(state.growth.dollars_per_month for state in report.states),
         bytes_reclaimed_in_a_week=sum(reclaimed.values()),
         seconds=report.seconds,
-        worst=table(rows, _COLUMNS),
         growth=table(rows, _GROWTH),
     )
+    return with_sizes(found)
+
+
+def _minute(moment: datetime | None) -> str | None:
+    """Return a time short enough for one of many columns."""
+    return None if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%MZ}"
 
 
 def _row(state: State, failures: Mapping[str, datetime], reclaimed: Mapping[str, int]) -> dict[str, Any]:
@@ -194,20 +200,20 @@ def _row(state: State, failures: Mapping[str, datetime], reclaimed: Mapping[str,
     return {
         "lakehouse": state.name,
         "problem": state.problem or backup,
-        "debt": state.debt,
+        "debt": None if state.debt is None else round(state.debt, 1),
         "messages": state.messages,
         "objects": state.objects,
         "version": state.version,
-        "last_commit": state.committed_at,
+        "last_commit": _minute(state.committed_at),
         "versions_kept": state.versions_kept,
         "snapshots": state.snapshots,
-        "newest_snapshot": state.snapshot_at,
+        "newest_snapshot": _minute(state.snapshot_at),
         "backup_lag": state.backup_lag,
-        "newest_backup": state.backup_at,
+        "newest_backup": _minute(state.backup_at),
         "objects_per_day": state.growth.objects_per_day,
         "versions_per_day": state.growth.versions_per_day,
         "kept_bytes": state.growth.kept_bytes,
         "dollars_per_month": state.growth.dollars_per_month,
         "bytes_reclaimed_in_a_week": reclaimed.get(state.name),
-        "last_failure": failures.get(state.name),
+        "last_failure": _minute(failures.get(state.name)),
     }

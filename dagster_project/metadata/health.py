@@ -10,7 +10,7 @@ import dagster as dg
 
 from pipelines import compaction, worth
 from pipelines.cli.report import human_bytes, utc
-from pipelines.stats import Deep
+from pipelines.stats import Deep, Level
 from pipelines.worth import Weighed
 from trinitylake_core import Stats, VersionInfo
 from trinitylake_core.definitions import IsolationLevel, LakehouseDef
@@ -19,9 +19,10 @@ Metadata = dict[str, Any]
 HISTORY_LIMIT: Final = 200
 FINDINGS_LIMIT: Final = 500
 _HISTORY: Final = (
-    "version", "created_at", "operation", "changes", "objects", "messages", "height", "root_bytes", "author", "reason",
+    "version", "created_at", "operation", "changes", "objects", "messages", "author", "reason",
 )  # fmt: skip
-_LEVELS: Final = ("height", "nodes", "keys", "messages", "fill", "bytes", "over_target")
+_LEVELS: Final = ("height", "nodes", "holds")
+_MEANINGS: Final = {"debt": "buffered messages as a share of the threshold of compactions; from 1 on, one pays"}
 _TYPES: Final = {int: "int", float: "float", bool: "bool"}
 
 
@@ -33,7 +34,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.Table
     ]
     schema = dg.TableSchema(
         columns=[
-            dg.TableColumn(name, kind, description="in bytes" if "bytes" in name else None)
+            dg.TableColumn(name, kind, description=_MEANINGS.get(name, "in bytes" if "bytes" in name else None))
             for name, kind in zip(columns, kinds, strict=True)
         ]
     )
@@ -83,7 +84,7 @@ def of_stats(stats: Stats) -> Metadata:
 
 def of_deep(health: Deep) -> Metadata:
     """Return what a walk over the tree found: sums, which Dagster plots, and a table of the levels."""
-    rows = [{name: getattr(level, name) for name in _LEVELS} for level in health.levels]
+    rows = [{"height": each.height, "nodes": each.nodes, "holds": _holds(each)} for each in health.levels]
     plan = health.compaction
     return of_stats(health.summary) | given(
         nodes=health.nodes,
@@ -96,6 +97,17 @@ def of_deep(health: Deep) -> Metadata:
         bytes_a_compaction_would_write=None if plan is None else plan.bytes,
         levels=table(rows, _LEVELS),
     )
+
+
+def _holds(level: Level) -> str:
+    """Return what a level holds, for people: a table of more columns is cut off on the page of an asset."""
+    parts = [
+        f"{level.keys:,} keys ({level.fill:.0%} full)",
+        f"{level.messages:,} buffered messages",
+        human_bytes(level.bytes),
+        *([f"{level.over_target:,} nodes over the target size"] if level.over_target else []),
+    ]
+    return ", ".join(parts)
 
 
 def of_history(versions: Iterable[VersionInfo]) -> Metadata:
@@ -169,9 +181,9 @@ def of_compaction(report: compaction.Report) -> Metadata:
     ]
     measured = [{"what": what, "predicted": predicted, "measured": done} for what, predicted, done in expected]
     return given(
+        outcome=_outcome(report),
         before_and_after=table(after, ("what", "before", "after")),
         predicted_and_measured=table(measured, ("what", "predicted", "measured")),
-        outcome=_outcome(report),
         engine=report.plan.engine,
         messages_pushed_down=(report.messages_before or 0) - (report.messages_after or 0),
         subtrees=report.subtrees,

@@ -78,9 +78,11 @@ def of_expiration(deletion: Deletion[expiration.Report]) -> Metadata:
     rows = [{"version": one.version, "files": one.files, "bytes": one.bytes} for one in each]
     verb = "would expire" if dry else "expired"
     size = "" if freed is None else f"; only they reach {freed.files} files, {human_bytes(freed.bytes)}"
+    outcome = f"{report.versions_expired} versions {verb}; oldest version: {report.boundary_after}{size}"
     return (
-        given(
-            outcome=f"{report.versions_expired} versions {verb}; oldest version: {report.boundary_after}{size}",
+        {"outcome": outcome}
+        | _of_plan(deletion)
+        | given(
             versions_expired=report.versions_expired,
             oldest_version_before=report.boundary_before,
             oldest_version=report.boundary_after,
@@ -92,7 +94,6 @@ def of_expiration(deletion: Deletion[expiration.Report]) -> Metadata:
             freed_by_version=table(rows, ("version", "files", "bytes")) if rows else None,
             seconds=_seconds(deletion),
         )
-        | _of_plan(deletion)
         | _of_deletes(report, dry_run=dry)
     )
 
@@ -103,9 +104,11 @@ def of_orphans(deletion: Deletion[orphans.Report]) -> Metadata:
     kinds = [{"kind": kind, "files": size.files, "bytes": size.bytes} for kind, size in planned.orphans.items()]
     verb = "would be removed" if dry else "removed"
     files, size = (planned.orphan_files, planned.orphan_bytes) if dry else (report.deleted, report.bytes)
+    outcome = f"{files} files {verb}, {human_bytes(size)}; {planned.young.files} are too young"
     return (
-        given(
-            outcome=f"{files} files {verb}, {human_bytes(size)}; {planned.young.files} are too young",
+        {"outcome": outcome}
+        | _of_plan(deletion)
+        | given(
             files_listed=planned.listed.files,
             bytes_listed=planned.listed.bytes,
             orphan_files=planned.orphan_files,
@@ -120,7 +123,6 @@ def of_orphans(deletion: Deletion[orphans.Report]) -> Metadata:
             orphans_by_kind=table(kinds, ("kind", "files", "bytes")) if kinds else None,
             seconds=_seconds(deletion),
         )
-        | _of_plan(deletion)
         | _of_deletes(report, dry_run=dry)
     )
 
