@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 _HELPERS = {"__init__", "__main__", "lakes", "report", "rivals"}
-_ON_REQUEST = {"cluster", "fleet", "large", "soak"}
+_ON_REQUEST = {"cluster", "fleet", "large", "sizes", "soak"}
 """Take long, or a lot of disk: only when they are named."""
 
 

@@ -47,7 +47,7 @@ _POLICIES: dict[str, Any] = {
     "retention": {"keep_last": 100, "older_than": "7d"},
     "orphans": {"older_than": "3d"},
 }
-_LOAD = """
+LOAD = """
 import json, re, time
 from dagster_project.definitions import defs
 defs.get_repository_def().get_job("lakehouses_maintenance")
@@ -256,7 +256,7 @@ def running(options: argparse.Namespace, folder: Path) -> Iterator[tuple[Deploym
 
 def _loaded(deployment: Deployment) -> Any:
     """Return what it costs a process to load the definitions."""
-    command = [sys.executable, "-c", _LOAD]
+    command = [sys.executable, "-c", LOAD]
     done = subprocess.run(command, env=deployment.environment("code"), capture_output=True, check=True)
     return json.loads(done.stdout)
 
