@@ -108,10 +108,13 @@ class Rounds:
         return round(time.process_time() - begun, 2)
 
     def later(self) -> None:
-        """Make the time of the next look of every lakehouse come."""
+        """Make the time of the next look of every lakehouse come; none has anything new to record."""
         marks = cursors.parse(self.cursor)
         self.cursor = cursors.text(
-            {name: replace(mark, next_look=mark.next_look - _DAY) for name, mark in marks.items()}
+            {
+                name: replace(mark, next_look=mark.next_look - _DAY, observed_at=time.time())
+                for name, mark in marks.items()
+            }
         )
 
     def _looked_at_since(self, now: float) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol
 import dagster as dg
 from pydantic import Field
 
-from dagster_project import due
 from dagster_project.config.settings import LAKEHOUSE_TAG, Backup, LakehouseSettings
+from dagster_project.due import freshness
 from dagster_project.metadata import health, pictures, recovery
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
 from dagster_project.scope import Scope
@@ -26,7 +26,6 @@ BACKUP: Final = "backup"
 SNAPSHOTS: Final = "root_version_snapshots"
 EXPIRATION: Final = "version_expiration"
 ORPHANS: Final = "orphan_removal"
-_SEARCHED: Final = 64
 
 
 class Prefixed(Protocol):
@@ -134,7 +133,7 @@ def content_version(lake: Lakehouse) -> int:
     outdated by the run that has just brought it up to date. One ``get`` for each version of maintenance since.
     """
     try:
-        versions = lake.history(limit=_SEARCHED)
+        versions = lake.history(limit=64)
         return next((each.version for each in versions if each.operation not in QUIET_OPERATIONS), lake.version)
     except TrinityLakeError:  # an older root is damaged, which `verify` tells
         return lake.version
@@ -155,16 +154,14 @@ def tree_health(scope: Scope) -> dg.AssetsDefinition:
         kinds={"trinitylake"},
         tags=scope.tags,
         partitions_def=scope.partitions,
-        freshness_policy=None if scope.known is None else due.freshness(scope.known),
+        freshness_policy=freshness(scope.known),
     )
     def measured(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
         settings = settings_of(scope, context)
 
         def work(lake: Lakehouse, watch: Watch) -> dg.MaterializeResult[Any]:
-            return dg.MaterializeResult(
-                metadata=health.with_sizes(_health(lake, settings, watch)),
-                data_version=dg.DataVersion(str(lake.version)),
-            )
+            metadata = health.with_sizes(_health(lake, settings, watch))
+            return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(lake.version)))
 
         return carried_out(context, settings, spark, work)
 
@@ -208,9 +205,8 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
         with advised():
             settings = scope.settings(context)
             report = _compact(context, settings, config, spark)
-            metadata = health.with_sizes(health.of_compaction(report))
             return dg.MaterializeResult(
-                metadata={"outcome": metadata["outcome"]} | _before_and_after(settings, report) | metadata,
+                metadata=health.of_compaction(report, _before_and_after(settings, report)),
                 data_version=dg.DataVersion(str(report.version_after or report.version_before)),
             )
 
@@ -279,7 +275,7 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
         "a lakehouse of its own. Copies only new files, and reads each one back to compare it. Versions expire only "
         "after they have been copied.",
         metadata={} if known is None else {"target": known.target},
-        freshness_policy=None if scope.known is None else due.freshness(scope.known),
+        freshness_policy=freshness(scope.known),
     )
     def backed_up(
         context: dg.AssetExecutionContext, config: BackupConfig, spark: SparkResource
@@ -297,10 +293,8 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
             return export.run(watch.spark, lake, policy.target, how, storage_options=options, progress=watch.progress)
 
         done = carried_out(context, settings, spark, work)
-        metadata = recovery.of_export(done)
+        metadata = health.with_sizes(recovery.of_export(done))
         context.log.info(metadata["outcome"])
-        return dg.MaterializeResult(
-            metadata=health.with_sizes(metadata), data_version=dg.DataVersion(str(done.plan.version))
-        )
+        return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(done.plan.version)))
 
     return backed_up

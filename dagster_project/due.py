@@ -58,14 +58,15 @@ def last_due(settings: LakehouseSettings, now: datetime) -> datetime | None:
     return None if last is None else last + by
 
 
-def freshness(settings: LakehouseSettings) -> dg.FreshnessPolicy | None:
-    """Return how old what each maintenance makes anew may become; ``None`` without a schedule.
+def freshness(settings: LakehouseSettings | None) -> dg.FreshnessPolicy | None:
+    """Return how old what each maintenance makes anew may become; ``None`` without a schedule, and for a fleet.
 
     Dagster warns after one and a half intervals and fails after three, when two in a row did not come. The interval
     is the longest of the schedule: on weekdays only, the weekend.
     """
-    cron = settings.schedules.maintenance
-    interval = None if cron is None else _longest(cron, settings.schedules.timezone)
+    if settings is None or settings.schedules.maintenance is None:
+        return None
+    interval = _longest(settings.schedules.maintenance, settings.schedules.timezone)
     return None if interval is None else dg.FreshnessPolicy.time_window(3 * interval, 1.5 * interval)
 
 

@@ -167,8 +167,8 @@ def of_gains(gains: Sequence[worth.Gain]) -> Metadata:
     return {"predicted_and_realised": table(rows, ("what", "unit", "predicted", "realised"))}
 
 
-def of_compaction(report: compaction.Report) -> Metadata:
-    """Return what a compaction predicted and what it did, before and after side by side."""
+def of_compaction(report: compaction.Report, pictured: Metadata) -> Metadata:
+    """Return what a compaction predicted and what it did, before and after side by side, with what pictures it."""
     pairs = [
         ("version", report.version_before, report.version_after),
         ("buffered messages", report.messages_before, report.messages_after),
@@ -180,8 +180,9 @@ def of_compaction(report: compaction.Report) -> Metadata:
         ("bytes", report.plan.bytes, report.bytes_written),
     ]
     measured = [{"what": what, "predicted": predicted, "measured": done} for what, predicted, done in expected]
-    return given(
+    told = given(
         outcome=_outcome(report),
+        **pictured,
         before_and_after=table(after, ("what", "before", "after")),
         predicted_and_measured=table(measured, ("what", "predicted", "measured")),
         engine=report.plan.engine,
@@ -195,6 +196,7 @@ def of_compaction(report: compaction.Report) -> Metadata:
         seconds=round(sum(report.seconds.values()), 3),
         phases=dg.MetadataValue.json(report.seconds),
     )
+    return with_sizes(told)
 
 
 def _outcome(report: compaction.Report) -> str:

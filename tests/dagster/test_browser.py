@@ -161,9 +161,11 @@ def test_a_rollback_shows_its_plan_and_then_happens(stage: Stage, page: Page, sh
     assert [] == list(lake.diff(stage.good, lake.version))
 
     stage.materialise(INVENTORY, assets.SNAPSHOTS)
-    page.goto(f"/assets/lakehouse/{INVENTORY}/{assets.SNAPSHOTS}")
-    picture(page, row(page, "timeline").get_by_text("[Show Markdown]"))
-    shot("timeline")
+    for mode, name in (("light", "timeline"), ("dark", "timeline-dark")):
+        page.emulate_media(color_scheme="dark" if mode == "dark" else "light")
+        page.goto(f"/assets/lakehouse/{INVENTORY}/{assets.SNAPSHOTS}")
+        picture(page, row(page, "timeline").get_by_text("[Show Markdown]"))
+        shot(name)
 
 
 LAUNCH = """mutation Launch($params: ExecutionParams!) { launchPipelineExecution(executionParams: $params) { __typename

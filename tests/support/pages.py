@@ -15,7 +15,7 @@ RUN_SECONDS: Final = 300  # 10 on a machine that does nothing else
 
 def finished(page: Page, events: str, status: str = "Success") -> None:
     """Wait until the run that the page is about to show is over, and show its events of one type."""
-    page.wait_for_url("**/runs/*")
+    page.wait_for_url("**/runs/*", timeout=RUN_SECONDS * SECOND)
     over = page.get_by_text(re.compile(r"^(Success|Failure|Canceled)$")).first
     over.wait_for(timeout=RUN_SECONDS * SECOND)
     assert status == over.inner_text()
