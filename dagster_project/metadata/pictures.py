@@ -119,7 +119,7 @@ def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
     top, bottom = figure.subplots(2, 1, sharex=True)
     times = [each.created_at for each in shown]
     top.step(times, [each.objects or 0 for each in shown], where="post", color=KEYS)
-    top.set_ylabel("objects in the tree", color=INK, fontsize=9)
+    top.set_ylabel("objects", color=INK, fontsize=9)
     bottom.fill_between(times, [each.messages or 0 for each in shown], step="post", color=DEBT, alpha=0.8)
     bottom.set_ylabel("buffered messages", color=INK, fontsize=9)
     for operation, (marker, colour, label) in _MARKS.items():
