@@ -15,7 +15,10 @@ import os
 from typing import Final
 
 VARIABLE: Final = "TRINITYLAKE_WARM_RUNS"
-"""Set by :mod:`dagster_project.code_server`; taken out by the process that starts runs, so that no run inherits it."""
+"""Set to ``1`` by :mod:`dagster_project.code_server`, unless somebody set it to ``0``, which turns all of this off.
+
+The process that starts runs takes it out, so that no run inherits it.
+"""
 PRELOADED: Final = "dagster_project.preloaded"
 SINGLE_THREADED: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Without these numpy and pyarrow start a thread each when they are imported, and threads do not survive a fork."""
@@ -23,8 +26,7 @@ SINGLE_THREADED: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "
 
 def ask(environment: dict[str, str] | os._Environ[str]) -> None:
     """Ask the code server that will be started in an environment to start its runs warm."""
-    environment[VARIABLE] = "1"
-    for name, value in SINGLE_THREADED.items():
+    for name, value in {VARIABLE: "1", **SINGLE_THREADED}.items():
         environment.setdefault(name, value)
 
 
@@ -34,7 +36,7 @@ def start_runs_warm() -> bool:
     To be called where definitions are loaded: a code server does that before it starts any run. Dagster takes the
     class of the processes from multiprocessing's context ``spawn``; should that change, runs start as slowly as before.
     """
-    if os.environ.pop(VARIABLE, None) is None:
+    if os.environ.pop(VARIABLE, "0") != "1":
         return False
     warm = multiprocessing.get_context("forkserver")
     warm.set_forkserver_preload([PRELOADED])

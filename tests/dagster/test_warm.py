@@ -19,7 +19,9 @@ import json, multiprocessing, os, sys, time
 from dagster_project import definitions
 
 def told(queue):
+    from dagster_project import preloaded
     queue.put({
+        "gone": [name for name in preloaded._LATER if name.startswith("dagster") and name not in sys.modules],
         "parent": os.getppid(), "asked": "TRINITYLAKE_WARM_RUNS" in os.environ,
         "CPU": time.process_time(), "jobs": definitions.defs.get_repository_def().has_job("lakehouses_maintenance"),
         "loaded": sorted({"dagster", "dagster_postgres", "matplotlib.figure", "pyarrow.compute"} & sys.modules.keys()),
@@ -57,14 +59,22 @@ def test_runs_are_forked_from_one_process_that_has_loaded_everything_and_has_one
     assert first["parent"] == second["parent"] != told["me"]
     assert (False, False, False) == (told["asked"], first["asked"], second["asked"])
     assert ["dagster", "dagster_postgres", "matplotlib.figure", "pyarrow.compute"] == second["loaded"]
+    assert [] == second["gone"], "a module of Dagster that is loaded before runs are forked has moved"
     assert (True, 1) == (second["jobs"], second["parent's threads"])
     assert second["CPU"] < 0.5, "a run loads by itself what should have been loaded before"
     assert -6 == told["died of"]
     assert "more than one thread" not in done.stderr.decode()
 
 
-def test_whoever_was_not_asked_starts_processes_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", [None, "0"])
+def test_whoever_was_not_asked_starts_processes_as_usual(asked: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or was asked not to: what the environment file of the unit says stays."""
     monkeypatch.delenv(warm.VARIABLE, raising=False)
+    if asked is not None:
+        monkeypatch.setenv(warm.VARIABLE, asked)
+        environment = {warm.VARIABLE: asked}
+        warm.ask(environment)
+        assert asked == environment[warm.VARIABLE]
     before: Any = multiprocessing.get_context("spawn").Process
     assert not warm.start_runs_warm()
     assert before is multiprocessing.get_context("spawn").Process
