@@ -1,0 +1,88 @@
+"""All five heavy jobs on a standalone cluster of two workers, against a slow store, an executor killed on the way.
+
+What is asserted are counts: who ran how many tasks, how heavy the pieces were, how often was committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OBJECTS = 3_300
+WORKERS = 2
+
+_PROGRAM = """
+    import argparse, json, sys
+    from pathlib import Path
+    from benchmarks import cluster
+    from pipelines.trees import subtrees
+
+    objects, workers, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    true_flush, dealt = subtrees.flush_all, []
+
+    def flush_all(spark, store, pieces, stamp, tasks, progress):
+        dealt.append({"tasks": tasks, "pieces": [piece.weight() for piece in pieces]})
+        return true_flush(spark, store, pieces, stamp, tasks, progress)
+
+    subtrees.flush_all = flush_all
+    options = argparse.Namespace(objects=objects, order=16, delay=0.05, kill=True, why=False)
+    run = cluster.ran(workers, options, folder)
+    jobs = {name: {"tasks_of": each.tasks_of, "stages": each.stages} for name, each in run.timelines().items()}
+    print(json.dumps({"dealt": dealt, "jobs": jobs, "rows": run.rows}))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Run the jobs in a process of its own: a process has one session. The program fails if a job did not do its work.
+
+    The compaction must be proved and committed once, the verification find nothing, though an executor was killed.
+    """
+    folder = tmp_path_factory.mktemp("cluster")
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(_PROGRAM), str(OBJECTS), str(WORKERS), str(folder)],
+        capture_output=True, text=True, timeout=850, check=False, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_workers_of_a_cluster_share_every_job(found: dict[str, Any]) -> None:
+    """Each worker runs a tenth of the tasks at least, and there are more of them than workers where there is much."""
+    assert ["load", "compact", "verify", "export", "clean"] == list(found["jobs"])
+    for name, job in found["jobs"].items():
+        counts = job["tasks_of"].values()
+        assert len(counts) >= WORKERS, name
+        assert sorted(counts)[-2] >= 0.1 * sum(counts), name
+        assert max(tasks for tasks, _, _ in job["stages"].values()) > WORKERS, name
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_no_piece_of_the_compaction_is_above_its_bound(found: dict[str, Any]) -> None:
+    """The one compaction was dealt once, in pieces of a fourth of a task's share, or of one node above the leaves."""
+    (dealt,) = found["dealt"]
+    pieces, tasks = dealt["pieces"], dealt["tasks"]
+    assert 3 * WORKERS == tasks
+    assert OBJECTS // 11 * 0.8 <= sum(pieces) <= OBJECTS // 11 + 1
+    assert max(pieces) <= max(sum(pieces) / (4 * tasks), 16 * 16 / 11 + 1)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_an_executor_was_killed_and_another_one_took_its_place(found: dict[str, Any]) -> None:
+    executors = {name for job in found["jobs"].values() for name in job["tasks_of"]}
+    assert len(executors) > WORKERS
+    assert len(set(found["jobs"]["load"]["tasks_of"])) == WORKERS, "before the kill"
