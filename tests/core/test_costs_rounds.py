@@ -7,15 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import apply, compaction, verify
+from pipelines import apply, compaction, expiration, export, load, orphans, upgrade, verify
 from pipelines.source.entries import entry_of
-from tests.support.lakes import compacted, reopened
+from tests.support.lakes import FAST, compacted, filled, new_lake, reopened
 from tests.support.rounds import Rounds
 from tests.support.wide import change, scattered, wide
 from trinitylake_core import Lakehouse
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.storage import open_storage
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "costs.md"
+_DAY = 86_400_000
+_LEVELS = 6
+"""Root, hint and boundary, and the levels of the tree: each a round trip before the next."""
 OBJECTS, ORDER, CHANGES = 12_000, 32, 1500
 
 
@@ -79,6 +83,7 @@ def test_jobs_over_many_nodes(tmp_path: Path) -> None:
         "difference of two versions, nearly every node differs",
         _rounds(lake, lambda cold: list(cold.diff(lake.version - 2, lake.version))),
     )
+    _assert_documented("every object listed, or the digest", _rounds(lake, lambda cold: cold.digest()))
     everything = verify.Config(versions="all", engine="local")
     _assert_documented(
         "`verify` of the newest version",
@@ -90,5 +95,40 @@ def test_jobs_over_many_nodes(tmp_path: Path) -> None:
             compacted(lake)
     lake.refresh()
     _assert_documented(
+        "difference of ten versions", _rounds(lake, lambda cold: list(cold.diff(lake.version - 10, lake.version)))
+    )
+    _assert_documented(
         f"`verify --all` of {lake.version + 1} versions", _rounds(lake, lambda cold: verify.run(None, cold, everything))
     )
+
+
+def test_jobs_whose_requests_are_counted_by_chance(tmp_path: Path) -> None:
+    """Where files lie is random, and so how many directories there are to be listed: half as much again, and a few."""
+    lake = change(wide(tmp_path, OBJECTS, ORDER), scattered(OBJECTS, CHANGES))
+    for seed in range(4):
+        change(lake, scattered(OBJECTS, 10, seed))
+    cleaning = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    expiring = expiration.Config(engine="local", keep_last=3, now_millis=now_millis() + 30 * _DAY)
+    for job in (
+        lambda cold: orphans.plan(None, cold, cleaning),
+        lambda cold: expiration.plan(None, cold, expiring),
+    ):
+        rounds = _rounds(lake.refresh(), job)
+        assert rounds.requests > 700
+        assert rounds.chain <= 1.5 * rounds.requests / 32 + _LEVELS
+
+
+def test_copies_take_as_many_rounds_as_their_requests_fill(tmp_path: Path) -> None:
+    """An export, an upgrade and a load; each definition is looked for before it is written, by the same thread."""
+    lake = filled(new_lake(tmp_path, order=8), tables=300, changes=4)
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("\n".join(f'{{"create_table": {{"namespace": "ns1", "name": "new{one}"}}}}' for one in range(40)))
+    for name, job in {
+        "export": lambda cold, beside: export.run(None, cold, beside, export.Config(engine="local")),
+        "upgrade": lambda cold, beside: upgrade.run(None, cold, beside, upgrade.Config(engine="local")),
+        "load": lambda cold, _: load.run(None, cold, str(lines), load.Config(engine="local")),
+    }.items():
+        handle, beside = reopened(lake.refresh()), open_storage((tmp_path / name).as_uri(), FAST)
+        with Rounds(handle.storage, beside) as rounds:
+            job(handle, beside)
+        assert rounds.chain <= 1.5 * rounds.requests / 32 + 4 * _LEVELS, name

@@ -14,7 +14,7 @@ from tests.support.rounds import Rounds
 from tests.support.wide import wide
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode
-from trinitylake_core.storage import Storage
+from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.readahead import Once, ReadAhead, Underway
@@ -207,3 +207,49 @@ def test_an_error_reaches_everybody_who_waited_and_the_next_one_tries_again() ->
     with pytest.raises(ZeroDivisionError):
         once.get("a", lambda _: 1 // 0)
     assert 7 == once.get("a", lambda _: 7)
+
+
+def test_a_scan_reads_ahead_over_the_borders_of_nodes(lake: Lakehouse) -> None:
+    """Each node once, in as many rounds as the requests fill, and one for each level: not one for each inner node."""
+    nodes = lake.root_node.node
+    handle = Lakehouse.open(lake.storage)
+    with Rounds(lake.storage) as rounds:
+        assert lake.digest() == handle.digest()
+    read = sum(kind == "get" for _, kind, _ in rounds.log)
+    assert (nodes.height or 0) >= 2
+    assert read > 100
+    assert rounds.chain <= read // 32 + 2 * (2 + (nodes.height or 0))
+
+
+def test_a_scan_of_a_range_reads_what_it_did(lake: Lakehouse) -> None:
+    """Reading ahead adds no request, whatever part of the tree is asked for."""
+    for namespace in lake.namespaces():
+        requests = []
+        for most in (1, 32):
+            handle = Lakehouse.open(lake.storage)
+            with Rounds(lake.storage, most=most) as rounds:
+                found = handle.tables(namespace)
+            requests.append((rounds.requests, found))
+        assert requests[0] == requests[1]
+
+
+def test_a_late_file_leaves_no_thread_idle(lake: Lakehouse) -> None:
+    """The window grows while the file that is asked for is late."""
+    leaves = _leaves(lake)
+    storage = open_storage(lake.root, {"max_concurrency": 4, "durable": False})
+    others, enough = list[str](), threading.Event()
+
+    def read(_: str, path: str, action: Callable[[], bytes]) -> bytes:
+        if path == leaves[0]:
+            assert enough.wait(30)
+        others.append(path)
+        if len(others) >= 20:
+            enough.set()
+        return action()
+
+    storage.interceptor = read  # type: ignore[attr-defined]
+    ahead = ReadAhead(Underway(storage), iter(leaves), lambda: 8, lambda _: False)
+    ahead.fill()
+    assert leaves[:40] == [path for path in leaves[:40] if ahead.take(path) is not None]
+    assert others.index(leaves[0]) >= 19
+    ahead.close()

@@ -15,9 +15,9 @@ import pytest
 
 from tests.support.misbehaving import Misbehaving
 from tests.support.s3_servers import KEY, SECRET, S3Server
-from trinitylake_core.errors import FileMissing, InvalidInput, StorageDenied, StorageError
+from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidInput, StorageDenied, StorageError
 from trinitylake_core.storage import open_storage
-from trinitylake_core.storage.hedge import Hedge
+from trinitylake_core.storage.hedge import Hedge, patiently
 from trinitylake_core.storage.obstore_client import ObstoreClient
 from trinitylake_core.storage.obstore_errors import Answered, answered, is_slow_down
 from trinitylake_core.storage.pace import Pace
@@ -262,7 +262,7 @@ def test_a_late_write_is_sent_again(proxy: Misbehaving, behind: Any) -> None:
 
 
 def test_a_late_listing_is_asked_for_again(proxy: Misbehaving, behind: Any) -> None:
-    """Listings have a patience of their own; a creation has none, and waits for its deadline."""
+    """Listings have a patience of their own."""
     root, options = behind
     storage = open_storage(root, options | {"hedged_share": 0.05, "max_concurrency": 1, "request_timeout": 4})
     storage.create("file", b"x")
@@ -272,10 +272,47 @@ def test_a_late_listing_is_asked_for_again(proxy: Misbehaving, behind: Any) -> N
     proxy.then("stall")
     assert ["file"] == [info.path for info in storage.list()]
     assert 2 == storage.counts.list - before
+
+
+def test_a_late_creation_is_given_up_and_looked_for(proxy: Misbehaving, behind: Any) -> None:
+    """What became of it is read back, and it is sent again. With few retries it is waited for until the deadline."""
+    root, options = behind
+    options |= {"hedged_share": 0.05, "max_concurrency": 1, "request_timeout": 6}
+    for retries, quick in ((5, True), (3, False)):
+        storage = open_storage(root, options | {"retries": retries})
+        for _ in range(8):
+            storage.replace("file", b"x")
+        proxy.then("stall")
+        started = time.perf_counter()
+        storage.create(f"other{retries}", b"mine")
+        assert quick == (time.perf_counter() - started < 5.9)
+        assert (2, b"mine") == (storage.counts.create, storage.read(f"other{retries}"))
+        with pytest.raises(AlreadyExists):
+            storage.create(f"other{retries}", b"yours")
+
+
+def test_a_late_compare_and_set_is_given_up_and_looked_for(proxy: Misbehaving, behind: Any) -> None:
+    root, options = behind
+    storage = open_storage(root, options | {"hedged_share": 0.05, "request_timeout": 20})
+    before = storage.compare_and_set("file", b"1", storage.read_tagged("file"))
+    assert before is not None
     proxy.then("stall")
     started = time.perf_counter()
-    storage.create("other", b"x")
-    assert time.perf_counter() - started > 3.9
+    after = storage.compare_and_set("file", b"2", before)
+    assert time.perf_counter() - started < 19
+    assert after == storage.read_tagged("file")
+    assert storage.compare_and_set("file", b"3", before) is None
+
+
+def test_a_late_delete_is_sent_again(proxy: Misbehaving, behind: Any) -> None:
+    root, options = behind
+    storage = open_storage(root, options | {"hedged_share": 0.05, "request_timeout": 20})
+    storage.replace("file", b"x")
+    proxy.then("stall")
+    started = time.perf_counter()
+    assert ["file"] == storage.delete_many(["file"]).deleted
+    assert 1.9 < time.perf_counter() - started < 19
+    assert (2, []) == (storage.counts.delete, list(storage.list()))
 
 
 def test_a_store_that_says_slow_down_gets_fewer_requests_at_once(proxy: Misbehaving, behind: Any) -> None:
@@ -409,3 +446,59 @@ def test_answers_are_read_from_the_words_of_obstore(text: str, expected: int) ->
     assert "secret" not in str(meant)
     assert is_slow_down(meant) == ("SlowDown" in text)
     assert (meant.response["Error"]["Code"] == "PreconditionFailed") == ("BlobAlready" in text)
+
+
+def test_refusals_are_answers() -> None:
+    """A head that finds nothing was answered: an upgrade asks for nothing else, and its share was soon used up."""
+    hedge = Hedge(0.1)
+
+    def missing(_: float | None) -> None:
+        raise FileNotFoundError
+
+    def late(_: float | None) -> None:
+        if not again:
+            raise TimeoutError
+
+    for _ in range(300):
+        with pytest.raises(FileNotFoundError):
+            patiently(hedge, 60.0, missing, list)
+        again: list[int] = []
+        if _ % 20 == 0:
+            patiently(hedge, 60.0, late, lambda again=again: again.append(1))
+    assert 0.125 == hedge.wait(0)
+
+
+def test_what_is_known_of_one_kind_of_requests_counts_for_another() -> None:
+    """Four times as long, until the kind is known; and of few the longest eight times."""
+    gets = Hedge(0.1)
+    puts, creations = Hedge(0.1, gets), Hedge(0.1, gets, least=1.0)
+    assert [2.0] * 3 == [each.wait(0) for each in (gets, puts, creations)]
+    gets.note(0.1)
+    assert [1.0, 2.0] == [each.wait(0) for each in (gets, puts)]
+    for _ in range(64):
+        gets.note(0.03)
+    assert [0.125, 0.5, 1.0] == [each.wait(0) for each in (gets, puts, creations)]
+    for _ in range(64):
+        puts.note(0.03)
+        creations.note(0.03)
+    assert [0.125, 1.0] == [each.wait(0) for each in (puts, creations)]
+
+
+def test_patience_grows_as_the_share_is_used_up() -> None:
+    hedge = Hedge(0.1)
+    for _ in range(64):
+        hedge.note(0.03)
+    waits = []
+    for _ in range(8):
+        waits.append(hedge.wait(0))
+        hedge.late()
+    assert [0.125] * 5 + [0.25] * 2 + [0.5] == waits
+    assert 4.0 == hedge.wait(0)
+
+
+def test_patience_falls_when_the_first_requests_were_slow() -> None:
+    """They make the connections. Patience stayed four times as long as it should be."""
+    hedge = Hedge(0.1)
+    for seconds in [0.11] * 32 + [0.03] * 96:
+        hedge.note(seconds)
+    assert 0.125 == hedge.patience()

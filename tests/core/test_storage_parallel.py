@@ -140,3 +140,49 @@ def test_an_error_of_background_work_comes_with_its_result(storage: Storage, mos
     again.write_behind("directory/file", b"x").result()
     with pytest.raises(StorageError):
         again.write_behind("file000/below", b"x").result()
+
+
+def test_a_late_piece_leaves_no_thread_idle() -> None:
+    """While the oldest piece is waited for, the others go on beyond the window, which is twice the threads."""
+    crew, enough, done = Crew(4), threading.Event(), list[int]()
+
+    def work(item: int) -> int:
+        if item == 0:
+            assert enough.wait(30)
+        done.append(item)
+        if len(done) >= 20:
+            enough.set()
+        return item
+
+    assert list(range(40)) == list(crew.in_order(range(40), work))
+    assert done.index(0) >= 20
+
+
+def test_behind_a_late_piece_little_is_held() -> None:
+    """At most eight times as many pieces as threads, and nothing more once 16 MiB have arrived."""
+    for size, most in ((1, 32), (8 << 20, 12)):
+        crew, begun, go_on = Crew(4), list[int](), threading.Event()
+
+        def work(item: int, *, begun: list[int] = begun, go_on: threading.Event = go_on, size: int = size) -> bytes:
+            begun.append(item)
+            if item == 0:
+                go_on.wait(0.6)
+            return bytes(size)
+
+        results = crew.in_order(range(100), work)
+        next(results)
+        assert 8 <= len(begun) <= most
+        results.close()
+
+
+def test_the_error_of_a_late_piece_is_its_own() -> None:
+    """A timeout that the work raises is not one of waiting for it."""
+
+    def work(item: int) -> int:
+        if item == 0:
+            threading.Event().wait(0.2)
+            raise TimeoutError("of the work")
+        return item
+
+    with pytest.raises(TimeoutError, match="of the work"):
+        list(Crew(2).in_order(range(10), work))

@@ -350,7 +350,7 @@ def test_failed_keys_of_a_batch_are_reported_and_retried(storage: Storage, monke
     ]
     sent: list[list[str]] = []
 
-    def call(_operation: str, **parameters: Any) -> dict[str, Any]:
+    def call(_operation: str, _seconds: float | None = None, **parameters: Any) -> dict[str, Any]:
         sent.append([item["Key"] for item in parameters["Delete"]["Objects"]])
         return answers[len(sent) - 1]
 

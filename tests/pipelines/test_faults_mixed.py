@@ -135,7 +135,7 @@ class Original:
     source: str
 
 
-def _original(directory: Path, tables: int, changes: int) -> Original:
+def original_lake(directory: Path, tables: int, changes: int) -> Original:
     """Return a lakehouse with waiting messages, some of them over nodes of several levels, and orphans."""
     lake = filled(new_lake(directory, order=8), tables=tables, changes=changes)
     compacted(lake)
@@ -189,7 +189,7 @@ def _run(job: Callable[[Stage], object], stage: Stage, server: SlowS3, share: fl
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Original:
     """A few hundred files."""
-    return _original(tmp_path_factory.mktemp("small"), 60, 6)
+    return original_lake(tmp_path_factory.mktemp("small"), 60, 6)
 
 
 @pytest.mark.parametrize("job", ["compact", "load", "expire", "restore", "rollback", "snapshot"])
@@ -206,7 +206,7 @@ def test_a_job_does_the_same_among_faults(server: SlowS3, small: Original, job: 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Original:
     """Some thousand files."""
-    return _original(tmp_path_factory.mktemp("large"), 900, 30)
+    return original_lake(tmp_path_factory.mktemp("large"), 900, 30)
 
 
 @pytest.mark.slow

@@ -22,24 +22,28 @@ from typing import Any, Self
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.parallel import Crew
+from trinitylake_core.storage.retry import RetryPolicy
 
 
 class Rounds:
     """A logical clock of the requests of some storages; while it is entered, their requests tick."""
 
+    waits = False
+    """Whether ticks are seconds: who waits for a result for some time only gives up when that has passed."""
+
     def __init__(self, *storages: Storage, most: int = 32) -> None:
-        self.now = 0
-        self.log: list[tuple[int, str, str]] = []
+        self.now: float = 0
+        self.log: list[tuple[float, str, str]] = []
         """When each request began, its kind and its path; in the order in which they were carried out."""
         self._most = most
         self._storages = [each for each in storages if isinstance(each, BaseStorage)]
-        self._before: list[tuple[Any, Any, Any]] = []
+        self._before: list[tuple[Any, Any, Any, Any]] = []
         assert len(self._storages) == len(storages), "there is no funnel to listen at"
 
     @property
     def chain(self) -> int:
         """How many requests waited for one another, at the most."""
-        return max((began + 1 for began, _, _ in self.log), default=0)
+        return max((int(began) + 1 for began, _, _ in self.log), default=0)
 
     @property
     def requests(self) -> int:
@@ -58,9 +62,14 @@ class Rounds:
             self.now += 1
         return action()
 
+    def policy(self, policy: RetryPolicy) -> RetryPolicy:
+        """Return the policy by which storages retry meanwhile."""
+        return policy
+
     def __enter__(self) -> Self:
         for storage in self._storages:
-            self._before.append((storage._common, storage._crew, storage.interceptor))
+            self._before.append((storage._common, storage._crew, storage.interceptor, storage._retry))
+            storage._retry = self.policy(storage._retry)
             storage._common = dataclasses.replace(storage._common, max_concurrency=self._most)
             storage._crew = _ClockedCrew(self, self._most)
             storage.interceptor = self
@@ -70,7 +79,7 @@ class Rounds:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for storage, before in zip(self._storages, self._before, strict=True):
-            storage._common, storage._crew, storage.interceptor = before
+            storage._common, storage._crew, storage.interceptor, storage._retry = before
         self._before = []
 
 
@@ -88,7 +97,7 @@ class _Clocked(Executor):
 
     def __init__(self, rounds: Rounds, most: int) -> None:
         self._rounds = rounds
-        self._free = [0] * most
+        self._free: list[float] = [0] * most
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
         """Carry out the work now, on the clock of the thread that is free first."""
@@ -108,10 +117,17 @@ class _Clocked(Executor):
 class _Finished(Future[Any]):
     def __init__(self, rounds: Rounds) -> None:
         super().__init__()
-        self.ended = 0
+        self.ended: float = 0
         self._rounds = rounds
+
+    def done(self) -> bool:
+        """Return whether the work has ended, on the clock."""
+        return super().done() and self.ended <= self._rounds.now
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait, on the clock, for the work to end; return what it returned."""
+        if timeout is not None and self._rounds.waits and self.ended > self._rounds.now + timeout:
+            self._rounds.now += timeout
+            raise TimeoutError
         self._rounds.now = max(self._rounds.now, self.ended)
         return super().result(timeout)

@@ -8,28 +8,17 @@ level some at a time, and of the leaves only the names are handed on, in the ord
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Final, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Final
 
 from trinitylake_core.diff.stream import Span, Stream, Subtree
 from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.search import NodeReader
+from trinitylake_core.tree.search import AheadReader, NodeReader
 
 _OPENED: Final = 32
 """Nodes above the leaves that are opened together on either side, or a few more."""
 Sides = tuple[list[Subtree], list[Subtree]]
-
-
-@runtime_checkable
-class AheadReader(NodeReader, Protocol):
-    """Where nodes come from that can be told what will be asked for."""
-
-    def held(self, paths: Sequence[str]) -> Iterator[Node]:
-        """Yield nodes, and hold each until it is asked for."""
-
-    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
-        """Read nodes ahead that will be asked for inside of the block."""
 
 
 @contextmanager

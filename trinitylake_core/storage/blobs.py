@@ -104,7 +104,7 @@ class BlobStorage(ProvedByTrying):
         self._shared().put(self._key(path), data, self._asked_again)
 
     def _create(self, path: str, data: Data) -> None:
-        self._shared().put_if(self._key(path), data, "create")
+        self._shared().put_if(self._key(path), data, "create", settled=self._asks_often())
 
     def _get_tagged(self, path: str) -> Tagged:
         data, version = self._shared().get_versioned(self._key(path), self._asked_again)
@@ -119,7 +119,7 @@ class BlobStorage(ProvedByTrying):
         if expected.data is not None:
             mode = {"e_tag": expected.tag, "version": (expected.tag or "").strip('"')}
         try:
-            done = self._shared().put_if(self._key(path), data, mode)
+            done = self._shared().put_if(self._key(path), data, mode, settled=self._asks_often())
         except Exception as error:
             refused = refused_swap(f"{self.root}{path}", error)
             if refused is None:
@@ -134,7 +134,7 @@ class BlobStorage(ProvedByTrying):
 
     def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
         (path,) = batch
-        self._shared().delete(self._key(path))
+        self._shared().delete(self._key(path), self._asked_again)
         return DeleteResult(deleted=[path]), []
 
     def delete_many(self, paths: Sequence[str]) -> DeleteResult:

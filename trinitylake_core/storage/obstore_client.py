@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from trinitylake_core.errors import StorageError
-from trinitylake_core.storage.hedge import Hedge
+from trinitylake_core.storage.hedge import Hedge, patiently
 from trinitylake_core.storage.obstore_errors import answered, is_slow_down
 from trinitylake_core.storage.pace import Pace
 from trinitylake_core.storage.port import Data
@@ -31,9 +31,13 @@ _MOST_CLIENTS: Final = 32
 _IDLE_SECONDS: Final = 15
 """Servers close idle connections after 20 s and more; a request on a connection that is just being closed fails."""
 
+_LEAST: Final = {"put": 0.125, "head": 0.125, "list": 0.125, "put if": 0.5, "delete": 2.0}
+"""The least patience in seconds: what was dropped of the last two is looked for, or takes long by itself."""
+_MOST_DROPPED: Final = 1024
+
 T = TypeVar("T")
 Version = Mapping[str, str | None]
-Kind = Literal["get", "put", "head"]
+Kind = Literal["get", "put", "head", "delete", "list"]
 Late = Callable[[Kind], None]
 """Is told that a request of a kind is asked for again."""
 MakeStore = Callable[[float], Any]
@@ -54,43 +58,36 @@ class ObstoreClient:
 
     def __init__(self, make: MakeStore, seconds: float, share: float) -> None:
         self.pace = Pace()
-        self.hedge = Hedge(share)
-        self._hedges = {"get": self.hedge, "put": Hedge(share), "head": Hedge(share)}
+        self._hedges = patience_with_kinds(share)
+        self.hedge = self._hedges["get"]
+        self._dropped: dict[str, int] = {}
         self._make = make
         self._seconds = seconds
         self._store = make(seconds)
         self._quick: dict[float, Any] = {}
         _alive.add(self)
 
+    def patience(self, kind: Kind) -> Hedge:
+        """Return what tells how long to wait for requests of a kind."""
+        return self._hedges[kind]
+
     def get(self, key: str, late: Late) -> bytes:
         """Return an object."""
         return self._patiently("get", lambda store: bytes(_obstore().get(store, key).bytes()), late)
 
     def _patiently(self, kind: Kind, call: Callable[[Any], T], late: Late, size: int = 0) -> T:
-        """Carry out a request that may be repeated without harm.
+        """Carry out a request that may be repeated without harm; ``late`` is called when it is asked for again."""
+        return patiently(
+            self._hedges[kind],
+            self._seconds,
+            lambda seconds: self._send(partial(call, self._store_for(seconds))),
+            partial(late, kind),
+            size,
+        )
 
-        If it takes unusually long, ``late`` is called with its kind and the same asked for once more (``hedge``).
-        """
-        hedge = self._hedges[kind]
-        asked = 0
-        while True:
-            wait = hedge.wait(asked, size)
-            quick = wait is not None and wait < self._seconds
-            store = self._store_for(wait) if wait is not None and quick else self._store
-            started = time.perf_counter()
-            try:
-                result = self._send(partial(call, store))
-            except TimeoutError:
-                if not quick:
-                    raise
-                hedge.late()
-                late(kind)
-                asked += 1
-            else:
-                hedge.note(time.perf_counter() - started)
-                return result
-
-    def _store_for(self, patience: float) -> Any:
+    def _store_for(self, patience: float | None) -> Any:
+        if patience is None:
+            return self._store
         store = self._quick.get(patience)
         if store is None:
             store = self._quick[patience] = self._make(patience)
@@ -117,13 +114,33 @@ class ObstoreClient:
             "put", lambda store: _obstore().put(store, key, content, use_multipart=False), late, len(content)
         )
 
-    def put_if(self, key: str, data: Data, mode: str | Version) -> Version:
+    def put_if(self, key: str, data: Data, mode: str | Version, *, settled: bool) -> Version:
         """Write an object only if there is none (``create``), or only in place of a version.
 
-        It is waited for until the deadline: what became of a request that was given up would have to be found out.
+        Raises ``TimeoutError`` at the deadline, and with ``settled`` as soon as the request takes unusually long, up to
+        three times for a key in a row. It may have been carried out, or still be: whoever says that it is settled
+        finds that out, and asks at least four times. A late one is refused then: there is an object or another version.
         """
         content = data if isinstance(data, bytes) else bytes(data)
-        result: Version = self._send(lambda: _obstore().put(self._store, key, content, mode=mode, use_multipart=False))
+        hedge, asked = self._hedges["put if"], self._dropped.pop(key, 0)
+        wait = hedge.wait(asked, len(content)) if settled else None
+        quick = wait is not None and wait < self._seconds
+        store = self._store_for(wait if quick else None)
+        started = time.perf_counter()
+        try:
+            result: Version = self._send(lambda: _obstore().put(store, key, content, mode=mode, use_multipart=False))
+        except TimeoutError:
+            if quick:
+                hedge.late()
+                if len(self._dropped) < _MOST_DROPPED:
+                    self._dropped[key] = asked + 1
+            raise
+        except ConnectionError:
+            raise
+        except Exception:  # an answer as well
+            hedge.note(time.perf_counter() - started)
+            raise
+        hedge.note(time.perf_counter() - started)
         return result
 
     def head(self, key: str, late: Late) -> Mapping[str, Any]:
@@ -131,9 +148,9 @@ class ObstoreClient:
         meta: Mapping[str, Any] = self._patiently("head", lambda store: _obstore().head(store, key), late)
         return meta
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, late: Late) -> None:
         """Delete an object; most stores answer that a missing one is missing."""
-        self._send(lambda: _obstore().delete(self._store, key))
+        self._patiently("delete", lambda store: _obstore().delete(store, key), late)
 
     def listing(self, prefix: str, page: int) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Return what yields the objects below a directory, so many at once. No request before the first is asked for.
@@ -166,6 +183,12 @@ class ObstoreClient:
             raise meant from None
         finally:
             self.pace.end(began, slow_down=slow_down)
+
+
+def patience_with_kinds(share: float) -> dict[str, Hedge]:
+    """Return the patience of a new client with each kind of requests; what is known of gets counts for the others."""
+    gets = Hedge(share)
+    return {"get": gets} | {kind: Hedge(share, gets, least) for kind, least in _LEAST.items()}
 
 
 def usable() -> bool:

@@ -2,22 +2,32 @@
 
 With a ``most`` of 1 nothing is done ahead and nothing later: every piece of work is done in its turn, by the caller.
 The same holds for work that itself was handed to such threads: they never wait for one another.
+
+Results come in order, so one late answer would leave all threads idle as soon as a window of work is done. While the
+oldest piece is waited for, more is begun (:func:`awaited`), within limits of number and memory.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Final, TypeVar
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-_OUTER: Final = 4
+_LATE_SECONDS: Final = 0.05
+"""Whoever waits longer than that for the oldest piece of work begins more meanwhile."""
+_MOST_WINDOWS: Final = 8
+"""At most so many times the number of threads are begun and not yet used."""
+_MOST_HELD_BYTES: Final = 16 << 20
+"""Behind a late answer, nothing more is begun once that much has arrived."""
+_OUTER: Final = 8
 """Pieces of work at the same time that themselves read ahead: each has a window of its own."""
 
 
@@ -31,18 +41,55 @@ class _Here(threading.local):
 _here = _Here()
 
 
+def awaited(oldest: Future[T], meanwhile: Callable[[], object]) -> T:
+    """Return the result of the oldest piece of work; whenever that takes long, call ``meanwhile`` to begin more.
+
+    Raises what the work raised.
+    """
+    while not oldest.done():
+        try:
+            return oldest.result(_LATE_SECONDS)
+        except TimeoutError:
+            if oldest.done():
+                break  # the error may be the work's own
+            meanwhile()
+    return oldest.result()
+
+
+def has_room(window: Collection[Future[Any]], most: int) -> bool:
+    """Return whether more work may be begun behind a late piece: ``most`` threads are not busy, and little is held.
+
+    Of finished work, results that are bytes count with their size.
+    """
+    if len(window) >= _MOST_WINDOWS * most:
+        return False
+    done = [each for each in window if each.done()]
+    held = sum(len(each.result()) for each in done if not each.exception() and isinstance(each.result(), bytes))
+    return len(window) - len(done) < 2 * most and held < _MOST_HELD_BYTES
+
+
 def _windowed(
     actions: Iterable[Callable[[], T]], begin: Callable[[Callable[[], T]], Future[T]], most: int
 ) -> Iterator[T]:
-    """Yield the results of actions in order, with at most twice ``most`` of them begun and not yet yielded."""
+    """Yield the results of actions in order, with at most twice ``most`` of them begun and not yet yielded.
+
+    While the oldest is late, up to ``_MOST_WINDOWS`` times ``most`` are.
+    """
     window: deque[Future[T]] = deque()
-    try:
-        for action in actions:
+    remaining = iter(actions)
+
+    def meanwhile() -> None:
+        while has_room(window, most) and (action := next(remaining, None)) is not None:
             window.append(begin(action))
-            if len(window) >= 2 * most:
-                yield window.popleft().result()
-        while window:
-            yield window.popleft().result()
+
+    try:
+        while True:
+            window.extend(begin(action) for action in islice(remaining, max(0, 2 * most - len(window))))
+            if not window:
+                return
+            result = awaited(window[0], meanwhile)
+            window.popleft()
+            yield result
     finally:
         for future in window:
             future.cancel()

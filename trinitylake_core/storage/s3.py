@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from trinitylake_core.errors import (
     InvalidInput,
@@ -27,7 +26,7 @@ from trinitylake_core.errors import (
     TrinityLakeError,
 )
 from trinitylake_core.storage.failures import TransientError
-from trinitylake_core.storage.hedge import Hedge
+from trinitylake_core.storage.hedge import Hedge, patiently
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
 from trinitylake_core.storage.proving import ProvedByTrying
 from trinitylake_core.storage.retry import take_flag, take_number
@@ -52,13 +51,16 @@ class S3Storage(ProvedByTrying):
         self._arguments = _s3fs_arguments(self._own_options, self._common.max_concurrency)
         client = self._arguments["client_kwargs"]
         self._endpoint = str(self._arguments.get("endpoint_url") or client.get("endpoint_url"))
-        self._listings = Hedge(self._hedged_share)
+        self._hedges = _hedges(self._hedged_share)
         self._fs: Any = None
 
     def _reset_after_fork(self) -> None:
         super()._reset_after_fork()
         self._fs = None
-        self._listings = Hedge(self._hedged_share)
+        self._hedges = _hedges(self._hedged_share)
+
+    def _patience(self, kind: Literal["list", "delete"]) -> Hedge:
+        return self._hedges[kind]
 
     # Raw operations.
 
@@ -127,7 +129,8 @@ class S3Storage(ProvedByTrying):
     def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
         """S3 does not tell a missing key from a deleted one; both count as deleted."""
         names = {self._key(path): path for path in batch}
-        answer = self._call("delete_objects", Delete={"Objects": [{"Key": key} for key in names], "Quiet": True})
+        objects = [{"Key": key} for key in names]
+        answer = self._patiently("delete", "delete_objects", {"Delete": {"Objects": objects, "Quiet": True}})
         result = DeleteResult()
         again: list[str] = []
         for error in answer.get("Errors", ()):
@@ -177,23 +180,19 @@ class S3Storage(ProvedByTrying):
             parameters["ContinuationToken"] = page["NextContinuationToken"]
 
     def _page(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return one page of a listing; asked for again if it takes unusually long (``hedge``)."""
-        asked = 0
-        while True:
-            wait = self._listings.wait(asked)
-            quick = wait is not None and wait < self._seconds
-            started = time.perf_counter()
-            try:
-                page = self._call("list_objects_v2", wait if quick else None, **parameters)
-            except TimeoutError:
-                if not quick:
-                    raise
-                self._listings.late()
-                self._asked_again("list")
-                asked += 1
-            else:
-                self._listings.note(time.perf_counter() - started)
-                return page
+        """Return one page of a listing."""
+        return self._patiently("list", "list_objects_v2", parameters)
+
+    def _patiently(
+        self, kind: Literal["list", "delete"], operation: str, parameters: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Send a request that may be repeated without harm; again if it takes unusually long (``hedge``)."""
+        return patiently(
+            self._patience(kind),
+            self._seconds,
+            lambda seconds: self._call(operation, seconds, **parameters),
+            partial(self._asked_again, kind),
+        )
 
     def _files(self, page: Mapping[str, Any]) -> Iterator[FileInfo]:
         for item in page.get("Contents", ()):
@@ -232,6 +231,11 @@ class S3Storage(ProvedByTrying):
         if isinstance(mapped, TransientError):
             return TransientError(clean, undone=mapped.undone)
         return type(mapped)(clean)
+
+
+def _hedges(share: float) -> dict[str, Hedge]:
+    """Return the patience with listings, and with deletes: those of 1000 names take their time."""
+    return {"list": Hedge(share), "delete": Hedge(share, least=2.0)}
 
 
 def _s3fs_arguments(options: Mapping[str, Any], max_concurrency: int) -> dict[str, Any]:

@@ -10,8 +10,9 @@ Options are those of ``s3``. In a process that was forked after its parent had s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
+from trinitylake_core.storage.hedge import Hedge
 from trinitylake_core.storage.obstore_client import ObstoreClient, shared, usable
 from trinitylake_core.storage.port import Data, FileInfo, Tagged
 from trinitylake_core.storage.retry import take_flag
@@ -47,6 +48,10 @@ class ObstoreS3Storage(S3Storage):
         store = settings_of(self._bucket, self._arguments).store
         return ObstoreClient(store, self._seconds, self._hedged_share)
 
+    def _patience(self, kind: Literal["list", "delete"]) -> Hedge:
+        client = self._fast()
+        return super()._patience(kind) if client is None else client.patience(kind)
+
     def _get(self, path: str) -> bytes:
         client = self._fast()
         return super()._get(path) if client is None else client.get(self._key(path), self._asked_again)
@@ -74,7 +79,7 @@ class ObstoreS3Storage(S3Storage):
         if client is None:
             super()._create(path, data)
         else:
-            client.put_if(self._key(path), data, "create")
+            client.put_if(self._key(path), data, "create", settled=self._asks_often())
 
     def _get_tagged(self, path: str) -> Tagged:
         client = self._fast()
@@ -89,7 +94,7 @@ class ObstoreS3Storage(S3Storage):
             return super()._swap(path, data, expected)
         mode = "create" if expected.data is None else {"e_tag": expected.tag}
         try:
-            done = client.put_if(self._key(path), data, mode)
+            done = client.put_if(self._key(path), data, mode, settled=self._asks_often())
         except Exception as error:
             refused = refused_swap(f"{self.root}{path}", error)
             if refused is None:

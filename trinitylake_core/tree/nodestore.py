@@ -87,7 +87,8 @@ class NodeStore:
 
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in the order of ``paths``, reading ahead in parallel. One ``get`` each, none if cached."""
-        nodes = {path: node for path in paths if (node := self.cached(path)) is not None}
+        held = self._local.here.nodes
+        nodes = {path: node for path in paths if (node := held.pop(path, None) or self.cached(path)) is not None}
         fetched = self._contents([path for path in paths if path not in nodes])
         for path in paths:
             node = nodes.pop(path, None)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import add, ge, gt
 from typing import Final
 
@@ -28,7 +29,7 @@ import mmh3
 from trinitylake_core.errors import Corrupt, CorruptNode
 from trinitylake_core.tree.leafrun import Columns, OrderedHash
 from trinitylake_core.tree.node import Messages, Node
-from trinitylake_core.tree.search import Batch, NodeReader
+from trinitylake_core.tree.search import AheadReader, Batch, NodeReader
 
 Range = tuple[str, str]
 EVERYWHERE: Final[Range] = ("", "\U0010ffff")
@@ -189,6 +190,14 @@ class Witness:
         """Yield nodes in the order of ``paths``, reading ahead."""
         for path, node in zip(paths, self._reader.read_many(paths), strict=True):
             yield self._seen(path, node)
+
+    def held(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes that will be read later; they are not looked at before that."""
+        return self._reader.held(paths) if isinstance(self._reader, AheadReader) else self._reader.read_many(paths)
+
+    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+        """Let the reader read ahead, if it can."""
+        return self._reader.expecting(paths) if isinstance(self._reader, AheadReader) else nullcontext()
 
     def _seen(self, path: str, node: Node) -> Node:
         if path not in self._expected:

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from trinitylake_core.errors import FileMissing
 from trinitylake_core.storage import Storage
+from trinitylake_core.storage.parallel import awaited, has_room
 from trinitylake_core.tree.node import Node
 
 T = TypeVar("T")
@@ -28,6 +29,11 @@ class Underway:
         self._storage = storage
         self._lock = threading.Lock()
         self._files: dict[str, Future[Content]] = {}
+
+    @property
+    def most(self) -> int:
+        """How many files are read at the same time."""
+        return self._storage.concurrency
 
     def begin(self, path: str) -> Future[Content]:
         """Begin to read a file, or return what was begun."""
@@ -66,15 +72,24 @@ class ReadAhead:
 
     def fill(self) -> None:
         """Begin to read as much as there is room for."""
+        self._fill(lambda: len(self._window) < self._room())
+
+    def _fill(self, has_room: Callable[[], bool]) -> None:
         if self._filling:  # `paths` reads something itself
             return
         self._filling = True
         try:
-            while len(self._window) < self._room() and (path := next(self._paths, None)) is not None:
+            while has_room() and (path := next(self._paths, None)) is not None:
                 if path not in self._window and path not in self._passed and not self._skip(path):
                     self._window[path] = self._files.begin(path)
         finally:
             self._filling = False
+
+    def _more(self) -> None:
+        """Begin to read beyond the window: the file that is asked for is late."""
+        most = self._files.most
+        if self._room() >= 2 * most:  # else memory, not the number of threads, is what limits the window
+            self._fill(lambda: has_room(self._window.values(), most))
 
     def take(self, path: str) -> Content | None:
         """Return a file of the window, and move on; ``None`` if it is not in the window: then it never will be.
@@ -87,7 +102,7 @@ class ReadAhead:
             self._passed.add(path)
             return None
         try:
-            found = coming.result()
+            found = awaited(coming, self._more)
         except CancelledError:  # another window expected it, too, and was closed
             return None
         self.fill()

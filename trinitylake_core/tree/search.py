@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import groupby
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.keys import EVERYTHING, KeyRange
@@ -17,6 +18,8 @@ from trinitylake_core.tree.node import Messages, Node, merged
 
 _LONG: Final = 8
 """How many messages to a row are so many that rows are put among them, and not each message into a table."""
+_OPENED: Final = 32
+"""Nodes above the leaves that are opened together, ahead of a scan."""
 MAX_HEIGHT: Final = 64
 """No tree of 2^32 versions is higher; a path that is longer runs in a circle."""
 
@@ -32,6 +35,17 @@ class NodeReader(Protocol):
 
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in order, reading ahead."""
+
+
+@runtime_checkable
+class AheadReader(NodeReader, Protocol):
+    """Where nodes come from that can be told what will be asked for."""
+
+    def held(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes, and hold each until it is asked for."""
+
+    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+        """Read nodes ahead that will be asked for inside of the block."""
 
 
 class Warmable(Protocol):
@@ -156,7 +170,41 @@ def scan(
     Costs one read a node whose range meets ``within``, ahead and in parallel. With ``children`` only what is below
     these children of the root, and the pivot after each: disjoint runs of them together yield everything once.
     """
-    yield from _scan(reader, root, within, newer or Messages(), 0, children)
+    batches = _scan(reader, root, within, newer or Messages(), 0, children)
+    if isinstance(reader, AheadReader) and 1 < (root.height or 0) <= MAX_HEIGHT:
+        with reader.expecting(_coming(reader, [root], within, children)):
+            yield from batches
+    else:
+        yield from batches
+
+
+def _coming(reader: AheadReader, nodes: Sequence[Node], within: KeyRange, only: range | None = None) -> Iterator[str]:
+    """Yield the leaves that a scan will read below nodes of one height, in its order.
+
+    The nodes above are opened some at a time, and held until the scan gets there. Where one is damaged this ends: the
+    scan will say so when it gets there.
+    """
+    height = nodes[0].height if nodes else None
+    if height is None or height < 1 or any(node.height != height for node in nodes):
+        return
+    paths = [path for node in nodes for path in _met(node, within, only)]
+    if height == 1:
+        yield from paths
+        return
+    for start in range(0, len(paths), _OPENED):
+        try:
+            below = list(reader.held(paths[start : start + _OPENED]))
+        except CorruptNode:
+            return
+        if below and below[0].height == height - 1:
+            yield from _coming(reader, below, within)
+
+
+def _met(node: Node, within: KeyRange, only: range | None) -> Sequence[str]:
+    """Return the children of an inner node whose ranges meet a range of keys, of ``only`` some of them."""
+    met = overlapping(node, within)
+    indexes = met if only is None else range(max(met.start, only.start), min(met.stop, only.stop))
+    return node.children[indexes.start : max(indexes.start, indexes.stop)]
 
 
 def overlapping(node: Node, within: KeyRange) -> range:
@@ -177,11 +225,9 @@ def _scan(
         if only is None or 0 in only:
             yield _apply(node.keys[first:last], node.values[first:last], _within(messages, within))
         return
-    indexes = range(first, last + 1)
-    if only is not None:
-        indexes = range(max(first, only.start), min(last + 1, only.stop))
-    children = reader.read_many(node.children[indexes.start : max(indexes.start, indexes.stop)])
-    for index, child in zip(indexes, children, strict=True):
+    paths = _met(node, within, only)
+    begin = first if only is None else max(first, only.start)
+    for index, child in enumerate(reader.read_many(paths), begin):
         child_height(node, node.children[index], child)
         yield from _scan(reader, child, within, messages.between(*node.bounds(index)), depth + 1)
         if index < last:
