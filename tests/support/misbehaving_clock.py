@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.support.rounds import Rounds
@@ -65,7 +66,7 @@ class MisbehavingClock(Rounds):
 
     def policy(self, policy: RetryPolicy) -> RetryPolicy:
         """Return a policy whose pauses take time on this clock only: two thirds of the longest."""
-        return _Pausing(policy, self)
+        return _Pausing(policy.retries, policy.base_seconds, policy.max_seconds, self)
 
     def __call__(self, kind: str, path: str, action: Callable[[], Any]) -> Any:
         """Carry out a request, or let it fail, and let time pass."""
@@ -134,15 +135,12 @@ class MisbehavingClock(Rounds):
         return result
 
 
+@dataclass(frozen=True, slots=True)
 class _Pausing(RetryPolicy):
     """The pauses of a policy, by a clock."""
 
-    __slots__ = ("_clock",)
-
-    def __init__(self, policy: RetryPolicy, clock: MisbehavingClock) -> None:
-        super().__init__(policy.retries, policy.base_seconds, policy.max_seconds)
-        object.__setattr__(self, "_clock", clock)
+    clock: MisbehavingClock
 
     def pause(self, attempt: int) -> None:
         """Let time pass."""
-        self._clock.now += min(self.max_seconds, self.base_seconds * 2.0**attempt) * 2 / 3
+        self.clock.now += min(self.max_seconds, self.base_seconds * 2.0**attempt) * 2 / 3
