@@ -24,7 +24,8 @@ from trinitylake_core.storage import open_storage
 OPTIONS: Final = {"durable": False, "retry_base_seconds": 0.1, "retry_max_seconds": 5.0}
 """The pauses between retries are those of object stores."""
 _SECONDS: Final = 0.5
-"""A request that is lost where everything waits for it: 1/8 s and its repetition, on a level or two, and a retry."""
+_SECONDS_OF_SHORT: Final = 1.0
+"""What is lost where everything waits for it: 1/8 s and its repetition each, on some levels, and pauses of retries."""
 
 
 def _verify(stage: Stage) -> object:
@@ -53,14 +54,17 @@ class Copies:
         assert [] == list(Lakehouse.open(root.as_uri()).check())
         return said, clock
 
-    def assert_twice(self, job: Callable[[Stage], object], share: float, seeds: int) -> None:
-        """Prove that a job says the same among faults, and takes twice as long at most, in the median."""
+    def assert_twice(self, job: Callable[[Stage], object], share: float, seeds: int, more: float) -> None:
+        """Prove that a job says the same among faults, and takes twice as long at most, in the median.
+
+        ``more``: seconds that it may take besides.
+        """
         said, calm = self.run(job, 0.0, 0)
         runs = [self.run(job, share, seed) for seed in range(seeds)]
         assert [said] * seeds == [each for each, _ in runs]
         assert any(clock.faults.total() > clock.faults["none"] for _, clock in runs)
         print(f"{job.__name__}: {calm.seconds:.2f} s, {[round(clock.seconds, 2) for _, clock in runs]}")
-        assert median(clock.seconds for _, clock in runs) <= 2 * calm.seconds + _SECONDS
+        assert median(clock.seconds for _, clock in runs) <= 2 * calm.seconds + more
         assert max(clock.requests for _, clock in runs) <= (1 + 8 * share) * calm.requests + 8
 
 
@@ -68,7 +72,7 @@ class Copies:
 def test_a_small_job_takes_at_most_twice_as_long(tmp_path: Path, job: str) -> None:
     """Each fault at 1 %, in three runs."""
     lake = original_lake(tmp_path / "lake", 120, 3)
-    Copies(lake, tmp_path).assert_twice(ALL[job], 0.01, 3)
+    Copies(lake, tmp_path).assert_twice(ALL[job], 0.01, 3, _SECONDS_OF_SHORT)
 
 
 @pytest.fixture(scope="module")
@@ -81,4 +85,4 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Original:
 @pytest.mark.parametrize("job", ALL)
 def test_a_job_takes_at_most_twice_as_long(large: Original, tmp_path: Path, job: str) -> None:
     """Each fault at 1 %, in five runs."""
-    Copies(large, tmp_path).assert_twice(ALL[job], 0.01, 5)
+    Copies(large, tmp_path).assert_twice(ALL[job], 0.01, 5, _SECONDS)
