@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from dagster_project import due
 from dagster_project.config.settings import Backup, LakehouseSettings
-from dagster_project.factory import build, merged
+from dagster_project.config.stanzas import Stanzas
+from dagster_project.factory import build, fleet, merged
 
 
 def lakehouse(name: str, cron: str | None = "0 3 * * *", **more: str) -> LakehouseSettings:
@@ -92,5 +94,7 @@ def test_what_maintenance_makes_is_late_after_one_that_did_not_come(
     assert dg.FreshnessPolicy.time_window(fails, warns) == judged["backup"] == judged["tree_health"]
 
 
-def test_without_a_schedule_nothing_is_late() -> None:
+def test_without_a_schedule_and_in_a_fleet_nothing_is_late(tmp_path: Path) -> None:
     assert due.freshness(lakehouse("sales", None)) is None
+    specs = fleet(Stanzas(tmp_path / "not there")).resolve_all_asset_specs()
+    assert {None} == {spec.freshness_policy for spec in specs}

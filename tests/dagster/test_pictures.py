@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import dagster as dg
 
-from dagster_project.metadata import pictures
+from dagster_project.metadata import health, pictures
+from pipelines import stats
+from pipelines.cli.report import human_bytes
 from pipelines.trees.sketch import WIDTH, Strip, sketch, spread
 from trinitylake_core import Lakehouse
 
@@ -74,3 +76,16 @@ def test_a_picture_of_any_tree_has_as_many_marks_as_a_page_can_show(lake: Lakeho
         assert all(len(each.patches) + len(each.lines) <= 2 * 60 for each in axes)
         assert leaves in axes[-1].get_ylabel()
         assert (6.8, 3.55) == tuple(figure.get_size_inches().round(2))
+
+
+def test_the_levels_of_a_tree_are_sentences_with_units(lake: Lakehouse) -> None:
+    """On the page of an asset a table of numbers in more columns is cut off at the right."""
+    deep = stats.deep(lake)
+    shown = health.of_deep(deep)["levels"]
+    assert ["height", "nodes", "holds"] == [column.name for column in shown.schema.columns]
+    root, level = shown.records[0].data, deep.levels[0]
+    assert (level.height, level.nodes) == (root["height"], root["nodes"])
+    filled = (
+        f"{level.keys} keys ({level.fill:.0%} full), {level.messages} buffered messages, {human_bytes(level.bytes)}"
+    )
+    assert filled == root["holds"]

@@ -44,3 +44,17 @@ def test_an_undo_stops_at_the_commits_of_others(
     late = launched(local, "undo", instance, **wanted, others=True, dry_run=False, expected_version=approved)
     assert "make a new plan with `dry_run: true`" in failure(late).description
     assert approved + 1 == deployed.refresh().version
+
+
+def test_a_restore_says_first_what_to_launch_next(
+    local: LakehouseSettings, deployed: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """Outcome and next step come before the tables; where nothing would change there is no next step."""
+    newest, wanted = deployed.version, {"version": deployed.version - 3, "reason": "bad deploy"}
+    plan = told(launched(local, "restore", instance, **wanted, only=["sales.t0_1"]))
+    assert ["outcome", "carry_out"] == list(plan)[:2]
+    assert f"expected_version: {newest}" in plan["carry_out"]
+    assert f"restore from version {newest - 3}" in plan["outcome"]
+    nothing = told(launched(local, "restore", instance, **wanted, only=["sales.t1_1"]))
+    assert "nothing to do" in nothing["outcome"]
+    assert "carry_out" not in nothing
