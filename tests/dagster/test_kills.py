@@ -6,7 +6,9 @@ Within a minute everything is back, the run has ended, its lakehouse can be work
 from __future__ import annotations
 
 import os
+import pickle
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -18,10 +20,12 @@ import yaml
 from tests.dagster.conftest import filled
 from tests.support.deployment import Deployment, deployed, eventually, is_run
 from tests.support.misbehaving import Misbehaving
+from tests.support.moto_s3 import RAW
 from tests.support.postgres import run_postgres
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from tests.support.supervisor import Supervisor
 from trinitylake_core import Lakehouse
+from trinitylake_core.locations import node_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 LONG_SECONDS = 600.0
@@ -129,6 +133,46 @@ def test_all_is_back_within_a_minute(
     assert max(ready, back) < BACK_SECONDS
     assert objects == lake.refresh().digest()
     assert [] == list(lake.check())
+
+
+def test_a_run_that_is_killed_while_it_deletes_orphans_is_repeated(
+    supervised: tuple[Deployment, Supervisor], moto_server: S3Server, lake: Lakehouse, slow: Misbehaving
+) -> None:
+    """The fence is in the history, some of the orphans are gone, and nothing else is; the next run deletes the rest."""
+    deployment, supervisor = supervised
+    eventually(lambda: up(deployment), LONG_SECONDS, lambda: str(supervisor.restarts))
+    orphans = {node_path(): b"left over" for _ in range(3000)}
+    left = left_over(moto_server, lake, orphans)
+    objects = lake.refresh().digest()
+    slow.slow_for, slow.delay, slow.matching = b"?delete", 10.0, 0
+    run_id = launched(deployment, "orphan_removal")
+    eventually(lambda: slow.matching > 1, LONG_SECONDS, lambda: str(deployment.run(run_id)))
+    VICTIMS["the run"](deployment).kill()
+    slow.slow_for, slow.delay = b"", 0.0
+    assert "FAILURE" == ended_run(deployment, run_id)["status"]
+    assert objects == lake.refresh().digest()
+    assert [] == list(lake.check())
+    assert "clean" in {info.operation for info in lake.history()}
+    assert 0 < len(left() & orphans.keys()) < len(orphans)
+    again = launched(deployment, "orphan_removal")
+    assert "SUCCESS" == ended_run(deployment, again)["status"], deployment.run(again)
+    assert not left() & orphans.keys()
+    assert objects == lake.refresh().digest()
+    assert [] == list(lake.check())
+
+
+def left_over(server: S3Server, lake: Lakehouse, orphans: dict[str, bytes]) -> Callable[[], set[str]]:
+    """Write files that nothing points to, two days old; return what lists all files there are."""
+    url = f"{server.endpoint}{RAW}{lake.root.removeprefix('s3://')}"
+
+    def files() -> dict[str, bytes]:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            found: dict[str, bytes] = pickle.loads(answer.read())
+        return found
+
+    data, headers = pickle.dumps(files() | orphans), {"X-Age-Seconds": "172800"}
+    urllib.request.urlopen(urllib.request.Request(url, data=data, headers=headers, method="PUT"), timeout=60).close()
+    return lambda: set(files())
 
 
 def ended_run(deployment: Deployment, run_id: str) -> dict[str, Any]:

@@ -28,7 +28,10 @@ _SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request r
 
 
 class Misbehaving:
-    """The server; ``connections`` and ``requests`` count what came in, ``last`` is the head of the last request."""
+    """The server; ``connections`` and ``requests`` count what came in, ``last`` is the head of the last request.
+
+    Requests whose first line holds ``slow_for`` wait for ``delay`` seconds; ``matching`` counts them.
+    """
 
     def __init__(self, upstream: str) -> None:
         parts = urlsplit(upstream)
@@ -39,6 +42,8 @@ class Misbehaving:
         self.last = b""
         self.most_at_once: int | None = None
         self.delay = 0.0
+        self.slow_for = b""
+        self.matching = 0
         self._next: What | None = None
         self._running = 0
         self._lock = threading.Lock()
@@ -81,6 +86,8 @@ class Misbehaving:
             self.requests += 1
             self.last = request.partition(_END)[0]
             what, self._next = self._next, None
+            matches = self.slow_for in self.last.partition(b"\r\n")[0]
+            self.matching += matches
             if self.most_at_once is not None and self._running >= self.most_at_once:
                 what = "slow down"
                 self.refused += 1
@@ -88,7 +95,7 @@ class Misbehaving:
         try:
             if what in {"drop", "stall", "garbage", "slow down"}:
                 return self._without_asking(connection, str(what))
-            time.sleep(self.delay)
+            time.sleep(self.delay if matches else 0.0)
             answer = self._ask(request)
         finally:
             with self._lock:

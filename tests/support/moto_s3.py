@@ -3,7 +3,8 @@
 moto looks whether an object exists and then writes it, in threads; S3 decides in one step, and so does this server.
 Under a prefix that holds ``ignores-if-match`` it is a store that knows exclusive creation and no compare-and-set.
 ``GET /_raw/<bucket>/<prefix>`` answers with every object below a prefix, ``PUT`` makes them exactly what was sent;
-both are pickled dicts, for tests that put a lakehouse back hundreds of times.
+both are pickled dicts, for tests that put a lakehouse back hundreds of times. With the header ``X-Age-Seconds`` what
+it writes was last modified so long ago.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any, Final
 
 import moto.server as _moto
@@ -43,7 +45,8 @@ def _raw(environ: dict[str, Any], bucket: str, prefix: str) -> bytes:
             keys.pop(prefix + name)
         for name, data in wanted.items():
             if found.get(name) != data:
-                backend.put_object(bucket, prefix + name, data)
+                written = backend.put_object(bucket, prefix + name, data)
+                written.last_modified -= timedelta(seconds=float(environ.get("HTTP_X_AGE_SECONDS", "0")))
         return b""
 
 
