@@ -170,6 +170,18 @@ class _Export:
     # -- running -----------------------------------------------------------------------------------------
 
     def run(self) -> Report:
+        try:
+            return self.copied()
+        except Corrupt as error:
+            boundary = self.source.files.versions.boundary()
+            if boundary > self.first:
+                raise Refused(
+                    f"versions before {boundary} expired while the export ran, and it began with version {self.first}; "
+                    "run it again"
+                ) from error
+            raise
+
+    def copied(self) -> Report:
         meter = Meter(self.source.storage, self.target)
         to = inspect(self.target, self.source, self.first, history=self.config.history)
         self.watch.lap("look")

@@ -14,17 +14,17 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.commits.changes import definition_rows
 from trinitylake_core.definitions import LakehouseDef, encode
-from trinitylake_core.errors import AlreadyExists, Corrupt, NotALakehouse, Refused
+from trinitylake_core.errors import AlreadyExists, Corrupt, NotALakehouse, Refused, UnsafeStorage
 from trinitylake_core.locations import parse, root_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodefile import encode as encode_node
-from trinitylake_core.versions import Root, Versions, claim_boundary
+from trinitylake_core.versions import Root, Versions, claim_boundary, settle_boundary
 
 _WITHOUT_SNAPSHOTS: Final = uuid.UUID("5b0f6c1e-7d0a-4f0e-9a6b-3d1f2c4e8a90")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Destination:
     """What a root URI holds before an export of the versions ``first`` to ``last``.
 
@@ -32,6 +32,7 @@ class Destination:
         newest: the newest root there; ``None`` if there is no lakehouse.
         boundary: what its boundary file says.
         roots: the versions whose roots are there and count.
+        definition: path and bytes of the lakehouse definition there, once :meth:`prepare` has found it.
     """
 
     storage: Storage
@@ -40,6 +41,7 @@ class Destination:
     newest: Root | None
     boundary: int
     roots: tuple[int, ...] = ()
+    definition: tuple[str, bytes] = ("", b"")
 
     @property
     def missing(self) -> list[int]:
@@ -62,11 +64,25 @@ class Destination:
         self.storage.barrier()
         definition = self.storage.read(definition_path)
         self.storage.prove_exclusive_create(definition_path, definition)
-        if self.boundary == self.first:
+        self.definition = definition_path, definition
+        if self.newest is not None and self.boundary == self.first:
             return
-        self.storage.prove_compare_and_set(definition_path, definition)
-        if self.newest is None and not claim_boundary(Versions(self.storage), self.first, (), grows=False):
+        if self.movable() and self.newest is None and not claim_boundary(Versions(self.storage), self.first):
             raise self.not_alone()
+
+    def movable(self) -> bool:
+        """Return whether the boundary can be moved here. Where nobody can move it, nobody has to claim it.
+
+        Raises:
+            UnsafeStorage: it cannot, and it has to move.
+        """
+        try:
+            self.storage.prove_compare_and_set(*self.definition)
+        except UnsafeStorage:
+            if self.boundary != self.first:
+                raise
+            return False
+        return True
 
     def create(self, path: str, data: bytes) -> None:
         """Create a root; one that is there with the same bytes is as good. One ``create``."""
@@ -90,7 +106,7 @@ class Destination:
         versions = Versions(self.storage)
         lies = self.newest is not None and self.boundary > self.newest.version
         known = {*self.roots, *range(self.first, self.last + 1)}
-        if not claim_boundary(versions, self.first, known, grows=not lies):
+        if not settle_boundary(versions, self.first, known, grows=not lies, movable=self.movable):
             raise self.not_alone()
         if versions.hint() != self.last:
             write_hint(self.storage, self.last)
@@ -126,19 +142,19 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
         if (parsed := parse(file.path)) is not None and parsed.version is not None
     )
     versions, last = Versions(storage), source.version
+    boundary = versions.boundary()  # before the newest version: read after it, one of another export looks like a lie
     try:
         newest = versions.latest() if roots else None
     except NotALakehouse:
         newest = None
     if newest is None:
-        return Destination(storage, first, last, None, versions.boundary())
+        return Destination(storage, first, last, None, boundary)
     _refuse_other(versions, newest, source)
     if roots[-1] > last:
         raise Refused(
             f"{storage.root} holds version {roots[-1]}, newer than version {last}; nothing was changed. "
             "Export to another root URI"
         )
-    boundary = versions.boundary()
     older = sum(boundary <= version < last for version in set(roots))
     if not history and older > 1 and versions.hint() != boundary:
         raise Refused(

@@ -14,12 +14,14 @@ from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from pipelines import compaction, expiration, export, load, orphans, restore, rollback
 from tests.simulation.ground import SAVED, SNAPSHOT, SOURCE, count_up, create_tables
 from tests.simulation.scheduler import running_actor
-from tests.simulation.world import COPY, Ack, Changes, World
+from tests.simulation.store import SimStorage
+from tests.simulation.world import COPY, Ack, Changes, Exported, World
 from tests.support.icebergs import SCHEMA
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
+    NotALakehouse,
     PlanOutdated,
     Refused,
     SnapshotNotFound,
@@ -221,15 +223,41 @@ def _dropper(world: World) -> Action:
     return lambda: lake.drop_snapshot(SNAPSHOT)
 
 
-def _exporter(world: World) -> Action:
-    lake = world.handle()
+def _exporter(*, begun: bool = False, **how: Any) -> Callable[[World], Action]:
+    """Return what prepares an export; if it has ``begun``, the copy holds an older version, or an older history."""
 
-    def act() -> int:
-        done = export.run(None, lake, COPY, export.Config(engine="local"))
-        world.exported.append(done.plan.version)
-        return done.plan.version
+    def prepare(world: World) -> Action:
+        lake = world.handle()
+        config = export.Config(engine="local", **how)
+        if begun and not world.copy.objects:
+            _export_older(world, config)
 
-    return act
+        def act() -> str:
+            return _export(world, lake, config)
+
+        return act
+
+    return prepare
+
+
+def _export_older(world: World, config: export.Config) -> None:
+    storage = SimStorage()
+    storage.store = world.ground.at[STALE]
+    _export(world, Lakehouse.open(storage), config)
+
+
+def _export(world: World, lake: Lakehouse, config: export.Config) -> str:
+    done = export.run(None, lake, COPY, config).plan
+    world.exported.append(Exported(done.first, done.version))
+    return f"{done.first} to {done.version}"
+
+
+def _restore_copied(world: World, lake: Lakehouse) -> Any:
+    config = restore.Config(only=["a.t31"], source=COPY, reason="simulated", engine="local")
+    done = restore.run(None, lake, config)
+    if done.version_after is not None:
+        world.restored.append(done.version_after)
+    return done
 
 
 # Readers.
@@ -255,6 +283,7 @@ def _refresher(version: int | None) -> Callable[[World], Action]:
 
 
 _OUTDATED: Final = (*_REFUSED, PlanOutdated, VersionExpired)
+_EXPORTS: Final = (*_OUTDATED, Refused, AlreadyExists)
 _ENDED: Final = (*_REFUSED, TransactionNotFound)
 KINDS: Final[Mapping[str, Kind]] = {
     "write": Kind(_writer("t0"), _REFUSED),
@@ -279,7 +308,12 @@ KINDS: Final[Mapping[str, Kind]] = {
     "snapshot": Kind(_snapshotter("minimal", TARGET), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
     "snapshot-partial": Kind(_snapshotter("partial", None), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
     "snapshot-drop": Kind(_dropper, (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
-    "export": Kind(_exporter, (*_OUTDATED, Refused)),
+    "export": Kind(_exporter(), _EXPORTS),
+    "export-old": Kind(_exporter(version=TARGET), _EXPORTS),
+    "export-again": Kind(_exporter(begun=True), _EXPORTS),
+    "export-history": Kind(_exporter(history=True), _EXPORTS),
+    "export-history-again": Kind(_exporter(begun=True, history=True), _EXPORTS),
+    "restore-copy": Kind(_pipeline(_restore_copied), (*_OUTDATED, NotALakehouse)),
     "open": Kind(_open),
     "refresh": Kind(_refresher(None)),
     "refresh-stale": Kind(_refresher(STALE)),

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines import expiration, orphans
-from pipelines.files import retained
+from pipelines import expiration, export, orphans
+from pipelines.files import destination, retained
 from pipelines.files.retained import SavedTransactions
 from pipelines.sweep import marking
 from trinitylake_core import snapshots
@@ -81,6 +81,11 @@ def _unfenced(self: Any, marked: Any, cutoff: int, orphan_files: int) -> Any:
     return marked.newest
 
 
+def _blind_settling(files: Any, to: int, known: Any, *, grows: bool, movable: Any) -> bool:
+    files.storage.replace(BOUNDARY_FILE, str(to).encode())
+    return True
+
+
 MUTATIONS: Final[dict[str, Mutation]] = {
     "the boundary is looked at after creating": Mutation(
         lambda: {(commits, "acknowledge"): lambda versions, root, written: write_hint(versions.storage, root.version)},
@@ -132,6 +137,16 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "the abort of what was taken is decided by a root": Mutation(
         lambda: {(aborts, "_decide"): lambda files, base, transaction_id: None}, ("publish", "abort")
+    ),
+    "the place of a copy is claimed": Mutation(
+        lambda: {(destination, "claim_boundary"): lambda files, to: _blind_boundary(files, to) == to},
+        ("export", "export-history"),
+    ),
+    "the boundary of a copy is settled": Mutation(
+        lambda: {(destination, "settle_boundary"): _blind_settling}, ("export-again", "export-old")
+    ),
+    "a version that expired meanwhile is not called damaged": Mutation(
+        lambda: {(export._Export, "run"): export._Export.copied}, ("export-history", "expire")
     ),
     "a late commit meets the abort": Mutation(
         lambda: {(TransactionChange, "_recognise"): lambda self, root: None}, ("publish", "abort")

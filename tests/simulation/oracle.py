@@ -13,7 +13,8 @@ from tests.simulation.actors import ICEBERGS, KINDS
 from tests.simulation.ground import COUNTER, LOADED, SAVED
 from tests.simulation.reading import Content, Tree, counter, node_file, tree
 from tests.simulation.scheduler import Actor
-from tests.simulation.world import Changes, Version, World
+from tests.simulation.world import COPY, Changes, Version, World
+from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import LakehouseDef, TableDef, TransactionDef
 from trinitylake_core.errors import StorageError
 from trinitylake_core.locations import root_path, transaction_path
@@ -40,7 +41,7 @@ class Oracle:
         yield from self.world.violations
         checks: tuple[Callable[[], Iterator[str]], ...] = (
             self.ends, self.acknowledged, self.refused, self.changes, self.retained, self.snapshots, self.saved,
-            self.readers, self.copies, self.icebergs,
+            self.readers, self.copies, self.taken_back, self.icebergs,
         )  # fmt: skip
         for check in checks:
             yield from check()
@@ -238,19 +239,45 @@ class Oracle:
                 yield f"{each.actor} was given version {each.version}, and {each.began_at} was there when it began"
 
     def copies(self) -> Iterator[str]:
-        """An export is whole and says what its version says."""
-        for version in self.world.exported:
-            files = {path: each.data for path, each in self.world.copy.objects.items()}
-            root = files.get(root_path(version))
-            try:
-                found = None if root is None else tree(root, files)
-            except KeyError as missing:
-                yield f"the export of version {version} lacks {missing}"
-                continue
-            if found is None or found.content != self.tree(self.world.history[version]).content:
-                yield f"the export of version {version} does not say what that version says"
-            elif not set(found.content.values()) <= files.keys():
-                yield f"the export of version {version} lacks definitions"
+        """What somebody was told is at the copy is there, and whatever version opens there says what it should."""
+        if not self.world.exported:
+            return
+        files = {path: each.data for path, each in self.world.copy.objects.items()}
+        versions = Lakehouse.open(COPY).files.versions
+        newest, boundary = versions.latest().version, versions.boundary()
+        last = max(each.last for each in self.world.exported)
+        if newest < last:
+            yield f"the copy opens at version {newest}, and version {last} was exported"
+        kept = max((each.first for each in self.world.exported if each.first < each.last), default=boundary)
+        if boundary > max(kept, self.world.newest.oldest):
+            yield f"the copy begins at version {boundary}, and its history at {kept} was exported"
+        for version in range(boundary, newest + 1):
+            yield from self.copied(version, files)
+
+    def copied(self, version: int, files: dict[str, bytes]) -> Iterator[str]:
+        """Yield what is wrong with a version at the copy."""
+        root = files.get(root_path(version))
+        if root is None:
+            yield f"the copy has no root of version {version}"
+            return
+        try:
+            found = tree(root, files)
+        except KeyError as missing:
+            yield f"version {version} of the copy lacks {missing}"
+            return
+        if found.content != self.tree(self.world.history[version]).content:
+            yield f"version {version} of the copy does not say what that version says"
+        elif not {*found.content.values(), node_file(root).system[LAKEHOUSE_DEF]} <= files.keys():
+            yield f"version {version} of the copy lacks definitions"
+
+    def taken_back(self) -> Iterator[str]:
+        """What was restored from the copy says what some version said."""
+        said = {
+            self.count(self.tree(version).content, "t31") for version in self.world.history[: self.world.ground.newest]
+        }
+        for version in self.world.restored:
+            if self.count(self.tree(self.world.history[version]).content, "t31") not in said:
+                yield f"version {version}, restored from the copy, says what no version said"
 
 
 def keys_of(changes: Changes) -> set[str]:
@@ -273,7 +300,8 @@ def outcome(world: World, actors: Sequence[Actor]) -> tuple[object, ...]:
     small = tuple(
         each.data for path, each in sorted(world.store.objects.items()) if path in {BOUNDARY_FILE, "_latest_hint.txt"}
     )
-    return told, history, small, frozenset(world.store.objects)
+    copy = tuple(sorted((path, each.data) for path, each in world.copy.objects.items() if path.startswith("_")))
+    return told, history, small, frozenset(world.store.objects), copy
 
 
 __all__ = ["COUNTER", "SAVED", "Oracle", "kind_of", "outcome"]

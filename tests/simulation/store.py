@@ -52,6 +52,8 @@ class Store:
     """The paths of all changes so far."""
     observer: Observer | None = None
     """Told of every change: what was done, the path, and the new content (``None`` when it was deleted)."""
+    prefix: str = ""
+    """What stands before paths in ``changed``, so that those of several stores are told apart."""
 
     def copy(self) -> Store:
         """Return a store of its own that holds the same objects."""
@@ -61,7 +63,7 @@ class Store:
         """Write an object; the clock ticks."""
         self.writes += 1
         self.now_millis += 1
-        self.changed.append(path)
+        self.changed.append(self.prefix + path)
         content = bytes(data)
         stored = self.objects[path] = Stored(content, self.writes, self.now_millis)
         if self.observer is not None:
@@ -71,7 +73,7 @@ class Store:
     def remove(self, path: str) -> bool:
         """Delete an object; return whether it was there. The clock ticks."""
         self.now_millis += 1
-        self.changed.append(path)
+        self.changed.append(self.prefix + path)
         found = self.objects.pop(path, None) is not None
         if found and self.observer is not None:
             self.observer("delete", path, None)
@@ -88,13 +90,10 @@ scheduled: Interceptor = lambda kind, path, action: action()  # noqa: E731 - the
 """What every request passes through."""
 
 
-def _intercept(kind: str, path: str, action: Callable[[], Any]) -> Any:
-    return scheduled(kind, path, action)
-
-
 def mount(root: str, store: Store) -> None:
     """Let a root URI lead to a store."""
     _stores[root] = store
+    store.prefix = "" if root == ROOT else root
 
 
 class SimStorage(BaseStorage):
@@ -107,7 +106,10 @@ class SimStorage(BaseStorage):
     def __init__(self, root: str = ROOT, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(root, options)
         self.store = _stores[root]
-        self.interceptor = _intercept
+        self.interceptor = self._scheduled
+
+    def _scheduled(self, kind: str, path: str, action: Callable[[], Any]) -> Any:
+        return scheduled(kind, self.store.prefix + path, action)
 
     def at_once(self, *actions: Callable[[], None]) -> None:
         """Call functions one after another, in the order of this store: those that wait for each other have none."""
@@ -152,7 +154,7 @@ class SimStorage(BaseStorage):
         """S3 does not tell a missing key from a deleted one; both count as deleted."""
         for number, path in enumerate(self.store.order(list(batch))):
             if number and between_deletes is not None:
-                between_deletes(path)
+                between_deletes(self.store.prefix + path)
             self.store.remove(path)
         return DeleteResult(deleted=list(batch)), []
 

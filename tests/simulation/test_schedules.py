@@ -21,9 +21,16 @@ Told = Callable[[str, object], None]
 PAIRS: Final = ["+".join(pair) for pair in itertools.combinations_with_replacement(KINDS, 2)]
 _SIMILAR: Final = {
     "write-both", "write-twice", "write-large", "iceberg", "clean-aged", "snapshot-partial", "snapshot-drop",
+    "export-old", "export-again", "export-history-again", "restore-copy",
 }  # fmt: skip
 """Kinds whose pairs `make test` leaves to `make test-all`."""
 _FEW: Final = ("die", "month")
+COPIES: Final = (
+    "export+export-old", "export-again+export-old", "export-again+export-again", "export-again+export-history-again",
+    "export-history+export-history-again", "export-old+expire", "export-history-again+expire",
+    "restore-copy+export-history", "restore-copy+export-again",
+)  # fmt: skip
+"""Pairs of which one exports, beside what `test_pairs_with_one_preemption` tries."""
 DISTURBED: Final = (
     "write-stale+expire", "expire+expire-some", "publish+abort", "publish+save-again", "compact+write",
     "iceberg+compact",
@@ -37,7 +44,7 @@ TRIPLES: Final = (
 MORE_TRIPLES: Final = (
     "compact+expire+clean", "load+expire+clean", "export+expire+clean", "snapshot-partial+expire+clean",
     "save-again+abort+clean", "compact+compact+expire", "rollback+write-both+compact", "write-twice+expire+expire-some",
-    "write+write-both+rollback",
+    "write+write-both+rollback", "export-old+expire+clean", "export-history+expire+clean",
 )  # fmt: skip
 
 
@@ -60,6 +67,11 @@ def test_pairs_with_one_preemption(first: str, record_property: Told) -> None:
     """Every pair of operations, each preempted once by the other at every request."""
     pairs = [pair for pair in PAIRS if pair.startswith(f"{first}+") and _SIMILAR.isdisjoint(pair.split("+"))]
     _explored(pairs, Bounds(1), record_property)
+
+
+def test_copies_with_one_preemption(record_property: Told) -> None:
+    """Two exports to one place; exports beside an expiration; restoring from a copy that is being made."""
+    _explored(COPIES, Bounds(1), record_property)
 
 
 @pytest.mark.parametrize("name", DISTURBED)

@@ -61,6 +61,14 @@ class Opened:
     data: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The versions that somebody was told are at the copy now."""
+
+    first: int
+    last: int
+
+
 @dataclass
 class World:
     """Everything about one run that the oracle judges."""
@@ -79,7 +87,9 @@ class World:
     """Acknowledged saves, in order."""
     aborts: list[str] = field(default_factory=list)
     opened: list[Opened] = field(default_factory=list)
-    exported: list[int] = field(default_factory=list)
+    exported: list[Exported] = field(default_factory=list)
+    restored: list[int] = field(default_factory=list)
+    """Versions that were made of what a copy held."""
     rollback_target: int | None = None
     handles: list[tuple[str, Lakehouse]] = field(default_factory=list)
 
@@ -97,6 +107,8 @@ class World:
         stores.mount(ROOT, world.store)
         stores.mount(SOURCE, base.source)
         stores.mount(COPY, world.copy)
+        world.copy.changed = world.store.changed
+        world.copy.observer = world.observe_copy
         return world
 
     @property
@@ -116,6 +128,12 @@ class World:
         named = parse(path)
         if how == "create" and named is not None and named.version == self.newest.number + 1:
             self.history.append(Version(named.version, data, running_actor()))
+
+    def observe_copy(self, how: str, path: str, data: bytes | None) -> None:
+        """Take note of a change of the copy: a root is never replaced."""
+        named = parse(path)
+        if how in {"put", "swap"} and data is not None and named is not None and named.version is not None:
+            self.violations.append(f"{running_actor()} replaced the root {path} of the copy")
 
     def handle(self, version: int | None = None) -> Lakehouse:
         """Return a handle that was opened when a version was the newest one; by default the last of the ground."""

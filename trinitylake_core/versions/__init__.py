@@ -4,7 +4,7 @@
 others, ``boundary`` moves the boundary, ``readonce`` is for a pass over many versions.
 """
 
-from trinitylake_core.versions.boundary import claim_boundary, lower_lying_boundary, raise_boundary
+from trinitylake_core.versions.boundary import claim_boundary, lower_lying_boundary, raise_boundary, settle_boundary
 from trinitylake_core.versions.files import copy_of_definition, number_in
 from trinitylake_core.versions.readonce import VersionsReadOnce
 from trinitylake_core.versions.root import (
@@ -36,6 +36,7 @@ __all__ = [
     "number_in",
     "objects_of",
     "raise_boundary",
+    "settle_boundary",
     "to_millis",
     "unreadable_root",
     "version_info",

@@ -6,7 +6,7 @@ and before anything below it is deleted. A copy of some versions begins with a b
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from trinitylake_core import spec
 from trinitylake_core.errors import TrinityLakeError
@@ -54,29 +54,61 @@ def lower_lying_boundary(files: RootFiles) -> int | None:
     return truth if done is not None else None
 
 
-def claim_boundary(files: RootFiles, to: int, known: Container[int], *, grows: bool) -> bool:
-    """Make the boundary file say ``to`` for a copy of which that is the first version, if nobody else copies there.
+def claim_boundary(files: RootFiles, to: int) -> bool:
+    """Make the boundary file say ``to`` where a copy is about to begin, if nobody else copies there.
 
     Where no lakehouse is yet, the file may say anything, left behind by a copy that was killed, and may become smaller.
-    With ``grows`` it may not. Return ``False`` if it would have to, if somebody else wrote it at the same time, or if
-    there are roots of other versions than those that are ``known``: these are of another copy, and may be hidden by
-    what the file says now, so it says again what it said. Whoever creates such a root later than this has looked,
-    claims the boundary after that, too, and is refused there.
+    A claim ends in a line break: :func:`settle_boundary` takes that away, so that whoever has looked before a copy was
+    complete, and claims the place later, finds another file than it read, even if the number is the same.
+    Return ``False`` if there are roots, or if somebody else wrote the file at the same time. Roots that appear
+    meanwhile are of another copy, and may be hidden by what the file says now, so it says again what it said.
 
-    REQUIRES :meth:`Storage.prove_compare_and_set`. One ``get``; if the file moves, one ``put`` and one ``list``.
+    REQUIRES :meth:`Storage.prove_compare_and_set`. One ``get`` and one ``list``; if the file moves, one more ``list``
+    and one ``put``.
+    """
+    seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
+    if listed_versions(files):
+        return False
+    claim = b"%d\n" % to
+    if seen.data == claim:
+        return True
+    moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, claim, seen)
+    if moved is None:
+        return False
+    if not listed_versions(files):
+        return True
+    files.storage.compare_and_set(spec.BOUNDARY_FILE, seen.data or b"0\n", moved)
+    return False
+
+
+def settle_boundary(
+    files: RootFiles, to: int, known: Container[int], *, grows: bool, movable: Callable[[], bool]
+) -> bool:
+    """Make the boundary file say ``to`` for a copy that is complete, if nobody else copies there.
+
+    With ``grows`` the number may not become smaller. ``movable`` tells whether the file can be written, and raises
+    where it would have to be. Return ``False`` if the number would have to become smaller, if somebody else wrote the
+    file at the same time, or if there are roots of other versions than those that are ``known``: the file says again
+    what it said. Whoever creates such a root later than this has looked, settles the boundary after that, and is
+    refused there.
+
+    One ``get``; if the file changes, one ``put`` and one ``list``.
     """
     seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
     says = _said(seen)
-    if says == to:
+    settled = b"%d" % to
+    if seen.data == settled:
         return True
     if grows and says is not None and says > to:
         return False
-    moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, str(to).encode(), seen)
+    if not movable():
+        return True
+    moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, settled, seen)
     if moved is None:
         return False
     if all(version in known for version in listed_versions(files)):
         return True
-    files.storage.compare_and_set(spec.BOUNDARY_FILE, str(says or 0).encode(), moved)
+    files.storage.compare_and_set(spec.BOUNDARY_FILE, seen.data or b"0\n", moved)
     return False
 
 
