@@ -211,3 +211,57 @@ def test_storage_options_and_file_io_properties_say_the_same() -> None:
         back[name] for name in ("key", "endpoint_url", "read_timeout", "path_style", "config_kwargs")
     )
     assert {} == storage_options("file:///x", theirs) == file_io_properties("file:///x", ours)
+
+
+_CANARY = "CANARY"
+SECRETS = {
+    "s3.access-key-id": "CANARY1", "s3.secret-access-key": "CANARY2", "s3.session-token": "CANARY3",
+    "adls.account-key": "CANARY4", "adls.sas-token": "CANARY5", "adls.connection-string": "AccountKey=CANARY6;",
+    "adls.client-secret": "CANARY7", "gcs.oauth2.token": "CANARY8", "token": "CANARY9",
+    "s3.proxy-uri": "http://u:CANARY0@127.0.0.1:1",
+}  # fmt: skip
+"""Every property of PyIceberg's that may hold a secret."""
+
+
+def test_no_secret_of_a_catalog_is_shown_or_kept(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    made = TrinityLakeCatalog("x", uri=catalog.lakehouse.root, **SECRETS)
+    table = made.load_table("sales.orders")
+    with made.transaction() as txn:
+        shown = [repr(each) for each in (made, made.lakehouse, txn, table, table.io, made._files, made._places)]
+    with pytest.raises(NoSuchTableError) as error:
+        made.load_table("sales.none")
+    assert _CANARY not in "".join([*shown, str(error.value)])
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and _CANARY.encode() in path.read_bytes()]
+    assert [] == kept
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"storage.no_such": "CANARY"},
+        {"storage.endpoint_url": "http://user:CANARY@127.0.0.1:1", "storage.retries": "0"},
+        {"s3.endpoint": "http://user:CANARY@127.0.0.1:1", "storage.retries": "0"},
+        {"s3.connect-timeout": "CANARY"},
+        {"uri": "s3://user:CANARY@b/lake"},
+        {"uri": "s3://b/lake?token=CANARY"},
+    ],
+    ids="+".join,
+)
+def test_an_error_of_a_catalog_that_cannot_be_opened_holds_no_secret(properties: dict[str, str]) -> None:
+    with pytest.raises(Exception, match=r"option|property|root URI|failed") as error:
+        TrinityLakeCatalog("x", **{"uri": "s3://b/lake", **SECRETS, **properties})
+    assert _CANARY not in str(error.value)
+
+
+def test_locations_with_credentials_are_refused(catalog: TrinityLakeCatalog) -> None:
+    """They would stand in definitions and in the metadata of tables, which everybody can read."""
+    secret = "s3://user:CANARY@b/w"
+    with pytest.raises(ValueError, match=r"warehouse s3://\*\*\* holds credentials"):
+        TrinityLakeCatalog("x", uri=catalog.lakehouse.root, warehouse=secret)
+    for act in (
+        lambda: catalog.create_table("sales.new", SCHEMA, location=secret),
+        lambda: catalog.register_table("sales.new", f"{secret}/metadata/v1.metadata.json"),
+    ):
+        with pytest.raises(Exception, match=r"location s3://\*\*\* holds credentials") as error:
+            act()
+        assert _CANARY not in str(error.value)

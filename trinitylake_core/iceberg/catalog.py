@@ -48,11 +48,11 @@ class TrinityLakeCatalog(Views):
         try:
             lake = Lakehouse.open(root, storage_options=storage_options(root, properties))
             self._past = _past(lake, properties)
+            self._stand_on(name, lake, properties)
         except (InvalidInput, NotFound) as error:
             raise ValueError(f"cannot open a lakehouse as catalog {name!r}: {error}") from error
         except StorageDenied as error:
             raise ForbiddenError(str(error)) from error
-        self._stand_on(name, lake, properties)
 
     @classmethod
     def over(cls, lake: Lakehouse, name: str = "lake", **properties: str) -> Self:

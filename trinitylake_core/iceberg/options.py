@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from pyiceberg import io
 
+from trinitylake_core.errors import InvalidInput
+
 PREFIX: Final = "storage."
 _SAME: Final = {
     io.S3_ENDPOINT: "endpoint_url",
@@ -29,15 +31,18 @@ _NUMBERS: Final = frozenset({"connect_timeout", "read_timeout"})
 
 
 def storage_options(root: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the storage options that catalog properties say; ``s3.*`` count only for a root on S3."""
+    """Return the storage options that catalog properties say; ``s3.*`` count only for a root on S3.
+
+    Raises:
+        InvalidInput: a property that must be a number is none.
+    """
     options = {
         name.removeprefix(PREFIX): _value(value) for name, value in properties.items() if name.startswith(PREFIX)
     }
     if root.lower().startswith("s3"):
         for theirs, ours in _SAME.items():
             if theirs in properties:
-                value = properties[theirs]
-                options.setdefault(ours, float(value) if ours in _NUMBERS else value)
+                options.setdefault(ours, _number(theirs, properties) if ours in _NUMBERS else properties[theirs])
         if io.S3_FORCE_VIRTUAL_ADDRESSING in properties:
             virtual = str(properties[io.S3_FORCE_VIRTUAL_ADDRESSING]).lower() == "true"
             options.setdefault("path_style", not virtual)
@@ -54,6 +59,13 @@ def file_io_properties(root: str, options: Mapping[str, Any]) -> dict[str, str]:
     path_style = options.get("path_style", "endpoint_url" in options)
     found[io.S3_FORCE_VIRTUAL_ADDRESSING] = _text(str(path_style).lower() != "true")
     return found
+
+
+def _number(name: str, properties: Mapping[str, Any]) -> float:
+    try:
+        return float(properties[name])
+    except (TypeError, ValueError):
+        raise InvalidInput(f"the property {name!r} must be a number of seconds") from None
 
 
 def _text(value: Any) -> str:

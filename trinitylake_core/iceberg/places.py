@@ -16,6 +16,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from trinitylake_core.errors import FileMissing, InvalidLocation
 from trinitylake_core.storage import Storage
+from trinitylake_core.storage.roots import refuse_credentials
 from trinitylake_core.tables import base_uri, full_uri, path_below
 
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -33,6 +34,8 @@ class Places:
     """
 
     def __init__(self, storage: Storage, warehouse: str | None) -> None:
+        if warehouse is not None:
+            refuse_credentials(warehouse, "warehouse")
         self.storage = storage
         self.base = base_uri(storage.root)
         self.warehouse = None if warehouse is None else full_uri(warehouse).rstrip("/") + "/"
@@ -58,6 +61,7 @@ class Places:
             known = (old.location, at.rpartition("/")[0], *_written_paths(old))
             allowed += [full_uri(each).rstrip("/") + "/" for each in known]
         for each in (metadata.location, location, *_written_paths(metadata)):
+            refuse_credentials(each, "location")
             uri = full_uri(each).rstrip("/") + "/"
             if ".." in uri.split("/"):
                 raise InvalidLocation(f"location {each!r} has a '..' segment, so it may lead anywhere")

@@ -26,6 +26,7 @@ from trinitylake_core.iceberg.errors import no_table, translated
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.table_reader import TableReader
 from trinitylake_core.keys import VIEW
+from trinitylake_core.storage.roots import refuse_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +72,7 @@ class Tables(TableReader):
             TableAlreadyExistsError: a table or a view of this name is there, and ``overwrite`` is not set.
             NoSuchNamespaceError: the namespace is not there.
             FileNotFoundError, ValidationError: there are no table metadata at this location.
+            ValueError: the location holds credentials, which everybody could read in the definition.
         """
         namespace, name = self._split(identifier, NoSuchNamespaceError)
 
@@ -84,6 +86,7 @@ class Tables(TableReader):
             return self._table(namespace, name, metadata, metadata_location)
 
         with translated():
+            refuse_credentials(metadata_location, "location")
             return self._change(register, f"register table {namespace}.{name}")
 
     def _create_staged_table(

@@ -69,8 +69,15 @@ def _normalise_remote(scheme: str, rest: str) -> str:
     return root if root.endswith("/") else f"{root}/"
 
 
-def _refuse_credentials(scheme: str, rest: str) -> None:
-    """Refuse credentials in a root URI, of whatever scheme, and print nothing of it: they would end up in logs.
+def refuse_credentials(uri: str, what: str) -> None:
+    """Raise ``InvalidLocation`` if a URI holds credentials; ``what`` names it. Anything without a scheme passes."""
+    match = _SCHEME.match(uri)
+    if match is not None and len(match.group(1)) > 1:
+        _refuse_credentials(match.group(1).lower(), uri[match.end() :], what)
+
+
+def _refuse_credentials(scheme: str, rest: str, what: str = "root URI") -> None:
+    """Refuse credentials in a URI, of whatever scheme, and print nothing of it: they would end up in logs.
 
     A user without a password is one, too, unless the part before ``@`` is a container (``abfs://container@account``).
     """
@@ -78,7 +85,7 @@ def _refuse_credentials(scheme: str, rest: str) -> None:
     secret = ":" in user or "%3a" in user.lower() or scheme not in _CONTAINERS
     query = scheme != "file" and _SECRET_QUERY.search(rest)
     if (at and secret) or query:
-        raise InvalidLocation(f"root URI {scheme}://*** holds credentials; pass them as storage options")
+        raise InvalidLocation(f"{what} {scheme}://*** holds credentials; pass them as storage options")
 
 
 def _refuse_dots(segments: list[str], uri: str) -> None:
