@@ -173,12 +173,9 @@ class _Export:
         try:
             return self.copied()
         except Corrupt as error:
-            boundary = self.source.files.versions.boundary()
-            if boundary > self.first:
-                raise Refused(
-                    f"versions before {boundary} expired while the export ran, and it began with version {self.first}; "
-                    "run it again"
-                ) from error
+            if (now := self.source.files.versions.boundary()) > self.first:
+                what = f"versions before {now} expired while the export ran, which began with version {self.first}"
+                raise Refused(f"{what}; run it again") from error
             raise
 
     def copied(self) -> Report:

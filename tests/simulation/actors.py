@@ -205,6 +205,24 @@ def _rollback(world: World, lake: Lakehouse) -> Any:
     return rollback.run(None, lake, rollback.Config(version=TARGET, reason="simulated", engine="local"))
 
 
+def _recoverer(damaged: int) -> Callable[[World], Action]:
+    """Return what prepares a rollback after a root was cut short, by a process that starts then."""
+
+    def prepare(world: World) -> Action:
+        version = world.ground.newest + damaged
+        world.damage(version)
+        world.rollback_target = TARGET
+
+        def act() -> int | None:
+            lake = Lakehouse.open(SimStorage(), damaged=True)
+            config = rollback.Config(version=TARGET, reason="simulated", engine="local", force=True)
+            return _acked(world, rollback.run(None, lake, config).version_after)
+
+        return act
+
+    return prepare
+
+
 def _restore(world: World, lake: Lakehouse) -> Any:
     config = restore.Config(only=["a.t31"], version=TARGET, reason="simulated", engine="local")
     return restore.run(None, lake, config)
@@ -304,6 +322,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     "clean": Kind(_cleaner(0), _OUTDATED),
     "clean-aged": Kind(_cleaner(3 * 86_400), _OUTDATED),
     "rollback": Kind(_pipeline(_rollback), _OUTDATED),
+    "recover": Kind(_recoverer(0), _OUTDATED),
+    "recover-older": Kind(_recoverer(-1), _OUTDATED),
     "restore": Kind(_pipeline(_restore), _OUTDATED),
     "snapshot": Kind(_snapshotter("minimal", TARGET), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
     "snapshot-partial": Kind(_snapshotter("partial", None), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),

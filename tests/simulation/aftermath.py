@@ -16,7 +16,7 @@ from tests.simulation.store import SimStorage
 from tests.simulation.world import World
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
-from trinitylake_core.errors import TrinityLakeError
+from trinitylake_core.errors import Corrupt, TrinityLakeError
 from trinitylake_core.spec import HINT_FILE
 
 HINTS = (None, b"0", b"3", b"4000000000", b"garbage")
@@ -27,11 +27,22 @@ def aftermath(world: World) -> Iterator[str]:
     """Yield what goes wrong for those who come later. Changes the world."""
     with Outside(world.store, "afterwards").acting():
         try:
+            if world.newest.number in world.damaged:  # nobody can open it; each error names the file
+                yield from _unreadable(world)
+                return
             yield from _found(world)
             yield from _checked(world)
             yield from _maintained(world)
         except TrinityLakeError as error:
             yield f"afterwards: {type(error).__name__}: {error}"
+
+
+def _unreadable(world: World) -> Iterator[str]:
+    try:
+        yield f"a cold open finds version {Lakehouse.open(SimStorage()).version}, and the newest one is damaged"
+    except Corrupt as error:
+        if not world.names_damage(error):
+            yield f"the damaged root is not named: {error}"
 
 
 def _found(world: World) -> Iterator[str]:
@@ -63,10 +74,15 @@ def _checked(world: World) -> Iterator[str]:
     """The product's own check finds nothing in any version that was made since, nor in what all versions share."""
     lake = Lakehouse.open(SimStorage())
     versions = lake.files.versions
-    yield from (f"check: {each.message}" for each in check_lakehouse(versions, lake.files.tip))
+    found = check_lakehouse(versions, lake.files.tip)
+    yield from (f"check: {each.message}" for each in found if not world.names_damage((each.file, each.message)))
     for number in range(max(world.newest.oldest, world.ground.newest + 1), world.newest.number + 1):
+        if number in world.damaged:
+            continue
         yield from (
-            f"check of version {number}: {each.message}" for each in check_version(versions, number, definitions=True)
+            f"check of version {number}: {each.message}"
+            for each in check_version(versions, number, definitions=True)
+            if not world.names_damage((each.file, each.message))
         )
         if versions.root(number).counts is None:  # that they are right is an invariant
             yield f"version {number} does not say how many objects it holds"

@@ -16,10 +16,12 @@ from trinitylake_core.commits import commit as commits
 from trinitylake_core.commits import fences, rolled_back
 from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.definitions import TransactionDef, encode
+from trinitylake_core.recovery import damaged, recover
 from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.transactions import aborts, saved, savedfile
 from trinitylake_core.transactions.transaction_change import TransactionChange
 from trinitylake_core.versions import search
+from trinitylake_core.versions.files import RootFiles
 
 Patches = dict[tuple[Any, str], Any]
 
@@ -86,6 +88,11 @@ def _blind_settling(files: Any, to: int, known: Any, *, grows: bool, movable: An
     return True
 
 
+def _on_the_readable_one(files: Any) -> damaged.Base:
+    readable = files.versions.newest_readable()[0]
+    return damaged.Base(readable, readable)
+
+
 MUTATIONS: Final[dict[str, Mutation]] = {
     "the boundary is looked at after creating": Mutation(
         lambda: {(commits, "acknowledge"): lambda versions, root, written: write_hint(versions.storage, root.version)},
@@ -147,6 +154,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "a version that expired meanwhile is not called damaged": Mutation(
         lambda: {(export._Export, "run"): export._Export.copied}, ("export-history", "expire")
+    ),
+    "a damaged root is passed over": Mutation(
+        lambda: {(RootFiles, "readable_roots"): RootFiles.roots}, ("recover-older", "expire-some")
+    ),
+    "a rollback stands on the damaged root": Mutation(
+        lambda: {(recover, "newest_base"): _on_the_readable_one}, ("recover", "write")
     ),
     "a late commit meets the abort": Mutation(
         lambda: {(TransactionChange, "_recognise"): lambda self, root: None}, ("publish", "abort")

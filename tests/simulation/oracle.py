@@ -16,7 +16,7 @@ from tests.simulation.scheduler import Actor
 from tests.simulation.world import COPY, Changes, Version, World
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import LakehouseDef, TableDef, TransactionDef
-from trinitylake_core.errors import StorageError
+from trinitylake_core.errors import Corrupt, StorageError
 from trinitylake_core.locations import root_path, transaction_path
 from trinitylake_core.spec import BOUNDARY_FILE, LAKEHOUSE_DEF
 
@@ -41,7 +41,7 @@ class Oracle:
         yield from self.world.violations
         checks: tuple[Callable[[], Iterator[str]], ...] = (
             self.ends, self.acknowledged, self.refused, self.changes, self.retained, self.snapshots, self.saved,
-            self.readers, self.copies, self.taken_back, self.icebergs,
+            self.readers, self.recovered, self.copies, self.taken_back, self.icebergs,
         )  # fmt: skip
         for check in checks:
             yield from check()
@@ -53,7 +53,8 @@ class Oracle:
         for actor in self.actors:
             right = KINDS[kind_of(actor)].may_raise + ((StorageError,) if actor.disturbed else ())
             unknown = actor.preempted and isinstance(actor.error, StorageError) and "unknown" in str(actor.error)
-            if actor.error is not None and not isinstance(actor.error, right) and not unknown:
+            named = isinstance(actor.error, Corrupt) and self.world.names_damage(actor.error)
+            if actor.error is not None and not isinstance(actor.error, right) and not unknown and not named:
                 yield f"{actor.name} ended with {type(actor.error).__name__}: {actor.error}"
 
     def acknowledged(self) -> Iterator[str]:
@@ -146,7 +147,7 @@ class Oracle:
         newest = self.world.newest
         for version in self.world.history[newest.oldest :]:
             stored = self.objects.get(root_path(version.number))
-            if stored is None or stored.data != version.data:
+            if stored is None or (stored.data != version.data and version.number not in self.world.damaged):
                 yield f"version {version.number} of {newest.oldest} to {newest.number} is gone"
                 continue
             yield from self.lost(self.tree(version), f"version {version.number}")
@@ -238,6 +239,14 @@ class Oracle:
             elif each.version < each.began_at:
                 yield f"{each.actor} was given version {each.version}, and {each.began_at} was there when it began"
 
+    def recovered(self) -> Iterator[str]:
+        """Whoever was to recover from a damaged root has, though others may say that they cannot read it."""
+        for actor in self.actors:
+            kind, error = kind_of(actor), actor.error
+            excused = error is None or actor.disturbed or isinstance(error, KINDS[kind].may_raise)
+            if kind.startswith("recover") and not excused:
+                yield f"{actor.name} did not recover: {error}"
+
     def copies(self) -> Iterator[str]:
         """What somebody was told is at the copy is there, and whatever version opens there says what it should."""
         if not self.world.exported:
@@ -259,6 +268,8 @@ class Oracle:
         root = files.get(root_path(version))
         if root is None:
             yield f"the copy has no root of version {version}"
+            return
+        if version in self.world.damaged and root == self.objects[root_path(version)].data:
             return
         try:
             found = tree(root, files)

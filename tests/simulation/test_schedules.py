@@ -21,7 +21,7 @@ Told = Callable[[str, object], None]
 PAIRS: Final = ["+".join(pair) for pair in itertools.combinations_with_replacement(KINDS, 2)]
 _SIMILAR: Final = {
     "write-both", "write-twice", "write-large", "iceberg", "clean-aged", "snapshot-partial", "snapshot-drop",
-    "export-old", "export-again", "export-history-again", "restore-copy",
+    "export-old", "export-again", "export-history-again", "restore-copy", "recover", "recover-older",
 }  # fmt: skip
 """Kinds whose pairs `make test` leaves to `make test-all`."""
 _FEW: Final = ("die", "month")
@@ -31,6 +31,13 @@ COPIES: Final = (
     "restore-copy+export-history", "restore-copy+export-again",
 )  # fmt: skip
 """Pairs of which one exports, beside what `test_pairs_with_one_preemption` tries."""
+DAMAGED: Final = (
+    "recover+recover-older", *(f"recover+{kind}" for kind in ("write", "write-stale", "publish", "save", "load")),
+    *(f"{kind}+{other}" for kind in ("recover", "recover-older") for other in (
+        "expire", "clean", "compact", "rollback", "restore", "snapshot", "export-history", "open", "refresh",
+    )),
+)  # fmt: skip
+"""Pairs around a root that was cut short, the newest or the one before it."""
 DISTURBED: Final = (
     "write-stale+expire", "expire+expire-some", "publish+abort", "publish+save-again", "compact+write",
     "iceberg+compact",
@@ -72,6 +79,11 @@ def test_pairs_with_one_preemption(first: str, record_property: Told) -> None:
 def test_copies_with_one_preemption(record_property: Told) -> None:
     """Two exports to one place; exports beside an expiration; restoring from a copy that is being made."""
     _explored(COPIES, Bounds(1), record_property)
+
+
+def test_damaged_roots_with_one_preemption(record_property: Told) -> None:
+    """Nothing acknowledged is lost around a root that cannot be read, and every job succeeds or names the file."""
+    _explored(DAMAGED, Bounds(1), record_property)
 
 
 @pytest.mark.parametrize("name", DISTURBED)

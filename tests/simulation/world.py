@@ -91,6 +91,8 @@ class World:
     restored: list[int] = field(default_factory=list)
     """Versions that were made of what a copy held."""
     rollback_target: int | None = None
+    damaged: set[int] = field(default_factory=set)
+    """Versions whose roots were cut short behind everybody's back."""
     handles: list[tuple[str, Lakehouse]] = field(default_factory=list)
 
     @classmethod
@@ -134,6 +136,17 @@ class World:
         named = parse(path)
         if how in {"put", "swap"} and data is not None and named is not None and named.version is not None:
             self.violations.append(f"{running_actor()} replaced the root {path} of the copy")
+
+    def damage(self, version: int) -> None:
+        """Cut the root of a version short, as only a store can that breaks its promise. Some have read it before."""
+        path = root_path(version)
+        stored = self.store.objects[path]
+        self.store.objects[path] = stored._replace(data=stored.data[: len(stored.data) // 2])
+        self.damaged.add(version)
+
+    def names_damage(self, text: object) -> bool:
+        """Whether an error or a finding names a root that was cut short."""
+        return any(root_path(version) in str(text) for version in self.damaged)
 
     def handle(self, version: int | None = None) -> Lakehouse:
         """Return a handle that was opened when a version was the newest one; by default the last of the ground."""
