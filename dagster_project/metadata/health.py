@@ -102,12 +102,16 @@ def of_deep(health: Deep) -> Metadata:
 def _holds(level: Level) -> str:
     """Return what a level holds, for people: a table of more columns is cut off on the page of an asset."""
     parts = [
-        f"{level.keys:,} keys ({level.fill:.0%} full)",
-        f"{level.messages:,} buffered messages",
+        f"{_number(level.keys, 'key')} ({level.fill:.0%} full)",
+        _number(level.messages, "buffered message"),
         human_bytes(level.bytes),
-        *([f"{level.over_target:,} nodes over the target size"] if level.over_target else []),
+        *([f"{_number(level.over_target, 'node')} over the target size"] if level.over_target else []),
     ]
     return ", ".join(parts)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def of_history(versions: Iterable[VersionInfo]) -> Metadata:
