@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from functools import partial
 from typing import Any, Final
 
@@ -57,8 +58,11 @@ class _Work(Work[Row]):
         return subtree_row(index, self._frontier[index], self.store.order)
 
     def flush(self, index: int, behind: WriteBehind) -> Flush:
-        """Return the flush of a subtree in this process."""
-        return Flush(self.store, self._frontier[index], self.stamp, behind)
+        """Return the flush of a subtree in this process.
+
+        It works on a copy of the reference: what it opens goes away with it, and not with the last subtree of all.
+        """
+        return Flush(self.store, copy(self._frontier[index]), self.stamp, behind)
 
     def helper(self) -> Helper:
         """Start a process that flushes subtrees."""

@@ -13,12 +13,15 @@ import psutil
 import pytest
 
 from pipelines import compaction, processes
+from pipelines.job import Progress
 from pipelines.trees import workers
 from pipelines.trees.subtrees import Flush
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.storage.local import LocalStorage
+from trinitylake_core.tree.nodestore import NodeStore
+from trinitylake_core.tree.subtree import Ref
 from trinitylake_core.tree.writebehind import WriteBehind
 
 
@@ -148,3 +151,23 @@ def test_secrets_travel_through_the_pipe_alone(
     assert compaction.run(None, dirty, compaction.Config(engine="local")).proved
     assert seen
     assert not [text for text in seen if "retries" in text]
+
+
+def test_what_was_flushed_is_not_held_until_the_end(dirty: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the process that drives a compaction holds all of what it did at once."""
+    monkeypatch.setattr(workers, "cores", lambda: 1)
+    held: list[int] = []
+    real = workers.flush_here
+
+    def flush_here(store: NodeStore, frontier: list[Ref], stamp: int, progress: Progress) -> list[workers.Row]:
+        before = sum(ref.work is not None for ref in frontier)
+        rows = real(store, frontier, stamp, progress)
+        held.extend((len(frontier), sum(ref.work is not None for ref in frontier) - before))
+        return rows
+
+    monkeypatch.setattr(workers, "flush_here", flush_here)
+    before = content(dirty)
+    report = compaction.run(None, dirty, compaction.Config(engine="local", tasks=8))
+    assert (True, 0, before) == (report.proved, report.messages_after, content(reopened(dirty)))
+    assert held[0] > 4
+    assert held[1] == 0
