@@ -533,6 +533,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
             target="dst/",
             expect=_hint_comes_last,
             reads=True,
+            steps=True,
         ),
         Operation(
             "export-again",
@@ -540,6 +541,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
             _export(history=False),
             target="dst/",
             reads=True,
+            steps=True,
             expect=lambda log, states: _hint_comes_last(log, states) and _first(log, "delete") < len(log),
         ),
         Operation(
@@ -548,6 +550,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
             _export(history=True),
             target="dst/",
             reads=True,
+            steps=True,
             expect=lambda log, states: [state is None for state in states] == [True, False, False, False, False, False],
         ),
         Operation(
