@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, Final, Protocol
 
 import dagster as dg
@@ -233,7 +232,7 @@ def _compact(
         )
         return compaction.run(watch.spark, open_lakehouse(settings), how, watch.progress)
 
-    return watched(context, partial(spark_session, spark, settings), work, settings.compaction.timeout)
+    return watched(context, spark_session(spark, settings), work, settings.compaction.timeout)
 
 
 def _before_and_after(settings: LakehouseSettings, report: compaction.Report) -> health.Metadata:

@@ -13,7 +13,7 @@ from pydantic import Field, PrivateAttr
 
 from dagster_project.config.settings import LakehouseSettings
 from pipelines.fleet import hurried
-from pipelines.session import SessionConfig, get_session
+from pipelines.session import LazySession, SessionConfig, get_session
 from trinitylake_core import Lakehouse
 
 if TYPE_CHECKING:  # definitions must load without waiting for pyspark
@@ -73,9 +73,9 @@ def glance(settings: LakehouseSettings) -> Lakehouse:
     return Lakehouse.open(settings.root, storage_options=hurried(settings.root, settings.resolved_storage_options()))
 
 
-def spark_session(spark: SparkResource, settings: LakehouseSettings) -> SparkSession:
-    """Return the Spark session that a lakehouse is maintained with."""
-    return spark.session(settings.spark.session_config(f"trinitylake {settings.name}"))
+def spark_session(spark: SparkResource, settings: LakehouseSettings) -> LazySession:
+    """Return the Spark session that a lakehouse is maintained with, started when it is first called for."""
+    return LazySession(settings.spark.session_config(f"trinitylake {settings.name}"), spark.session)
 
 
 def hang_up() -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import dagster as dg
@@ -153,7 +152,7 @@ def carried_out(
     with advised():
         return watched(
             context,
-            partial(spark_session, spark, settings),
+            spark_session(spark, settings),
             lambda watch: work(open_lakehouse(settings, damaged=damaged), watch),
             settings.timeout,
         )

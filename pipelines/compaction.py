@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pipelines import auto
 from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unknown, silent, started
+from pipelines.processes import never
 from pipelines.tasks import slots
 from pipelines.trees import subtrees, workers
 from pipelines.trees.slices import Piece, handed_over
@@ -39,12 +41,12 @@ class Config:
     """How to compact.
 
     Attributes:
-        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark from
-            ``spark_from_nodes`` nodes on.
+        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: begins in this process, and
+            hands what is left to a Spark on other machines where that has shown to pay (``pipelines.auto``).
         dry_run: plan, print, change nothing.
         reason: why, for the history.
         tasks: Spark tasks; by default three per core.
-        spark_from_nodes: where ``auto`` changes from this process to Spark.
+        spark_from_nodes: from so many nodes on ``auto`` is Spark from the beginning, wherever it runs.
         restarts: how often to start over after a rollback or a bulk load came in between, or `clean` removed, or may
             have removed, what was written or read.
         before_commit: called right before the root is created; raising there gives the compaction up.
@@ -54,7 +56,7 @@ class Config:
     dry_run: bool = False
     reason: str | None = None
     tasks: int | None = None
-    spark_from_nodes: int = 4000
+    spark_from_nodes: int | None = None
     restarts: int = 5
     before_commit: Callable[[], None] | None = None
 
@@ -70,7 +72,7 @@ class Plan:
 
     Attributes:
         version: the version it was computed at.
-        engine: what it will run on.
+        engine: what it will run on; with ``auto``, what it will begin on.
         objects: keys in the tree; ``None`` where its writer did not say.
         messages: buffered messages that would be pushed down.
         subtrees: dirty subtrees, the units of work.
@@ -188,22 +190,23 @@ class _Work:
 
     def run(self, spark: Session) -> Report:
         if self.clean():
-            tree = self.rewriter.ref_of(self.base.node)
-            return self.report(self.planned((tree, [])), None)
-        opened = self.open(self.config.tasks or workers.cores())
+            return self.report(self.planned((self.rewriter.ref_of(self.base.node), [])), None)
+        may_move = auto.may_move(self.config.engine, spark)
+        opened = self.open(self.config.tasks or (auto.TASKS if may_move else workers.cores()))
         planned = self.planned(opened)
         self.watch.lap("plan")
         if self.config.dry_run:
             return self.report(planned, None)
         self.files.refuse_unsafe(self.base)
-        pieces, flushed = list[Piece](), list[Flushed]()
-        if planned.engine == "spark" and opened[1]:
-            pieces, flushed = self.flush_on_spark(spark, opened[1])
-            planned = replace(planned, subtrees=len(pieces))
-        elif planned.nodes >= _SHARED_FROM_NODES and len(opened[1]) > 1:
-            pieces, flushed = self.flush_here(opened[1])
-        tree = self.join(opened[0], subtrees.adopted(self.rewriter, pieces, flushed))
-        node = self.root_of(tree)
+        pieces, flushed, left = list[Piece](), list[Flushed](), opened[1]
+        if planned.engine == "local":
+            shared = planned.nodes >= _SHARED_FROM_NODES and len(left) > 1
+            pieces, flushed, left = self.flush_here(left, may_move=may_move) if shared else ([], [], [])
+        if left:
+            more = self.flush_on_spark(spark, left)
+            pieces, flushed = pieces + more[0], flushed + more[1]
+            planned = replace(planned, engine="spark", subtrees=len(pieces))
+        node = self.root_of(self.join(opened[0], subtrees.adopted(self.rewriter, pieces, flushed)))
         self.watch.lap("flush")
         root = self.commit(node, planned)
         self.watch.lap("commit")
@@ -218,11 +221,16 @@ class _Work:
         store, stamp = self.files.store, self.rewriter.stamp
         return pieces, self.proved(subtrees.flush_all(session, store, pieces, stamp, tasks, self.progress))
 
-    def flush_here(self, frontier: list[Ref]) -> tuple[list[Piece], list[Flushed]]:
+    def flush_here(self, frontier: list[Ref], *, may_move: bool) -> tuple[list[Piece], list[Flushed], list[Ref]]:
+        """Flush subtrees in this process and its helpers until it is enough; return them, the results, and the rest."""
         for ref in frontier:
             self.rewriter.leave(ref)
-        rows = workers.flush_here(self.files.store, frontier, self.rewriter.stamp, self.progress)
-        return [*frontier], self.proved([subtrees.flushed(row) for row in rows])
+        enough = auto.is_enough if may_move else never
+        rows, left = workers.flush_here(self.files.store, frontier, self.rewriter.stamp, self.progress, enough)
+        for index in left:
+            self.rewriter.enter(frontier[index])
+        done = [ref for index, ref in enumerate(frontier) if index not in left]
+        return [*done], self.proved([subtrees.flushed(row) for row in rows]), [frontier[index] for index in left]
 
     def proved(self, results: list[Flushed]) -> list[Flushed]:
         if not all(result.proved for result in results):

@@ -86,9 +86,9 @@ def refuse_unknown(engine: str) -> None:
         raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
 
 
-def engine_for(engine: str, files: int, spark_from: int = SPARK_FROM_OBJECTS) -> str:
+def engine_for(engine: str, files: int, spark_from: int | None = SPARK_FROM_OBJECTS) -> str:
     """Return ``spark`` or ``local``; ``auto`` is Spark for a job that reads or writes at least so many files."""
-    return engine if engine != "auto" else "spark" if files >= spark_from else "local"
+    return engine if engine != "auto" else "local" if spark_from is None or files < spark_from else "spark"
 
 
 def engine_for_all(engine: str, root: Root) -> str:

@@ -32,8 +32,15 @@ _POLL_SECONDS: Final = 0.25
 _HEADER: Final = 8
 
 Done = TypeVar("Done")
+Enough = Callable[[float, float], bool]
+"""Is asked after each piece, with the seconds that work took so far and those that the rest would take."""
 Answer = Callable[[Any], Any]
 """What a helper does: it answers a piece of work with what became of it, and ``None`` when all of it is durable."""
+
+
+def never(_taken: float, _rest: float) -> bool:
+    """Say that it is not enough: do everything."""
+    return False
 
 
 def cores() -> int:
@@ -51,6 +58,8 @@ class Work(abc.ABC, Generic[Done]):
         self.done_weight = 0
         self.left_weight = sum(weights)
         self._weights = weights
+        self.left: list[int] = []
+        """Pieces that were left to somebody else."""
         self._waiting = deque(sorted(range(len(weights)), key=lambda index: -weights[index]))
         self._results: dict[int, Done] = {}
         self._failed: BaseException | None = None
@@ -92,13 +101,19 @@ class Work(abc.ABC, Generic[Done]):
                 self._results.pop(index, None)
                 self._waiting.appendleft(index)
 
+    def leave(self) -> None:
+        """Leave to somebody else what nobody has begun."""
+        with self._lock:
+            self.left = sorted(self._waiting)
+            self._waiting.clear()
+
     def fail(self, error: BaseException) -> None:
         """Stop everybody: a piece failed in a helper."""
         with self._lock:
             self._failed = self._failed or error
 
     def results(self) -> list[Done]:
-        """Return what became of the pieces, in order. One whose helper died after the others had finished is done here.
+        """Return what became of the pieces that were not left, in order. One whose helper died at last is done here.
 
         Raises what went wrong in a helper.
         """
@@ -106,14 +121,20 @@ class Work(abc.ABC, Generic[Done]):
             self.finish(index, result)
         if self._failed is not None:
             raise self._failed
-        return [self._results[index] for index in range(len(self._weights))]
+        return [self._results[index] for index in sorted(self._results)]
 
 
-def shared(work: Work[Done], processes: int, tell: Callable[[], None]) -> list[Done]:
+def shared(
+    work: Work[Done],
+    processes: int,
+    tell: Callable[[], None],
+    enough: Enough = never,
+) -> list[Done]:
     """Do work in this process and, where that pays, in others; return what became of each piece, in order.
 
-    ``processes`` counts this one too. ``tell`` is called often, and may raise: then the work is given up. What helpers
-    wrote is durable when this returns; what this process wrote is after the next barrier of its storage.
+    ``processes`` counts this one too. ``tell`` is called often, and may raise: then the work is given up. When it is
+    ``enough``, what nobody has begun is left (``work.left``), and nothing is said of it. What helpers wrote is durable
+    when this returns; what this process wrote is after the next barrier of its storage.
 
     Raises:
         Whatever the first piece that failed raised; nothing of the others is of use then.
@@ -124,7 +145,11 @@ def shared(work: Work[Done], processes: int, tell: Callable[[], None]) -> list[D
         for index, result in work.here():
             work.finish(index, result)
             tell()
-            if processes > 1 and not threads and _pays(time.perf_counter() - started, work):
+            seconds = time.perf_counter() - started
+            rest = seconds / max(1, work.done_weight) * work.left_weight
+            if enough(seconds, rest):
+                work.leave()
+            elif processes > 1 and not threads and seconds >= _MEASURED_SECONDS and rest > 2 * START_SECONDS:
                 threads = _started(processes - 1, work)
         for thread in threads:
             while thread.is_alive():
@@ -144,10 +169,6 @@ def _started(helpers: int, work: Work[Done]) -> list[threading.Thread]:
     for thread in threads:
         thread.start()
     return threads
-
-
-def _pays(seconds: float, work: Work[Done]) -> bool:
-    return seconds >= _MEASURED_SECONDS and seconds / max(1, work.done_weight) * work.left_weight > 2 * START_SECONDS
 
 
 def _feed(work: Work[Done]) -> None:

@@ -2,20 +2,24 @@
 
 from pipelines.session.parallelism import on_one_machine, session_parallelism
 from pipelines.session.spark import (
+    LazySession,
     SessionConfig,
     active_session,
     get_session,
     lazy_session,
+    on_other_machines,
     ship_packages,
     stop_session,
 )
 
 __all__ = [
+    "LazySession",
     "SessionConfig",
     "active_session",
     "get_session",
     "lazy_session",
     "on_one_machine",
+    "on_other_machines",
     "session_parallelism",
     "ship_packages",
     "stop_session",

@@ -20,7 +20,14 @@ import pipelines
 import trinitylake_core
 from pipelines.session import compat
 from pipelines.session.packages import source_directories, zipped
-from pipelines.session.parallelism import PARTITIONS, PARTITIONS_PER_CORE, is_connect, local_cores, note
+from pipelines.session.parallelism import (
+    PARTITIONS,
+    PARTITIONS_PER_CORE,
+    is_connect,
+    local_cores,
+    note,
+    on_one_machine,
+)
 from pipelines.session.prerequisites import check_connect_server, check_java, check_pyspark
 from pipelines.session.starting import no_java_left_behind
 from pipelines.session.stderr import without_start_up_noise
@@ -138,18 +145,41 @@ def stop_session() -> None:
         session.stop()
 
 
+@dataclass(frozen=True, slots=True)
+class LazySession:
+    """A session that is started when somebody calls for it, and says before where it would run."""
+
+    config: SessionConfig
+    start: Callable[[SessionConfig], SparkSession] = get_session
+
+    def __call__(self) -> SparkSession:
+        """Return the session, started if need be. Raises ``InvalidInput`` as :func:`get_session`."""
+        return self.start(self.config)
+
+
+def on_other_machines(spark: SparkSession | Callable[[], SparkSession] | None) -> bool:
+    """Return whether tasks run elsewhere; of a session that does not run yet, only a :class:`LazySession` tells."""
+    session = active_session() if callable(spark) else spark
+    if session is not None:
+        return not on_one_machine(session)
+    if not isinstance(spark, LazySession):
+        return False
+    config = spark.config
+    return config.mode == "connect" or (config.mode == "master" and local_cores(config.master) is None)
+
+
 @contextmanager
-def lazy_session(config: SessionConfig | None = None) -> Iterator[Callable[[], SparkSession]]:
-    """Yield a function that starts a session when it is first called; stop at the end what it started."""
+def lazy_session(config: SessionConfig | None = None) -> Iterator[LazySession]:
+    """Yield a session that is started when it is first called for; stop at the end what that started."""
     started = False
 
-    def session() -> SparkSession:
+    def start(wanted: SessionConfig) -> SparkSession:
         nonlocal started
         started = started or active_session() is None
-        return get_session(config)
+        return get_session(wanted)
 
     try:
-        yield session
+        yield LazySession(config or SessionConfig(), start)
     finally:
         if started:
             stop_session()

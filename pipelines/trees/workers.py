@@ -7,7 +7,7 @@ from copy import copy
 from functools import partial
 from typing import Any, Final
 
-from pipelines.processes import Answer, Helper, Work, cores, shared
+from pipelines.processes import Answer, Enough, Helper, Work, cores, never, shared
 from pipelines.trees.dealt import flushed_here
 from pipelines.trees.subtrees import Flush, flush_subtrees, subtree_row
 from trinitylake_core.storage import Storage, open_storage
@@ -26,18 +26,19 @@ def flush_here(
     frontier: list[Ref],
     stamp: int,
     progress: Callable[[str, int, int | None], None],
-    processes: int | None = None,
-) -> list[Row]:
-    """Flush subtrees in this process and, where that pays, in others; return what each became, in order.
+    enough: Enough = never,
+) -> tuple[list[Row], list[int]]:
+    """Flush subtrees in this process and, where that pays, in one more per core.
 
-    ``processes`` counts this one too; by default one per core. Memory: one subtree's path and its cache per process.
+    Return what each became, in order, and those that were left where it was ``enough`` (:func:`processes.shared`).
+    Memory: one subtree's path and its cache per process.
 
     Raises:
         Corrupt, StorageError: of the first subtree that failed; nothing of the others is of use then.
     """
     work = _Work(store, frontier, stamp)
-    number = cores() if processes is None else processes
-    return shared(work, number, lambda: progress("flush subtrees", work.done, len(frontier)))
+    rows = shared(work, cores(), lambda: progress("flush subtrees", work.done, len(frontier)), enough)
+    return rows, work.left
 
 
 class _Work(Work[Row]):

@@ -159,11 +159,13 @@ def test_what_was_flushed_is_not_held_until_the_end(dirty: Lakehouse, monkeypatc
     held: list[int] = []
     real = workers.flush_here
 
-    def flush_here(store: NodeStore, frontier: list[Ref], stamp: int, progress: Progress) -> list[workers.Row]:
+    def flush_here(
+        store: NodeStore, frontier: list[Ref], stamp: int, progress: Progress, enough: processes.Enough
+    ) -> tuple[list[workers.Row], list[int]]:
         before = sum(ref.work is not None for ref in frontier)
-        rows = real(store, frontier, stamp, progress)
+        done = real(store, frontier, stamp, progress, enough)
         held.extend((len(frontier), sum(ref.work is not None for ref in frontier) - before))
-        return rows
+        return done
 
     monkeypatch.setattr(workers, "flush_here", flush_here)
     before = content(dirty)

@@ -23,10 +23,8 @@ from pipelines.cli.storage_options import applicable
 from trinitylake_core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from pipelines.job import Progress
-    from pipelines.session import SessionConfig
+    from pipelines.session import LazySession, SessionConfig
     from trinitylake_core import Lakehouse
 
 DONE: Final = 0
@@ -105,7 +103,7 @@ class Call:
     log_level: str = "OFF"
     environment_options: Mapping[str, Any] = field(default_factory=dict)
     """Storage options of the environment, for whatever they fit."""
-    _session: Callable[[], SparkSession] | None = field(default=None)
+    _session: LazySession | None = field(default=None)
 
     def open(self, root: str | None = None, *, damaged: bool = False) -> Lakehouse:
         """Return the newest version of the lakehouse, or of another one.
@@ -137,13 +135,14 @@ class Call:
         lake = self.open(damaged=True)
         return lake.at(**which.target(lake, options.version, options.timestamp, options.snapshot).keywords())
 
-    def spark(self) -> SparkSession:
-        """Return the Spark session that the options of ``SPARK`` choose, started when it is first asked for."""
+    @property
+    def spark(self) -> LazySession:
+        """The Spark session that the options of ``SPARK`` choose, started when it is first called for."""
         from pipelines.session import lazy_session
 
         if self._session is None:
             self._session = self.stack.enter_context(lazy_session(self._session_config()))
-        return self._session()
+        return self._session
 
     def _session_config(self) -> SessionConfig:
         from pipelines.session import SessionConfig
