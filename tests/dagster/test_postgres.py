@@ -303,6 +303,7 @@ def test_the_document_shows_the_files_as_they_are() -> None:
     shown = {name: (DEPLOY / name).read_text(encoding="utf-8") for name in ("dagster.yaml", "lakehouses.yaml")}
     shown["code"] = code.partition("NoNewPrivileges=")[0].strip()
     assert [] == [name for name, each in shown.items() if each.strip() not in text]
+    text += DOCUMENT.with_name("clusters.md").read_text(encoding="utf-8")
     assert [] == [path.name for path in DEPLOY.iterdir() if path.name not in text]
 
 

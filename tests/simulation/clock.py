@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from tests.simulation import store as stores
 from tests.simulation.scheduler import current
 
-_time_ns, _time, _sleep, _uuid4, _uniform = time.time_ns, time.time, time.sleep, uuid.uuid4, random.uniform
+_time_ns, _time, _sleep, _urandom, _uniform = time.time_ns, time.time, time.sleep, os.urandom, random.uniform
 
 
 def _sim_time_ns() -> int:
@@ -34,9 +34,10 @@ def _sim_sleep(seconds: float) -> None:
         here.run.store.now_millis += int(seconds * 1000)
 
 
-def _sim_uuid4() -> uuid.UUID:
+def _sim_urandom(size: int) -> bytes:
+    """Return what ``uuid.uuid4`` and names of files are made of."""
     here = current()
-    return _uuid4() if here is None else uuid.UUID(int=here.actor.random.getrandbits(128), version=4)
+    return _urandom(size) if here is None else here.actor.random.randbytes(size)
 
 
 def _sim_uniform(low: float, high: float) -> float:
@@ -56,7 +57,7 @@ def own_time() -> Iterator[None]:
         (time, "time_ns", _time_ns, _sim_time_ns),
         (time, "time", _time, _sim_time),
         (time, "sleep", _sleep, _sim_sleep),
-        (uuid, "uuid4", _uuid4, _sim_uuid4),
+        (os, "urandom", _urandom, _sim_urandom),
         (random, "uniform", _uniform, _sim_uniform),
         (stores, "scheduled", stores.scheduled, _scheduled),
     ]
