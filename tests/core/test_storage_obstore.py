@@ -377,24 +377,24 @@ def test_only_a_share_of_the_gets_is_asked_for_twice() -> None:
         if hedge.patience() is not None:
             hedge.late()
             twice += 1
-    assert 40 <= twice <= 58
+    assert 40 <= twice <= 50 + 32
     nothing = Hedge(0.0)
     for _ in range(100):
         nothing.note(0.01)
     assert nothing.patience() is None
 
 
-def test_the_same_is_waited_for_twice_as_long_each_time() -> None:
+def test_the_same_is_waited_for_longer_when_it_was_late_twice() -> None:
     """And longer if it is large; three times at the most, then as long as the deadline allows."""
     hedge = Hedge(0.05)
-    assert [2.0, 4.0, 8.0, None] == [hedge.wait(asked) for asked in range(4)]
+    assert [2.0, 2.0, 4.0, None] == [hedge.wait(asked) for asked in range(4)]
     for _ in range(64):
         hedge.note(0.03)
-    assert [0.125, 0.25, 0.5, None] == [hedge.wait(asked) for asked in range(4)]
+    assert [0.125, 0.125, 0.25, None] == [hedge.wait(asked) for asked in range(4)]
     assert [0.125, 0.25, 1.0] == [hedge.wait(0, size) for size in (100_000, 300_000, 1 << 20)]
     while hedge.patience() is not None:
         hedge.late()
-    assert [4.0, 8.0] == [hedge.wait(asked) for asked in range(2)], "lost, not late"
+    assert [4.0, 4.0, 4.0] == [hedge.wait(asked) for asked in range(3)], "lost, not late"
     assert Hedge(0.0).wait(0) is None
 
 
@@ -489,10 +489,10 @@ def test_patience_grows_as_the_share_is_used_up() -> None:
     for _ in range(64):
         hedge.note(0.03)
     waits = []
-    for _ in range(8):
+    for _ in range(32):
         waits.append(hedge.wait(0))
         hedge.late()
-    assert [0.125] * 5 + [0.25] * 2 + [0.5] == waits
+    assert [0.125] * 17 + [0.25] * 8 + [0.5] * 7 == waits
     assert 4.0 == hedge.wait(0)
 
 

@@ -29,6 +29,7 @@ _DEADLINE_SECONDS: Final = 30.0
 """``read_timeout``, unless somebody sets it."""
 _SLACK_SECONDS: Final = 3.0
 _TWICE: Final = 2.0
+_LATE_SECONDS: Final = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -214,16 +215,16 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Original:
 def test_a_job_takes_at_most_twice_as_long_among_faults(server: SlowS3, large: Original, job: str) -> None:
     """Each fault at 1 %, 25 ms for each request, and the deadlines that everybody has.
 
-    To twice the time comes what was waited for in vain, as if nothing had gone on meanwhile. Three tries to be as fast
-    as that, since others may work on this machine; each must be right.
+    To twice the time comes half a second, for what is late twice while everything waits for it. Three tries to be as
+    fast as that, since others may work on this machine; each must be right.
     """
-    slower = []
+    beyond = []
     for seed in range(3):
         calm, rough = (_run(JOBS[job], _copied(large, server), server, share, 0.025, seed) for share in (0.0, 0.01))
         assert (calm.said, calm.left) == (rough.said, rough.left)
         assert rough.longest <= _DEADLINE_SECONDS + _SLACK_SECONDS
         assert rough.requests <= 1.12 * calm.requests + 16
-        slower.append((rough.seconds - rough.together) / calm.seconds)
-        if slower[-1] <= _TWICE:
+        beyond.append(rough.seconds - _TWICE * calm.seconds)
+        if beyond[-1] <= _LATE_SECONDS:
             break
-    assert min(slower) <= _TWICE
+    assert min(beyond) <= _LATE_SECONDS

@@ -2,9 +2,9 @@
 
 A request that is late is dropped with its connection, and the same is asked for once more: most are late because of
 one server or connection among many. How long to wait is 1/8 s or a power of two times that, each with connections of
-its own: about four to eight times the median of the last requests of the kind, and twice as long each time that the
-same is asked for. While there are none of the kind, what is known of another kind counts, four times as long, and 2 s
-where nothing is known at all.
+its own: about four to eight times the median of the last requests of the kind, and twice that when the same was late
+twice before. While there are none of the kind, what is known of another kind counts, four times as long, and 2 s where
+nothing is known at all.
 
 At most a given share of all requests of a kind is asked for again. Where little of it is left, patience is up to four
 times as long: times spread widely, on a busy machine for example, and the share is for what is lost. Where it is used
@@ -32,8 +32,8 @@ _REMEMBERED: Final = 64
 _PERIOD: Final = 32
 """After so many requests it is looked at anew how long they take."""
 _FEWEST: Final = 8
-_SAVED_UP: Final = 8.0
-"""So many requests in a row may be asked for twice; a server that is slow as a whole is not asked twice for all."""
+_SAVED_UP: Final = 32.0
+"""So many in a row, all that are under way, may be asked for twice; a server that is slow as a whole is spared."""
 _AT_FIRST_SECONDS: Final = 2.0
 _FROM_OTHERS: Final = 4
 """Kinds of requests differ: what is known of one counts so many times for another."""
@@ -89,11 +89,9 @@ class Hedge:
         """
         if not self._share or asked >= _MOST_TIMES:
             return None
-        doublings = asked + (size // _USUAL_BYTES).bit_length()
-        patience = self._known()
-        if self._budget < 1.0:
-            patience = max(patience, _LOST_SECONDS)
-        return float(patience * 2**doublings)
+        doublings = max(0, asked - 1) + (size // _USUAL_BYTES).bit_length()
+        patience = float(self._known() * 2**doublings)
+        return patience if self._budget >= 1.0 else max(patience, _LOST_SECONDS)
 
     def note(self, seconds: float) -> None:
         """Note how long a request took that was answered."""
