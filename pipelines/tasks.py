@@ -8,7 +8,6 @@ that a task raised arrives at the driver as itself. Only the DataFrame API is us
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -104,7 +103,6 @@ def map_batches(frame: DataFrame, work: Callable[..., Batches], schema: pa.Schem
     specs = [storage.spec() for storage in storages]
 
     def task(batches: Batches) -> Batches:
-        gc.freeze()  # Spark collects garbage after each task: 70 ms to look at modules, all of which stay
         yield from work(batches, *(open_storage(*spec) for spec in specs))
 
     return frame.mapInArrow(task, ddl(schema))
