@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ import dagster as dg
 
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.resources import SparkResource, hang_up, open_lakehouse, spark_session
+from pipelines.session import LazySession, SessionConfig
 from trinitylake_core import Lakehouse, errors
 
 if TYPE_CHECKING:
@@ -63,18 +65,19 @@ class Stopped(Exception):
 class Watch:
     """The handle that the work gets: Spark, progress reports, and the question whether it may still commit."""
 
-    def __init__(self, context: Context, session: Callable[[], SparkSession]) -> None:
+    def __init__(self, context: Context, session: LazySession) -> None:
+        self.spark = replace(session, start=self._started)
+        """The session, which still says where it would run."""
         self._instance = context.instance
         self._run_id = context.run.run_id
-        self._start_session = session
+        self._start = session.start
         self._session: SparkSession | None = None
         self._stop = threading.Event()
         self.latest: tuple[str, int, int | None] | None = None
 
-    def spark(self) -> SparkSession:
-        """Return the session."""
+    def _started(self, config: SessionConfig) -> SparkSession:
         self._refuse_stopped()
-        self._session = self._start_session()
+        self._session = self._start(config)
         self._refuse_stopped()
         return self._session
 
@@ -112,7 +115,7 @@ class Watch:
 
 def watched(
     context: Context,
-    session: Callable[[], SparkSession],
+    session: LazySession,
     work: Callable[[Watch], T],
     timeout: timedelta,
 ) -> T:

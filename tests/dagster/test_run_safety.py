@@ -13,7 +13,9 @@ import pytest
 from dagster_project import assets, checks, steps
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
-from pipelines import compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade, verify
+from dagster_project.watched import Watch
+from pipelines import auto, compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade, verify
+from pipelines.session import LazySession, SessionConfig
 from tests.dagster.test_assets import STEP
 from tests.dagster.test_retention import files
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
@@ -222,3 +224,21 @@ def test_a_job_that_is_cancelled_right_before_its_commit_commits_nothing(
         )
         assert not list((tmp_path / "other").glob("_0*"))
     assert version == Lakehouse.open(lake.root).version
+
+
+def test_work_can_tell_where_its_spark_would_run() -> None:
+    """A compaction with ``engine: auto`` hands nothing to a cluster that it does not know to be one."""
+    elsewhere = LazySession(SessionConfig(mode="master", master="spark://host:7077"))
+    found = []
+
+    @dg.op
+    def look(context) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - Dagster refuses annotations that are texts
+        sessions = elsewhere, LazySession(SessionConfig())
+        found.append([auto.may_move("auto", Watch(context, each).spark) for each in sessions])
+
+    @dg.job
+    def one() -> None:
+        look()
+
+    assert one.execute_in_process().success
+    assert [[True, False]] == found
