@@ -15,7 +15,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.watched import Watch
 from pipelines import auto, compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade, verify
-from pipelines.session import LazySession, SessionConfig
+from pipelines.session import LazySession, SessionConfig, spark
 from tests.dagster.test_assets import STEP
 from tests.dagster.test_retention import files
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
@@ -226,8 +226,9 @@ def test_a_job_that_is_cancelled_right_before_its_commit_commits_nothing(
     assert version == Lakehouse.open(lake.root).version
 
 
-def test_work_can_tell_where_its_spark_would_run() -> None:
+def test_work_can_tell_where_its_spark_would_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compaction with ``engine: auto`` hands nothing to a cluster that it does not know to be one."""
+    monkeypatch.setattr(spark, "active_session", lambda: None)  # a session that runs already answers for itself
     elsewhere = LazySession(SessionConfig(mode="master", master="spark://host:7077"))
     found = []
 
