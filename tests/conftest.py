@@ -81,12 +81,18 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Return one local Spark session for all tests; it costs ten seconds once."""
-    from pipelines.session import get_session
+    """Return one local Spark session for all tests; it costs ten seconds once.
 
-    session = get_session()
-    yield session
-    session.stop()
+    The trees of tests are small: the walker would visit all of them in this process, and leave tasks nothing to do.
+    """
+    from pipelines.session import get_session
+    from pipelines.trees import sparklevels
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sparklevels, "_HERE", 2)
+        session = get_session()
+        yield session
+        session.stop()
 
 
 @pytest.fixture

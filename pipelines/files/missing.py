@@ -16,6 +16,7 @@ import pyarrow as pa
 from pipelines.files.copying import copy_new, copy_new_on_spark
 from pipelines.job import Progress
 from pipelines.tasks import LONG, TEXT, Batches, collect, map_batches, on_disk, rows_of, spread
+from pipelines.trees.sparklevels import NODES
 from pipelines.trees.walk import SparkWalk, Start, TreeSource, walk_local, walk_on_spark
 from trinitylake_core.catalog import decode_definition
 from trinitylake_core.definitions import decode_lakehouse
@@ -125,7 +126,6 @@ class Comparison:
         sums = {row["kind"]: row for row in collect(rows)}
         known = self._unknown(frame) if any(row["unknown"] for row in sums.values()) else {}
         counts = {kind: sums[kind]["missing"] if kind in sums else 0 for kind in (DEFINITION, NODE)}
-        nodes = sums[NODE]["files"] if NODE in sums else 0
 
         def copy(kind: str) -> tuple[int, int, int]:
             self._progress(f"copy {kind}s", 0, counts[kind])
@@ -147,7 +147,7 @@ class Comparison:
             there=sum(row["files"] - row["missing"] for row in sums.values()),
             copy=copy,
             release=release,
-            requests=nodes + len(self._starts) + 2 * len(_PREFIXES),
+            requests=walk.nodes_read - walk.here[NODES] + 2 * len(_PREFIXES),
         )
 
     def _unknown(self, frame: DataFrame) -> dict[str, int]:

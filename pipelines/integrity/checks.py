@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from pipelines.integrity.contents import Contents
-from pipelines.integrity.examine import ASKED, Examiner, visitor
+from pipelines.integrity.examine import Examiner, visitor
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, found_row
 from pipelines.integrity.meaning import Meaning, entries_of, homeless_of, prove_on_spark
 from pipelines.job import Progress, Session, started
-from pipelines.tasks import LONG, Row, collect, in_order, map_rows, slots, spread, table
-from pipelines.trees.levels import SparkLevels, walk_here
+from pipelines.tasks import LONG, Row, collect, in_order, map_rows, slots, spread
+from pipelines.trees.levels import walk_here
+from pipelines.trees.sparklevels import SparkLevels
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_root, violation
 from trinitylake_core.definitions import LakehouseDef
@@ -227,23 +228,22 @@ class SparkChecks:
         return self._common.add_roots(found)
 
     def nodes(self, roots: Sequence[Row], meaning: Meaning, visited: Sequence[Row] = ()) -> Walked:
-        """See :class:`Checks`. One Spark job per level."""
+        """See :class:`Checks`. One Spark job per level of many nodes."""
         common = self._common
-        walk = SparkLevels(common.storage, visitor(common.shape.examiner(meaning)), common.progress)
+        visit = visitor(common.shape.examiner(meaning))
+        walk = SparkLevels(self._spark, common.storage, visit, common.progress)
         try:
-            walk.walk(table(self._spark, roots, ASKED), visited=visited, go_on=self._add_findings)
+            walk.walk(roots, visited=visited, go_on=self._add_findings)
             if not common.found.enough():
                 prove_on_spark(walk, meaning, common.found)
                 common.add_meaning(meaning)
         finally:
             walk.release()
         common.found.counts[NODES_NAMED] += walk.sums["named"]
-        return Walked(walk.nodes_read, walk.sums["bytes"] + meaning.bytes)
+        return Walked(walk.nodes_read, walk.sums["bytes"] - walk.here["bytes"] + meaning.bytes)
 
-    def _add_findings(self, level: DataFrame) -> bool:
-        from pyspark.sql import functions as f
-
-        self._common.found.rows(collect(level.select(f.inline("found"))))
+    def _add_findings(self, rows: Sequence[Row]) -> bool:
+        self._common.found.rows(rows)
         return not self._common.found.enough()
 
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:

@@ -50,7 +50,7 @@ _Pair: TypeAlias = tuple[str, str | None]
 
 def visitor(examiner: Examiner) -> Visitor:
     """Return what examines the nodes of a walk."""
-    return Visitor("nodes", ASKED, _VISITED, examiner, _weight, summed=("bytes", "named"))
+    return Visitor("nodes", ASKED, _VISITED, examiner, _weight, examiner.order, summed=("bytes", "named"), told="found")
 
 
 def _weight(row: Row) -> int:

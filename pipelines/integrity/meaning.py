@@ -20,7 +20,7 @@ from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, TableFiles, in_sa
 from pipelines.integrity.examine import UNREADABLE
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found
 from pipelines.tasks import LONG, READ_AHEAD, TEXT, Row, collect, collect_one, map_rows, on_disk, table, tasks_for
-from pipelines.trees.levels import SparkLevels
+from pipelines.trees.sparklevels import SparkLevels
 from trinitylake_core.check import Violation, check_definitions, miscounted, violation
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import InvalidLocation, InvalidName

@@ -17,6 +17,8 @@ PARTITIONS_PER_CORE: Final = 3
 _REGISTERED_SECONDS: Final = 15.0
 """How long executors may take to register, as long as there are more and more of them."""
 _ASK_AGAIN_SECONDS: Final = 0.5
+_QUIET_ASKS: Final = 4
+"""So often it is asked in vain for more executors: they register about a second apart on a busy cluster."""
 _MOST: Final = 1 << 20
 """More executors or cores than that mean: no limit."""
 _LOCAL: Final = re.compile(r"local(?:\[(\*|[1-9][0-9]*)(?:,[0-9]+)?\])?")
@@ -102,14 +104,17 @@ def _grows(spark: SparkSession) -> bool:
 
 
 def _settled_parallelism(spark: SparkSession) -> int:
-    """Ask how many tasks run at once until no more executors register, or patience ends."""
-    before, deadline = _asked_parallelism(spark), time.monotonic() + _REGISTERED_SECONDS
-    while time.monotonic() < deadline:
+    """Ask how many tasks run at once until no more executors have registered for a while, or patience ends.
+
+    Costs a tiny job, which waits for the first executor: without any, Spark's driver claims to run two tasks.
+    """
+    spark.range(0, 1, 1, 1).count()
+    most, quiet, deadline = _asked_parallelism(spark), 0, time.monotonic() + _REGISTERED_SECONDS
+    while quiet < _QUIET_ASKS and time.monotonic() < deadline:
         time.sleep(_ASK_AGAIN_SECONDS)
-        if (now := _asked_parallelism(spark)) <= before:
-            break
-        before = now
-    return before
+        now = _asked_parallelism(spark)
+        most, quiet = max(most, now), 0 if now > most else quiet + 1
+    return most
 
 
 def note(session: SparkSession, parallelism: int | None, *, choose_partitions: bool) -> None:

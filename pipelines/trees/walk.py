@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pipelines.job import Progress
-from pipelines.tasks import INT, LONG, TEXT, Row, table
-from pipelines.trees.levels import ROOT, SparkLevels, Visitor, walk_here
+from pipelines.tasks import INT, LONG, TEXT, Row
+from pipelines.trees.levels import ROOT, Visitor, walk_here
 from pipelines.trees.runs import in_runs
+from pipelines.trees.sparklevels import SparkLevels
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.storage import Storage
@@ -106,7 +107,7 @@ def _weight(row: Row) -> int:
 
 def _visitor(trees: TreeSource) -> Visitor:
     visit = partial(_visit, order=trees.order, files=trees.files, figures=trees.figures)
-    return Visitor("walk", _ASKED, _NODE, visit, _weight, in_runs)
+    return Visitor("walk", _ASKED, _NODE, visit, _weight, trees.order, in_runs)
 
 
 def _asked(starts: Iterable[Start]) -> list[dict[str, Any]]:
@@ -149,7 +150,7 @@ def walk_on_spark(
     progress: Progress,
     known: DataFrame | None = None,
 ) -> SparkWalk:
-    """Walk from roots, one Spark job per level. ``known`` nodes (column ``path``) are left out, as in this process."""
-    walk = SparkWalk(trees.storage, _visitor(trees), progress)
-    walk.walk(table(spark, _asked(starts), _ASKED), known)
+    """Walk from roots, levels of many nodes as Spark jobs. ``known`` nodes (column ``path``) are left out, as above."""
+    walk = SparkWalk(spark, trees.storage, _visitor(trees), progress)
+    walk.walk(_asked(starts), known)
     return walk

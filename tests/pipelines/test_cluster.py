@@ -1,4 +1,4 @@
-"""All five heavy jobs on a standalone cluster of two workers, against a slow store, an executor killed on the way.
+"""All five heavy jobs on a standalone cluster of three workers, against a slow store, an executor killed on the way.
 
 What is asserted are counts: who ran how many tasks, how heavy the pieces were, how often was committed.
 """
@@ -17,7 +17,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OBJECTS = 3_300
-WORKERS = 2
+WORKERS = 3
+"""One more than Spark claims to have while no executor has registered."""
 
 _PROGRAM = """
     import argparse, json, sys

@@ -344,6 +344,7 @@ class _Session:
         self.settings = {"spark.master": "spark://host:7077", **conf}
         self.asked = 0
         self._seen = seen
+        self.jobs = 0
         self.conf = self.sparkContext = self
 
     def get(self, name: str, default: str) -> str:
@@ -351,6 +352,13 @@ class _Session:
 
     def set(self, name: str, value: str) -> None:
         self.settings[name] = value
+
+    def range(self, *_: int) -> _Session:
+        return self
+
+    def count(self) -> int:
+        self.jobs += 1
+        return 1
 
     @property
     def defaultParallelism(self) -> int:  # noqa: N802 - Spark's name
@@ -365,12 +373,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_executors_that_register_late_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the session starts nobody asks; later, it is asked until no more executors come, and then never again."""
-    spark: Any = _Session({}, 2, 4, 8, 8)
+    """When the session starts nobody asks; later, it is asked until no more executors come, and then never again.
+
+    A job that waits for the first one comes before: Spark says 2 where there is none, as often as it is asked.
+    """
+    spark: Any = _Session({}, 2, 2, 4, 4, 4, 8)
     parallelism.note(spark, None, choose_partitions=True)
-    assert 0 == spark.asked
+    assert (0, 0) == (spark.asked, spark.jobs)
     assert [8, 8] == [session_parallelism(spark), session_parallelism(spark)]
-    assert (4, "24") == (spark.asked, spark.settings[parallelism.PARTITIONS])
+    assert (10, 1, "24") == (spark.asked, spark.jobs, spark.settings[parallelism.PARTITIONS])
 
 
 @pytest.mark.usefixtures("impatient")
