@@ -159,7 +159,7 @@ class SparkLevels:
             sums["told"] = f.sum(f.size(visitor.told))
         found = collect_one(level.agg(*(column.alias(name) for name, column in sums.items())))
         self._count(found)
-        told = collect(level.select(f.inline(visitor.told))) if found.get("told") else []
+        told = collect(level.select(f.inline(visitor.told))) if visitor.told and found["told"] else []
         return found["height"] or 0, found["children"] or 0, told
 
     def _asked(self, height: int) -> DataFrame:
