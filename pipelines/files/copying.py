@@ -19,7 +19,8 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 
 CHUNK: Final = 20_000
 """Paths a Spark job copies: what the driver holds at once."""
-_BATCH: Final = 256
+_BATCH: Final = 64
+"""Files that are worth a task: twice as many as it copies at once. With more, workers of a cluster would have none."""
 _PATH: Final = pa.schema({"path": TEXT})
 _COPIED: Final = pa.schema({"copied": LONG, "skipped": LONG, "bytes": LONG, "missing": pa.list_(TEXT)})
 _NEW: Final = pa.schema({"copied": LONG, "bytes": LONG, "requests": LONG})
