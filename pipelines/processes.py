@@ -102,9 +102,9 @@ class Work(abc.ABC, Generic[Done]):
                 self._waiting.appendleft(index)
 
     def leave(self) -> None:
-        """Leave to somebody else what nobody has begun."""
+        """Leave to somebody else what nobody has begun, and what was given back since this was called before."""
         with self._lock:
-            self.left = sorted(self._waiting)
+            self.left = sorted([*self.left, *self._waiting])
             self._waiting.clear()
 
     def fail(self, error: BaseException) -> None:

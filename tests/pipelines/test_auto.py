@@ -9,11 +9,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipelines import auto, compaction, processes
+from pipelines.job import silent
 from pipelines.session import LazySession, SessionConfig
+from pipelines.trees import workers
 from tests.support.lakes import content, filled, new_lake, reopened
+from trinitylake_core import Lakehouse
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def side_by_side(lake: Lakehouse) -> Lakehouse:
+    """Return a lakehouse whose requests go out at the same time, as on an object store."""
+    root, options = lake.storage.spec()
+    return Lakehouse.open(root, storage_options={**options, "max_concurrency": 2})
 
 
 @pytest.mark.parametrize(
@@ -58,12 +70,26 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return start
 
 
+def test_what_was_taken_when_it_is_enough_is_done_here_and_the_rest_is_left(tmp_path: Path) -> None:
+    """Where requests go out at the same time, subtrees are taken ahead, and finished after it was said to be enough."""
+    lake = side_by_side(filled(new_lake(tmp_path, order=4), tables=160, changes=20))
+    store = lake.files.store
+    rewriter = Rewriter(NodeWriter(store), now_millis(), prove=True)
+    frontier = rewriter.frontier(rewriter.ref_of(lake.root_node.node), auto.TASKS)
+    rows, left = workers.flush_here(store, frontier, rewriter.stamp, silent, lambda *_: True)
+    assert len(frontier) == len(rows) + len(left)
+    assert len(rows) > 1
+    assert len(left) > 1
+
+
 @pytest.mark.spark
+@pytest.mark.parametrize("ahead", [False, True])
 def test_what_was_begun_here_is_finished_on_spark(
-    tmp_path: Path, spark: SparkSession, impatient: Callable[[float], None]
+    tmp_path: Path, spark: SparkSession, impatient: Callable[[float], None], ahead: bool
 ) -> None:
     """Each subtree once, by the one or the other, and the proof holds over both."""
     lake = filled(new_lake(tmp_path, order=4), tables=160, changes=20)
+    lake = side_by_side(lake) if ahead else lake
     before = content(lake), lake.digest()
     impatient(0.0)
     told: list[int] = []
@@ -74,7 +100,9 @@ def test_what_was_begun_here_is_finished_on_spark(
         lambda phase, done, _: told.append(done) if "flush" in phase else None,
     )
     assert (report.proved, report.plan.engine, report.messages_after) == (True, "spark", 0)
-    assert (1, report.subtrees) == (told[0], 1 + told[-1])
+    here = told[told.index(0) - 1]  # then Spark begins to count
+    assert ((here > 1) == ahead, report.subtrees) == (True, here + told[-1])
+    assert told[0] == 1
     assert lake.root_node.summary["engine"] == "spark"
     assert before == (content(reopened(lake)), lake.digest())
     assert [] == list(reopened(lake).check())
