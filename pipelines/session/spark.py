@@ -147,29 +147,41 @@ def stop_session() -> None:
 
 @dataclass(frozen=True, slots=True)
 class LazySession:
-    """A session that is started when somebody calls for it, and says before where it would run."""
+    """A session that is started when somebody calls for it, and says before where it would run.
 
-    config: SessionConfig
+    Attributes:
+        config: which Spark, or a function that returns that, and is called when Spark is needed and no sooner.
+        start: what starts it.
+    """
+
+    config: SessionConfig | Callable[[], SessionConfig]
     start: Callable[[SessionConfig], SparkSession] = get_session
 
     def __call__(self) -> SparkSession:
         """Return the session, started if need be. Raises ``InvalidInput`` as :func:`get_session`."""
-        return self.start(self.config)
+        return self.start(self.chosen())
+
+    def chosen(self) -> SessionConfig:
+        """Return which Spark it is. Raises ``InvalidInput`` for one that there cannot be."""
+        return self.config() if callable(self.config) else self.config
 
 
 def on_other_machines(spark: SparkSession | Callable[[], SparkSession] | None) -> bool:
-    """Return whether tasks run elsewhere; of a session that does not run yet, only a :class:`LazySession` tells."""
+    """Return whether tasks run elsewhere; of a session that does not run yet, only a :class:`LazySession` tells.
+
+    Raises ``InvalidInput`` for a session that cannot be started.
+    """
     session = active_session() if callable(spark) else spark
     if session is not None:
         return not on_one_machine(session)
     if not isinstance(spark, LazySession):
         return False
-    config = spark.config
+    config = spark.chosen()
     return config.mode == "connect" or (config.mode == "master" and local_cores(config.master) is None)
 
 
 @contextmanager
-def lazy_session(config: SessionConfig | None = None) -> Iterator[LazySession]:
+def lazy_session(config: SessionConfig | Callable[[], SessionConfig] | None = None) -> Iterator[LazySession]:
     """Yield a session that is started when it is first called for; stop at the end what that started."""
     started = False
 

@@ -20,6 +20,7 @@ from pipelines import cli
 from pipelines.cli.commands import COMMANDS, Command, Result
 from pipelines.cli.commands.command import command, key_value
 from pipelines.cli.progress import PrintedProgress
+from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import CommitConflict, Lakehouse, StorageError, UnsafeStorage
 from trinitylake_core.locations import root_path
 
@@ -479,6 +480,25 @@ def test_compact_plans_then_acts_then_finds_nothing_to_do(run: Run, sales: str) 
     assert None is run("compact", sales, "--json").json["version_after"]
     assert "compact" == run("history", sales, "--limit", "1", "--json").json["versions"][0]["operation"]
     assert "argument --engine: invalid choice: 'flink'" in run("compact", sales, "--engine", "flink").err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("REMOTE", "host:15002", "mode 'connect' needs remote"),
+        ("MASTER", "local[many]", "master of mode 'local' must be"),
+    ],
+)
+def test_a_spark_that_cannot_be_is_refused_where_one_may_be_needed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    lake = filled(new_lake(tmp_path))
+    monkeypatch.setenv(f"TRINITYLAKE_SPARK_{name}", value)
+    for engine in ("spark", "auto"):
+        refused = run("compact", lake.root, "--engine", engine)
+        assert (2, 1) == (refused.code, refused.err.count(message))
+    assert lake.version == reopened(lake).version
+    assert 0 == run("compact", lake.root, "--engine", "local").code
 
 
 def test_doctor_tells_what_holds(run: Run, tmp_path: Path) -> None:

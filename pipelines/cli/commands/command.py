@@ -137,11 +137,11 @@ class Call:
 
     @property
     def spark(self) -> LazySession:
-        """The Spark session that the options of ``SPARK`` choose, started when it is first called for."""
+        """The Spark session that the options of ``SPARK`` choose: read, and started, when it is first called for."""
         from pipelines.session import lazy_session
 
         if self._session is None:
-            self._session = self.stack.enter_context(lazy_session(self._session_config()))
+            self._session = self.stack.enter_context(lazy_session(self._session_config))
         return self._session
 
     def _session_config(self) -> SessionConfig:
