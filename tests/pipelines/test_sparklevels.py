@@ -42,11 +42,14 @@ def files(rows: Any) -> Counter[tuple[str, int, int]]:
     return Counter((row["path"], row["first"], row["last"]) for row in rows)
 
 
-@pytest.mark.parametrize("few", [0, 4, 128], ids=["in tasks", "in both", "in this process"])
-def test_a_walk_on_spark_finds_what_one_in_this_process_finds(
-    few: int, lake: Lakehouse, spark: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sparklevels, "_HERE", few)
+@pytest.fixture(params=[0, 4, 128], ids=["in tasks", "in both", "in this process"])
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return how many nodes a level may have that is visited in this process."""
+    monkeypatch.setattr(sparklevels, "_HERE", request.param)
+    return int(request.param)
+
+
+def test_a_walk_on_spark_finds_what_one_in_this_process_finds(few: int, lake: Lakehouse, spark: Any) -> None:
     trees = TreeSource(lake.storage, lake.definition.order)
     here = list(walk_local(trees, starts(lake)))
     seen, before = list[int](), lake.storage.counts.snapshot()
@@ -61,11 +64,8 @@ def test_a_walk_on_spark_finds_what_one_in_this_process_finds(
     walk.release()
 
 
-@pytest.mark.parametrize("few", [0, 4, 128], ids=["in tasks", "in both", "in this process"])
-def test_what_is_known_is_left_out_with_what_only_it_reaches(
-    few: int, lake: Lakehouse, spark: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sparklevels, "_HERE", few)
+@pytest.mark.usefixtures("few")
+def test_what_is_known_is_left_out_with_what_only_it_reaches(lake: Lakehouse, spark: Any) -> None:
     trees = TreeSource(lake.storage, lake.definition.order)
     before, newest = ([Start(root_path(version), version, version)] for version in (lake.version - 1, lake.version))
     known = {row["path"] for row in walk_local(trees, before)}
