@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.locations import root_path
 
 pytestmark = pytest.mark.spark
-_PATH = sparklevels._PATH  # noqa: SLF001 - the schema of what is known
+_PATH = sparklevels._PATH
 
 
 @pytest.fixture(scope="module")
