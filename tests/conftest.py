@@ -83,13 +83,15 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 def spark() -> Iterator[SparkSession]:
     """Return one local Spark session for all tests; it costs ten seconds once.
 
-    The trees of tests are small: the walker would visit all of them in this process, and leave tasks nothing to do.
+    The lakehouses of tests are small: much would be done in this process, and tasks would have nothing to do.
     """
+    from pipelines.integrity import checks
     from pipelines.session import get_session
     from pipelines.trees import sparklevels
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparklevels, "_HERE", 2)
+        patch.setattr(checks, "_ROOTS_HERE", 2)
         session = get_session()
         yield session
         session.stop()

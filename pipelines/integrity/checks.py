@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
 
 _VERSION: Final = pa.schema({"version": LONG})
 _PAIR: Final = pa.schema({"before": LONG, "version": LONG})
+_ROOTS_HERE: Final = 32
+"""So many roots are read at once."""
 _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
 
@@ -221,9 +223,14 @@ class SparkChecks:
         self._common = common
 
     def roots(self, versions: Sequence[int]) -> list[int]:
-        """See :class:`Checks`."""
-        frame = self._spread([{"version": version} for version in versions], _VERSION)
-        found = collect(map_rows(frame, partial(_roots, shape=self._common.shape), FOUND, self._common.storage))
+        """See :class:`Checks`. A few in this process."""
+        shape, storage = self._common.shape, self._common.storage
+        found: Sequence[Row]
+        if len(versions) <= _ROOTS_HERE:
+            found = list(chain.from_iterable(_roots_found(VersionsReadOnce(storage), versions, shape)))
+        else:
+            frame = self._spread([{"version": version} for version in versions], _VERSION)
+            found = collect(map_rows(frame, partial(_roots, shape=shape), FOUND, storage))
         self._common.progress("roots", len(versions), len(versions))
         return self._common.add_roots(found)
 
@@ -257,7 +264,7 @@ class SparkChecks:
 
     def _spread(self, rows: Sequence[Row], schema: pa.Schema) -> DataFrame:
         """Give each task consecutive versions: what one of them reads, the next one need not."""
-        tasks = slots(self._spark)
+        tasks = min(slots(self._spark), len(rows))
         return spread(self._spark, rows, schema, tasks, in_order(len(rows), tasks))
 
 
