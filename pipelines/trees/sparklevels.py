@@ -179,7 +179,8 @@ class SparkLevels:
 
     def rows(self) -> DataFrame:
         """Return what is kept of all nodes."""
-        return reduce(lambda one, two: one.unionByName(two), self.levels)
+        levels = self.levels or [table(self.spark, [], self.visitor.visited)]
+        return reduce(lambda one, two: one.unionByName(two), levels)
 
     def release(self) -> None:
         """Drop the levels from the disks."""

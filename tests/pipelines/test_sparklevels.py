@@ -87,3 +87,8 @@ def test_levels_of_wide_nodes_are_not_held_in_this_process(
     few = sum(count for count in counts.values() if count <= 2)
     assert few == walk.here[NODES] < len(here) == walk.nodes_read
     walk.release()
+
+
+def test_a_walk_from_nowhere_finds_nothing(lake: Lakehouse, spark: Any) -> None:
+    walk = walk_on_spark(spark, TreeSource(lake.storage, lake.definition.order), [], silent)
+    assert (0, []) == (walk.nodes_read, collect(walk.files()))
