@@ -135,9 +135,10 @@ class Meaning:
 def entries_of(rows: Iterable[Row], meaning: Meaning, found: Found) -> Iterator[tuple[str, str | None]]:
     """Yield key and meaning of each key in the rows of a walk, highest first; findings of nodes go to ``found``.
 
-    Holds what waits above the leaves, not the leaves. Stops as soon as there are findings enough.
+    Of a key's messages and row the first to come counts: they come from the highest node down. Holds the keys above the
+    leaves, not the leaves. Stops as soon as there are findings enough.
     """
-    above: dict[str, str | None] = {}
+    above: set[str] = set()
     for row in rows:
         found.rows(row["found"])
         if found.enough():
@@ -145,11 +146,10 @@ def entries_of(rows: Iterable[Row], meaning: Meaning, found: Found) -> Iterator[
         if row["height"] == UNREADABLE and row["first"] == meaning.version:
             meaning.whole = False
         for entry in row["entries"]:
-            if row["height"] > 0:
-                above.setdefault(entry["key"], entry["value"])
-            elif entry["key"] not in above:
+            if entry["key"] not in above:
                 yield entry["key"], entry["value"]
-    yield from above.items()
+                if row["height"] > 0:
+                    above.add(entry["key"])
 
 
 # -- on Spark --------------------------------------------------------------------------------------------

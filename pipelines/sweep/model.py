@@ -27,6 +27,11 @@ class Size:
         self.files += 1
         self.bytes += size
 
+    def add(self, other: Size) -> None:
+        """Count what was counted elsewhere."""
+        self.files += other.files
+        self.bytes += other.bytes
+
 
 @dataclass(slots=True)
 class UnknownFiles:

@@ -3,24 +3,29 @@
 A node has the same height in whatever tree it stands: level ``h`` visits all distinct nodes of height ``h`` that the
 levels above pointed to. What is to be done at a node is a function (:class:`Visitor`). Of what several parents say
 about a child the tightest counts. On Spark a level is a DataFrame on the disks of the executors, and nothing of the
-size of the lakehouse is on the driver; in this process it is a dictionary.
+size of the lakehouse is on the driver; in this process it is a dictionary, and a temporary file where it is large.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from pipelines.tasks import READ_AHEAD, Row
+from pipelines.trees.spool import HASH, Spool, hashes_of, parts
 from trinitylake_core.errors import FileMissing
 from trinitylake_core.storage import Storage
 
 ROOT: Final = -1
 """The height that is asked of a root: any."""
+MOST: Final = 8_192
+"""So many nodes of one height wait as rows."""
+_SPOOLED_BYTES: Final = 4 << 20
 LOWEST: Final = frozenset({"first", "hi", "keys_min", "messages_min", "parent"})
 """Columns of which the least is the tightest; of all others it is the greatest."""
 Visit: TypeAlias = Callable[[Row, bytes | FileMissing], dict[str, Any]]
@@ -92,23 +97,64 @@ def visits(rows: Iterable[Row], storage: Storage, visit: Visit) -> Iterator[dict
 
 
 class Waiting:
-    """What rows said about nodes that were not visited yet, by height."""
+    """What rows said about nodes that were not visited yet, by height.
 
-    def __init__(self, visitor: Visitor) -> None:
+    Of each height ``most`` are held as rows; the others are columns, and beyond some megabytes in temporary files.
+    """
+
+    def __init__(self, visitor: Visitor, most: int = MOST) -> None:
         self._visitor = visitor
+        self._most = most
         self._levels: dict[int, dict[str, Row]] = {}
+        self._spools: dict[int, Spool] = {}
 
     def note(self, row: Row) -> None:
-        """Take what a row says about the children of its node."""
+        """Take what a row says about the children of its node. Raises ``StorageError`` if there is no room for it."""
         for child in self._visitor.children(row):
             level = self._levels.setdefault(child["height"], {})
             other = level.get(child["path"])
             level[child["path"]] = child if other is None else tightest(other, child)
+            if len(level) > self._most:
+                self._spool(child["height"])
+
+    def _spool(self, height: int) -> Spool:
+        """Move what waits at a height into its spool."""
+        asked = self._visitor.asked
+        spool = self._spools.setdefault(height, Spool(asked.append(pa.field(HASH, pa.int64())), _SPOOLED_BYTES))
+        rows = list(self._levels.pop(height, {}).values())
+        hashes = pa.array(hashes_of((row["path"] for row in rows), len(rows)))
+        spool.add(pa.RecordBatch.from_pylist(rows, asked).append_column(HASH, hashes))
+        return spool
+
+    def levels(self) -> Iterator[list[Row]]:
+        """Take out everything, the highest first, what is noted meanwhile, too; a level that was spooled in parts."""
+        while (height := self._highest()) >= 0:
+            if height in self._spools:
+                yield from self._unspooled(height)
+            else:
+                yield list(self._levels.pop(height).values())
 
     def highest(self) -> list[Row] | None:
         """Take out the highest level; ``None`` if nothing waits."""
-        height = max(self._levels, default=ROOT)
-        return None if height < 0 else list(self._levels.pop(height).values())
+        return next(self.levels(), None)
+
+    def _highest(self) -> int:
+        return max([*self._levels, *self._spools], default=ROOT)
+
+    def _unspooled(self, height: int) -> Iterator[list[Row]]:
+        spool = self._spool(height)
+        for (part,) in parts(spool):
+            found: dict[str, Row] = {}
+            for row in part.drop_columns([HASH]).to_pylist():
+                other = found.get(row["path"])
+                found[row["path"]] = row if other is None else tightest(other, row)
+            yield list(found.values())
+        self._spools.pop(height).close()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for spool in self._spools.values():
+            spool.close()
 
 
 def walk_here(
@@ -121,16 +167,17 @@ def walk_here(
     """Yield what a visitor keeps of all nodes reachable from roots, highest first. Whoever stops asking stops the walk.
 
     ``known`` nodes, and what only they reach, are left out. ``visited`` are rows of nodes that need not be read.
+    Memory does not grow with the trees: see :class:`Waiting`.
+
+    Raises:
+        StorageError: the storage failed, or there is no room for temporary files.
     """
-    waiting = Waiting(visitor)
-    level: Iterable[Row] | None = roots
-    rows: Iterator[Row] = iter(visited)
-    while True:
-        for row in rows:
+    with closing(Waiting(visitor)) as waiting:
+        for row in visited:
             waiting.note(row)
             yield row
-        level = level or waiting.highest()
-        if level is None:
-            return
-        rows = visits([row for row in level if row["path"] not in known], storage, visitor.visit)
-        level = None
+        for level in chain([roots], waiting.levels()):
+            unread = [row for row in level if row["path"] not in known]
+            for row in visits(unread, storage, visitor.visit):
+                waiting.note(row)
+                yield row

@@ -94,7 +94,7 @@ class SparkLevels:
         self, roots: Sequence[Row], known: DataFrame | None, visited: Sequence[Row], go_on: Callable[[list[Row]], bool]
     ) -> list[Row] | None:
         """Visit levels of few nodes from the top on; return the first one that has many, ``None`` if there is none."""
-        waiting, few = Waiting(self.visitor), min(_HERE, _HERE_CHILDREN // self.visitor.fanout)
+        waiting, few = Waiting(self.visitor, _HERE_CHILDREN), min(_HERE, _HERE_CHILDREN // self.visitor.fanout)
         level, finish = sorted(roots, key=lambda row: row["first"]) or None, self.visitor.roots
         if visited:
             level = self._kept(list(visited), waiting, go_on)

@@ -1,0 +1,130 @@
+"""Rows that outgrow memory: record batches here up to a limit, and beyond it in a temporary file, dealt to parts.
+
+A column ``hash`` says to which part a row belongs, so that rows which must meet, of one spool or of several, are in
+parts of the same number, and one part at a time is enough to compare them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+
+from trinitylake_core.errors import StorageError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Hashes: TypeAlias = npt.NDArray[np.int64]
+HASH: Final = "hash"
+LIMIT_BYTES: Final = 16 << 20
+"""What a spool holds in memory: the names of 150,000 files, or the marks of 700,000."""
+_BITS: Final = 6
+PARTS: Final = 1 << _BITS
+"""Into how many parts rows are dealt: with as many rows as fit into memory each, names of 10 million files."""
+
+
+def hashes_of(texts: Iterable[str], count: int = -1) -> Hashes:
+    """Return 64 bits of each text, others in every process.
+
+    Two texts may have the same: one pair of any 10 million has a chance of 3 in a million. Whoever must not confuse
+    them compares the texts themselves.
+    """
+    return np.fromiter(map(hash, texts), np.int64, count)
+
+
+class Spool:
+    """Rows in no order. Memory: ``limit_bytes``, by default :data:`LIMIT_BYTES`; three times that while they are dealt.
+
+    The file has no name: it is gone with its process, however that ends. :meth:`close` gives it back earlier.
+    """
+
+    def __init__(self, schema: pa.Schema, limit_bytes: int | None = None) -> None:
+        self._schema = schema
+        self._limit_bytes = LIMIT_BYTES if limit_bytes is None else limit_bytes
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._file: BinaryIO | None = None
+        self._written: list[list[tuple[int, int]]] = [[] for _ in range(PARTS)]
+        self.rows = 0
+
+    @property
+    def spilled(self) -> bool:
+        """Whether some of the rows are in the file."""
+        return self._file is not None
+
+    def add(self, *batches: pa.RecordBatch) -> None:
+        """Take rows of the schema. Raises ``StorageError`` if there is no room for them."""
+        for rows in batches:
+            self._batches.append(rows)
+            self._bytes += rows.nbytes
+            self.rows += rows.num_rows
+            if self._bytes > self._limit_bytes:
+                self.spill()
+
+    def spill(self) -> None:
+        """Write what is in memory to the file. Raises ``StorageError``."""
+        rows = self.here()
+        part = rows.column(HASH).to_numpy().view(np.uint64) >> np.uint64(64 - _BITS)
+        order = np.argsort(part, kind="stable")
+        rows = rows.take(pa.array(order)).combine_chunks()
+        ends = np.searchsorted(part[order], np.arange(PARTS), side="right").tolist()
+        try:
+            if self._file is None:
+                self._file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - closed with the spool
+            for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+                for batch in rows.slice(start, end - start).to_batches():
+                    self._write(self._file, number, batch)
+        except OSError as error:
+            raise StorageError(
+                f"temporary files cannot be written: {error}; make room in {tempfile.gettempdir()}, or set TMPDIR to a "
+                "directory that has more"
+            ) from error
+        self._batches, self._bytes = [], 0
+
+    def _write(self, file: BinaryIO, number: int, batch: pa.RecordBatch) -> None:
+        data = batch.serialize()
+        self._written[number].append((file.seek(0, os.SEEK_END), data.size))
+        file.write(data)
+
+    def here(self) -> pa.Table:
+        """Return the rows in memory."""
+        rows = pa.Table.from_batches(self._batches, self._schema).combine_chunks()
+        self._batches = rows.to_batches()
+        return rows
+
+    def part(self, number: int) -> pa.Table:
+        """Return a part of the rows in the file."""
+        batches = []
+        for start, size in self._written[number]:
+            file = cast("BinaryIO", self._file)
+            file.seek(start)
+            batches.append(pa.ipc.read_record_batch(pa.py_buffer(file.read(size)), self._schema))
+        return pa.Table.from_batches(batches, self._schema).combine_chunks()
+
+    def close(self) -> None:
+        """Let go of all rows."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._batches, self._bytes, self.rows = None, [], 0, 0
+        self._written = [[] for _ in range(PARTS)]
+
+
+def parts(*spools: Spool) -> Iterator[tuple[pa.Table, ...]]:
+    """Yield the rows of spools part by part: rows with the same hash come together.
+
+    REQUIRES: nothing is added to any of them meanwhile.
+    Raises:
+        StorageError: there is no room for what was still in memory.
+    """
+    if not any(each.spilled for each in spools):
+        yield tuple(each.here() for each in spools)
+        return
+    for each in spools:
+        each.spill()
+    for number in range(PARTS):
+        yield tuple(each.part(number) for each in spools)

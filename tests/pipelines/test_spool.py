@@ -1,0 +1,56 @@
+"""Rows that outgrow memory: none is lost, and those that must meet come together."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pipelines.trees.spool import HASH, PARTS, Spool, hashes_of, parts
+from trinitylake_core.errors import StorageError
+
+SCHEMA = pa.schema({HASH: pa.int64(), "name": pa.string()})
+SMALL = 4096
+
+
+def batch(names: list[str]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(hashes_of(names, len(names))), pa.array(names)], schema=SCHEMA)
+
+
+def filled(limit_bytes: int, names: range) -> Spool:
+    spool = Spool(SCHEMA, limit_bytes)
+    for start in range(names.start, names.stop, 50):
+        spool.add(batch([f"name {number}" for number in range(start, min(start + 50, names.stop))]))
+    return spool
+
+
+@pytest.mark.parametrize(("one", "two"), [(SMALL, SMALL), (SMALL, 1 << 20), (1 << 20, 1 << 20)])
+def test_rows_that_must_meet_come_together(one: int, two: int) -> None:
+    """Whether both spools, one or none of them went to the disk: every row comes once, beside those of its name."""
+    left, right = filled(one, range(1000)), filled(two, range(600, 1400))
+    assert ([one == SMALL, two == SMALL], 1000, 800) == ([left.spilled, right.spilled], left.rows, right.rows)
+    for _ in range(2):  # reading takes nothing out
+        pieces = [[table.column("name").to_pylist() for table in both] for both in parts(left, right)]
+        assert len(pieces) == (PARTS if SMALL in {one, two} else 1)
+        assert sorted(f"name {number}" for number in range(1000)) == sorted(name for mine, _ in pieces for name in mine)
+        met = sorted(name for mine, yours in pieces for name in set(mine) & set(yours))
+        assert sorted(f"name {number}" for number in range(600, 1000)) == met
+    left.close()
+    right.close()
+
+
+def test_rows_are_taken_after_some_were_read() -> None:
+    spool = filled(SMALL, range(500))
+    assert 500 == sum(len(table) for (table,) in parts(spool))
+    spool.add(batch(["late"]))
+    assert 501 == sum(len(table) for (table,) in parts(spool)) == spool.rows
+    spool.close()
+    assert (0, False, 0) == (spool.rows, spool.spilled, sum(len(table) for (table,) in parts(spool)))
+
+
+def test_no_room_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(StorageError, match="set TMPDIR"):
+        filled(SMALL, range(500))
