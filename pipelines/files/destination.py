@@ -1,13 +1,17 @@
 """The root URI that an export writes to: what it holds, whether it may be written to, and its roots in order.
 
 A lakehouse is what its roots say. So they are created last, oldest first, and older ones are removed only when the
-hint leads to the new ones: killed anywhere in between, the destination is no lakehouse yet, or the one it was.
+hint leads to the new ones: killed anywhere in between, the destination is no lakehouse yet, the one it was, or that of
+one of the new versions.
+
+A root to which no older one leads would be met by whoever commits to the destination, in place of what others
+committed. So the boundary claims the place first (:func:`claim_boundary`), and a root below it counts for nothing.
 """
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from trinitylake_core import Lakehouse
@@ -16,10 +20,11 @@ from trinitylake_core.commits.changes import definition_rows
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import AlreadyExists, Corrupt, NotALakehouse, Refused, UnsafeStorage
 from trinitylake_core.locations import parse, root_path
+from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodefile import encode as encode_node
-from trinitylake_core.versions import Root, Versions, claim_boundary, settle_boundary
+from trinitylake_core.versions import Root, Versions, claim_boundary, is_claim, number_in, settle_boundary
 
 _WITHOUT_SNAPSHOTS: Final = uuid.UUID("5b0f6c1e-7d0a-4f0e-9a6b-3d1f2c4e8a90")
 
@@ -30,18 +35,32 @@ class Destination:
 
     Attributes:
         newest: the newest root there; ``None`` if there is no lakehouse.
-        boundary: what its boundary file says.
+        said: the content of its boundary file; ``None`` without one.
         roots: the versions whose roots are there and count.
         definition: path and bytes of the lakehouse definition there, once :meth:`prepare` has found it.
+        claim: what the boundary file says since :meth:`prepare`, if it had to claim the place.
+        created: the roots that were created.
     """
 
     storage: Storage
     first: int
     last: int
     newest: Root | None
-    boundary: int
+    said: bytes | None
     roots: tuple[int, ...] = ()
     definition: tuple[str, bytes] = ("", b"")
+    claim: bytes | None = None
+    created: list[str] = field(default_factory=list)
+
+    @property
+    def boundary(self) -> int:
+        """The number in its boundary file: 0 without one, and if it is garbage."""
+        return _number(self.said)
+
+    @property
+    def follows(self) -> bool:
+        """Whether a root that is there leads to the first one to create."""
+        return self.newest is not None and self.first <= self.newest.version + 1
 
     @property
     def missing(self) -> list[int]:
@@ -59,16 +78,18 @@ class Destination:
 
         Raises:
             UnsafeStorage: the storage ignores exclusive creation; or compare-and-set, and the boundary has to move.
-            Refused: another export to the same place has begun a lakehouse there meanwhile.
+            Refused: another export to the same place, or a writer, was at work there meanwhile.
         """
         self.storage.barrier()
         definition = self.storage.read(definition_path)
         self.storage.prove_exclusive_create(definition_path, definition)
         self.definition = definition_path, definition
-        if self.newest is not None and self.boundary == self.first:
+        if self.follows and self.boundary == self.first:
             return
-        if self.movable() and self.newest is None and not claim_boundary(Versions(self.storage), self.first):
-            raise self.not_alone()
+        if self.movable() and not self.follows:
+            self.claim = claim_boundary(Versions(self.storage), self.first, self.said, self.roots)
+            if self.claim is None:
+                raise self.not_alone()
 
     def movable(self) -> bool:
         """Return whether the boundary can be moved here. Where nobody can move it, nobody has to claim it.
@@ -88,6 +109,7 @@ class Destination:
         """Create a root; one that is there with the same bytes is as good. One ``create``."""
         try:
             self.storage.create(path, data)
+            self.created.append(path)
         except AlreadyExists:
             if self.storage.read(path) != data:
                 raise AlreadyExists(
@@ -106,7 +128,8 @@ class Destination:
         versions = Versions(self.storage)
         lies = self.newest is not None and self.boundary > self.newest.version
         known = {*self.roots, *range(self.first, self.last + 1)}
-        if not settle_boundary(versions, self.first, known, grows=not lies, movable=self.movable):
+        if not settle_boundary(versions, self.first, known, grows=not lies, movable=self.movable, claim=self.claim):
+            self.withdraw(versions)
             raise self.not_alone()
         if versions.hint() != self.last:
             write_hint(self.storage, self.last)
@@ -120,6 +143,11 @@ class Destination:
         if newest != self.last:
             raise Corrupt(f"{self.storage.root} does not open at version {self.last}; please report this as a bug")
         return removed
+
+    def withdraw(self, versions: Versions) -> None:
+        """Remove the roots that were created where they do not count: somebody has replaced the claim."""
+        if self.created and versions.latest().version < self.first:
+            self.storage.delete_many(self.created)
 
     def not_alone(self) -> Refused:
         """Return the error for an export beside another one to the same place."""
@@ -142,20 +170,27 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
         if (parsed := parse(file.path)) is not None and parsed.version is not None
     )
     versions, last = Versions(storage), source.version
-    boundary = versions.boundary()  # before the newest version: read after it, one of another export looks like a lie
+    said = storage.read_tagged(BOUNDARY_FILE).data  # before the newest version: after it, another export's is a lie
+    boundary = _number(said)
+    if is_claim(said) and boundary > first:
+        raise Refused(
+            f"an export to {storage.root} that begins with version {boundary} is not complete, and this one begins "
+            f"with version {first}; nothing was changed. Repeat that one, or export to another root URI"
+        )
     try:
         newest = versions.latest() if roots else None
     except NotALakehouse:
         newest = None
     if newest is None:
-        return Destination(storage, first, last, None, boundary)
+        return Destination(storage, first, last, None, said)
     _refuse_other(versions, newest, source)
     if roots[-1] > last:
         raise Refused(
             f"{storage.root} holds version {roots[-1]}, newer than version {last}; nothing was changed. "
             "Export to another root URI"
         )
-    older = sum(boundary <= version < last for version in set(roots))
+    lowest = boundary if boundary <= newest.version else 0
+    older = sum(lowest <= version < last for version in set(roots))
     if not history and older > 1 and versions.hint() != boundary:
         raise Refused(
             f"{storage.root} holds {older} older versions, which an export of one version would remove; "
@@ -166,7 +201,11 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
             f"{storage.root} starts at version {boundary}, so the versions from {first} on cannot be put before it; "
             "nothing was changed. Export the history to another root URI"
         )
-    return Destination(storage, first, last, newest, boundary, tuple(roots))
+    return Destination(storage, first, last, newest, said, tuple(roots))
+
+
+def _number(said: bytes | None) -> int:
+    return (number_in(said) or 0) if said is not None else 0
 
 
 def _refuse_other(versions: Versions, newest: Root, source: Lakehouse) -> None:

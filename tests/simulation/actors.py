@@ -270,6 +270,22 @@ def _export(world: World, lake: Lakehouse, config: export.Config) -> str:
     return f"{done.first} to {done.version}"
 
 
+def _copy_writer(world: World) -> Action:
+    """A process that commits to the copy of an older version."""
+    if not world.copy.objects:
+        _export_older(world, export.Config(engine="local"))
+    lake = Lakehouse.open(COPY)
+
+    def act() -> int:
+        txn = lake.transaction()
+        count_up(txn, "t11")
+        version = txn.commit()
+        world.copy_acks.append(Ack(running_actor(), version, txn.id))
+        return version
+
+    return act
+
+
 def _restore_copied(world: World, lake: Lakehouse) -> Any:
     config = restore.Config(only=["a.t31"], source=COPY, reason="simulated", engine="local")
     done = restore.run(None, lake, config)
@@ -333,6 +349,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "export-again": Kind(_exporter(begun=True), _EXPORTS),
     "export-history": Kind(_exporter(history=True), _EXPORTS),
     "export-history-again": Kind(_exporter(begun=True, history=True), _EXPORTS),
+    "write-copy": Kind(_copy_writer, _REFUSED),
     "restore-copy": Kind(_pipeline(_restore_copied), (*_OUTDATED, NotALakehouse)),
     "open": Kind(_open),
     "refresh": Kind(_refresher(None)),

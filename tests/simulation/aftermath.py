@@ -13,11 +13,12 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.schedule import DURATIONS
 from tests.simulation.scheduler import Outside
 from tests.simulation.store import SimStorage
-from tests.simulation.world import World
+from tests.simulation.world import COPY, World
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
-from trinitylake_core.errors import Corrupt, TrinityLakeError
-from trinitylake_core.spec import HINT_FILE
+from trinitylake_core.errors import Corrupt, TransactionExpired, TrinityLakeError
+from trinitylake_core.locations import parse
+from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
 
 HINTS = (None, b"0", b"3", b"4000000000", b"garbage")
 """What the hint may be, whatever was written: it is never trusted."""
@@ -33,6 +34,7 @@ def aftermath(world: World) -> Iterator[str]:
             yield from _found(world)
             yield from _checked(world)
             yield from _maintained(world)
+            yield from _copy_used(world)
         except TrinityLakeError as error:
             yield f"afterwards: {type(error).__name__}: {error}"
 
@@ -63,6 +65,35 @@ def _found(world: World) -> Iterator[str]:
     ]
     for name, lake in handles:
         yield from _same(lake.refresh(), newest.number, newest.data, f"a refresh of {name}")
+
+
+def _copy_used(world: World) -> Iterator[str]:
+    """Whoever commits to the copy now, past every version of the source, loses nothing; or is told of an export.
+
+    Tried where one was not completed or roots are missing; any other copy is like any other lakehouse.
+    """
+    roots = {each.version for path in world.copy.objects if (each := parse(path)) and each.version is not None}
+    boundary = world.copy.objects.get(BOUNDARY_FILE)
+    gaps = roots and len(roots) <= max(roots) - min(roots)
+    if world.damaged or not roots or not (gaps or (boundary is not None and boundary.data.endswith(b"\n"))):
+        return
+    lake = Lakehouse.open(COPY)
+    made = []
+    for _ in range(world.newest.number - lake.version + 2):
+        try:
+            with lake.transaction() as txn:
+                count_up(txn, "t1")
+        except TransactionExpired as error:
+            if "Repeat the export" not in str(error) or made:
+                yield f"the copy is not written to: {error}"
+            return
+        made.append((lake.refresh().version, txn.id))
+    for content in (b"0", *(b"%d" % version for version, _ in made)):
+        world.copy.put("put", HINT_FILE, content)
+        found = Lakehouse.open(COPY)
+        said = {info.version: info.txn for info in found.history()}
+        if not said.items() >= dict(made).items():
+            yield f"the copy opens at version {found.version} with hint {content!r}, without what was committed there"
 
 
 def _same(lake: Lakehouse, version: int, data: bytes, what: str) -> Iterator[str]:

@@ -83,7 +83,12 @@ def _unfenced(self: Any, marked: Any, cutoff: int, orphan_files: int) -> Any:
     return marked.newest
 
 
-def _blind_settling(files: Any, to: int, known: Any, *, grows: bool, movable: Any) -> bool:
+def _blind_claim(files: Any, to: int, seen: Any, known: Any) -> bytes:
+    files.storage.replace(BOUNDARY_FILE, b"%d\n" % to)
+    return b"%d\n" % to
+
+
+def _blind_settling(files: Any, to: int, known: Any, **about: Any) -> bool:
     files.storage.replace(BOUNDARY_FILE, str(to).encode())
     return True
 
@@ -146,8 +151,14 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(aborts, "_decide"): lambda files, base, transaction_id: None}, ("publish", "abort")
     ),
     "the place of a copy is claimed": Mutation(
-        lambda: {(destination, "claim_boundary"): lambda files, to: _blind_boundary(files, to) == to},
+        lambda: {(destination, "claim_boundary"): _blind_claim},
         ("export", "export-history"),
+    ),
+    "a root after a gap is claimed": Mutation(
+        lambda: {(destination.Destination, "follows"): property(lambda self: self.newest is not None)},
+        ("export-again",),
+        preemptions=0,
+        faults=1,
     ),
     "the boundary of a copy is settled": Mutation(
         lambda: {(destination, "settle_boundary"): _blind_settling}, ("export-again", "export-old")

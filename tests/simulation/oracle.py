@@ -41,7 +41,7 @@ class Oracle:
         yield from self.world.violations
         checks: tuple[Callable[[], Iterator[str]], ...] = (
             self.ends, self.acknowledged, self.refused, self.changes, self.retained, self.snapshots, self.saved,
-            self.readers, self.recovered, self.copies, self.taken_back, self.icebergs,
+            self.readers, self.recovered, self.copies, self.copy_kept, self.taken_back, self.icebergs,
         )  # fmt: skip
         for check in checks:
             yield from check()
@@ -251,6 +251,7 @@ class Oracle:
         """What somebody was told is at the copy is there, and whatever version opens there says what it should."""
         if not self.world.exported:
             return
+        own = min(self.world.copy_own, default=self.world.newest.number + 1)
         files = {path: each.data for path, each in self.world.copy.objects.items()}
         versions = Lakehouse.open(COPY).files.versions
         newest, boundary = versions.latest().version, versions.boundary()
@@ -260,8 +261,22 @@ class Oracle:
         kept = max((each.first for each in self.world.exported if each.first < each.last), default=boundary)
         if boundary > max(kept, self.world.newest.oldest):
             yield f"the copy begins at version {boundary}, and its history at {kept} was exported"
-        for version in range(boundary, newest + 1):
+        for version in range(boundary, min(newest + 1, own)):
             yield from self.copied(version, files)
+
+    def copy_kept(self) -> Iterator[str]:
+        """What was committed to the copy, acknowledged, is there, with every version after it."""
+        if not self.world.copy_acks:
+            return
+        versions = Lakehouse.open(COPY).files.versions
+        newest = versions.latest().version
+        boundary = versions.boundary() if versions.boundary() <= newest else 0
+        for ack in self.world.copy_acks:
+            root = versions.try_root(ack.version)
+            if root is None or root.txn != ack.txn or not boundary <= ack.version <= newest:
+                yield f"{ack.actor} committed version {ack.version} to the copy, which opens at {newest} without it"
+            elif not all(versions.root_exists(version) for version in range(ack.version, newest + 1)):
+                yield f"the copy opens at version {newest}, which does not follow version {ack.version}"
 
     def copied(self, version: int, files: dict[str, bytes]) -> Iterator[str]:
         """Yield what is wrong with a version at the copy."""

@@ -21,14 +21,14 @@ Told = Callable[[str, object], None]
 PAIRS: Final = ["+".join(pair) for pair in itertools.combinations_with_replacement(KINDS, 2)]
 _SIMILAR: Final = {
     "write-both", "write-twice", "write-large", "iceberg", "clean-aged", "snapshot-partial", "snapshot-drop",
-    "export-old", "export-again", "export-history-again", "restore-copy", "recover", "recover-older",
+    "export-old", "export-again", "export-history-again", "restore-copy", "write-copy", "recover", "recover-older",
 }  # fmt: skip
 """Kinds whose pairs `make test` leaves to `make test-all`."""
 _FEW: Final = ("die", "month")
 COPIES: Final = (
     "export+export-old", "export-again+export-old", "export-again+export-again", "export-again+export-history-again",
     "export-history+export-history-again", "export-old+expire", "export-history-again+expire",
-    "restore-copy+export-history", "restore-copy+export-again",
+    "restore-copy+export-history", "restore-copy+export-again", "write-copy+export-again", "write-copy+export-old",
 )  # fmt: skip
 """Pairs of which one exports, beside what `test_pairs_with_one_preemption` tries."""
 DAMAGED: Final = (
@@ -40,7 +40,7 @@ DAMAGED: Final = (
 """Pairs around a root that was cut short, the newest or the one before it."""
 DISTURBED: Final = (
     "write-stale+expire", "expire+expire-some", "publish+abort", "publish+save-again", "compact+write",
-    "iceberg+compact",
+    "iceberg+compact", "export-again+write-copy",
 )  # fmt: skip
 """Pairs in which a process also dies or stalls in `make test`."""
 TRIPLES: Final = (

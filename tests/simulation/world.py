@@ -88,6 +88,10 @@ class World:
     aborts: list[str] = field(default_factory=list)
     opened: list[Opened] = field(default_factory=list)
     exported: list[Exported] = field(default_factory=list)
+    copy_own: set[int] = field(default_factory=set)
+    """Versions whose roots at the copy somebody created who committed there."""
+    copy_acks: list[Ack] = field(default_factory=list)
+    """Versions that somebody was told to have made at the copy."""
     restored: list[int] = field(default_factory=list)
     """Versions that were made of what a copy held."""
     rollback_target: int | None = None
@@ -134,6 +138,8 @@ class World:
     def observe_copy(self, how: str, path: str, data: bytes | None) -> None:
         """Take note of a change of the copy: a root is never replaced."""
         named = parse(path)
+        if how == "create" and named is not None and named.version is not None and "copy" in running_actor():
+            self.copy_own.add(named.version)
         if how in {"put", "swap"} and data is not None and named is not None and named.version is not None:
             self.violations.append(f"{running_actor()} replaced the root {path} of the copy")
 

@@ -713,8 +713,11 @@ def states(uri: str) -> list[State | None]:
 
 
 def _oldest(lake: Lakehouse) -> int:
-    """Return the boundary; in a copy of one version the file alone says it."""
-    return max(lake.stats().oldest_version, lake.files.versions.boundary())
+    """Return the boundary; in a copy of one version the file alone says it, unless another version is to come there."""
+    boundary = lake.files.versions.boundary()
+    if boundary > lake.version:
+        return min(info.version for info in lake.history())
+    return max(lake.stats().oldest_version, boundary)
 
 
 def violations(uri: str, since: int) -> list[str]:

@@ -16,6 +16,7 @@ from trinitylake_core.errors import (
     Corrupt,
     CorruptNode,
     FileMissing,
+    NotALakehouse,
     StorageError,
     TransactionExpired,
     TrinityLakeError,
@@ -23,6 +24,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, Versions
 from trinitylake_core.versions.boundary import boundary_by_roots
+from trinitylake_core.versions.search import newest_listed
 
 _LOG = logging.getLogger(__name__)
 
@@ -107,7 +109,7 @@ def _expired(versions: Versions, root: Root, boundary: int, written: Sequence[st
         freed = False
     remove_quietly(storage, [root.path, *written] if freed else [root.path])
     if freed:
-        return expired(root.version)
+        return expired(versions, root.version, boundary)
     return _unknown(
         root,
         f"it lies below the boundary {boundary} by now. Either it had expired before it was reached, or it was "
@@ -115,8 +117,21 @@ def _expired(versions: Versions, root: Root, boundary: int, written: Sequence[st
     )
 
 
-def expired(version: int) -> TransactionExpired:
-    """Return the error for a version that had expired before a commit reached it."""
+def expired(versions: Versions, version: int, boundary: int) -> TransactionExpired:
+    """Return the error for a version below the boundary, whose commit is certain to count for nothing. One ``list``.
+
+    Where no version is at the boundary yet, a copy that is put there is not complete, and the error says so.
+    """
+    try:
+        claimed = newest_listed(versions)[0] < boundary
+    except (StorageError, NotALakehouse):
+        claimed = False
+    if claimed:
+        return TransactionExpired(
+            f"version {version} was not committed: an export that begins with version {boundary} is under way to "
+            f"{versions.storage.root}, or was ended before it was complete. Repeat the export; or, if nobody will, "
+            "run `trinitylake expire` there, which gives the place back, and begin a new transaction"
+        )
     return TransactionExpired(f"version {version} had expired before this commit reached it; begin a new transaction")
 
 

@@ -159,9 +159,9 @@ def _attempt(
     data = encode(node, writer.order, path)
     node.nbytes = len(data)
     writer.flush()
-    if lifetime.fenced(base) and files.versions.boundary() > base.version + 1:
+    if lifetime.fenced(base) and (boundary := files.versions.boundary()) > base.version + 1:
         remove_quietly(files.storage, writer.written)
-        raise expired(base.version + 1)
+        raise expired(files.versions, base.version + 1, boundary)
     files.refuse_broken(path, base.version + 1, data)
     if before_commit is not None:
         before_commit()

@@ -4,7 +4,13 @@
 others, ``boundary`` moves the boundary, ``readonce`` is for a pass over many versions.
 """
 
-from trinitylake_core.versions.boundary import claim_boundary, lower_lying_boundary, raise_boundary, settle_boundary
+from trinitylake_core.versions.boundary import (
+    claim_boundary,
+    is_claim,
+    lower_lying_boundary,
+    raise_boundary,
+    settle_boundary,
+)
 from trinitylake_core.versions.files import copy_of_definition, number_in
 from trinitylake_core.versions.readonce import VersionsReadOnce
 from trinitylake_core.versions.root import (
@@ -32,6 +38,7 @@ __all__ = [
     "claim_boundary",
     "copy_of_definition",
     "from_millis",
+    "is_claim",
     "lower_lying_boundary",
     "number_in",
     "objects_of",

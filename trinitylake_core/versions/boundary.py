@@ -38,9 +38,10 @@ def lower_lying_boundary(files: RootFiles) -> int | None:
     The only case in which the file becomes smaller, and ``None`` in all others. Expiration commits a root that says the
     boundary before it writes the file, so a file that says more than a root found after it was read is a lie. If
     versions below it are missing all the same, it is left alone: lowered, it would promise what is gone. So it is if
-    anybody has written it since.
+    anybody has written it since. The claim of a copy that has not put its first root there says more, too; it is
+    replaced by the first version of those that are there.
 
-    REQUIRES :meth:`Storage.prove_compare_and_set`. Some ``get``, two ``head``, one ``put``.
+    REQUIRES :meth:`Storage.prove_compare_and_set`. Some ``get``, two ``head``, one ``put``; a ``list`` for a claim.
     """
     seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
     says = _said(seen)
@@ -48,49 +49,65 @@ def lower_lying_boundary(files: RootFiles) -> int | None:
         return None
     newest = find_newest(files)
     truth = newest.oldest_version
+    if is_claim(seen.data) and says > newest.version:
+        there = set(listed_versions(files))
+        truth = next(version for version in range(newest.version, -1, -1) if version - 1 not in there)
     if says <= truth or not files.root_exists(truth) or not files.root_exists(min(says - 1, newest.version)):
         return None
     done = files.storage.compare_and_set(spec.BOUNDARY_FILE, str(truth).encode(), seen)
     return truth if done is not None else None
 
 
-def claim_boundary(files: RootFiles, to: int) -> bool:
-    """Make the boundary file say ``to`` where a copy is about to begin, if nobody else copies there.
+def is_claim(says: bytes | None) -> bool:
+    """Return whether the content of a boundary file is the claim of a copy that is not complete."""
+    return says is not None and says.endswith(b"\n") and number_in(says) is not None
 
-    Where no lakehouse is yet, the file may say anything, left behind by a copy that was killed, and may become smaller.
-    A claim ends in a line break: :func:`settle_boundary` takes that away, so that whoever has looked before a copy was
-    complete, and claims the place later, finds another file than it read, even if the number is the same.
-    Return ``False`` if there are roots, or if somebody else wrote the file at the same time. Roots that appear
-    meanwhile are of another copy, and may be hidden by what the file says now, so it says again what it said.
 
-    REQUIRES :meth:`Storage.prove_compare_and_set`. One ``get`` and one ``list``; if the file moves, one more ``list``
-    and one ``put``.
+def claim_boundary(files: RootFiles, to: int, seen: bytes | None, known: Container[int]) -> bytes | None:
+    """Make the boundary file say ``to`` where a copy will put roots that no older root leads to; return the claim.
+
+    From then on nobody is told that a version below ``to`` was committed: who created its root looks at the boundary
+    after that. Whatever becomes of the copy, the roots there open as before until there is one at the boundary.
+
+    ``seen`` is what the file said when the place was looked at, and ``known`` are the versions whose roots were there.
+    Return ``None``, and let the file say what it said, if it says something else by now or if there are other roots:
+    somebody else copies or commits there.
+
+    A claim ends in line breaks, and is no claim that was there before: two copies never hold the same one.
+    :func:`settle_boundary` takes them away. REQUIRES :meth:`Storage.prove_compare_and_set`, and that ``seen`` is not
+    the claim of a larger number. One ``get``, ``put`` and ``list``.
     """
-    seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
-    if listed_versions(files):
-        return False
+    found = files.storage.read_tagged(spec.BOUNDARY_FILE)
+    if found.data != seen:
+        return None
     claim = b"%d\n" % to
-    if seen.data == claim:
-        return True
-    moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, claim, seen)
+    if seen is not None and is_claim(seen) and number_in(seen) == to:
+        claim = seen + b"\n"
+    moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, claim, found)
     if moved is None:
-        return False
-    if not listed_versions(files):
-        return True
-    files.storage.compare_and_set(spec.BOUNDARY_FILE, seen.data or b"0\n", moved)
-    return False
+        return None
+    if all(version in known for version in listed_versions(files)):
+        return claim
+    files.storage.compare_and_set(spec.BOUNDARY_FILE, seen or b"0\n", moved)
+    return None
 
 
 def settle_boundary(
-    files: RootFiles, to: int, known: Container[int], *, grows: bool, movable: Callable[[], bool]
+    files: RootFiles,
+    to: int,
+    known: Container[int],
+    *,
+    grows: bool,
+    movable: Callable[[], bool],
+    claim: bytes | None = None,
 ) -> bool:
     """Make the boundary file say ``to`` for a copy that is complete, if nobody else copies there.
 
-    With ``grows`` the number may not become smaller. ``movable`` tells whether the file can be written, and raises
-    where it would have to be. Return ``False`` if the number would have to become smaller, if somebody else wrote the
-    file at the same time, or if there are roots of other versions than those that are ``known``: the file says again
-    what it said. Whoever creates such a root later than this has looked, settles the boundary after that, and is
-    refused there.
+    With ``grows`` the number may not become smaller; with a ``claim`` the file must still say that. ``movable`` tells
+    whether the file can be written, and raises where it would have to be. Return ``False`` if this is not so, if
+    somebody else wrote the file at the same time, or if there are roots of other versions than those that are
+    ``known``: the file says again what it said. Below a claim there may be others than 0: nobody was told of them.
+    Whoever creates such a root later than this has looked, settles the boundary after that, and is refused there.
 
     One ``get``; if the file changes, one ``put`` and one ``list``.
     """
@@ -99,14 +116,15 @@ def settle_boundary(
     settled = b"%d" % to
     if seen.data == settled:
         return True
-    if grows and says is not None and says > to:
+    if seen.data != claim if claim is not None else grows and says is not None and says > to:
         return False
     if not movable():
         return True
     moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, settled, seen)
     if moved is None:
         return False
-    if all(version in known for version in listed_versions(files)):
+    claimed = to if claim is not None else 0
+    if all(version in known or 0 < version < claimed for version in listed_versions(files)):
         return True
     files.storage.compare_and_set(spec.BOUNDARY_FILE, seen.data or b"0\n", moved)
     return False

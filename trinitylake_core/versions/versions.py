@@ -7,6 +7,7 @@ from datetime import datetime
 
 from trinitylake_core import spec
 from trinitylake_core.errors import VersionExpired, VersionNotFound
+from trinitylake_core.versions.boundary import is_claim
 from trinitylake_core.versions.files import RootFiles
 from trinitylake_core.versions.history import at_timestamp, history, since
 from trinitylake_core.versions.root import Delta, Root
@@ -34,6 +35,10 @@ class Versions(RootFiles):
         if version < self.latest().version:
             raise missing_root(self, version, boundary)
         raise VersionNotFound(f"version {version} does not exist")
+
+    def claimed(self) -> bool:
+        """Return whether an export to this place is not complete (format, section 6). One ``get``."""
+        return is_claim(self.storage.read_tagged(spec.BOUNDARY_FILE).data)
 
     def latest(self, known: Root | None = None) -> Root:
         """Return the newest root, from one that is known or else the hint on.

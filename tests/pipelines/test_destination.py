@@ -1,0 +1,153 @@
+"""The place of an export: what those find there who commit to the copy when an export did not end well."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipelines import expiration, export, orphans
+from tests.support.faults import FaultPlan, attach
+from tests.support.lakes import FAST, new_lake
+from tests.support.sweep import in_memory
+from trinitylake_core import Corrupt, Lakehouse, Refused, TransactionExpired, spec
+from trinitylake_core.errors import StorageError
+from trinitylake_core.locations import root_path
+from trinitylake_core.storage import open_storage
+
+VERSION = export.Config(engine="local")
+HISTORY = export.Config(engine="local", history=True)
+HINTS = (b"1", b"2", b"3", b"4", b"5", b"6", b"garbage")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is such a thing."""
+    with tempfile.TemporaryDirectory(dir=in_memory()) as directory:
+        yield Path(directory)
+
+
+def grown(lake: Lakehouse, *names: str) -> Lakehouse:
+    """Commit a version for each new namespace."""
+    for name in names:
+        with lake.transaction() as txn:
+            txn.create_namespace(name)
+    return lake.refresh()
+
+
+def opened(root: str) -> Lakehouse:
+    return Lakehouse.open(root, storage_options=FAST)
+
+
+def names(lake: Lakehouse) -> set[str]:
+    return {each.namespace for each in lake.objects()}
+
+
+def copy_of_one(place: Path) -> tuple[Lakehouse, Path]:
+    """Return a lakehouse at version 6, and a copy of its version 1 alone."""
+    lake, copy = grown(new_lake(place), "a"), place / "copy"
+    export.run(None, lake, copy.as_uri(), VERSION, storage_options=FAST)
+    return grown(lake, "b", "c", "d", "e", "f"), copy
+
+
+def changes_in(lake: Lakehouse, copy: Path) -> int:
+    """Return how many requests an export makes at its target, all told."""
+    again = copy.with_name("counted")
+    shutil.copytree(copy, again)
+    storage = open_storage(again.as_uri(), FAST)
+    count = attach(storage, FaultPlan("count"))
+    export.run(None, lake, storage, VERSION)
+    return count.count
+
+
+def interrupted(lake: Lakehouse, start: Path, at: int) -> Path:
+    """Return a copy to which an export went, up to its request ``at``, which was the last one."""
+    copy = start.with_name(f"copy-{at}")
+    shutil.copytree(start, copy)
+    storage = open_storage(copy.as_uri(), FAST)
+    attach(storage, FaultPlan("fail_permanently", at=at))
+    with contextlib.suppress(StorageError):  # nobody minds if the hint is not written
+        export.run(None, lake, storage, VERSION)
+    return copy
+
+
+def given_back(root: str) -> None:
+    """Do what the errors advise where the export will not be repeated."""
+    kept = [info.version for info in opened(root).history()]
+    expiration.run(None, opened(root), expiration.Config(engine="local", keep_last=100))
+    assert kept == [info.version for info in opened(root).history()][-len(kept) :]
+
+
+def test_whoever_commits_to_a_copy_after_an_export_was_killed_loses_nothing_and_gets_on(place: Path) -> None:
+    """A root of version 6 alone above one of version 1 was met by the commit of version 5, and by stale hints."""
+    lake, start = copy_of_one(place)
+    stopped = set()
+    for at in range(1, changes_in(lake, start)):
+        copy = interrupted(lake, start, at)
+        root = copy.as_uri()
+        began = opened(root)
+        said = names(began)
+        assert [] == list(began.check(definitions=True))
+        assert said in ({"a"}, names(lake)), at
+        made = [f"w{number}" for number in range(8)]
+        try:
+            grown(began, *made)
+        except TransactionExpired as error:
+            advised = re.search(r"Repeat the export; or, if nobody will, run `trinitylake expire` there", str(error))
+            stopped.add(advised is not None)
+            assert said == names(opened(root))
+            given_back(root)
+            grown(opened(root), *made)
+        for hint in HINTS:
+            (copy / spec.HINT_FILE).write_bytes(hint)
+            assert said | set(made) == names(opened(root)), (at, hint)
+        assert [] == list(opened(root).check(definitions=True))
+    assert {True} == stopped
+
+
+def test_an_export_that_was_stopped_anywhere_is_completed_by_the_next_one(place: Path) -> None:
+    """Also by one of a later version, and by one whose older versions expired."""
+    lake, start = copy_of_one(place)
+    copies = [interrupted(lake, start, at) for at in range(1, changes_in(lake, start))]
+    grown(lake, "g", "h")
+    for copy in copies:
+        export.run(None, lake, copy.as_uri(), VERSION, storage_options=FAST)
+        assert {root_path(lake.version)} == {path.name for path in copy.glob("_*.ipc")}
+        assert b"%d" % lake.version == (copy / spec.BOUNDARY_FILE).read_bytes()
+        assert lake.digest() == opened(copy.as_uri()).digest()
+        assert [] == list(opened(copy.as_uri()).check(definitions=True))
+
+
+def test_an_unfinished_export_of_a_later_version_is_not_replaced_by_an_earlier_one(place: Path) -> None:
+    """The one that was begun may still be at work, and would put its root above a gap."""
+    lake, start = copy_of_one(place)
+    (start / spec.BOUNDARY_FILE).write_bytes(b"6\n")
+    with pytest.raises(Refused, match=r"begins with version 6 is not complete.*Repeat that one"):
+        export.run(None, lake, start.as_uri(), export.Config(version=4, engine="local"), storage_options=FAST)
+    assert "a" in names(opened(start.as_uri()))
+
+
+def test_an_unfinished_export_hides_no_history_from_an_export_of_one_version(place: Path) -> None:
+    lake, copy = grown(new_lake(place), "a", "b"), place / "copy"
+    export.run(None, lake, copy.as_uri(), HISTORY, storage_options=FAST)
+    grown(lake, "c", "d", "e")
+    (copy / spec.BOUNDARY_FILE).write_bytes(b"5\n")
+    with pytest.raises(Refused, match="holds 3 older versions, which an export of one version would remove"):
+        export.run(None, lake, copy.as_uri(), VERSION, storage_options=FAST)
+
+
+def test_an_expiration_gives_a_copy_back_to_those_who_commit_to_it(place: Path) -> None:
+    """The claim of an export that will never be completed is replaced by the first version that is there."""
+    lake, copy = grown(new_lake(place), "a", "b"), place / "copy"
+    export.run(None, lake, copy.as_uri(), HISTORY, storage_options=FAST)
+    (copy / spec.BOUNDARY_FILE).write_bytes(b"7\n")
+    with pytest.raises(Corrupt, match=r"export to this place that is not complete.*`trinitylake expire`"):
+        orphans.run(None, opened(copy.as_uri()), orphans.Config(engine="local"))
+    given_back(copy.as_uri())
+    assert b"0" == (copy / spec.BOUNDARY_FILE).read_bytes()
+    assert {"a", "b", "c"} == names(grown(opened(copy.as_uri()), "c"))
