@@ -163,6 +163,8 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
         AlreadyExists: another lakehouse is there, or an export that was written to since.
         Refused: it is newer, or holds a history that the export would remove or could not continue.
     """
+    # Before the roots: what another export does there from now on either shows in the listing or changes this file.
+    said = storage.read_tagged(BOUNDARY_FILE).data
     roots = sorted(
         parsed.version
         for prefix in ("_0", "_1")
@@ -170,7 +172,6 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
         if (parsed := parse(file.path)) is not None and parsed.version is not None
     )
     versions, last = Versions(storage), source.version
-    said = storage.read_tagged(BOUNDARY_FILE).data  # before the newest version: after it, another export's is a lie
     boundary = _number(said)
     if is_claim(said) and boundary > first:
         raise Refused(
