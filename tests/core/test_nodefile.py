@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import shutil
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,19 @@ def nodes(draw: st.DrawFn) -> tuple[Node, int]:
         draw(counts) if children else None,
     )
     return node, max(3, len(keys) + 1 + draw(st.integers(0, 3)))
+
+
+@given(nodes())
+def test_a_file_is_the_same_whether_or_not_pandas_is_loaded(drawn: tuple[Node, int]) -> None:
+    """Columns are made in two ways."""
+    found = []
+    for loaded in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "pandas", importlib.import_module("pandas"))
+            if not loaded:
+                patch.delitem(sys.modules, "pandas")
+            found.append(bytes(nodefile.encode(*drawn)))
+    assert found[0] == found[1]
 
 
 @given(nodes())
