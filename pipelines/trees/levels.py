@@ -135,8 +135,11 @@ class Waiting:
                 yield list(self._levels.pop(height).values())
 
     def highest(self) -> list[Row] | None:
-        """Take out the highest level; ``None`` if nothing waits."""
-        return next(self.levels(), None)
+        """Take out the highest level, all of it; ``None`` if nothing waits."""
+        height = self._highest()
+        if height in self._spools:
+            return [row for part in self._unspooled(height) for row in part]
+        return None if height < 0 else list(self._levels.pop(height).values())
 
     def _highest(self) -> int:
         return max([*self._levels, *self._spools], default=ROOT)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.trees.levels import tightest
+from pipelines.trees import walk
+from pipelines.trees.levels import Visitor, Waiting, tightest
 from pipelines.trees.walk import Start, TreeSource, walk_local
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
@@ -104,3 +105,18 @@ def test_the_tightest_counts_in_whatever_order_parents_are_read(said: list[dict[
     for name, choose in {"first": min, "hi": min, "last": max, "lo": max}.items():
         values = [each[name] for each in said if each[name] is not None]
         assert (choose(values) if values else None) == found[name]
+
+
+@pytest.mark.parametrize("most", [3, 1000], ids=["in a temporary file", "in memory"])
+def test_the_highest_level_that_waits_comes_out_whole(most: int, lake: Lakehouse) -> None:
+    """What is left behind would be marked by nobody."""
+    visitor: Visitor = walk._visitor(TreeSource(lake.storage, 4))
+    waiting = Waiting(visitor, most)
+    paths = {f"node-{number}" for number in range(50)}
+    for _ in range(2):
+        waiting.note({"children": sorted(paths), "height": 2, "first": 1, "last": 1})
+    level = waiting.highest()
+    assert level is not None
+    assert (50, paths) == (len(level), {row["path"] for row in level})
+    assert waiting.highest() is None
+    waiting.close()
