@@ -112,9 +112,9 @@ class Stopwatch:
     _began: float = field(default_factory=time.perf_counter)
 
     def lap(self, phase: str) -> None:
-        """Record what was done since the lap before as a phase."""
+        """Record what was done since the lap before as a phase, or as more of it."""
         now = time.perf_counter()
-        self.seconds[phase] = round(now - self._began, 4)
+        self.seconds[phase] = round(self.seconds.get(phase, 0.0) + now - self._began, 4)
         self._began = now
 
 

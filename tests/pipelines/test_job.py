@@ -45,6 +45,15 @@ def test_phases_follow_each_other() -> None:
     assert all(0 <= seconds < 5 for seconds in watch.seconds.values())
 
 
+def test_a_phase_that_comes_again_counts_as_a_whole() -> None:
+    """As the tasks of a compaction that began here and went on on Spark."""
+    watch = Stopwatch()
+    for seconds in (20.0, 30.0):
+        watch._began -= seconds
+        watch.lap("tasks")
+    assert 50 <= watch.seconds["tasks"] < 55
+
+
 def test_a_meter_counts_from_where_it_began_over_all_storages() -> None:
     one, two = open_storage("memory://meter/one"), open_storage("memory://meter/two")
     one.replace("a", b"before")
