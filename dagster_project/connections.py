@@ -21,6 +21,8 @@ from sqlalchemy.engine import make_url
 SCHEME: Final = "postgresql+kept"
 _MOST_IDLE: Final = 4
 """So many wait for each server, database and role: as many as one process often needs at once."""
+_GONE_MILLIS: Final = 30_000
+"""A server whose machine does not confirm for so long that anything arrived is gone; Linux would wait 15 minutes."""
 
 
 class Idle:
@@ -41,6 +43,11 @@ class Idle:
         with self._lock:
             waiting = self._idle.get(made_with)
             return waiting.pop() if waiting else None
+
+    def take_all(self, made_with: Hashable) -> list[Any]:
+        """Return all connections that were made with something; nobody else gets them."""
+        with self._lock:
+            return self._idle.pop(made_with, [])
 
     def put(self, connection: Any) -> bool:
         """Keep a connection, and return whether there was room for it. REQUIRES: it is in no transaction."""
@@ -77,14 +84,16 @@ class KeptConnections(psycopg2.dialect):
     def connect(self, *words: Any, **parameters: Any) -> Any:
         """Return a connection that was kept and still answers (one short query), or a new one."""
         made_with = (words, tuple(sorted(parameters.items())))
-        while (kept := _idle.take(made_with)) is not None:
+        kept = _idle.take(made_with)
+        if kept is not None:
             try:
                 self.do_ping(kept)  # type: ignore[no-untyped-call]
-            except self.loaded_dbapi.Error:  # the server was restarted, or ended it
-                kept.close()
+            except self.loaded_dbapi.Error:  # the server was restarted, or is gone: the others would be waited for, too
+                for each in (kept, *_idle.take_all(made_with)):
+                    each.close()
             else:
                 return kept
-        made = super().connect(*words, **parameters)
+        made = super().connect(*words, **{"tcp_user_timeout": _GONE_MILLIS, **parameters})
         _idle.note(made, made_with)
         return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -115,6 +116,37 @@ def test_a_server_that_was_restarted_is_connected_anew(engine: sqlalchemy.Engine
     second = backend(engine)
     assert second != first
     assert second == backend(engine)
+
+
+def test_of_a_server_that_went_only_one_connection_is_asked(
+    engine: sqlalchemy.Engine, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its whole machine is gone, each would be waited for."""
+    some = [engine.connect() for _ in range(3)]
+    for each in some:
+        each.close()
+    asked: list[object] = []
+    ping = connections.KeptConnections.do_ping
+
+    def counted(dialect: connections.KeptConnections, connection: object) -> bool:
+        asked.append(connection)
+        return bool(ping(dialect, connection))
+
+    monkeypatch.setattr(connections.KeptConnections, "do_ping", counted)
+    server.stop()
+    with pytest.raises(sqlalchemy.exc.OperationalError):
+        backend(engine)
+    server.start()
+    eventually(lambda: answers(engine), 60, lambda: server.log.read_text(errors="replace")[-2000:])
+    assert 1 == len(asked)
+
+
+def test_a_machine_that_confirms_nothing_is_not_waited_for_as_long_as_linux_would(engine: sqlalchemy.Engine) -> None:
+    with engine.connect() as connection:
+        raw = connection.connection.dbapi_connection
+        assert raw is not None
+        with socket.socket(fileno=os.dup(raw.fileno())) as end:  # type: ignore[attr-defined]
+            assert 30_000 == end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
 
 
 def answers(engine: sqlalchemy.Engine) -> bool:
