@@ -40,6 +40,15 @@ HARMS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.parametrize("name", [spec.CREATED_AT_MILLIS, spec.OLDEST_VERSION])
+def test_a_number_that_no_root_has_is_damage(lake: Lakehouse, name: str) -> None:
+    """Python refuses to read thousands of digits, by an error of its own."""
+    with Surgery(lake.root, lake.definition.order).node(root_path(8)) as node:
+        node.system[name] = "9" * 5000
+    with pytest.raises(CorruptNode, match=f"{name} is '9{{40}}', not a number"):
+        list(reopened(lake).history())
+
+
 def harm(lake: Lakehouse, version: int, how: str = "cut short") -> None:
     surgery = Surgery(lake.root, lake.definition.order)
     path = root_path(version)

@@ -129,6 +129,15 @@ def test_a_wrong_command_line_is_told_in_one_line(
     _one_clear_line(capsys, [word.replace(ROOT, root) for word in words], {2, 3, 4})
 
 
+@pytest.mark.parametrize("command", ["ls", "verify", "export", "rollback", "diff"])
+def test_a_version_of_thousands_of_digits_is_no_bug(
+    capsys: pytest.CaptureFixture[str], root: str, command: str
+) -> None:
+    words = {"export": [f"{root}copy"], "diff": ["0", "9" * 5000], "rollback": ["--reason", "r"]}.get(command, [])
+    number = {"diff": [], "rollback": ["--to-version", "9" * 5000]}.get(command, ["--version", "9" * 5000])
+    _one_clear_line(capsys, [command, root, *words, *number], {2})
+
+
 def _valued(name: str) -> list[str]:
     return [each.opts[0] for each in COMMANDS[name].options if not each.is_flag]
 

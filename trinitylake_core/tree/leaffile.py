@@ -18,6 +18,7 @@ from trinitylake_core.tree.node import Node
 
 _COLUMNS: Final = list(spec.COLUMNS)
 _SYSTEM_ROWS_MAX: Final = 16
+_DIGITS: Final = 9
 
 
 def decode_columns(data: bytes | memoryview, path: str, order: int) -> Columns | None:
@@ -38,10 +39,12 @@ def decode_columns(data: bytes | memoryview, path: str, order: int) -> Columns |
     if first is None or batch.num_rows != first + order:
         return None
     system = dict(zip(names[:first], values.slice(0, first).to_pylist(), strict=True))
-    count = int(system.get(spec.N_KEYS) or -1) if (system.get(spec.N_KEYS) or "").isdecimal() else -1
+    said = system.get(spec.N_KEYS) or ""
+    count = int(said) if said.isdecimal() and len(said) <= _DIGITS else 0
+    if not 0 < count < order:
+        return None
     plain = (
-        0 < count < order
-        and len(system) == first
+        len(system) == first
         and system.get(spec.HEIGHT) == "0"
         and system.get(spec.SELF, path) == path
         and spec.VERSION not in system

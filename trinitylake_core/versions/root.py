@@ -6,11 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, InvalidInput
 from trinitylake_core.tree.node import Messages, Node
+
+_DIGITS: Final = 18
+"""No number in a root has more."""
 
 
 class ObjectCounts(NamedTuple):
@@ -135,8 +138,8 @@ class RootRows:
 
     def _number(self, name: str) -> int:
         text = self.system.get(name, "0")
-        if not (text.isascii() and text.isdecimal()):
-            raise CorruptNode(f"root {self.path!r}: {name} is {text!r}, not a number", path=self.path)
+        if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+            raise CorruptNode(f"root {self.path!r}: {name} is {text[:40]!r}, not a number", path=self.path)
         return int(text)
 
 

@@ -232,7 +232,7 @@ def _since(plan: RecoveryPlan) -> Iterator[str]:
 def _source(call: Call, lake: Lakehouse) -> Lakehouse:
     """Return the lakehouse that versions of a restore are versions of; another one only if it has to be asked."""
     options = call.options
-    if options.source is None or options.version is None or options.version.isdecimal():
+    if options.source is None or options.version is None or which.plain_number(options.version) is not None:
         return lake
     return Lakehouse.open(options.source, storage_options=_source_options(call))
 

@@ -165,7 +165,8 @@ def verify(call: Call) -> Result:
 
 def _version(call: Call) -> int:
     text = str(call.options.version)
-    return int(text) if text.isdecimal() else which.at(call.open(damaged=True), text).version
+    plain = which.plain_number(text)
+    return which.at(call.open(damaged=True), text).version if plain is None else plain
 
 
 def _verified(done: verifying.Report) -> Result:

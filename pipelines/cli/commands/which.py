@@ -18,6 +18,7 @@ from trinitylake_core.versions import to_millis
 
 MEANING: Final = "a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h"
 _HEAD: Final = re.compile(r"HEAD(?:~([0-9]{1,9}))?")
+_DIGITS: Final = 18
 _CLOCKS_DIFFER_SECONDS: Final = 60.0
 _AGE: Final = re.compile(r"-?([0-9]{1,9}(?:ms|s|m|h|d|w))")
 
@@ -48,8 +49,8 @@ def target(
 
 
 def _reading(lake: Lakehouse, text: str, what: str) -> RecoveryTarget:
-    if text.isascii() and text.isdecimal():
-        return RecoveryTarget(version=int(text))
+    if (plain := plain_number(text)) is not None:
+        return RecoveryTarget(version=plain)
     if head := _HEAD.fullmatch(text):
         return RecoveryTarget(version=lake.version - int(head[1] or 0))
     if any(each.name == text for each in lake.snapshots()):
@@ -72,9 +73,15 @@ def at(lake: Lakehouse, text: str, what: str = "version") -> Lakehouse:
 
 def number(lake: Lakehouse, text: str | None) -> int | None:
     """Return the number of the version that a text means; ``None`` stays. Raises as ``at`` does."""
-    if text is None or (text.isascii() and text.isdecimal()):
-        return None if text is None else int(text)
-    return at(lake, text).version
+    if text is None:
+        return None
+    plain = plain_number(text)
+    return at(lake, text).version if plain is None else plain
+
+
+def plain_number(text: str) -> int | None:
+    """Return the number that a text is; ``None`` if it is none, or one that no version has."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def warn_of_future(opened: Callable[..., Lakehouse]) -> None:
