@@ -11,8 +11,9 @@ from dagster_project.config.stanzas import Stanzas
 from dagster_project.fleet.health import fleet_checks, fleet_health
 from dagster_project.fleet.schedule import fleet_schedule, health_schedule
 from dagster_project.fleet.sensor import fleet_sensor
-from dagster_project.jobs import jobs_of
+from dagster_project.jobs import Jobs, jobs_of
 from dagster_project.notifications import failure_sensors
+from dagster_project.repeats import repeats_sensor
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
 from dagster_project.schedules import schedules_of
@@ -20,10 +21,12 @@ from dagster_project.scope import Fleet, One
 from dagster_project.sensors import sensors_of
 
 
-def build(settings: LakehouseSettings, notifications: Notifications | None = None) -> dg.Definitions:
+def build(
+    settings: LakehouseSettings, notifications: Notifications | None = None, jobs: Jobs | None = None
+) -> dg.Definitions:
     """Return the definitions of one lakehouse. Touches no storage."""
     scope = One(settings)
-    jobs = jobs_of(scope)
+    jobs = jobs or jobs_of(scope)
     return dg.Definitions(
         assets=[*assets_of(scope), *retention_of(scope)],
         asset_checks=checks_of(scope),
@@ -56,7 +59,10 @@ def fleet(
             asset_checks=[*checks_of(scope), fleet_checks(scope, stanzas)],
             jobs=[*jobs.all(), survey],
             schedules=[fleet_schedule(scope, jobs, stanzas), health_schedule(survey)],
-            sensors=[fleet_sensor(scope, jobs, stanzas, notifications or Notifications())],
+            sensors=[
+                fleet_sensor(scope, jobs, stanzas, notifications or Notifications()),
+                repeats_sensor([jobs.maintenance]),
+            ],
         ),
     )
 
@@ -81,4 +87,10 @@ def merged(
     ``shares``: they share a code location with other people's definitions, whose executor and failures are not ours.
     """
     everybody = _shared(notifications, spark, shares=shares)
-    return dg.Definitions.merge(everybody, *(build(each, notifications) for each in lakehouses))
+    jobs = {each.name: jobs_of(One(each)) for each in lakehouses}
+    scheduled = [jobs[each.name].maintenance for each in lakehouses if each.schedules.maintenance is not None]
+    return dg.Definitions.merge(
+        everybody,
+        dg.Definitions(sensors=[repeats_sensor(scheduled)] if scheduled else []),
+        *(build(each, notifications, jobs[each.name]) for each in lakehouses),
+    )

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import dagster as dg
 
+from dagster_project import repeats
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
 from dagster_project.config.values import resolved
 from dagster_project.looks import Trouble
@@ -31,12 +32,15 @@ def failure_sensors(notifications: Notifications, *, only_ours: bool = False) ->
     @dg.run_failure_sensor(
         name="run_failures",
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Reports every failed run, with its error, to the webhook of lakehouses.yaml.",
+        description="Reports every failed run, with its error, to the webhook of lakehouses.yaml. Of a maintenance "
+        "that dies and is repeated the first failure, and the last one.",
     )
     def tell(context: dg.RunFailureSensorContext) -> None:
         if only_ours and not _ours(context.dagster_run):
             return
-        post(checked_url(resolved(notifications.webhook)), message(context))
+        found = repeats.outlook(context.instance, context.dagster_run)
+        if not (found.wanted and found.repeats):
+            post(checked_url(resolved(notifications.webhook)), message(context, found))
 
     return [tell]
 
@@ -83,17 +87,19 @@ def _tell(notifications: Notifications, payload: dict[str, Any]) -> None:
     post(url, payload)
 
 
-def message(context: dg.RunFailureSensorContext) -> dict[str, Any]:
+def message(context: dg.RunFailureSensorContext, found: repeats.Outlook) -> dict[str, Any]:
     """Return the message about a failed run. ``text`` is a summary, for services that show nothing else."""
+    more = f"\n{found.why}" if found.died else ""
     run = context.dagster_run
     errors = [_error(event) for event in context.get_step_failure_events()] or [context.failure_event.message or ""]
     lakehouse = run.tags.get(LAKEHOUSE_TAG, run.tags.get(PARTITION_TAG))
     return {
-        "text": f"{run.job_name} failed (run {run.run_id}): {errors[0]}",
+        "text": f"{run.job_name} failed (run {run.run_id}): {errors[0]}{more}",
         "lakehouse": lakehouse,
         "job": run.job_name,
         "run_id": run.run_id,
         "errors": errors,
+        "repeated": found.wanted,
     }
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 RETRY: Final = dg.RetryPolicy(max_retries=2, delay=30, backoff=dg.Backoff.EXPONENTIAL)
 """For work that is safe to repeat: it continues where it stopped, or finds nothing left to do."""
+INTERRUPTED: Final = "the run was cancelled"
+"""How the failure of a step begins that somebody cancelled, or whose process was told to end."""
 _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.NotALakehouse, "Check `root` in lakehouses.yaml."),
     (
@@ -131,10 +133,10 @@ def watched(
     try:
         return _followed(context, watch, future, time.monotonic() + timeout.total_seconds())
     except Stopped:
-        raise _failure("the run was cancelled", future) from None
+        raise _failure(INTERRUPTED, future) from None
     except dg.DagsterExecutionInterruptedError:
         _end(watch, thread)
-        raise _failure("the run was cancelled", future) from None
+        raise _failure(INTERRUPTED, future) from None
     except _TooLate:
         _end(watch, thread)
         raise _failure(f"the work exceeded its timeout of {timeout}", future) from None
@@ -240,6 +242,6 @@ def advised() -> Iterator[None]:
     try:
         yield
     except dg.DagsterExecutionInterruptedError:
-        raise dg.Failure("the run was cancelled", allow_retries=False) from None
+        raise dg.Failure(INTERRUPTED, allow_retries=False) from None
     except errors.TrinityLakeError as error:
         raise failure(error) from error

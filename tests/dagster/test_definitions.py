@@ -109,7 +109,9 @@ def test_names_of_everything() -> None:
     jobs = {job.name for job in repository.get_all_jobs()} - {"__ASSET_JOB"}
     assert {f"{lake}_{job}" for lake in ("sales", "web_logs") for job in JOBS} == jobs
     assert ["sales_maintenance_schedule"] == [each.name for each in repository.schedule_defs]
-    assert ["sales_compaction_sensor", "web_logs_compaction_sensor"] == [each.name for each in repository.sensor_defs]
+    assert ["maintenance_repeats", "sales_compaction_sensor", "web_logs_compaction_sensor"] == [
+        each.name for each in repository.sensor_defs
+    ]
     checks = {check.to_user_string() for check in repository.asset_graph.asset_check_keys}
     assert {f"lakehouse/{lake}/{name}" for lake in ("sales", "web-logs") for name in CHECKS} | {
         "lakehouse/sales/root_version_snapshots:snapshots_fresh",

@@ -128,7 +128,7 @@ def test_the_names_of_a_fleet_do_not_depend_on_its_lakehouses(lakes: Lakes) -> N
     jobs = ("alter", "compaction", "diff", "export", "health", "history", "maintenance", "restore", "rollback", "undo")
     jobs += ("upgrade", "verify")
     assert {f"lakehouses_{job}" for job in jobs} == {each.name for each in repository.get_all_jobs()} - {"__ASSET_JOB"}
-    assert [sensors.NAME] == [each.name for each in repository.sensor_defs]
+    assert {sensors.NAME, "maintenance_repeats"} == {each.name for each in repository.sensor_defs}
     assert {SCHEDULE, "lakehouses_health_schedule"} == {each.name for each in repository.schedule_defs}
     specs = [repository.asset_graph.get_check_spec(each) for each in repository.asset_graph.asset_check_keys]
     of_all = {spec.name for spec in specs if spec.partitions_def is None}

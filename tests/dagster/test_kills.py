@@ -161,6 +161,37 @@ def test_a_run_that_is_killed_while_it_deletes_orphans_is_repeated(
     assert [] == list(lake.check())
 
 
+@pytest.mark.parametrize("victim", ["the run", "the process behind the code server"])
+def test_scheduled_maintenance_that_is_killed_is_repeated(
+    supervised: tuple[Deployment, Supervisor], lake: Lakehouse, slow: Misbehaving, victim: str
+) -> None:
+    """Once, and it succeeds; also where the code server, which the sensor needs, dies with the run."""
+    deployment, supervisor = supervised
+    eventually(lambda: up(deployment), LONG_SECONDS, lambda: str(supervisor.restarts))
+    grown(lake)
+    slow.delay = 0.3
+    killed = deployment.launch("orders_maintenance", tags={"dagster/schedule_name": "orders_maintenance_schedule"})
+    eventually(lambda: writes(deployment, killed, "tree_compaction"), LONG_SECONDS, lambda: killed)
+    VICTIMS[victim](deployment).kill()
+    slow.delay = 0.0
+    assert "FAILURE" == ended_run(deployment, killed)["status"]
+    eventually(lambda: bool(repeats_of(deployment, killed)), LONG_SECONDS, lambda: deployment.log("daemon")[-3000:])
+    (again,) = repeats_of(deployment, killed)
+    assert "SUCCESS" == ended_run(deployment, again)["status"], deployment.run(again)
+    assert 1 == len(repeats_of(deployment, killed))
+    assert 0 == lake.refresh().stats().messages
+    assert [] == list(lake.check())
+
+
+def repeats_of(deployment: Deployment, run_id: str) -> list[str]:
+    """Return the runs that were requested because one died."""
+    query = "query($filter: RunsFilter!) { runsOrError(filter: $filter) { ... on Runs { results { runId } } } }"
+    with suppress(OSError):
+        wanted = {"tags": [{"key": "trinitylake/repeat_of", "value": run_id}]}
+        return [each["runId"] for each in deployment.graphql(query, filter=wanted)["runsOrError"]["results"]]
+    return []
+
+
 def left_over(server: S3Server, lake: Lakehouse, orphans: dict[str, bytes]) -> Callable[[], set[str]]:
     """Write files that nothing points to, two days old; return what lists all files there are."""
     url = f"{server.endpoint}{RAW}{lake.root.removeprefix('s3://')}"

@@ -78,7 +78,7 @@ def _copy_used(world: World) -> Iterator[str]:
     if world.damaged or not roots or not (gaps or (boundary is not None and boundary.data.endswith(b"\n"))):
         return
     lake = Lakehouse.open(COPY)
-    made = []
+    made: list[tuple[int, str]] = []
     for number in range(world.newest.number - lake.version + 2):
         try:
             with lake.transaction() as txn:

@@ -187,13 +187,17 @@ class Deployment:
         data: dict[str, Any] = told["data"]
         return data
 
-    def launch(self, job: str, run_config: Mapping[str, Any] | None = None) -> str:
+    def launch(
+        self, job: str, run_config: Mapping[str, Any] | None = None, tags: Mapping[str, str] | None = None
+    ) -> str:
         """Launch a job as the launchpad does, and return the ID of the run.
 
         Tries again while the webserver has not found a restarted code server.
         """
         selector = {"repositoryLocationName": "trinitylake", "repositoryName": "__repository__", "jobName": job}
         params = {"selector": selector, "mode": "default", "runConfigData": run_config or {}}
+        named = [{"key": name, "value": value} for name, value in (tags or {}).items()]
+        params |= {"executionMetadata": {"tags": named}} if named else {}
         answer: dict[str, Any] = {}
 
         def launched() -> bool:

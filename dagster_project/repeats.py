@@ -1,0 +1,134 @@
+"""Repeats: a scheduled maintenance whose run died without a verdict is asked for again, soon, and twice at the most.
+
+A run that fails says why: a step has failed, and asking again would find the same. A run whose process was killed, or
+whose machine was restarted, has said nothing, and its lakehouse would wait for the next day. Maintenance is safe to
+repeat, whenever it died (the commit protocol), so a sensor requests it once more.
+
+Dagster's own run retries do less: when the code server dies together with the run, its daemon tries the retry
+at a time when nobody answers, and gives up for good.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import dagster as dg
+
+from dagster_project.jobs import AssetJob
+from dagster_project.scope import PARTITION_TAG
+from dagster_project.watched import INTERRUPTED
+
+NAME: Final = "maintenance_repeats"
+REPEAT_TAG: Final = "trinitylake/repeat"
+"""How many times a maintenance has been asked for again."""
+OF_TAG: Final = "trinitylake/repeat_of"
+"""The run that died, and that this one repeats."""
+AT_MOST: Final = 2
+_OURS: Final = "trinitylake/"
+_SCHEDULE_TAG: Final = "dagster/schedule_name"
+_REASON_TAG: Final = "dagster/failure_reason"
+_VERDICTS: Final = {"STEP_FAILURE", "RUN_EXCEPTION", "JOB_INITIALIZATION_FAILURE"}
+"""What Dagster says of a run that failed by itself. Nothing, or something else: its process is gone, or never came."""
+_LATE: Final = timedelta(hours=6)
+"""A run that was created longer ago than this is not repeated: the next time is nearer."""
+_EVERY_SECONDS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What becomes of a maintenance whose run failed.
+
+    Attributes:
+        died: whether the run died without a verdict.
+        repeats: how many times it had been asked for again before.
+        wanted: whether it is to be asked for once more, or has been.
+        why: in a sentence; empty for a run that is none of ours to repeat.
+    """
+
+    died: bool
+    repeats: int
+    wanted: bool
+    why: str
+
+
+def repeats_sensor(jobs: Sequence[AssetJob]) -> dg.SensorDefinition:
+    """Return the sensor that asks again for maintenance that died, of all lakehouses of a code location."""
+
+    @dg.run_status_sensor(
+        run_status=dg.DagsterRunStatus.FAILURE,
+        name=NAME,
+        monitored_jobs=list(jobs),
+        request_jobs=list(jobs),
+        minimum_interval_seconds=_EVERY_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Asks again for a scheduled maintenance whose run died without a verdict: its process was killed, "
+        f"or its machine restarted. At most {AT_MOST} times, and never for one that failed by itself.",
+    )
+    def again(context: dg.RunStatusSensorContext) -> dg.RunRequest | dg.SkipReason:
+        run = context.dagster_run
+        found = outlook(context.instance, run)
+        if not found.wanted:
+            return dg.SkipReason(found.why or f"run {run.run_id} was not scheduled")
+        return _request(run, found)
+
+    return again
+
+
+def outlook(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Outlook:
+    """Return whether a failed run is to be repeated. A few queries."""
+    repeats = int(run.tags.get(REPEAT_TAG, "0"))
+    if _SCHEDULE_TAG not in run.tags and not repeats:
+        return Outlook(died=False, repeats=0, wanted=False, why="")
+    if not _died(instance, run):
+        return Outlook(died=False, repeats=repeats, wanted=False, why=f"run {run.run_id} failed by itself")
+    if repeats >= AT_MOST:
+        why = f"it died {repeats + 1} times in a row, and is not repeated any more: launch it when the cause is removed"
+        return Outlook(died=True, repeats=repeats, wanted=False, why=why)
+    later = _later(instance, run)
+    if later is not None and later.tags.get(OF_TAG) != run.run_id:
+        why = f"it died, and run {later.run_id} has been requested since"
+        return Outlook(died=True, repeats=repeats, wanted=False, why=why)
+    record = instance.get_run_record_by_id(run.run_id)
+    if record is None or time.time() - record.create_timestamp.timestamp() > _LATE.total_seconds():
+        why = "it died, and was requested more than 6 hours ago: the schedule requests the next one"
+        return Outlook(died=True, repeats=repeats, wanted=False, why=why)
+    why = f"it died without a verdict, and is repeated ({repeats + 1} of {AT_MOST} times at the most)"
+    return Outlook(died=True, repeats=repeats, wanted=True, why=why)
+
+
+def _died(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Return whether a failed run said nothing about why: no step failed, but those that a signal interrupted.
+
+    One that somebody terminates is not failed but cancelled.
+    """
+    failed = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
+    if not all(_interrupted(each.event_log_entry.dagster_event) for each in failed):
+        return False
+    return bool(failed) or run.tags.get(_REASON_TAG) not in _VERDICTS
+
+
+def _interrupted(event: dg.DagsterEvent | None) -> bool:
+    said = None if event is None else event.step_failure_data.user_failure_data
+    return said is not None and (said.description or "").startswith(INTERRUPTED)
+
+
+def _later(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:
+    """Return the newest run of the same maintenance, if that is another one."""
+    lakehouse = {PARTITION_TAG: run.tags[PARTITION_TAG]} if PARTITION_TAG in run.tags else {}
+    newest = instance.get_runs(dg.RunsFilter(job_name=run.job_name, tags=lakehouse), limit=1)
+    return next((each for each in newest if each.run_id != run.run_id), None)
+
+
+def _request(run: dg.DagsterRun, found: Outlook) -> dg.RunRequest:
+    ours = {name: value for name, value in run.tags.items() if name.startswith(_OURS)}
+    return dg.RunRequest(
+        run_key=f"{run.run_id} again",
+        job_name=run.job_name,
+        partition_key=run.tags.get(PARTITION_TAG),
+        asset_selection=None if run.asset_selection is None else sorted(run.asset_selection),
+        tags={**ours, REPEAT_TAG: str(found.repeats + 1), OF_TAG: run.run_id},
+    )
