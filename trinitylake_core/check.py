@@ -85,7 +85,7 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
     if root.version == 0 or root.version <= root.oldest_version:
         return
     try:
-        before = versions.try_root(root.version - 1)
+        before = versions.try_rows(root.version - 1)
     except Corrupt as error:
         if root.rollback_from_root != versions.path(root.version - 1):  # left behind; it is a finding of its own
             yield violation("I14", root.path, f"the previous root cannot be read: {error}")

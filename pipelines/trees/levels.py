@@ -8,6 +8,7 @@ size of the lakehouse is on the driver; in this process it is a dictionary, and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,15 +18,14 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pipelines.tasks import READ_AHEAD, Row
-from pipelines.trees.spool import HASH, Spool, hashes_of, parts
+from pipelines.trees.spool import PARTS, PartFile
 from trinitylake_core.errors import FileMissing
 from trinitylake_core.storage import Storage
 
 ROOT: Final = -1
 """The height that is asked of a root: any."""
-MOST: Final = 8_192
-"""So many nodes of one height wait as rows."""
-_SPOOLED_BYTES: Final = 4 << 20
+MOST: Final = 4_096
+"""So many nodes of one height wait in memory: as rows, a kilobyte each."""
 LOWEST: Final = frozenset({"first", "hi", "keys_min", "messages_min", "parent"})
 """Columns of which the least is the tightest; of all others it is the greatest."""
 Visit: TypeAlias = Callable[[Row, bytes | FileMissing], dict[str, Any]]
@@ -99,65 +99,73 @@ def visits(rows: Iterable[Row], storage: Storage, visit: Visit) -> Iterator[dict
 class Waiting:
     """What rows said about nodes that were not visited yet, by height.
 
-    Of each height ``most`` are held as rows; the others are columns, and beyond some megabytes in temporary files.
+    Of each height ``most`` are held. The others wait in a temporary file, as JSON, in parts by their paths.
     """
 
     def __init__(self, visitor: Visitor, most: int = MOST) -> None:
         self._visitor = visitor
         self._most = most
         self._levels: dict[int, dict[str, Row]] = {}
-        self._spools: dict[int, Spool] = {}
+        self._files: dict[int, PartFile] = {}
 
     def note(self, row: Row) -> None:
         """Take what a row says about the children of its node. Raises ``StorageError`` if there is no room for it."""
         for child in self._visitor.children(row):
-            level = self._levels.setdefault(child["height"], {})
-            other = level.get(child["path"])
-            level[child["path"]] = child if other is None else tightest(other, child)
+            height = child["height"]
+            level = self._levels.setdefault(height, {})
+            _add(level, child)
             if len(level) > self._most:
-                self._spool(child["height"])
+                self._write(height)
 
-    def _spool(self, height: int) -> Spool:
-        """Move what waits at a height into its spool."""
-        asked = self._visitor.asked
-        spool = self._spools.setdefault(height, Spool(asked.append(pa.field(HASH, pa.int64())), _SPOOLED_BYTES))
-        rows = list(self._levels.pop(height, {}).values())
-        hashes = pa.array(hashes_of((row["path"] for row in rows), len(rows)))
-        spool.add(pa.RecordBatch.from_pylist(rows, asked).append_column(HASH, hashes))
-        return spool
+    def _write(self, height: int) -> PartFile:
+        """Move what is held of a height to its file."""
+        names = self._visitor.asked.names
+        dealt: list[list[list[Any]]] = [[] for _ in range(PARTS)]
+        for path, row in self._levels.pop(height, {}).items():
+            dealt[hash(path) % PARTS].append([row[name] for name in names])
+        file = self._files.setdefault(height, PartFile())
+        for number, rows in enumerate(dealt):
+            if rows:
+                file.add(number, json.dumps(rows).encode())
+        return file
 
     def levels(self) -> Iterator[list[Row]]:
-        """Take out everything, the highest first, what is noted meanwhile, too; a level that was spooled in parts."""
+        """Take out everything, the highest first, what is noted meanwhile, too; what was in a file comes in parts."""
         while (height := self._highest()) >= 0:
-            if height in self._spools:
-                yield from self._unspooled(height)
+            if height in self._files:
+                yield from self._read(height)
             else:
                 yield list(self._levels.pop(height).values())
 
     def highest(self) -> list[Row] | None:
         """Take out the highest level, all of it; ``None`` if nothing waits."""
         height = self._highest()
-        if height in self._spools:
-            return [row for part in self._unspooled(height) for row in part]
+        if height in self._files:
+            return [row for part in self._read(height) for row in part]
         return None if height < 0 else list(self._levels.pop(height).values())
 
     def _highest(self) -> int:
-        return max([*self._levels, *self._spools], default=ROOT)
+        return max([*self._levels, *self._files], default=ROOT)
 
-    def _unspooled(self, height: int) -> Iterator[list[Row]]:
-        spool = self._spool(height)
-        for (part,) in parts(spool):
+    def _read(self, height: int) -> Iterator[list[Row]]:
+        file, names = self._write(height), self._visitor.asked.names
+        for number in range(PARTS):
             found: dict[str, Row] = {}
-            for row in part.drop_columns([HASH]).to_pylist():
-                other = found.get(row["path"])
-                found[row["path"]] = row if other is None else tightest(other, row)
+            for piece in file.pieces(number):
+                for values in json.loads(piece):
+                    _add(found, dict(zip(names, values, strict=True)))
             yield list(found.values())
-        self._spools.pop(height).close()
+        self._files.pop(height).close()
 
     def close(self) -> None:
         """Let go of everything."""
-        for spool in self._spools.values():
-            spool.close()
+        for file in self._files.values():
+            file.close()
+
+
+def _add(level: dict[str, Row], row: Row) -> None:
+    other = level.get(row["path"])
+    level[row["path"]] = row if other is None else tightest(other, row)
 
 
 def walk_here(

@@ -25,7 +25,7 @@ LIMIT_BYTES: Final = 16 << 20
 """What a spool holds in memory: the names of 150,000 files, or the marks of 700,000."""
 _BITS: Final = 6
 PARTS: Final = 1 << _BITS
-"""Into how many parts rows are dealt: with as many rows as fit into memory each, names of 10 million files."""
+"""Into how many parts rows are dealt: if each may be as large as what is held, they are 10 million names."""
 
 
 def hashes_of(texts: Iterable[str], count: int = -1) -> Hashes:
@@ -37,10 +37,48 @@ def hashes_of(texts: Iterable[str], count: int = -1) -> Hashes:
     return np.fromiter(map(hash, texts), np.int64, count)
 
 
+class PartFile:
+    """A temporary file of pieces, each of one part. It has no name: it is gone with its process, however that ends."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+        self._pieces: list[list[tuple[int, int]]] = [[] for _ in range(PARTS)]
+
+    def __bool__(self) -> bool:
+        """Return whether there is anything in it."""
+        return self._file is not None
+
+    def add(self, number: int, data: bytes | pa.Buffer) -> None:
+        """Write a piece of a part. Raises ``StorageError`` if there is no room for it."""
+        try:
+            if self._file is None:
+                self._file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - until it is closed
+            self._pieces[number].append((self._file.seek(0, os.SEEK_END), len(data)))
+            self._file.write(data)
+        except OSError as error:
+            raise StorageError(
+                f"temporary files cannot be written: {error}; make room in {tempfile.gettempdir()}, or set TMPDIR to a "
+                "directory that has more"
+            ) from error
+
+    def pieces(self, number: int) -> Iterator[bytes]:
+        """Yield the pieces of a part."""
+        for start, size in self._pieces[number]:
+            file = cast("BinaryIO", self._file)
+            file.seek(start)
+            yield file.read(size)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._pieces = None, [[] for _ in range(PARTS)]
+
+
 class Spool:
     """Rows in no order. Memory: ``limit_bytes``, by default :data:`LIMIT_BYTES`; three times that while they are dealt.
 
-    The file has no name: it is gone with its process, however that ends. :meth:`close` gives it back earlier.
+    :meth:`close` gives the file back.
     """
 
     def __init__(self, schema: pa.Schema, limit_bytes: int | None = None) -> None:
@@ -48,14 +86,13 @@ class Spool:
         self._limit_bytes = LIMIT_BYTES if limit_bytes is None else limit_bytes
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
-        self._file: BinaryIO | None = None
-        self._written: list[list[tuple[int, int]]] = [[] for _ in range(PARTS)]
+        self._file = PartFile()
         self.rows = 0
 
     @property
     def spilled(self) -> bool:
         """Whether some of the rows are in the file."""
-        return self._file is not None
+        return bool(self._file)
 
     def add(self, *batches: pa.RecordBatch) -> None:
         """Take rows of the schema. Raises ``StorageError`` if there is no room for them."""
@@ -69,27 +106,14 @@ class Spool:
     def spill(self) -> None:
         """Write what is in memory to the file. Raises ``StorageError``."""
         rows = self.here()
-        part = rows.column(HASH).to_numpy().view(np.uint64) >> np.uint64(64 - _BITS)
-        order = np.argsort(part, kind="stable")
+        number = rows.column(HASH).to_numpy().view(np.uint64) >> np.uint64(64 - _BITS)
+        order = np.argsort(number, kind="stable")
         rows = rows.take(pa.array(order)).combine_chunks()
-        ends = np.searchsorted(part[order], np.arange(PARTS), side="right").tolist()
-        try:
-            if self._file is None:
-                self._file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - closed with the spool
-            for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-                for batch in rows.slice(start, end - start).to_batches():
-                    self._write(self._file, number, batch)
-        except OSError as error:
-            raise StorageError(
-                f"temporary files cannot be written: {error}; make room in {tempfile.gettempdir()}, or set TMPDIR to a "
-                "directory that has more"
-            ) from error
+        ends = np.searchsorted(number[order], np.arange(PARTS), side="right").tolist()
+        for part, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+            for batch in rows.slice(start, end - start).to_batches():
+                self._file.add(part, batch.serialize())
         self._batches, self._bytes = [], 0
-
-    def _write(self, file: BinaryIO, number: int, batch: pa.RecordBatch) -> None:
-        data = batch.serialize()
-        self._written[number].append((file.seek(0, os.SEEK_END), data.size))
-        file.write(data)
 
     def here(self) -> pa.Table:
         """Return the rows in memory."""
@@ -99,19 +123,14 @@ class Spool:
 
     def part(self, number: int) -> pa.Table:
         """Return a part of the rows in the file."""
-        batches = []
-        for start, size in self._written[number]:
-            file = cast("BinaryIO", self._file)
-            file.seek(start)
-            batches.append(pa.ipc.read_record_batch(pa.py_buffer(file.read(size)), self._schema))
+        pieces = map(pa.py_buffer, self._file.pieces(number))
+        batches = [pa.ipc.read_record_batch(piece, self._schema) for piece in pieces]
         return pa.Table.from_batches(batches, self._schema).combine_chunks()
 
     def close(self) -> None:
         """Let go of all rows."""
-        if self._file is not None:
-            self._file.close()
-        self._file, self._batches, self._bytes, self.rows = None, [], 0, 0
-        self._written = [[] for _ in range(PARTS)]
+        self._file.close()
+        self._batches, self._bytes, self.rows = [], 0, 0
 
 
 def parts(*spools: Spool) -> Iterator[tuple[pa.Table, ...]]:

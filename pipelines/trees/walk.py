@@ -20,7 +20,7 @@ from pipelines.trees.sparklevels import SparkLevels
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree.leaffile import decode_columns
+from trinitylake_core.tree.leaffile import decode_columns, decode_head
 from trinitylake_core.tree.nodefile import decode
 from trinitylake_core.tree.search import MAX_HEIGHT
 
@@ -36,6 +36,8 @@ _NODE: Final = pa.schema(
         "text_bytes": LONG, "created_at_millis": LONG, "children": pa.list_(TEXT), "files": pa.list_(TEXT),
     }
 )  # fmt: skip
+_MANY_BYTES: Final = 1 << 18
+"""A node file of this size holds many messages; then they are better not turned into objects."""
 _NO_FIGURES: Final = {"messages": 0, "text_bytes": 0, "created_at_millis": 0}
 
 
@@ -54,7 +56,8 @@ class TreeSource:
 
     Attributes:
         files: whether to collect the definition paths that nodes and roots name.
-        figures: whether to tell size of text and time of leaves; else both are 0 there, at half the cost per leaf.
+        figures: whether to tell size of text and time of leaves; else both are 0 there, at half the cost per leaf, and
+            the text of many messages in one node is left out.
     """
 
     storage: Storage
@@ -76,7 +79,8 @@ def _visit(asked: Row, data: bytes | FileMissing, *, order: int, files: bool, fi
     if plain is not None:
         values = plain.values.to_pylist() if files else []
         return {**asked, **_NO_FIGURES, "keys": len(plain), "bytes": len(data), "children": [], "files": values}
-    node = decode(data, path, order)
+    many = not figures and len(data) > _MANY_BYTES
+    node, waiting = decode_head(data, path, order) if many else (decode(data, path, order), None)
     if node.height is None or node.height > MAX_HEIGHT:
         raise CorruptNode(f"node file {path!r} does not say its height", path=path, invariant="I8")
     if wanted not in {ROOT, node.height}:
@@ -84,7 +88,8 @@ def _visit(asked: Row, data: bytes | FileMissing, *, order: int, files: bool, fi
         raise CorruptNode(message, path=path, invariant="I8")
     named: list[str] = []
     if files:
-        named = [*node.values, *(value for value in node.buffer.values if value is not None)]
+        values = node.buffer.values if waiting is None else waiting.drop_null().to_pylist()
+        named = [*node.values, *(value for value in values if value is not None)]
         named += [node.system[row] for row in (spec.LAKEHOUSE_DEF,) if row in node.system]
     return {
         "path": path,
@@ -92,7 +97,7 @@ def _visit(asked: Row, data: bytes | FileMissing, *, order: int, files: bool, fi
         "first": asked["first"],
         "last": asked["last"],
         "keys": len(node.keys),
-        "messages": len(node.buffer),
+        "messages": len(node.buffer if waiting is None else waiting),
         "bytes": node.nbytes,
         "text_bytes": node.estimated_bytes(),
         "created_at_millis": int(node.system.get(spec.CREATED_AT_MILLIS, "0")),

@@ -21,6 +21,7 @@ from trinitylake_core import Corrupt, CorruptNode, Lakehouse, ObjectNotFound, sp
 from trinitylake_core.locations import node_path
 from trinitylake_core.tree import leaffile, nodefile
 from trinitylake_core.tree.checksum import checksum_of
+from trinitylake_core.tree.leaffile import decode_head
 from trinitylake_core.tree.node import Messages, Node
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -103,6 +104,25 @@ def test_batches_and_compression_do_not_matter(drawn: tuple[Node, int], batches:
     )
 
 
+@given(nodes())
+def test_a_head_says_what_its_node_says_without_the_messages(drawn: tuple[Node, int]) -> None:
+    """Whether the key table is full or not, and whether there is a write buffer or not."""
+    node, order = drawn
+    data = bytes(nodefile.encode(node, order))
+    whole, (head, values) = nodefile.decode(data, "p"), decode_head(data, "p")
+    assert (whole.buffer.values, Messages()) == (values.to_pylist(), head.buffer)
+    whole.buffer = Messages()
+    assert content_of(whole) == content_of(head)
+    assert (whole.checksummed, whole.nbytes, whole.named) == (head.checksummed, head.nbytes, head.named)
+
+
+def test_many_messages_share_the_names_of_their_transactions() -> None:
+    txns = [f"t{number % 3}" for number in range(5000)]
+    node = Node(buffer=Messages(["C===k"] * 5000, ["v"] * 5000, txns), height=0)
+    read = nodefile.decode(bytes(nodefile.encode(node, 4)), "p").buffer
+    assert (txns, 3) == (read.txns, len(set(map(id, read.txns))))
+
+
 SAMPLE = Node(
     ["C===a", "C===b", "C===größe"],
     ["0000/0000/0000/00000000-x", "p2", "p3"],
@@ -125,6 +145,25 @@ def outcome(data: bytes) -> tuple[Any, ...] | None:
         return content_of(nodefile.decode(data, "p", 5))
     except CorruptNode:
         return None
+
+
+def outcome_of_head(data: bytes) -> tuple[Any, ...] | None:
+    """Return what the head of a file and its messages say, as :func:`outcome` does."""
+    try:
+        head, values = decode_head(data, "p", 5)
+    except CorruptNode:
+        return None
+    return content_of(head), values.to_pylist()
+
+
+def test_a_damaged_head_is_refused_where_its_node_is() -> None:
+    expected, wrong = outcome_of_head(FILE), []
+    for position in range(len(FILE)):
+        damaged = FILE[:position] + bytes([FILE[position] ^ 255]) + FILE[position + 1 :]
+        said = outcome_of_head(damaged)
+        if said not in (None, expected) or (said is None) != (outcome(damaged) is None):
+            wrong.append(position)
+    assert [] == wrong
 
 
 def test_no_single_changed_byte_is_believed() -> None:

@@ -14,7 +14,8 @@ from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.errors import CorruptDefinition, CorruptNode
 from trinitylake_core.locations import root_path
-from trinitylake_core.versions import VersionsReadOnce, copy_of_definition
+from trinitylake_core.versions import Delta, VersionsReadOnce, copy_of_definition
+from trinitylake_core.versions import files as versions_files
 
 
 @pytest.fixture
@@ -51,6 +52,27 @@ def test_what_does_not_fit_is_read_again(lake: Lakehouse) -> None:
     found = _reads(lake, VersionsReadOnce(lake.storage, most_bytes=1))
     assert {root_path(lake.version): 1, lake.root_node.definition_path: 1}.items() <= found.items()
     assert found[root_path(1)] > 1
+
+
+def test_rows_of_a_large_root_come_without_its_messages(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They say the same as the root, are held like it, and are never taken for it."""
+    monkeypatch.setattr(versions_files, "LARGE_BYTES", 1)
+    reader, before = VersionsReadOnce(lake.storage), lake.storage.counts.get
+    rows, again = reader.try_rows(3), reader.try_rows(3)
+    assert isinstance(rows, Delta)
+    assert (rows, 1) == (again, lake.storage.counts.get - before)
+    root = reader.try_root(3)
+    assert root is not None
+    assert (root.system, root.path, root.version) == (rows.system, rows.path, rows.version)
+    assert (len(root.node.buffer) > 0, 0) == (True, len(rows.own_messages()))
+    assert reader.try_rows(lake.version + 1) is None
+
+
+def test_rows_of_a_small_root_are_the_root(lake: Lakehouse) -> None:
+    reader, before = VersionsReadOnce(lake.storage), lake.storage.counts.get
+    assert reader.try_root(3) is reader.try_rows(3)
+    assert reader.try_rows(4) is reader.try_root(4)
+    assert 2 == lake.storage.counts.get - before
 
 
 def test_what_is_missing_is_looked_for_each_time(lake: Lakehouse) -> None:

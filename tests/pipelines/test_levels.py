@@ -83,6 +83,23 @@ def test_a_walk_without_figures_names_the_same_files(lake: Lakehouse) -> None:
     assert any(not row["text_bytes"] for row in without)
 
 
+def test_a_walk_without_figures_names_the_files_of_large_roots(
+    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of their messages it makes no objects, deletions among them."""
+    with reopened(lake).transaction() as txn:
+        txn.alter_table("ns1", "t001", properties={"c": "d"})
+        txn.drop_table("ns0", "t000")
+    told = ("path", "height", "keys", "messages", "bytes", "children", "files")
+    rows = []
+    for figures in (True, False):
+        monkeypatch.setattr(walk, "_MANY_BYTES", 0)
+        source = TreeSource(lake.storage, 4, figures=figures)
+        rows.append([[row[name] for name in told] for row in walk_local(source, starts(lake.version + 1))])
+    assert rows[0] == rows[1]
+    assert rows[0][0][told.index("messages")] == 2
+
+
 @pytest.mark.parametrize("figures", [True, False])
 def test_a_leaf_in_the_place_of_another_is_found(lake: Lakehouse, figures: bool) -> None:
     source = TreeSource(lake.storage, 4, figures=figures)
@@ -94,8 +111,8 @@ def test_a_leaf_in_the_place_of_another_is_found(lake: Lakehouse, figures: bool)
 
 def test_whoever_stops_asking_stops_the_walk(lake: Lakehouse) -> None:
     before = lake.storage.counts.snapshot()
-    walk = walk_local(TreeSource(lake.storage, 4), starts(lake.version))
-    assert root_path(lake.version) == next(walk)["path"]
+    rows = walk_local(TreeSource(lake.storage, 4), starts(lake.version))
+    assert root_path(lake.version) == next(rows)["path"]
     assert 1 == (lake.storage.counts - before).get
 
 

@@ -1,6 +1,6 @@
-"""Leaf files as columns: what ``nodefile`` reads, without a Python object per row.
+"""Leaf files and large write buffers as columns: what ``nodefile`` reads, without a Python object per row.
 
-Only what a plain leaf is made of comes this way: canonical, checksummed or not, no write buffer. Of everything else
+Of leaves only plain ones come this way: canonical, checksummed or not, no write buffer. Of everything else
 :func:`decode_columns` says that it is not plain, and ``nodefile`` reads it, or says what is wrong with it.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.leafrun import Columns
-from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.node import Messages, Node
 
 _COLUMNS: Final = list(spec.COLUMNS)
 _SYSTEM_ROWS_MAX: Final = 16
@@ -62,3 +63,40 @@ def columns_of(node: Node) -> Columns | None:
     if node.children or len(node.buffer) or not node.keys:
         return None
     return Columns(pa.array(node.keys, pa.string()), pa.array(node.values, pa.string()))
+
+
+def decode_head(data: bytes | memoryview, path: str, order: int | None = None) -> tuple[Node, pa.StringArray]:
+    """Return the node in a file without its write buffer, and the values of the messages in there as a column.
+
+    As Python objects the messages of a large transaction take forty times as much as the file, which compresses well.
+    Raises as ``nodefile.decode``.
+    """
+    try:
+        batch, checksummed = nodefile.read_batch(data, path)
+        start = _plain_buffer(batch)
+        node = None if start is None else nodefile.canonical(batch.slice(0, start), path, order)
+    except nodefile.UNREADABLE as error:
+        raise CorruptNode(f"node file {path!r} cannot be read: {error}", path=path) from error
+    if node is None or len(node.buffer):
+        node = nodefile.decode(data, path, order)
+        values, node.buffer = pa.array(node.buffer.values, pa.string()), Messages()
+        return node, values
+    node.checksummed, node.nbytes = checksummed, len(data)
+    return node, batch.column(spec.PVALUE).slice(start)
+
+
+def _plain_buffer(batch: pa.RecordBatch) -> int | None:
+    """Return the row at which the write buffer begins; ``None`` where only all rows together tell, or none is there."""
+    if batch.schema.names != _COLUMNS:
+        return None
+    unset = pc.indices_nonzero(batch.column(spec.KEY).is_null())
+    if not len(unset):
+        return None
+    first, last = unset[0].as_py(), unset[-1].as_py()
+    names, values = (batch.column(name).slice(0, first).to_pylist() for name in (spec.KEY, spec.PVALUE))
+    count = dict(zip(names, values, strict=True)).get(spec.N_KEYS)
+    if count is None or not count.isdecimal():
+        return None
+    start = max(last, first + int(count)) + 1
+    pointers = batch.column(spec.PNODE).slice(start)
+    return start if len(pointers) and pointers.null_count == len(pointers) else None

@@ -24,6 +24,7 @@ _STRING: Final = pa.string()
 _FIELDS: Final = [pa.field(name, _STRING) for name in spec.COLUMNS]
 _SYSTEM_NUMBERS: Final = (spec.N_KEYS, spec.HEIGHT, spec.SUBTREE_KEYS, spec.SUBTREE_MESSAGES)
 _COUNTS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
+_MANY: Final = 1000
 _Column = list[str | None]
 UNREADABLE: Final = (pa.ArrowException, ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError)
 """What Arrow and Python raise for bytes that are no node file."""
@@ -115,7 +116,7 @@ def decode(data: bytes | memoryview, path: str, order: int | None = None) -> Nod
     """
     try:
         batch, checksummed = read_batch(data, path)
-        node = _canonical(batch, path, order) if _has_null_key(batch) else _flat(batch, path)
+        node = canonical(batch, path, order) if _has_null_key(batch) else _flat(batch, path)
     except UNREADABLE as error:
         raise CorruptNode(f"node file {path!r} cannot be read: {error}", path=path) from error
     node.checksummed = checksummed
@@ -157,7 +158,8 @@ def _column(batch: pa.RecordBatch, *names: str) -> _Column:
     return [None] * batch.num_rows
 
 
-def _canonical(batch: pa.RecordBatch, path: str, order: int | None) -> Node:
+def canonical(batch: pa.RecordBatch, path: str, order: int | None) -> Node:
+    """Return the node that rows in the canonical layout are. Raises ``CorruptNode``, and what ``UNREADABLE`` names."""
     keys = _column(batch, spec.KEY)
     values = _column(batch, spec.PVALUE, "value")
     first = keys.index(None)
@@ -200,9 +202,18 @@ def _fill_table(
     if end < len(keys):
         if _any_set(pointers[end:]):
             raise CorruptNode(f"node file {path!r}: a message has a child pointer", path=path, invariant="I5")
-        txns = [txn or "" for txn in _column(batch, spec.TXN)[end:]]
+        txns = _txns(batch, end)
         buffered = len(keys) - end
         node.buffer = Messages(_all_set(keys[end:], buffered, "message key", path), values[end:], txns)
+
+
+def _txns(batch: pa.RecordBatch, start: int) -> list[str]:
+    """Return the transactions of messages; many messages are of few, and share the text."""
+    if batch.num_rows - start < _MANY or spec.TXN not in batch.schema.names:
+        return [txn or "" for txn in _column(batch, spec.TXN)[start:]]
+    column = batch.column(spec.TXN).slice(start).dictionary_encode(null_encoding="encode")
+    names = [name or "" for name in column.dictionary.to_pylist()]
+    return [names[index] for index in column.indices.to_pylist()]
 
 
 def _any_set(column: _Column) -> bool:

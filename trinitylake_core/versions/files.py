@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from trinitylake_core import locations, spec
 from trinitylake_core.definitions import LakehouseDef, decode_lakehouse, effective
 from trinitylake_core.errors import Corrupt, CorruptDefinition, CorruptNode, FileMissing, InvalidLocation
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
+from trinitylake_core.tree.leaffile import decode_head
 from trinitylake_core.tree.node import Node
 from trinitylake_core.versions.root import Root, RootRows, unreadable_root
+
+LARGE_BYTES: Final = 1 << 20
+"""Root files from this size on hold the messages of a large transaction."""
 
 
 class RootFiles:
@@ -41,6 +46,21 @@ class RootFiles:
         except FileMissing:
             return None
         return self._decoded(version, path, data, known)
+
+    def try_rows(self, version: int) -> RootRows | None:
+        """Return what the system rows of a version's root say, ``None`` if there is no such file. One ``get``.
+
+        The messages of a large root are left out: they would take hundreds of megabytes.
+        """
+        path = self.path(version)
+        try:
+            data = self.storage.read(path)
+        except FileMissing:
+            return None
+        if len(data) < LARGE_BYTES:
+            return self.decode(version, path, data)
+        node = decode_head(data, path)[0]
+        return _proved_version(Root(version, path, node)).delta()
 
     def root_and_boundary(self, version: int, known: Root | None = None) -> tuple[Root | None, int | None]:
         """Return the root of a version, and what :meth:`boundary_file` returns. Two ``get`` at the same time.
@@ -104,14 +124,7 @@ class RootFiles:
         except nodefile.OrderNeeded as needed:
             definition = self.definition(Root(version, path, Node(system=needed.system)))
             node = nodefile.decode(data, path, definition.order)
-        root = Root(version, path, node, data)
-        if node.system.get(spec.VERSION, str(version)) != str(version):
-            raise CorruptNode(
-                f"root {path!r} says it is version {node.system[spec.VERSION]}, not {version}",
-                path=path,
-                invariant="I13",
-            )
-        return root
+        return _proved_version(Root(version, path, node, data))
 
     # -- lakehouse definitions -----------------------------------------------------------------
 
@@ -208,3 +221,12 @@ def _copied(copy: str, path: str) -> bytes | None:
         return base64.b64decode(text, validate=True) if of == path else None
     except ValueError:
         return None
+
+
+def _proved_version(root: Root) -> Root:
+    """Return a root that says it is of its version. Raises ``CorruptNode``."""
+    says = root.system.get(spec.VERSION, str(root.version))
+    if says != str(root.version):
+        message = f"root {root.path!r} says it is version {says}, not {root.version}"
+        raise CorruptNode(message, path=root.path, invariant="I13")
+    return root

@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.readahead import Once
-from trinitylake_core.versions.root import Root
+from trinitylake_core.versions.root import Root, RootRows
 from trinitylake_core.versions.versions import Versions
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class VersionsReadOnce(Versions):
 
     def __init__(self, storage: Storage, most_bytes: int = MOST_BYTES) -> None:
         super().__init__(storage)
-        self._roots: Recent[Root | None] = Recent(most_bytes)
+        self._roots: Recent[RootRows | None] = Recent(most_bytes)
         self._files: Recent[bytes] = Recent(most_bytes)
 
     def try_root(self, version: int, known: Root | None = None, *, sdk: bool | None = None) -> Root | None:
@@ -69,7 +69,17 @@ class VersionsReadOnce(Versions):
             root = super(VersionsReadOnce, self).try_root(version, known, sdk=sdk)
             return root, 0 if root is None else len(root.data)
 
-        return self._roots.get(self.path(version, sdk=sdk), read)
+        found = self._roots.get(self.path(version, sdk=sdk), read)
+        return found if found is None or isinstance(found, Root) else read()[0]
+
+    def try_rows(self, version: int) -> RootRows | None:
+        """Return what the system rows of a version's root say. One ``get``, none if it is held; see ``RootFiles``."""
+
+        def read() -> tuple[RootRows | None, int]:
+            rows = super(VersionsReadOnce, self).try_rows(version)
+            return rows, len(rows.data) if isinstance(rows, Root) else 0
+
+        return self._roots.get(self.path(version), read)
 
     def _read(self, path: str) -> bytes:
         def read() -> tuple[bytes, int]:
