@@ -17,7 +17,7 @@ import pyarrow as pa
 from pipelines.files.listing import CANDIDATES, FIXED, ROOT, UNKNOWN, Listed
 from pipelines.sweep.model import Size
 from pipelines.tasks import LONG, TEXT
-from pipelines.trees.spool import HASH, Spool, hashes_of
+from pipelines.trees.spool import HASH, Spool, column_of, hashes_of, numbers, texts_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,9 +31,10 @@ _KINDS: Final = (UNKNOWN, FIXED, ROOT, *sorted(CANDIDATES))
 _CODE: Final = {kind: code for code, kind in enumerate(_KINDS)}
 _FIRST_CANDIDATE: Final = 3
 FILES: Final = pa.schema(
-    {HASH: LONG, "path": TEXT, "bytes": LONG, "modified_millis": LONG, "kind": pa.int8(), "version": LONG}
+    {HASH: LONG, "path": TEXT, "bytes": LONG, "modified_millis": LONG, "kind": LONG, "version": LONG}
 )
-"""What is listed; ``kind`` is a number here."""
+"""What is listed. ``kind`` is a number here, no age is :data:`NO_AGE`, and no version -1."""
+NO_AGE: Final = -(1 << 63)
 _MARKS: Final = pa.schema({HASH: LONG, "first": LONG, "last": LONG})
 _MARKED_AT_ONCE: Final = 1 << 16
 
@@ -44,10 +45,15 @@ _MARKED_AT_ONCE: Final = 1 << 16
 def batch_of(files: Sequence[Listed]) -> pa.RecordBatch:
     """Return files as a batch of ``FILES``."""
     paths, sizes, times, kinds, versions = zip(*files, strict=True) if files else ((),) * 5
-    codes = [_CODE[kind] for kind in kinds]
-    columns = (hashes_of(paths, len(paths)), paths, sizes, times, codes, versions)
-    arrays = [pa.array(column, each.type) for column, each in zip(columns, FILES, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=FILES)
+    columns = [
+        sizes,
+        [NO_AGE if each is None else each for each in times],
+        [_CODE[kind] for kind in kinds],
+        [-1 if each is None else each for each in versions],
+    ]
+    arrays = [column_of(np.array(column, np.int64)) for column in columns]
+    hashes = column_of(hashes_of(paths, len(paths)))
+    return pa.RecordBatch.from_arrays([hashes, texts_of(paths), *arrays], schema=FILES)
 
 
 def listed_in(files: pa.Table) -> Iterator[Listed]:
@@ -55,13 +61,8 @@ def listed_in(files: pa.Table) -> Iterator[Listed]:
     for batch in files.to_batches():
         _, *columns = (column.to_pylist() for column in batch.columns)
         for path, size, modified, kind, version in zip(*columns, strict=True):
-            yield Listed(path, size, modified, _KINDS[kind], version)
-
-
-def numbers(files: pa.Table, name: str) -> Hashes:
-    """Return a column of numbers; what is not known is -1."""
-    found: Hashes = files.column(name).fill_null(-1).to_numpy()
-    return found
+            age = None if modified == NO_AGE else modified
+            yield Listed(path, size, age, _KINDS[kind], None if version < 0 else version)
 
 
 def may_go(files: pa.Table, boundary: int) -> Mask:
@@ -136,7 +137,7 @@ class Marked(NamedTuple):
 
 def marked(rows: pa.Table) -> Marked:
     """Return marks, those of one file together."""
-    return _together(*(rows.column(name).to_numpy() for name in _MARKS.names))
+    return _together(*(numbers(rows, name) for name in _MARKS.names))
 
 
 def _together(hashes: Hashes, first: Hashes, last: Hashes) -> Marked:
@@ -170,7 +171,7 @@ class Marks:
             return
         counts, first, last = np.array(self._runs, np.int64).T
         columns = (np.array(self._hashes, np.int64), np.repeat(first, counts), np.repeat(last, counts))
-        self.spool.add(pa.RecordBatch.from_arrays([pa.array(each) for each in _together(*columns)], schema=_MARKS))
+        self.spool.add(pa.RecordBatch.from_arrays([column_of(each) for each in _together(*columns)], schema=_MARKS))
         self._hashes, self._runs = [], []
 
     def close(self) -> None:

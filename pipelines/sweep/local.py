@@ -29,7 +29,7 @@ from pipelines.job import Progress
 from pipelines.sweep import columns
 from pipelines.sweep.columns import FILES, Marked, Marks
 from pipelines.sweep.model import SHOWN, Alone, Size, Sizes, Totals, UnknownFiles
-from pipelines.trees.spool import HASH, Spool, parts
+from pipelines.trees.spool import HASH, Spool, mask_of, numbers, parts
 from pipelines.trees.walk import Start, TreeSource, walk_local
 from trinitylake_core.storage import Storage
 
@@ -61,10 +61,10 @@ class LocalSweep:
         total, unknown, some = Size(), Size(), list[str]()
         for (part,) in parts(self._files):
             total.add(columns.size_of(part))
-            foreign = part.filter(pa.array(columns.is_unknown(part)))
+            foreign = part.filter(mask_of(columns.is_unknown(part)))
             unknown.add(columns.size_of(foreign))
             some = nsmallest(SHOWN, [*some, *foreign.column("path").to_pylist()])
-            saved = part.filter(pa.array(columns.is_kind(part, TRANSACTION)))
+            saved = part.filter(mask_of(columns.is_kind(part, TRANSACTION)))
             self._transactions.update((file.path, file) for file in columns.listed_in(saved))
         self.unknown = UnknownFiles(unknown.files, unknown.bytes, self.unknown.directories, tuple(some))
         return total
@@ -137,12 +137,12 @@ class LocalSweep:
         young, unknown = Size(), Size()
         orphans = Spool(FILES)
         for part, marks in self._beside_marks(self._files):
-            unreached = part.filter(pa.array(columns.may_go(part, boundary) & ~marks.has(part)))
-            ages = unreached.column("modified_millis")
-            aged, old = ages.is_valid().to_numpy(), columns.numbers(unreached, "modified_millis") < cutoff_millis
+            unreached = part.filter(mask_of(columns.may_go(part, boundary) & ~marks.has(part)))
+            ages = numbers(unreached, "modified_millis")
+            aged, old = ages != columns.NO_AGE, ages < cutoff_millis
             unknown.add(columns.size_of(unreached, ~aged))
             young.add(columns.size_of(unreached, aged & ~old))
-            orphans.add(*unreached.filter(pa.array(aged & old)).to_batches())
+            orphans.add(*unreached.filter(mask_of(aged & old)).to_batches())
         return Totals(self._take(orphans), young, unknown)
 
     def _take(self, orphans: Spool) -> dict[str, Size]:
@@ -159,7 +159,7 @@ class LocalSweep:
         """Take what has been marked since off the orphans."""
         left = Spool(FILES)
         for part, marks in self._beside_marks(self._orphans):
-            left.add(*part.filter(pa.array(~marks.has(part))).to_batches())
+            left.add(*part.filter(mask_of(~marks.has(part))).to_batches())
         return Totals(self._take(left))
 
     def orphans(self) -> Iterator[Listed]:
@@ -177,15 +177,15 @@ class LocalSweep:
         """Return some orphans that are live."""
         found: list[str] = []
         for part, marks in self._beside_marks(self._orphans):
-            found += part.filter(pa.array(marks.has(part))).column("path").slice(0, SHOWN).to_pylist()
+            found += part.filter(mask_of(marks.has(part))).column("path").slice(0, SHOWN).to_pylist()
         return found[:SHOWN]
 
     def agree(self, cutoff_millis: int) -> tuple[Totals, int]:
         """Keep of the plan what is still listed and old enough; return its totals, and how many files are gone."""
         left, gone = Spool(FILES), 0
         for planned, files, rows in parts(self._orphans, self._files, self._marks.spool):
-            wanted = planned.filter(pa.array(~columns.marked(rows).has(planned)))
-            there = pa.array(np.isin(columns.numbers(files, HASH), columns.numbers(wanted, HASH)))
+            wanted = planned.filter(mask_of(~columns.marked(rows).has(planned)))
+            there = mask_of(np.isin(numbers(files, HASH), numbers(wanted, HASH)))
             known = {file.path: file for file in columns.listed_in(files.filter(there))}
             found = [known[path] for path in wanted.column("path").to_pylist() if path in known]
             gone += len(wanted) - len(found)
@@ -208,9 +208,9 @@ class LocalSweep:
         """Return what only versions below one reach, and of it what a single version holds."""
         total, files, sizes = Size(), Counter[int](), Counter[int]()
         for part, marks in self._beside_marks(self._files):
-            known, at = marks.find(columns.numbers(part, HASH))
+            known, at = marks.find(numbers(part, HASH))
             nbytes = np.zeros(len(marks.hashes), np.int64)
-            nbytes[at] = np.where(columns.is_unknown(part), 0, columns.numbers(part, "bytes"))[known]
+            nbytes[at] = np.where(columns.is_unknown(part), 0, numbers(part, "bytes"))[known]
             only = (marks.last >= 0) & (marks.last < below)
             total.add(Size(int(only.sum()), int(nbytes[only].sum())))
             single = only & (marks.first == marks.last)
@@ -225,7 +225,7 @@ class LocalSweep:
         """Return what the newest version reaches, what only the rest of history does, and what nothing does."""
         found = Sizes()
         for part, marks in self._beside_marks(self._files):
-            known, at = marks.find(columns.numbers(part, HASH))
+            known, at = marks.find(numbers(part, HASH))
             live, mine = known & ~columns.is_unknown(part), np.zeros(len(part), np.bool_)
             mine[known] = marks.last[at] == newest
             found.newest.add(columns.size_of(part, live & mine))

@@ -842,6 +842,7 @@ def test_commands_that_need_no_spark_do_not_import_it(root: str) -> None:
         "assert not {'pyarrow.compute', 'numpy.typing', 'pydoc'} & sys.modules.keys();"  # slow to load
         f"code = main(['ls', '{root}']) + main(['compact', '{root}', '--json']);"
         f"code += main(['create', '{root}another']) + main(['alter', '{root}another', '--set', 'a=b']);"
+        f"code += main(['verify', '{root}']) + main(['clean', '{root}']);"
         "assert code == 0;"
         "assert not [m for m in sys.modules if m.partition('.')[0] in ('pyspark', 'py4j', 'pandas', 's3fs', 'yaml')]"
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode
@@ -89,10 +89,12 @@ def _plain_buffer(batch: pa.RecordBatch) -> int | None:
     """Return the row at which the write buffer begins; ``None`` where only all rows together tell, or none is there."""
     if batch.schema.names != _COLUMNS:
         return None
-    unset = pc.indices_nonzero(batch.column(spec.KEY).is_null())
-    if not len(unset):
+    keys = batch.column(spec.KEY)
+    if not keys.null_count:
         return None
-    first, last = unset[0].as_py(), unset[-1].as_py()
+    valid = np.unpackbits(np.frombuffer(keys.buffers()[0], np.uint8), bitorder="little")
+    unset = np.flatnonzero(valid[keys.offset : keys.offset + len(keys)] == 0)
+    first, last = int(unset[0]), int(unset[-1])
     names, values = (batch.column(name).slice(0, first).to_pylist() for name in (spec.KEY, spec.PVALUE))
     count = dict(zip(names, values, strict=True)).get(spec.N_KEYS)
     if count is None or not count.isdecimal():
