@@ -147,22 +147,29 @@ def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterato
     """
     behind = store.write_behind()
     flushes = deque(_received(store, row, stamp, behind) for row in rows)
+    unopened = deque(flushes)
     read = Reads(store)
-    with store.expecting(_coming(store, list(flushes))):
+    with store.expecting(_coming(store, unopened)):
         while flushes:
+            if unopened and unopened[0] is flushes[0]:
+                unopened.popleft()  # it was not read ahead; what was flushed must be held by nobody
             yield flushes.popleft().run() | read.since()
     behind.finish()
 
 
-def _coming(store: NodeStore, flushes: list[Flush]) -> Iterator[str]:
-    """Yield the leaves that flushes read, in their order, and open the nodes above, the topmost of some together."""
-    while flushes:
-        some, flushes[:_OPENED] = flushes[:_OPENED], []
+def _coming(store: NodeStore, unopened: deque[Flush]) -> Iterator[str]:
+    """Yield the leaves that flushes read, in their order, and open the nodes above, the topmost of some together.
+
+    Holds no subtree that was flushed: it is as large as all that was read and written of it.
+    """
+    while unopened:
+        some = deque(unopened.popleft() for _ in range(min(_OPENED, len(unopened))))
         high = [each for each in some if each.ref.height and each.ref.work is None]
         for each, node in zip(high, store.read_many([each.ref.path or "" for each in high]), strict=True):
             each.open(node)
-        for each in some:
-            yield from each.coming()
+        del high[:]
+        while some:
+            yield from some.popleft().coming()
 
 
 class Flush:
