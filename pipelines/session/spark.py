@@ -41,8 +41,14 @@ LOG_LEVELS: Final = ("ALL", "DEBUG", "ERROR", "FATAL", "INFO", "OFF", "TRACE", "
 
 _SQL: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.inMemoryColumnarStorage.batchSize": "16",
 }
-"""What may be set on a running session, also over Spark Connect."""
+"""What may be set on a running session, also over Spark Connect.
+
+What is kept on disk between two jobs is read back in batches of rows, and Java's serializer holds on to a hundred of
+them. A row may be all that a node says: batches of 10,000 rows or 4 MB, Spark's own choice, fill a gigabyte of Java as
+soon as two tasks read some.
+"""
 _CORE: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
