@@ -2,7 +2,7 @@
 
 This process works itself. Once it has measured how long a piece takes and sees that the rest is worth starting help,
 it starts a Python process per further core. Each takes the next piece when it is done with one, so that nobody waits
-for a slow one, and this process goes on meanwhile.
+for a slow one, and this process goes on meanwhile. Where pieces wait for a server, it takes some, and reads ahead.
 
 A helper is a program of its own (``python -m pipelines.processes``), no fork of this process: threads, locks and
 the caller's main module stay out of it. Storage options travel through its standard input, never through arguments or
@@ -30,12 +30,14 @@ _MEASURED_SECONDS: Final = 0.1
 _END_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.25
 _HEADER: Final = 8
+_PARTS: Final = 8
+"""A helper is given at most such a part of what is left."""
 
 Done = TypeVar("Done")
 Enough = Callable[[float, float], bool]
 """Is asked after each piece, with the seconds that work took so far and those that the rest would take."""
 Answer = Callable[[Any], Any]
-"""What a helper does: it answers a piece of work with what became of it, and ``None`` when all of it is durable."""
+"""What a helper does: it answers a list of pieces with what became of each, and ``None`` when all of it is durable."""
 
 
 def never(_taken: float, _rest: float) -> bool:
@@ -54,8 +56,10 @@ def cores() -> int:
 class Work(abc.ABC, Generic[Done]):
     """Pieces of work by number, the heaviest first, shared by this process and the threads that feed its helpers."""
 
-    def __init__(self, weights: Sequence[int]) -> None:
+    def __init__(self, weights: Sequence[int], at_once: int = 1) -> None:
+        """Share pieces of these weights; a helper is given so many ``at_once`` while there are plenty."""
         self.done_weight = 0
+        self._at_once = at_once
         self.left_weight = sum(weights)
         self._weights = weights
         self.left: list[int] = []
@@ -86,6 +90,12 @@ class Work(abc.ABC, Generic[Done]):
         """Return a piece that nobody works on, or ``None`` when there is none or one has failed."""
         with self._lock:
             return self._waiting.popleft() if self._waiting and self._failed is None else None
+
+    def some(self) -> list[int]:
+        """Return pieces for a helper that nobody works on; fewer towards the end, so that nobody waits for the last."""
+        with self._lock:
+            many = min(self._at_once, -(-len(self._waiting) // _PARTS)) if self._failed is None else 0
+            return [self._waiting.popleft() for _ in range(many)]
 
     def finish(self, index: int, result: Done) -> None:
         """Note what became of a piece."""
@@ -179,9 +189,11 @@ def _feed(work: Work[Done]) -> None:
         return  # no process to be had: this one goes on alone
     taken: list[int] = []
     try:
-        while (index := work.next()) is not None:
-            taken.append(index)
-            work.finish(index, helper.do(work.message(index)))
+        while some := work.some():
+            taken += some
+            done = helper.do([work.message(index) for index in some])
+            for index, result in zip(some, done, strict=True):
+                work.finish(index, result)
         helper.barrier()
     except (EOFError, OSError, pickle.PickleError):
         work.give_back(taken)  # the helper died, perhaps of a memory limit: the others do its part
@@ -205,9 +217,10 @@ class Helper:
         )
         self._send((make, arguments))
 
-    def do(self, message: Any) -> Any:
-        """Return what the process made of a piece. Raises what went wrong there."""
-        return self._asked(message)
+    def do(self, messages: Sequence[Any]) -> Sequence[Any]:
+        """Return what the process made of pieces. Raises what went wrong there."""
+        done: Sequence[Any] = self._asked(messages)
+        return done
 
     def barrier(self) -> None:
         """Return when what the process wrote is durable. Raises what went wrong with that."""

@@ -102,10 +102,10 @@ class Parts:
 def answerer(parts: Parts) -> Answer:
     """Return what a helper does with the parts of a load."""
 
-    def answer(message: Block | Range | None) -> Any:
-        if message is None:
+    def answer(messages: Sequence[Block | Range] | None) -> Any:
+        if messages is None:
             return parts.target.storage.barrier()
-        return parts.read(message) if isinstance(message, Block) else parts.build(message)
+        return [parts.read(each) if isinstance(each, Block) else parts.build(each) for each in messages]
 
     return answer
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, Final
@@ -17,6 +17,8 @@ from trinitylake_core.tree.writebehind import WriteBehind
 
 __all__ = ["Row", "cores", "flush_here", "flusher"]
 _CACHE_BYTES: Final = 32 << 20
+_AT_ONCE: Final = 4
+"""Subtrees that a helper is given at once where it reads ahead: it waits for the first reads and the last writes."""
 
 Row = Mapping[str, Any]
 
@@ -45,7 +47,7 @@ class _Work(Work[Row]):
     """Subtrees to flush."""
 
     def __init__(self, store: NodeStore, frontier: list[Ref], stamp: int) -> None:
-        super().__init__([ref.weight() for ref in frontier])
+        super().__init__([ref.weight() for ref in frontier], 1 if store.storage.concurrency == 1 else _AT_ONCE)
         self.store = store
         self.stamp = stamp
         self._frontier = frontier
@@ -76,10 +78,10 @@ def flusher(root: str, options: Mapping[str, Any], order: int, target_bytes: int
     return partial(_flushed, open_storage(root, options), order, target_bytes, stamp)
 
 
-def _flushed(storage: Storage, order: int, target_bytes: int, stamp: int, row: Row | None) -> Row | None:
-    if row is None:
+def _flushed(
+    storage: Storage, order: int, target_bytes: int, stamp: int, rows: Sequence[Row] | None
+) -> list[Row] | None:
+    if rows is None:
         storage.barrier()
         return None
-    store = NodeStore(storage, order, target_bytes, _CACHE_BYTES)
-    (done,) = flush_subtrees(store, [row], stamp)
-    return done
+    return [*flush_subtrees(NodeStore(storage, order, target_bytes, _CACHE_BYTES), rows, stamp)]

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,11 @@ class Watched(processes.Helper):
         Watched.started.append(self)
         self.pieces: list[str] = []
 
-    def do(self, message: Any) -> Any:
-        """Note the piece, disturb, and go on."""
-        self.pieces.append(type(message).__name__)
+    def do(self, messages: Sequence[Any]) -> Sequence[Any]:
+        """Note the pieces, disturb, and go on."""
+        self.pieces += [type(each).__name__ for each in messages]
         self.disturb()
-        return super().do(message)
+        return super().do(messages)
 
     def disturb(self) -> None:
         """Leave it in peace."""

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from pipelines import compaction, processes
 from pipelines.job import Progress
-from pipelines.trees import workers
-from pipelines.trees.subtrees import Flush
+from pipelines.trees import subtrees, workers
+from pipelines.trees.subtrees import Flush, flush_subtrees, subtree_row
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode
+from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.local import LocalStorage
-from trinitylake_core.tree.nodestore import NodeStore
+from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import Ref
 from trinitylake_core.tree.writebehind import WriteBehind
 
@@ -51,13 +56,13 @@ class Watched(processes.Helper):
         Watched.pids.append(self._process.pid)
         self.rows = 0
 
-    def do(self, row: workers.Row) -> workers.Row:
-        """Count the row, disturb, and go on."""
-        self.rows += 1
-        self.disturb(row)
-        return super().do(row)
+    def do(self, messages: Sequence[workers.Row]) -> Sequence[workers.Row]:
+        """Count the rows, disturb, and go on."""
+        self.rows += len(messages)
+        self.disturb(messages)
+        return super().do(messages)
 
-    def disturb(self, row: workers.Row) -> None:
+    def disturb(self, messages: Sequence[workers.Row]) -> None:
         """Leave it in peace."""
 
 
@@ -95,7 +100,7 @@ def test_a_worker_that_is_killed_loses_nothing(
 ) -> None:
     """Its subtrees are flushed again by whoever is left: its files were not durable yet."""
 
-    def die(worker: Watched, row: workers.Row) -> None:
+    def die(worker: Watched, messages: Sequence[workers.Row]) -> None:
         if worker.rows == 2:
             os.kill(worker._process.pid, signal.SIGKILL)
 
@@ -110,8 +115,8 @@ def test_a_worker_that_is_killed_loses_nothing(
 def test_what_fails_in_a_worker_is_raised_as_itself(
     dirty: Lakehouse, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damage(worker: Watched, row: workers.Row) -> None:
-        (tmp := Path(dirty.root.removeprefix("file://")) / row["path"]).write_bytes(b"garbage")
+    def damage(worker: Watched, messages: Sequence[workers.Row]) -> None:
+        (tmp := Path(dirty.root.removeprefix("file://")) / messages[0]["path"]).write_bytes(b"garbage")
         assert tmp.exists()
 
     monkeypatch.setattr(Watched, "disturb", damage)
@@ -142,7 +147,7 @@ def test_secrets_travel_through_the_pipe_alone(
 ) -> None:
     seen: list[str] = []
 
-    def look(worker: Watched, row: workers.Row) -> None:
+    def look(worker: Watched, messages: Sequence[workers.Row]) -> None:
         process = psutil.Process(worker._process.pid)
         seen.append(" ".join([*process.cmdline(), *process.environ().values()]))
 
@@ -173,3 +178,76 @@ def test_what_was_flushed_is_not_held_until_the_end(dirty: Lakehouse, monkeypatc
     assert (True, 0, before) == (report.proved, report.messages_after, content(reopened(dirty)))
     assert held[0] > 4
     assert held[1] == 0
+
+
+def _to_flush(lake: Lakehouse, options: dict[str, Any]) -> tuple[NodeStore, list[Ref]]:
+    """Return the dirty subtrees of a lakehouse, and the store that they are in."""
+    store = NodeStore(open_storage(lake.root, options), lake.definition.order, 1 << 20)
+    rewriter = Rewriter(NodeWriter(store), 1)
+    return store, rewriter.frontier(rewriter.ref_of(lake.root_node.node), 16)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_task_lets_go_of_what_it_flushed(dirty: Lakehouse, concurrency: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a task of Spark holds all subtrees that it was given, with all that was read and written of them."""
+    store, frontier = _to_flush(dirty, {"durable": False, "max_concurrency": concurrency})
+    rows = [subtree_row(index, ref, store.order) for index, ref in enumerate(frontier)]
+    made: list[weakref.ref[Flush]] = []
+    received = subtrees._received
+
+    def noted(*arguments: Any) -> Flush:
+        flush = received(*arguments)
+        made.append(weakref.ref(flush))
+        return flush
+
+    monkeypatch.setattr(subtrees, "_received", noted)
+    held = []
+    for done, _ in enumerate(flush_subtrees(store, rows, 1), 1):
+        gc.collect()
+        held.append(sum(flush() is not None for flush in made[:done]))
+    assert len(held) > 8
+    assert max(held) <= 1
+
+
+@pytest.mark.parametrize(("concurrency", "given"), [(1, 1), (8, 4)])
+def test_a_helper_is_given_some_subtrees_at_once_where_it_reads_ahead(
+    dirty: Lakehouse, concurrency: int, given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for the first reads and the last writes of each; what becomes of them is the same."""
+    monkeypatch.setattr(processes, "_PARTS", 1)  # this tree is small
+    options = {"durable": False, "max_concurrency": concurrency}
+    store, frontier = _to_flush(dirty, options)
+    work = workers._Work(store, frontier, 1)
+    messages = [work.message(index) for index in work.some()]
+    assert given == len(messages)
+    answer = workers.flusher(dirty.root, options, store.order, store.target_bytes, 1)
+    together, apart = answer(messages), [row for message in messages for row in answer([message])]
+    told = ("height", "low", "high", "keys", "messages", "nodes_written", "proved")
+    assert [[row[name] for name in told] for row in apart] == [[row[name] for name in told] for row in together]
+    assert answer(None) is None
+
+
+def test_a_helper_is_given_fewer_pieces_towards_the_end() -> None:
+    """Nobody waits for one that still has some."""
+    work = Counted([1] * 40, 4)
+    given = []
+    while some := work.some():
+        given.append(len(some))
+    assert (40, 4, 1) == (sum(given), max(given), given[-1])
+    assert sorted(given, reverse=True) == given
+
+
+class Counted(processes.Work[int]):
+    """Pieces that nobody does."""
+
+    def here(self) -> Iterator[tuple[int, int]]:
+        """Do nothing."""
+        return iter(())
+
+    def message(self, index: int) -> int:
+        """Return a number."""
+        return index
+
+    def helper(self) -> processes.Helper:
+        """Start nothing."""
+        raise OSError
