@@ -122,7 +122,8 @@ def maybe_transaction(path: str) -> bool:
 
 def list_shard(storage: Storage, prefix: str, wanted: Wanted = everything) -> Iterator[Listed]:
     """Yield the files of one shard that are wanted. One ``list`` a page, on a disk one a directory."""
-    return (_of_info(info) for info in storage.list(prefix) if wanted(info.path))
+    found = storage.list(prefix) if wanted is everything else storage.list_if(prefix, wanted)
+    return map(_of_info, found)
 
 
 def list_shards(storage: Storage, prefixes: Iterable[str], wanted: Wanted = everything) -> Iterator[Listed]:

@@ -30,7 +30,17 @@ from trinitylake_core.errors import (
     StorageError,
     UnsafeStorage,
 )
-from trinitylake_core.storage import Storage, durability, filelock, local, normalise_root, open_storage, probe
+from trinitylake_core.storage import (
+    FileInfo,
+    Storage,
+    disk,
+    durability,
+    filelock,
+    local,
+    normalise_root,
+    open_storage,
+    probe,
+)
 from trinitylake_core.storage.failures import sanitise
 
 
@@ -766,6 +776,21 @@ def test_a_link_whose_answer_the_server_lost_is_ours(storage: Storage, monkeypat
     monkeypatch.setattr(os, "link", real)
     with pytest.raises(AlreadyExists):
         storage.create("root", b"x")
+
+
+def test_files_that_are_not_wanted_are_not_looked_at(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a mounted disk each look is a round trip."""
+    storage.write_many([("d/wanted", b"1"), ("d/other", b"2"), ("d/e/another", b"3")])
+    looked: list[str] = []
+    real = disk.describe
+
+    def describe(entry: os.DirEntry[str], path: str) -> FileInfo | None:
+        looked.append(path)
+        return real(entry, path)
+
+    monkeypatch.setattr(disk, "describe", describe)
+    assert ["d/wanted"] == [info.path for info in storage.list_if("d/", lambda path: path == "d/wanted")]
+    assert ["d/wanted"] == looked
 
 
 def test_links_are_neither_followed_nor_listed(storage: Storage, directory: Path, tmp_path: Path) -> None:

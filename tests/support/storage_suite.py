@@ -450,6 +450,19 @@ class StorageSuite:
         assert storage.info("d/e/y").size == infos["d/e/y"].size
         assert abs(storage.info("d/e/y").modified_millis - infos["d/e/y"].modified_millis) < 1000
 
+    def test_a_listing_of_some_files_shows_those_that_are_wanted(
+        self, storage: Storage, put_raw: Callable[[str, bytes], None]
+    ) -> None:
+        """They are described as in a listing of all, for as many requests; what is asked for are paths."""
+        for path in ("a", "d/x", "d/e/y", "d/e/yy", "dd/z"):
+            put_raw(path, path.encode())
+        before = storage.counts.snapshot()
+        every = list(storage.list("d"))
+        between = storage.counts.snapshot()
+        some = list(storage.list_if("d", lambda path: path.endswith("y")))
+        assert [info for info in every if info.path in {"d/e/y", "d/e/yy"}] == some
+        assert between - before == storage.counts - between
+
     def test_a_listing_is_never_stale(self, storage: Storage, put_raw: Callable[[str, bytes], None]) -> None:
         """What others wrote since the last listing is in the next."""
         assert [] == list(storage.list())

@@ -131,10 +131,13 @@ def explain(error: OSError) -> str:
     return _CLEAR_TEXTS.get(error.errno or 0) or error.strerror or str(error)
 
 
-def scan(base: str, directory: str, start: str = "") -> tuple[list[FileInfo], list[str]]:
+def scan(
+    base: str, directory: str, start: str = "", wanted: Callable[[str], bool] | None = None
+) -> tuple[list[FileInfo], list[str]]:
     """Return files and directories in ``directory`` below ``base`` whose names begin with ``start``.
 
-    Links are not followed, temporary files are left out. Raises ``OSError``.
+    Of files only those whose paths are ``wanted``; the others are not looked at. Links are not followed, temporary
+    files are left out. Raises ``OSError``.
     """
     files: list[FileInfo] = []
     directories: list[str] = []
@@ -146,6 +149,8 @@ def scan(base: str, directory: str, start: str = "") -> tuple[list[FileInfo], li
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     directories.append(directory + name)
+                elif wanted is not None and not wanted(directory + name):
+                    continue
                 elif (info := describe(entry, directory + name)) is not None:
                     files.append(info)
     except (FileNotFoundError, NotADirectoryError):

@@ -264,13 +264,17 @@ class LocalStorage(BaseStorage):
 
     def list(self, prefix: str = "") -> Iterator[FileInfo]:
         """Yield files by prefix. One ``list`` a directory."""
+        return self.list_if(prefix)
+
+    def list_if(self, prefix: str, wanted: Callable[[str], bool] | None = None) -> Iterator[FileInfo]:
+        """Yield files by prefix, those that are wanted. One ``list`` a directory."""
         if prefix:
             self._guard(prefix)
         above, _, name = prefix.rpartition("/")
         waiting = [(f"{above}/" if above else "", name)]
         while waiting:
             directory, start = waiting.pop()
-            files, directories = self._retrying("list", directory, partial(scan, self._base, directory, start))
+            files, directories = self._retrying("list", directory, partial(scan, self._base, directory, start, wanted))
             waiting += [(f"{inner}/", "") for inner in directories]
             yield from files
 

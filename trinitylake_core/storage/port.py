@@ -236,6 +236,10 @@ class Storage(abc.ABC):
         One ``list`` a page (or directory). Skips this library's own temporary files.
         """
 
+    def list_if(self, prefix: str, wanted: Callable[[str], bool]) -> Iterator[FileInfo]:
+        """Yield what :meth:`list` does, of the paths that are wanted. A disk does not look at the others."""
+        return (info for info in self.list(prefix) if wanted(info.path))
+
     @abc.abstractmethod
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
         """Return the directories and the files directly below ``prefix``.
