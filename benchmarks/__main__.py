@@ -6,7 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 
-_HELPERS = {"__init__", "__main__", "lakes", "report", "rivals"}
+_HELPERS = {"__init__", "__main__", "lakes", "observed", "report", "rivals", "timeline"}
 _ON_REQUEST = {"cluster", "fleet", "large", "sizes", "soak"}
 """Take long, or a lot of disk: only when they are named."""
 

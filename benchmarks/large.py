@@ -1,14 +1,19 @@
-"""A lakehouse of ten million objects: compaction at 1 % and 10 %, verification, cleaning; and one ten times as large.
+"""Lakehouses of a million objects and more: compaction at 1 % and 10 %, verification, expiration, cleaning.
 
-    python -m benchmarks large [--objects 10000000] [--order 128] [--engine local] [--folder DIRECTORY]
+    python -m benchmarks large [--objects 10000000] [--engine spark] [--folder DIRECTORY] [--into docs/benchmarks]
 
-Every step is a process of its own, so that its memory is its own, too: ``MB`` is the peak of the process that drives
-the job, ``MB of others`` that of the largest process that it started (a task of Spark, or a helper of the local
-engine; with Spark on this machine it is Java). ``computed`` are the requests that the step should take by the shape of
-the tree; the rows for ten times the objects are computed in the same way. ``at 200 cores`` says how many cores a
-compaction could use if there were so many: all its work by that of the heaviest task.
+Every step is a process of its own, so that its memory is its own, too, and Spark is up before its time is taken:
 
-Definitions are not written. 10 million objects take about 400 MB, and three times that with what compactions leave.
+* ``requests`` are those that all processes sent, counted one by one; ``of the driver`` are among them; ``computed``
+  is what the shape of the tree makes one expect (``benchmarks.largepage``);
+* ``at once`` is how many tasks of Spark ran at the same time while any did, and ``of all`` over the whole step, the
+  driver's own time included; in this process and its helpers, the CPU seconds of a second;
+* ``MB driver``, ``MB Java``, ``MB task`` are the peaks of the process that drives the job, of Java, and of the largest
+  Python task or helper.
+
+Changes come in transactions of 10,000, as a bulk change would, so that commits push a part of them down. Definitions
+are not written: 10 million objects take about 1 GB of disk in files of 4 KB, and twice that with what compactions leave
+until the step ``clean`` removes it.
 """
 
 from __future__ import annotations
@@ -16,68 +21,57 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
 
-from benchmarks import lakes, report
-from pipelines import compaction, orphans, verify
+from benchmarks import lakes, largepage, observed, report, timeline
+from pipelines import compaction, expiration, orphans, verify
+from pipelines.job import Session
 from pipelines.session import SessionConfig, lazy_session
 from pipelines.trees.slices import handed_over
 from pipelines.trees.subtrees import assigned
+from tests.support.standalone import event_log, tasks_in
 from trinitylake_core import Lakehouse
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 
-_CORES = 200
-_TASKS_PER_CORE = 3
-_TIMES = 10
-_PERCENT = (1, 10)
-_FILL = 0.9
-"""How full the nodes of a bulk build are."""
-_ROOM = {"node_file_max_size_bytes": 16 << 20}
-"""Changes of one transaction stay in the root, however many."""
-Step = Callable[[argparse.Namespace], dict[str, Any]]
+_CORES: Final = 200
+_TASKS_PER_CORE: Final = 3
+_A_TRANSACTION: Final = 10_000
+_MONTH_MILLIS: Final = 30 * 86_400_000
+Row = dict[str, Any]
+Step = Callable[[argparse.Namespace, Session], Row]
 
 
 def _lake(options: argparse.Namespace) -> Lakehouse:
-    return Lakehouse.open(f"file://{options.folder}")
+    return Lakehouse.open((Path(options.folder) / "lake").as_uri())
 
 
-def _build(options: argparse.Namespace) -> dict[str, Any]:
-    lake = lakes.build(f"file://{options.folder}", options.objects, order=options.order, **_ROOM)
+def _build(options: argparse.Namespace, _: Session) -> Row:
+    lake = lakes.build((Path(options.folder) / "lake").as_uri(), options.objects, order=options.order)
     return {"levels": (lake.stats().height or 0) + 1}
 
 
-def _compact(percent: int) -> Step:
-    def step(options: argparse.Namespace) -> dict[str, Any]:
-        lake = _lake(options)
-        with _session(options) as spark:
-            done = compaction.run(spark, lake, compaction.Config(engine=options.engine))
-        if not done.proved or done.messages_after:
-            raise AssertionError("the compaction is not what it should be")
-        changes = options.objects * percent // 100
-        return {"requests": done.nodes_read + done.nodes_written, "computed": computed(options, changes)}
-
-    return step
-
-
 def _change(percent: int) -> Step:
-    def step(options: argparse.Namespace) -> dict[str, Any]:
-        lake = _lake(options)
-        lakes.change(lake, options.objects, options.objects * percent // 100, seed=percent)
-        return {f"at {_CORES} cores": _usable_cores(lake)}
+    def step(options: argparse.Namespace, _: Session) -> Row:
+        lake, left = _lake(options), options.objects * percent // 100
+        while left > 0:
+            lakes.change(lake, options.objects, min(left, _A_TRANSACTION), seed=percent + 100 * left)
+            left -= _A_TRANSACTION
+        return {"messages": lake.stats().messages, f"at {_CORES} cores": _usable_cores(lake)}
 
     return step
 
 
 def _usable_cores(lake: Lakehouse) -> float:
-    """Return how many cores a compaction could keep busy if there were 200 of them."""
+    """Return how many cores a compaction could keep busy if there were 200: all its work by the heaviest task's."""
     tasks = _TASKS_PER_CORE * _CORES
     rewriter = Rewriter(NodeWriter(lake.store), 1)
     subtrees = rewriter.frontier(rewriter.ref_of(lake.root_node.node), tasks)
@@ -88,92 +82,115 @@ def _usable_cores(lake: Lakehouse) -> float:
     return round(min(_CORES, sum(loads) / max(loads)), 1)
 
 
-def _verify(options: argparse.Namespace) -> dict[str, Any]:
-    with _session(options) as spark:
-        done = verify.run(spark, _lake(options), verify.Config(engine=options.engine))
+def _compact(options: argparse.Namespace, spark: Session) -> Row:
+    done = compaction.run(spark, _lake(options), compaction.Config(engine=options.engine))
+    if not done.proved or done.messages_after:
+        raise AssertionError("the compaction is not what it should be")
+    return {"messages": done.messages_before, "read": done.nodes_read, "written": done.nodes_written}
+
+
+def _verify(options: argparse.Namespace, spark: Session) -> Row:
+    done = verify.run(spark, _lake(options), verify.Config(engine=options.engine))
     if not done.ok:
         raise AssertionError(f"broken: {done.findings[:3]}")
-    return {"requests": done.nodes_read, "computed": nodes(options.objects, options.order)}
+    return {"read": done.nodes_read}
 
 
-def _clean(options: argparse.Namespace) -> dict[str, Any]:
+def _expire(options: argparse.Namespace, spark: Session) -> Row:
+    config = expiration.Config(engine=options.engine, keep_last=1, now_millis=now_millis() + _MONTH_MILLIS)
+    return {"versions": expiration.run(spark, _lake(options), config).versions_expired}
+
+
+def _clean(options: argparse.Namespace, spark: Session) -> Row:
     config = orphans.Config(engine=options.engine, older_than_seconds=0, allow_recent=True)
-    with _session(options) as spark:
-        done = orphans.run(spark, _lake(options), config)
-    return {"requests": done.nodes_read, "deleted": done.deleted}
+    done = orphans.run(spark, _lake(options), config)
+    if done.failed or not done.deleted:
+        raise AssertionError(f"nothing was cleaned, or something is left: {done}")
+    return {"listed": done.listed.files, "read": done.nodes_read, "deleted": done.deleted}
 
 
-def _session(options: argparse.Namespace) -> Any:
-    return lazy_session(SessionConfig()) if options.engine == "spark" else nullcontext()
+JOBS: Final[dict[str, Step]] = {
+    "compact 1 %": _compact, "compact 10 %": _compact, "verify": _verify, "expire": _expire, "clean": _clean,
+}  # fmt: skip
+STEPS: Final[dict[str, Step]] = {
+    "build": _build, "change 1 %": _change(1), "compact 1 %": _compact, "change 10 %": _change(10),
+    "compact 10 %": _compact, "verify": _verify, "expire": _expire, "clean": _clean,
+}  # fmt: skip
 
 
-def nodes(objects: int, order: int) -> int:
-    """Return how many nodes a bulk build makes of so many objects."""
-    total, level = 0, objects / (order * _FILL)
-    while level > 1:
-        total += round(level)
-        level /= order * _FILL
-    return total + 1
-
-
-def computed(options: argparse.Namespace, changes: int, times: int = 1) -> int:
-    """Return how many nodes a compaction reads and writes, when changes hit leaves by chance."""
-    reached, level = 0.0, times * options.objects / (options.order * _FILL)
-    while level > 1:
-        reached += level * (1 - (1 - 1 / level) ** (times * changes))
-        level /= options.order * _FILL
-    return 2 * (round(reached) + 1)
-
-
-STEPS: dict[str, Step] = {
-    "build": _build,
-    **{
-        f"{name} {percent} %": make(percent)
-        for percent in _PERCENT
-        for name, make in (("change", _change), ("compact", _compact))
-    },
-    "verify": _verify,
-    "clean": _clean,
-}
+# -- one step, in a process of its own -----------------------------------------------------------------
 
 
 def _one(name: str, options: argparse.Namespace) -> None:
     """Carry out one step and print its figures as a line of JSON."""
-    began = time.perf_counter()
-    row = STEPS[name](options)
-    seconds = time.perf_counter() - began
-    ours, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    cpu = sum(each.ru_utime + each.ru_stime for each in (ours, others))
-    memory = {"MB": round(ours.ru_maxrss / 1024), "MB of others": round(others.ru_maxrss / 1024)}
-    print(json.dumps({"s": round(seconds, 1), "CPU s": round(cpu, 1), **memory, **row}))
+    events, requests = (Path(options.folder) / f"{kind} of {name}" for kind in ("events", "requests"))
+    for folder in (events, requests):
+        folder.mkdir(exist_ok=True)
+    me, on_spark = os.getpid(), name in JOBS and options.engine == "spark"
+    with observed.observed(requests), _session(options, events) if on_spark else nullcontext() as spark:
+        cpu, began = observed.cpu_seconds(me), time.time()
+        row = STEPS[name](options, spark)
+        ended, cpu = time.time(), observed.cpu_seconds(me) - cpu
+    ours, others = observed.requests(requests)
+    sent = {"requests": sum((ours + others).values()), "of the driver": sum(ours.values()), "kinds": ours + others}
+    took = timeline.timeline(tasks_in(events), options.cores, began, ended)
+    at_once, of_all = (took.at_once, took.share_of_all * options.cores) if on_spark else (cpu / (ended - began),) * 2
+    busy = {"s": round(ended - began, 1), "CPU s": round(cpu, 1)}
+    print(json.dumps({**busy, "at once": round(at_once, 2), "of all": round(of_all, 2), **sent, **row}))
+
+
+@contextmanager
+def _session(options: argparse.Namespace, events: Path) -> Iterator[Session]:
+    """Yield a session whose Python workers are up."""
+    config = SessionConfig(master=f"local[{options.cores}]", conf=event_log(events))
+    with lazy_session(config) as spark:
+        spark().range(8).mapInArrow(lambda batches: batches, "id long").count()
+        yield spark
+
+
+def _measured(name: str, arguments: list[str], folder: str) -> Row:
+    """Carry out a step in a process of its own; return its figures with those of its memory."""
+    command = [sys.executable, "-m", "benchmarks", "large", *arguments, "--step", name, "--folder", folder]
+    load = os.getloadavg()[0]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    with observed.sampled(process.pid) as peaks:
+        told, _ = process.communicate()
+    if process.returncode:
+        sys.exit(f"{name} failed")
+    names = {"driver": "MB driver", "jvm": "MB Java", "worker": "MB task"}
+    memory = {names[kind]: round(peaks[kind] / 1e6) for kind in names if kind in peaks}
+    return json.loads(told.splitlines()[-1]) | memory | {"load": round((load + os.getloadavg()[0]) / 2, 1)}
+
+
+# -- all steps -----------------------------------------------------------------------------------------
 
 
 def _arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks large", description=__doc__)
     parser.add_argument("--objects", type=int, default=10_000_000)
     parser.add_argument("--order", type=int, default=128)
-    parser.add_argument("--engine", choices=["local", "spark"], default="local")
+    parser.add_argument("--engine", choices=["local", "spark"], default="spark")
+    parser.add_argument("--cores", type=int, default=2, help="tasks of Spark at the same time")
     parser.add_argument("--folder", help="an empty folder for the lakehouse; by default a temporary one")
+    parser.add_argument("--into", type=Path, help="a folder for the page of all sizes measured so far, docs/benchmarks")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str]) -> None:
-    """Run all steps and print their figures."""
+    """Run all steps, print their figures, and write the page."""
     options = _arguments(arguments)
     if options.step is not None:
         _one(options.step, options)
         return
-    figures: dict[str, dict[str, Any]] = {}
+    figures: dict[str, Row] = {}
     with tempfile.TemporaryDirectory() if options.folder is None else nullcontext(options.folder) as folder:
         for name in STEPS:
-            command = [sys.executable, "-m", "benchmarks", "large", *arguments, "--step", name, "--folder", folder]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            figures[name] = json.loads(done.stdout.splitlines()[-1])
+            figures[name] = _measured(name, arguments, folder)
             print(name, figures[name], flush=True)
-    for percent in _PERCENT:
-        changes = options.objects * percent // 100
-        figures[f"compact {percent} % of {_TIMES} times as many"] = {"computed": computed(options, changes, _TIMES)}
-    figures[f"verify {_TIMES} times as many"] = {"computed": nodes(_TIMES * options.objects, options.order)}
+    result = {"objects": options.objects, "order": options.order, "engine": options.engine, "cores": options.cores}
+    result |= {"commit": report.commit(), "figures": figures}
     print(report.table(figures))
-    report.save("large", {"load": os.getloadavg(), "options": vars(options), "figures": figures})
+    report.save(f"large-{options.engine}-{options.objects}", result)
+    if options.into is not None:
+        (options.into / "large.md").write_text(largepage.page(report.saved("large-*")), encoding="utf-8")

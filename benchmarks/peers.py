@@ -13,7 +13,6 @@ import argparse
 import os
 import random
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -221,15 +220,6 @@ def plot(figures: dict[str, dict[str, dict[str, float]]], target: Path) -> None:
     drawn.savefig(target, dpi=110)
 
 
-def commit() -> str:
-    """Return the commit that the figures are of."""
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - whatever git there is
-        capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
-    )  # fmt: skip
-    return found.stdout.strip() or "unknown"
-
-
 def main(arguments: list[str]) -> None:
     """Run the rounds, print the page and write it."""
     parser = argparse.ArgumentParser(prog="benchmarks peers", description=__doc__)
@@ -244,7 +234,7 @@ def main(arguments: list[str]) -> None:
             print(f"round {number + 1} of {options.rounds}", flush=True)
     machine = report.machine()
     facts = {
-        "scale": options.scale, "objects": OBJECTS[options.scale], "rounds": options.rounds, "commit": commit(),
+        "scale": options.scale, "objects": OBJECTS[options.scale], "rounds": options.rounds, "commit": report.commit(),
         "machine": f"{machine['cpus']} cores, Python {machine['python']}, {machine['system']}",
         "before": _load(before), "after": _load(os.getloadavg()),
     }  # fmt: skip

@@ -6,15 +6,27 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_RESULTS: Final = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, Any]:
     """Return what the figures were taken on."""
     return {"cpus": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
+
+
+def commit() -> str:
+    """Return the commit that the figures are of."""
+    found = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],  # noqa: S607 - whatever git there is
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
+    )  # fmt: skip
+    return found.stdout.strip() or "unknown"
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:
@@ -32,9 +44,14 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
 
 
+def saved(pattern: str) -> list[dict[str, Any]]:
+    """Return the figures that were written under names that match a pattern, in the order of the names."""
+    return [json.loads(file.read_text()) for file in sorted(_RESULTS.glob(f"{pattern}.json"))]
+
+
 def save(name: str, figures: Mapping[str, Any]) -> None:
     """Write figures to ``benchmarks/results`` and print where."""
-    target = Path(__file__).parent / "results" / f"{name}.json"
+    target = _RESULTS / f"{name}.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps({"machine": machine(), **figures}, indent=1))
     print(f"written to {target}", file=sys.stderr)

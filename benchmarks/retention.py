@@ -12,14 +12,11 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from benchmarks import lakes, report
+from benchmarks.observed import sampled
 from pipelines import expiration, orphans, verify
 from pipelines.session import get_session, stop_session
 from trinitylake_core import Lakehouse
@@ -28,7 +25,6 @@ from trinitylake_core.locations import definition_path, node_path
 from trinitylake_core.storage import open_storage
 
 _DAY = 86_400_000
-_PAGE = 4096
 _FAST = {"durable": False}
 _CHANGES = 40
 _JOBS = (("verify", "spark"), ("plan", "local"), ("clean", "spark"), ("expire", "local"))
@@ -43,48 +39,6 @@ def build(root: str, objects: int, versions: int, orphaned: int) -> None:
     storage = open_storage(root, _FAST)
     paths = (node_path() if n % 2 else definition_path("table", "gone", f"t{n}") for n in range(orphaned))
     storage.write_many((path, b"left over") for path in paths)
-
-
-def processes() -> Iterator[tuple[int, int, str, int]]:
-    """Yield ID, parent, name and resident bytes of every process."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
-            resident = int((entry / "statm").read_text().split()[1]) * _PAGE
-        except (OSError, IndexError, ValueError):
-            continue
-        yield int(entry.name), int(rest.split()[1]), name, resident
-
-
-def sample(top: int, peaks: dict[str, int]) -> None:
-    """Note the memory of a process, of the JVM below it, and of the largest of its Python workers."""
-    found = {process: (parent, name, resident) for process, parent, name, resident in processes()}
-    for process, (_, name, resident) in found.items():
-        above: int | None = process
-        while above in found and above != top:
-            above = found[above][0]
-        if above == top:
-            kind = "driver" if process == top else "jvm" if name == "java" else "worker"
-            peaks[kind] = max(peaks.get(kind, 0), resident)
-
-
-@contextmanager
-def sampled(process: int) -> Iterator[dict[str, int]]:
-    """Yield the peaks so far, sampled five times a second."""
-    peaks: dict[str, int] = {}
-    done = threading.Event()
-
-    def follow() -> None:
-        while not done.wait(0.2):
-            sample(process, peaks)
-
-    thread = threading.Thread(target=follow)
-    thread.start()
-    try:
-        yield peaks
-    finally:
-        done.set()
-        thread.join()
 
 
 def one(job: str, engine: str, root: str) -> dict[str, Any]:

@@ -59,13 +59,7 @@ class Cluster:
 
     def session(self, **conf: str) -> SessionConfig:
         """Return how to run jobs on it, by this Python unless ``conf`` says otherwise."""
-        log = {
-            "spark.eventLog.enabled": "true",
-            "spark.eventLog.dir": self._events().as_uri(),
-            "spark.eventLog.compress": "false",
-            "spark.eventLog.rolling.enabled": "false",
-        }
-        return SessionConfig(mode="master", master=self.master, conf={**_SMALL, **log, **conf})
+        return SessionConfig(mode="master", master=self.master, conf={**_SMALL, **event_log(self._events()), **conf})
 
     def _events(self) -> Path:
         folder = self.directory / "events"
@@ -74,14 +68,29 @@ class Cluster:
 
     def tasks(self) -> list[Task]:
         """Return the tasks of all sessions that have ended."""
-        lines = (line for file in sorted(self._events().iterdir()) for line in file.read_text().splitlines())
-        events = (json.loads(line) for line in lines if '"SparkListenerTaskEnd"' in line)
-        return [_task(event) for event in events]
+        return tasks_in(self._events())
 
     def executors(self) -> list[psutil.Process]:
         """Return the processes in which tasks run."""
         below = [each for pid in self.pids for each in psutil.Process(pid).children(recursive=True)]
         return [each for each in below if _is_executor(each)]
+
+
+def event_log(folder: Path) -> dict[str, str]:
+    """Return Spark's settings for an event log in a folder."""
+    return {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": folder.as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+    }
+
+
+def tasks_in(folder: Path) -> list[Task]:
+    """Return the tasks of all sessions that have ended, from the event logs in a folder."""
+    lines = (line for file in sorted(folder.iterdir()) for line in file.read_text().splitlines())
+    events = (json.loads(line) for line in lines if '"SparkListenerTaskEnd"' in line)
+    return [_task(event) for event in events]
 
 
 def _is_executor(process: psutil.Process) -> bool:
