@@ -12,10 +12,12 @@ import textwrap
 from importlib.metadata import distribution
 from pathlib import Path
 
+import pyspark
 import pytest
 from packaging.requirements import Requirement
 
 from tests.support.lakes import content, filled, reopened
+from tests.support.old_spark import old_spark_in
 from tests.support.slow_s3 import run_slow_s3
 from trinitylake_core import Lakehouse
 
@@ -83,15 +85,28 @@ _PROGRAM = """
             assert compaction.run(spark, lake, compaction.Config(engine="spark")).proved
             assert verify.run(spark, lake.refresh(), verify.Config(engine="spark")).ok
             row = spark().range(1).mapInArrow(where, "prefix string, file string").collect()[0]
+            version = spark().version
     assert row.prefix.startswith(directory) and "environment" in row.prefix, row
     assert row.file.startswith(row.prefix), row
-    print("done")
+    print(version)
 """
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 def test_workers_with_nothing_but_the_archive_compact_and_verify(tmp_path: Path) -> None:
+    assert pyspark.__version__ == _compacted_and_verified(tmp_path)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_on_spark_3_5_they_do_so_too(tmp_path: Path) -> None:
+    """Driver, master and workers are of that version; the archive has no Spark: that comes with the cluster."""
+    assert "3.5" == _compacted_and_verified(tmp_path, old_spark_in(tmp_path / "spark35"))[:3]
+
+
+def _compacted_and_verified(tmp_path: Path, *first: Path) -> str:
+    """Have workers without packages compact and verify a lakehouse on S3; return the version of their Spark."""
     bare = _bare(tmp_path / "bare") / "bin" / "python"
     empty = subprocess.run([str(bare), "-c", "import pyarrow"], capture_output=True, text=True, check=False)
     assert "No module named 'pyarrow'" in empty.stderr
@@ -101,15 +116,17 @@ def test_workers_with_nothing_but_the_archive_compact_and_verify(tmp_path: Path)
     with run_slow_s3(tmp_path) as server:
         lake = Lakehouse.create(server.new_root(), storage_options=server.options, order=4)
         before = content(filled(lake, tables=160, changes=20).refresh())
-        _run([str(archive), str(bare), lake.root, json.dumps(server.options), str(directory)])
+        version = _run([str(archive), str(bare), lake.root, json.dumps(server.options), str(directory)], *first)
         assert before == content(reopened(lake))
         assert [] == list(reopened(lake).check(definitions=True))
+    return version
 
 
-def _run(arguments: list[str]) -> None:
+def _run(arguments: list[str], *first: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(_PROGRAM), *arguments],
         capture_output=True, text=True, timeout=400, check=False, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*first, ROOT]))},
     )  # fmt: skip
-    assert (0, "done\n") == (done.returncode, done.stdout), done.stderr[-4000:]
+    assert 0 == done.returncode, done.stderr[-4000:]
+    return done.stdout.strip()

@@ -82,3 +82,12 @@ def test_the_steps_make_an_environment_that_tasks_need_nothing_beside(tmp_path: 
         assert done.returncode == 0, done.stderr[-3000:]
         assert ".zip" in done.stdout, "our packages came from what the driver sends"
         assert len(before) + 1 == len(content(reopened(lake)))
+
+
+def test_image_and_driver_are_of_one_release_wherever_the_page_names_one() -> None:
+    """Executors of one release do not understand a driver of another."""
+    page = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    images = re.findall(r"apache/spark:([\d.]+)-python3", page + FILE.read_text(encoding="utf-8"))
+    drivers = re.findall(r"pip install pyspark==([\d.]+)", page)
+    assert drivers
+    assert 1 == len({*images, *drivers})

@@ -15,22 +15,14 @@ import pytest
 
 from pipelines.session import compat
 from tests.support.lakes import filled, new_lake
+from tests.support.old_spark import old_spark_in
 
 ROOT = Path(__file__).parents[2]
-OLD = ("pyspark>=3.5,<3.6", "py4j==0.10.9.7")
-INSTALLED = "TRINITYLAKE_SPARK_3_5"
-"""Environment variable that names a folder with Spark 3.5; without it one is installed."""
 
 
 @pytest.fixture(scope="module")
 def old_spark(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with Spark 3.5, which goes before everything else."""
-    if folder := os.environ.get(INSTALLED):
-        return Path(folder)
-    target = tmp_path_factory.mktemp("spark35")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), *OLD]
-    subprocess.run(command, check=True, timeout=900)
-    return target
+    return old_spark_in(tmp_path_factory.mktemp("spark35"))
 
 
 def _all_jobs(directory: Path, *first: Path) -> dict[str, Any]:
