@@ -45,7 +45,7 @@ class Retained:
 
 
 def retained(files: Files, *, heal: bool = False) -> Retained:
-    """Return what is kept now. Five ``get`` or so; the newest root is searched anew.
+    """Return what is kept now. Six ``get`` or so; the newest root is searched anew.
 
     With ``heal``, a boundary file that says more than expiration can have written is put right first.
 
@@ -65,7 +65,7 @@ def retained(files: Files, *, heal: bool = False) -> Retained:
 
 
 def retained_at(files: Files, boundary: int, newest: Root) -> Retained:
-    """Return what is kept as of a root. At most one ``get``. Raises as :func:`retained`."""
+    """Return what is kept as of a root. One ``get``. Raises as :func:`retained`."""
     require_writable(files, newest)
     if max(boundary, newest.oldest_version) > newest.version:
         raise Corrupt(
@@ -75,7 +75,7 @@ def retained_at(files: Files, boundary: int, newest: Root) -> Retained:
             path=newest.path,
             invariant="I16",
         )
-    definition = files.definition(newest)
+    definition = files.versions.definition_file(newest)  # the root of another lakehouse has one, but not here
     return Retained(max(boundary, newest.oldest_version), newest, definition, _snapshot_roots(definition))
 
 

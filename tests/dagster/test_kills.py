@@ -57,6 +57,7 @@ def supervised(lake: Lakehouse, slow: Misbehaving) -> Iterator[tuple[Deployment,
         "root": lake.root,
         "storage_options": credentials | {"endpoint_url": slow.endpoint, "region": "us-east-1", "hedged_share": 0},
         "compaction": NEVER,
+        "schedules": {"maintenance": "0 3 1 1 *"},
         "retention": {"keep_last": 1, "older_than": "1m"},
         "orphans": {"older_than": "1d"},
     }
@@ -161,7 +162,7 @@ def test_a_run_that_is_killed_while_it_deletes_orphans_is_repeated(
     assert [] == list(lake.check())
 
 
-@pytest.mark.parametrize("victim", ["the run", "the process behind the code server"])
+@pytest.mark.parametrize("victim", ["the run", "the code server"])
 def test_scheduled_maintenance_that_is_killed_is_repeated(
     supervised: tuple[Deployment, Supervisor], lake: Lakehouse, slow: Misbehaving, victim: str
 ) -> None:

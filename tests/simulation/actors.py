@@ -15,7 +15,7 @@ from pipelines import compaction, expiration, export, load, orphans, restore, ro
 from tests.simulation.ground import SAVED, SNAPSHOT, SOURCE, count_up, create_tables
 from tests.simulation.scheduler import running_actor
 from tests.simulation.store import SimStorage
-from tests.simulation.world import COPY, Ack, Changes, Exported, World
+from tests.simulation.world import COPY, DAMAGES, Ack, Changes, Exported, World
 from tests.support.icebergs import SCHEMA
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import (
@@ -205,12 +205,12 @@ def _rollback(world: World, lake: Lakehouse) -> Any:
     return rollback.run(None, lake, rollback.Config(version=TARGET, reason="simulated", engine="local"))
 
 
-def _recoverer(damaged: int) -> Callable[[World], Action]:
-    """Return what prepares a rollback after a root was cut short, by a process that starts then."""
+def _recoverer(damaged: int, how: str = "short") -> Callable[[World], Action]:
+    """Return what prepares a rollback after a root became unreadable, by a process that starts then."""
 
     def prepare(world: World) -> Action:
         version = world.ground.newest + damaged
-        world.damage(version)
+        world.damage(version, how)
         world.rollback_target = TARGET
 
         def act() -> int | None:
@@ -340,6 +340,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "rollback": Kind(_pipeline(_rollback), _OUTDATED),
     "recover": Kind(_recoverer(0), _OUTDATED),
     "recover-older": Kind(_recoverer(-1), _OUTDATED),
+    **{f"recover-{how}": Kind(_recoverer(0, how), _OUTDATED) for how in DAMAGES if how != "short"},
     "restore": Kind(_pipeline(_restore), _OUTDATED),
     "snapshot": Kind(_snapshotter("minimal", TARGET), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
     "snapshot-partial": Kind(_snapshotter("partial", None), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
@@ -355,3 +356,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "refresh": Kind(_refresher(None)),
     "refresh-stale": Kind(_refresher(STALE)),
 }
+FOREIGN: Final = "recover-foreign"
+"""Nobody can tell by the root of another lakehouse alone that it is one, and what is committed on it follows it."""
+AT_RANDOM: Final = tuple(kind for kind in KINDS if kind != FOREIGN)
+"""The kinds of random runs: those that may meet any other."""

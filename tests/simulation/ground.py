@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from pipelines import compaction
+from pipelines import compaction, expiration
 from tests.simulation import store as stores
 from tests.simulation.schedule import DURATIONS, MINUTE
 from tests.simulation.scheduler import Outside
@@ -95,6 +95,23 @@ def ground() -> Ground:
         at[lake.version] = store.copy()
         store.now_millis += 60 * MINUTE
     return Ground(store, at, lake.version, _source())
+
+
+@cache
+def foreign(version: int) -> bytes:
+    """Return the root of a version of another lakehouse, which has expired more, and has no snapshot."""
+    store = Store(now_millis=BEGINNING)
+    stores.mount(ROOT, store)
+    with Outside(store, "elsewhere").acting():
+        lake = Lakehouse.create(SimStorage(), **SIZES)
+        for number in range(version - 1):
+            with lake.transaction() as txn:
+                txn.create_namespace(f"f{number}")
+            lake.refresh()
+        store.now_millis += DURATIONS["month"]
+        expiration.run(None, lake, expiration.Config(engine="local", keep_last=2))
+        assert version == lake.refresh().version
+    return bytes(lake.root_node.data)
 
 
 def _source() -> Store:

@@ -17,7 +17,7 @@ import logging
 import sys
 from contextlib import ExitStack
 
-from tests.simulation.actors import KINDS
+from tests.simulation.actors import AT_RANDOM
 from tests.simulation.clock import own_time
 from tests.simulation.explore import random_run, shrunk
 from tests.simulation.mutations import MUTATIONS
@@ -55,7 +55,7 @@ def main() -> int:
             stack.enter_context(MUTATIONS[options.without].taken_out())
         schedule: Schedule | RandomSchedule
         if options.what.isdecimal():
-            scenario, schedule = random_run(int(options.what), tuple(KINDS))
+            scenario, schedule = random_run(int(options.what), AT_RANDOM)
         else:
             scenario = Scenario(tuple(options.what.split("+")), order=options.order)
             schedule = Schedule.parse(options.schedule)

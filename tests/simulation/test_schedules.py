@@ -11,15 +11,20 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.actors import KINDS
+from tests.simulation.actors import AT_RANDOM, FOREIGN, KINDS
 from tests.simulation.explore import Bounds, explore, random_run, shrunk
 from tests.simulation.replay import told
 from tests.simulation.scenarios import Scenario, run
 from tests.simulation.schedule import Schedule
 
 Told = Callable[[str, object], None]
-PAIRS: Final = ["+".join(pair) for pair in itertools.combinations_with_replacement(KINDS, 2)]
+_GARBAGE: Final = tuple(f"recover-{how}" for how in ("empty", "garbage", "table", "child", "older"))
+PAIRS: Final = [
+    "+".join(pair)
+    for pair in itertools.combinations_with_replacement((kind for kind in AT_RANDOM if kind not in _GARBAGE), 2)
+]
 _SIMILAR: Final = {
+    FOREIGN, *_GARBAGE,
     "write-both", "write-twice", "write-large", "iceberg", "clean-aged", "snapshot-partial", "snapshot-drop",
     "export-old", "export-again", "export-history-again", "restore-copy", "write-copy", "recover", "recover-older",
 }  # fmt: skip
@@ -38,6 +43,16 @@ DAMAGED: Final = (
     )),
 )  # fmt: skip
 """Pairs around a root that was cut short, the newest or the one before it."""
+GARBAGE: Final = (
+    *(f"{kind}+{other}" for kind in _GARBAGE for other in (
+        "write", "compact", "expire", "clean", "rollback", "restore", "export-history", "open",
+    )),
+    *(f"{FOREIGN}+{other}" for other in (
+        "expire", "expire-some", "clean", "rollback", "recover-older", "restore", "export", "export-history", "open",
+        "refresh",
+    )),
+)  # fmt: skip
+"""Pairs around a newest root that is something else: nothing, noise, another table, another node or lakehouse."""
 DISTURBED: Final = (
     "write-stale+expire", "expire+expire-some", "publish+abort", "publish+save-again", "compact+write",
     "iceberg+compact", "export-again+write-copy",
@@ -86,6 +101,11 @@ def test_damaged_roots_with_one_preemption(record_property: Told) -> None:
     _explored(DAMAGED, Bounds(1), record_property)
 
 
+def test_other_things_in_place_of_a_root_with_one_preemption(record_property: Told) -> None:
+    """The same with garbage, and with the root of another lakehouse: it can be read, but not trusted."""
+    _explored(GARBAGE, Bounds(1), record_property)
+
+
 @pytest.mark.parametrize("name", DISTURBED)
 def test_pairs_with_a_preemption_and_a_fault(name: str, record_property: Told) -> None:
     """One of them also dies, or stalls for a month."""
@@ -131,7 +151,7 @@ def test_pairs_with_two_preemptions_and_a_fault(name: str, record_property: Told
 def _seeds(seeds: Iterable[int]) -> None:
     outcomes: set[tuple[object, ...]] = set()
     for seed in seeds:
-        scenario, schedule = random_run(seed, tuple(KINDS))
+        scenario, schedule = random_run(seed, AT_RANDOM)
         ran = run(scenario, schedule, outcomes)
         if ran.violations:
             pytest.fail(f"seed {seed}: {told(scenario, shrunk(scenario, ran))}", pytrace=False)
@@ -152,9 +172,9 @@ def test_many_random_schedules(thousand: int) -> None:
 
 def test_a_seed_tells_everything() -> None:
     """The same seed leads to the same requests and the same bytes, and so does the schedule that it was."""
-    scenario, schedule = random_run(4711, tuple(KINDS))
+    scenario, schedule = random_run(4711, AT_RANDOM)
     first = run(scenario, schedule)
-    again = run(*random_run(4711, tuple(KINDS)))
+    again = run(*random_run(4711, AT_RANDOM))
     written = run(scenario, Schedule.parse(str(first.schedule)))
     assert first.schedule.decisions
     for ran in (again, written):

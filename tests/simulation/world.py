@@ -6,11 +6,14 @@ version, and every other root is none, whatever a reader may take it for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
+
 from tests.simulation import store as stores
-from tests.simulation.ground import SAVED, SOURCE, Ground, ground
+from tests.simulation.ground import SAVED, SOURCE, Ground, foreign, ground
 from tests.simulation.reading import NodeFile, node_file
 from tests.simulation.scheduler import running_actor
 from tests.simulation.store import ROOT, SimStorage, Store
@@ -69,6 +72,39 @@ class Exported:
     last: int
 
 
+def _other_table(_: World, __: Version) -> bytes:
+    """Return a valid Arrow file that is no node."""
+    table, written = pa.table({"key": ["a", "b"], "amount": [1, 2]}), pa.BufferOutputStream()
+    with pa.ipc.new_file(written, table.schema) as file:
+        file.write_table(table)
+    return bytes(written.getvalue())
+
+
+def _a_child(world: World, version: Version) -> bytes:
+    """Return a node of the same lakehouse."""
+    return world.files[version.node.children[0]]
+
+
+def _foreign(world: World, version: Version) -> bytes:
+    """Return the root of the same version of another lakehouse: nothing in it tells that it is of another."""
+    found = foreign(version.number)
+    stores.mount(ROOT, world.store)
+    world.foreign.add(found)
+    return found
+
+
+DAMAGES: Final[dict[str, Callable[[World, Version], bytes]]] = {
+    "short": lambda _, version: version.data[: len(version.data) // 2],
+    "empty": lambda *_: b"",
+    "garbage": lambda _, version: bytes(255 - each for each in version.data),
+    "table": _other_table,
+    "child": _a_child,
+    "older": lambda world, version: world.history[version.number - 3].data,
+    "foreign": _foreign,
+}
+"""What may be found in place of a root."""
+
+
 @dataclass
 class World:
     """Everything about one run that the oracle judges."""
@@ -97,6 +133,8 @@ class World:
     rollback_target: int | None = None
     damaged: set[int] = field(default_factory=set)
     """Versions whose roots were cut short behind everybody's back."""
+    foreign: set[bytes] = field(default_factory=set)
+    """Roots of another lakehouse that were put in the place of roots."""
     handles: list[tuple[str, Lakehouse]] = field(default_factory=list)
 
     @classmethod
@@ -143,16 +181,19 @@ class World:
         if how in {"put", "swap"} and data is not None and named is not None and named.version is not None:
             self.violations.append(f"{running_actor()} replaced the root {path} of the copy")
 
-    def damage(self, version: int) -> None:
-        """Cut the root of a version short, as only a store can that breaks its promise. Some have read it before."""
+    def damage(self, version: int, how: str = "short") -> None:
+        """Replace the root of a version, as only a store can that breaks its promise. Some have read it before."""
         path = root_path(version)
         stored = self.store.objects[path]
-        self.store.objects[path] = stored._replace(data=stored.data[: len(stored.data) // 2])
+        self.store.objects[path] = stored._replace(data=DAMAGES[how](self, self.history[version]))
         self.damaged.add(version)
 
     def names_damage(self, text: object) -> bool:
-        """Whether an error or a finding names a root that was cut short."""
-        return any(root_path(version) in str(text) for version in self.damaged)
+        """Whether an error or a finding names a root that is damaged, or a file that only such a root refers to."""
+        found = (self.store.objects[root_path(version)].data for version in self.damaged)
+        nodes = [node_file(data) for data in found if data in self.foreign]
+        theirs = {path for node in nodes for _, path, _ in node.messages if path}
+        return any(name in str(text) for name in theirs | {root_path(version) for version in self.damaged})
 
     def handle(self, version: int | None = None) -> Lakehouse:
         """Return a handle that was opened when a version was the newest one; by default the last of the ground."""

@@ -41,7 +41,9 @@ class Base:
 
 
 def newest_base(files: Files) -> Base:
-    """Return the newest version, whatever became of its root. Three ``get`` or so; a listing where it is damaged.
+    """Return the newest version, whatever became of its root. Four ``get`` or so; a listing where it is damaged.
+
+    A root whose lakehouse definition is not there may be that of another lakehouse, and counts as damaged.
 
     Raises:
         NotALakehouse, Corrupt: no version can be read, or the boundary file cannot either.
@@ -49,7 +51,7 @@ def newest_base(files: Files) -> Base:
     """
     try:
         newest = files.newest()
-        files.definition(newest)
+        files.versions.definition_file(newest)
     except Corrupt:
         readable, unreadable = files.versions.newest_readable()
         if unreadable:

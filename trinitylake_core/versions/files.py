@@ -163,7 +163,10 @@ class RootFiles:
             InvalidDefinition: a major version that is not supported.
         """
         path = root.definition_path
-        data = self._read(path)
+        try:
+            data = self._read(path)
+        except CorruptDefinition as error:
+            raise CorruptDefinition(f"{error}; the root {root.path!r} names it", path=path, invariant="I13") from None
         definition = effective(decode_lakehouse(data, path))
         copy = root.system.get(spec.LAKEHOUSE_DEF_COPY)
         if copy and effective(decode_lakehouse(_copied(copy, path) or data, path)) != definition:

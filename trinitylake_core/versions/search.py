@@ -166,7 +166,8 @@ def newest_readable(files: RootFiles) -> tuple[Root, list[Root]]:
             unreadable[version] = str(error)
         version -= 1
     raise CorruptNode(
-        f"{files.storage.root}: no root from the boundary {boundary} on can be read; restore it from an export",
+        f"{files.storage.root}: no root from the boundary {boundary} on can be read "
+        f"({next(iter(unreadable.values()), 'there is none')}); restore it from an export",
         path=files.path(boundary),
         invariant="I13",
     )
@@ -176,7 +177,7 @@ def _openable(files: RootFiles, version: int) -> Root | None:
     """Return a root whose lakehouse definition can be read, too; ``None`` if there is no such file."""
     root = files.try_root(version)
     if root is not None:
-        files.definition(root)
+        files.definition_file(root)  # its copy in the root does not tell whether the root is of this lakehouse
     return root
 
 
