@@ -335,7 +335,7 @@ def test_a_killed_run_leaves_nothing_visible(dirty: Files, tmp_path: Path, phase
     version = Lakehouse.open(uri).version
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        [sys.executable, "-c", _KILLED, uri, phase], env=environment, capture_output=True, timeout=120, check=False
+        [sys.executable, "-c", _KILLED, uri, phase], env=environment, capture_output=True, timeout=600, check=False
     )
     assert -signal.SIGKILL == done.returncode, done.stderr.decode()[-2000:]
     left = read_files(tmp_path / "lake")
