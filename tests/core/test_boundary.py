@@ -18,7 +18,14 @@ from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import Corrupt, CorruptNode, StorageError, TransactionExpired
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.versions import Versions, lower_lying_boundary, raise_boundary
+from trinitylake_core.storage.failures import Outdated, TransientError
+from trinitylake_core.versions import (
+    Versions,
+    claim_boundary,
+    lower_lying_boundary,
+    raise_boundary,
+    settle_boundary,
+)
 
 NEWEST = 12
 
@@ -269,3 +276,29 @@ def test_only_a_boundary_that_expiration_cannot_have_written_is_lowered(lake: La
     Surgery(lake.root, 4).write(spec.BOUNDARY_FILE, b"12")
     Surgery(lake.root, 4).remove(root_path(11))
     assert (None, 12) == (lower_lying_boundary(versions), versions.boundary())
+
+
+MOVES: dict[str, Callable[[Versions], object]] = {
+    "claim": lambda versions: claim_boundary(versions, 20, b"3", ()) is not None,
+    "settle": lambda versions: settle_boundary(versions, 20, (), grows=True, movable=lambda: True),
+}
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES.keys())
+def test_a_late_request_does_not_move_what_was_put_back(lake: Lakehouse, move: Callable[[Versions], object]) -> None:
+    """A copy is refused, for there are roots that it does not know. Its first request had been given up as late."""
+    storage, late = lake.storage, list[Callable[[], object]]()
+    assert isinstance(storage, BaseStorage)
+    storage.replace(spec.BOUNDARY_FILE, b"3")
+
+    def intercept(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if (kind, path) == ("put", spec.BOUNDARY_FILE) and not late:
+            late.append(action)
+            raise TransientError("no answer in time")
+        return action()
+
+    storage.interceptor = intercept
+    assert not move(Versions(storage))
+    with pytest.raises(Outdated):
+        late[0]()
+    assert 3 == Versions(storage).boundary_file()

@@ -88,7 +88,7 @@ def claim_boundary(files: RootFiles, to: int, seen: bytes | None, known: Contain
         return None
     if all(version in known for version in listed_versions(files)):
         return claim
-    files.storage.compare_and_set(spec.BOUNDARY_FILE, seen or b"0\n", moved)
+    _put_back(files, seen, moved)
     return None
 
 
@@ -126,8 +126,17 @@ def settle_boundary(
     claimed = to if claim is not None else 0
     if all(version in known or 0 < version < claimed for version in listed_versions(files)):
         return True
-    files.storage.compare_and_set(spec.BOUNDARY_FILE, seen.data or b"0\n", moved)
+    _put_back(files, seen.data, moved)
     return False
+
+
+def _put_back(files: RootFiles, said: bytes | None, moved: Tagged) -> None:
+    """Let the file say again what it said, in bytes of its own: white space means nothing (``number_in``).
+
+    A request that was given up as late, and asked for again, may be carried out yet, and must not find the content that
+    it was to replace: object stores and disks know a file by that.
+    """
+    files.storage.compare_and_set(spec.BOUNDARY_FILE, b" " + (said or b"0\n"), moved)
 
 
 def boundary_by_roots(files: RootFiles) -> int:
