@@ -165,7 +165,7 @@ class _Export:
         self.garbage: dict[int, bytes] = {}
 
     def boundary(self) -> int:
-        return max(self.source.files.versions.boundary(), self.source.root_node.oldest_version)
+        return max(self.source.files.versions.kept_from(self.version), self.source.root_node.oldest_version)
 
     # -- running -----------------------------------------------------------------------------------------
 

@@ -124,7 +124,8 @@ def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = Non
 def _oldest_age(lake: Lakehouse) -> float | None:
     """Return the age of the oldest version that is kept. Two ``get``."""
     versions = lake.files.versions
-    oldest = versions.try_readable(max(versions.boundary(), lake.root_node.oldest_version), lake.root_node)
+    first = max(versions.kept_from(lake.version), lake.root_node.oldest_version)
+    oldest = versions.try_readable(first, lake.root_node)
     return None if oldest is None else round(max(0, now_millis() - oldest.created_at_millis) / 1000, 3)
 
 

@@ -129,9 +129,10 @@ class _Verification:
             return [self.config.versions]
         if self.newest is not None and self.config.versions == NEWEST:
             return [self.newest.version]
-        boundary = self.versions.boundary()
         if self.newest is not None:
-            return list(range(max(boundary, self.newest.oldest_version), self.newest.version + 1))
+            newest = self.newest.version
+            return list(range(max(self.versions.kept_from(newest), self.newest.oldest_version), newest + 1))
+        boundary = self.versions.boundary()
         return [] if self.config.versions == NEWEST else sorted(each for each in self.listed() if each >= boundary)
 
     def listed(self) -> Iterable[int]:
@@ -240,9 +241,9 @@ class _Verification:
 
     def without_expired(self, chosen: list[int]) -> list[int]:
         """Forget findings in versions that have expired meanwhile: their files may be gone rightly. Return the rest."""
-        boundary = self.versions.boundary()
         if isinstance(self.config.versions, int):
             return chosen
+        boundary = self.versions.boundary() if self.newest is None else self.versions.kept_from(self.newest.version)
         self.found.forget_below(boundary)
         return [version for version in chosen if version >= boundary]
 

@@ -71,7 +71,7 @@ def retained_at(files: Files, boundary: int, newest: Root) -> Retained:
         raise Corrupt(
             f"the boundary {max(boundary, newest.oldest_version)} lies beyond the newest version {newest.version}; "
             "nothing was deleted. An export to this place that is not complete leaves it like that: repeat the export; "
-            "or, if nobody will, run `trinitylake expire`, which puts the boundary right",
+            "or, if nobody will, run `trinitylake expire` without --dry-run, which puts the boundary right",
             path=newest.path,
             invariant="I16",
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import expiration, export, orphans
+from pipelines import expiration, export, orphans, verify
 from tests.support.faults import FaultPlan, attach
 from tests.support.lakes import FAST, new_lake
 from tests.support.sweep import in_memory
@@ -141,11 +141,25 @@ def test_an_unfinished_export_hides_no_history_from_an_export_of_one_version(pla
         export.run(None, lake, copy.as_uri(), VERSION, storage_options=FAST)
 
 
+def test_a_verification_forgets_nothing_below_a_boundary_that_decides_nothing(place: Path) -> None:
+    lake = grown(new_lake(place), "a", "b")
+    path = next(lake.objects()).path
+    lake.storage.replace(spec.BOUNDARY_FILE, b"7\n")
+    lake.storage.delete_many([path])
+    found = verify.run(None, opened(lake.root), verify.Config(engine="local", definitions=True))
+    assert ([2], [path]) == (found.versions, [each.file for each in found.findings])
+
+
 def test_an_expiration_gives_a_copy_back_to_those_who_commit_to_it(place: Path) -> None:
     """The claim of an export that will never be completed is replaced by the first version that is there."""
     lake, copy = grown(new_lake(place), "a", "b"), place / "copy"
     export.run(None, lake, copy.as_uri(), HISTORY, storage_options=FAST)
     (copy / spec.BOUNDARY_FILE).write_bytes(b"7\n")
+    assert [2] == verify.run(None, opened(copy.as_uri()), verify.Config(engine="local")).versions
+    assert [0, 1, 2] == verify.run(None, opened(copy.as_uri()), verify.Config(engine="local", versions="all")).versions
+    again = copy.with_name("again").as_uri()
+    export.run(None, opened(copy.as_uri()), again, HISTORY, storage_options=FAST)
+    assert [2, 1, 0] == [info.version for info in opened(again).history()]
     with pytest.raises(Corrupt, match=r"export to this place that is not complete.*`trinitylake expire`"):
         orphans.run(None, opened(copy.as_uri()), orphans.Config(engine="local"))
     given_back(copy.as_uri())

@@ -50,8 +50,7 @@ def lower_lying_boundary(files: RootFiles) -> int | None:
     newest = find_newest(files)
     truth = newest.oldest_version
     if is_claim(seen.data) and says > newest.version:
-        there = set(listed_versions(files))
-        truth = next(version for version in range(newest.version, -1, -1) if version - 1 not in there)
+        truth = lowest_there(files, newest.version, says)
     if says <= truth or not files.root_exists(truth) or not files.root_exists(min(says - 1, newest.version)):
         return None
     done = files.storage.compare_and_set(spec.BOUNDARY_FILE, str(truth).encode(), seen)
@@ -61,6 +60,18 @@ def lower_lying_boundary(files: RootFiles) -> int | None:
 def is_claim(says: bytes | None) -> bool:
     """Return whether the content of a boundary file is the claim of a copy that is not complete."""
     return says is not None and says.endswith(b"\n") and number_in(says) is not None
+
+
+def lowest_there(files: RootFiles, newest: int, boundary: int) -> int:
+    """Return the first of the versions that are there without a gap up to ``newest``, which the boundary lies beyond.
+
+    Where there is a version at the boundary, it is one, and what was the newest version has expired. One ``list`` a
+    page.
+    """
+    there = set(listed_versions(files))
+    if any(version >= boundary for version in there):
+        return boundary
+    return next(version for version in range(newest, -1, -1) if version - 1 not in there)
 
 
 def claim_boundary(files: RootFiles, to: int, seen: bytes | None, known: Container[int]) -> bytes | None:

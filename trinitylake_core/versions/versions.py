@@ -7,7 +7,7 @@ from datetime import datetime
 
 from trinitylake_core import spec
 from trinitylake_core.errors import VersionExpired, VersionNotFound
-from trinitylake_core.versions.boundary import is_claim
+from trinitylake_core.versions.boundary import is_claim, lowest_there
 from trinitylake_core.versions.files import RootFiles
 from trinitylake_core.versions.history import at_timestamp, history, since
 from trinitylake_core.versions.root import Delta, Root
@@ -35,6 +35,14 @@ class Versions(RootFiles):
         if version < self.latest().version:
             raise missing_root(self, version, boundary)
         raise VersionNotFound(f"version {version} does not exist")
+
+    def kept_from(self, newest: int) -> int:
+        """Return the first version that is kept. One ``get``; a ``list`` where the boundary lies beyond the newest one.
+
+        There it decides nothing: it is the claim of an export that is not complete, or a lie.
+        """
+        boundary = self.boundary()
+        return boundary if boundary <= newest else lowest_there(self, newest, boundary)
 
     def claimed(self) -> bool:
         """Return whether an export to this place is not complete (format, section 6). One ``get``."""
