@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     Hashes: TypeAlias = npt.NDArray[np.int64]
 HASH: Final = "hash"
 LIMIT_BYTES: Final = 16 << 20
-"""What a spool holds in memory: the names of 150,000 files, or the marks of 700,000."""
+"""What a spool holds in memory: the names of 130,000 files, or the marks of 700,000."""
 _BITS: Final = 6
 PARTS: Final = 1 << _BITS
-"""Into how many parts rows are dealt: if each may be as large as what is held, they are 10 million names."""
+"""Into how many parts rows are dealt: if each may be as large as what is held, they are 8 million names."""
 
 
 def hashes_of(texts: Iterable[str], count: int = -1) -> Hashes:
