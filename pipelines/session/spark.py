@@ -132,13 +132,17 @@ def get_session(config: SessionConfig | None = None) -> SparkSession:
 
 
 def active_session() -> SparkSession | None:
-    """Return the Spark session of this process if one runs. Never imports pyspark."""
+    """Return the Spark session of this process if one runs, whichever thread started it. Never imports pyspark."""
     if "pyspark.sql" not in sys.modules:
         return None
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    session = SparkSession.getActiveSession()
-    if session is None or is_connect(session):
+    try:
+        session = SparkSession.active()
+    except PySparkRuntimeError:  # there is none
+        return None
+    if is_connect(session):
         return session
     return session if session.sparkContext._jsc is not None else None  # noqa: SLF001 - no public way to ask
 

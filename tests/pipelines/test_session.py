@@ -11,6 +11,7 @@ import textwrap
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from pipelines.session import (
     active_session,
     get_session,
     lazy_session,
+    on_other_machines,
     parallelism,
     prerequisites,
     session_parallelism,
@@ -219,6 +221,21 @@ def test_a_lazy_session_leaves_one_alone_that_it_did_not_start(spark: SparkSessi
 
 
 @pytest.mark.spark
+@pytest.mark.spark
+def test_a_session_that_runs_is_known_in_every_thread(spark: SparkSession) -> None:
+    """Spark itself tells only the thread that started it: another one would stop what it has not started."""
+
+    def elsewhere() -> tuple[bool, bool]:
+        cluster = SessionConfig(mode="master", master="spark://host:7077")
+        with lazy_session(cluster) as session:
+            return on_other_machines(session), session() is spark
+
+    with ThreadPoolExecutor(1) as pool:
+        assert (False, True) == pool.submit(elsewhere).result()
+        assert pool.submit(active_session).result() is spark
+    assert 3 == spark.range(3).count()
+
+
 def test_a_lazy_session_stops_what_it_started_and_start_up_is_silent() -> None:
     done = _run(
         """
