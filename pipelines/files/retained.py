@@ -75,8 +75,21 @@ def retained_at(files: Files, boundary: int, newest: Root) -> Retained:
             path=newest.path,
             invariant="I16",
         )
-    definition = files.versions.definition_file(newest)  # the root of another lakehouse has one, but not here
+    definition = _definition_here(files, newest)
     return Retained(max(boundary, newest.oldest_version), newest, definition, _snapshot_roots(definition))
+
+
+def _definition_here(files: Files, newest: Root) -> LakehouseDef:
+    """Return the lakehouse definition from its own file: the root of another lakehouse has one, but not here."""
+    try:
+        return files.versions.definition_file(newest)
+    except CorruptDefinition as error:
+        raise CorruptDefinition(
+            f"{error}. Either that file is lost, or the root is one of another lakehouse; nothing was deleted. "
+            f"`trinitylake rollback {files.storage.root} --to-version VERSION --reason REASON` leaves it behind",
+            path=error.path,
+            invariant=error.invariant,
+        ) from error
 
 
 def _snapshot_roots(definition: LakehouseDef) -> dict[str, str]:

@@ -35,7 +35,8 @@ class Unreadable:
 def unreadable_roots(source: Versions, target: Storage, wanted: Sequence[int]) -> Iterator[tuple[Unreadable, bytes]]:
     """Yield the versions whose roots are there and cannot be read, and the bytes of these.
 
-    One ``get`` for each version, and for each that is found two more, one of them at the target, and a ``head``.
+    So is one whose lakehouse definition is not there, such as that of another lakehouse. Two ``get`` for each version,
+    and for each that is found two more, one of them at the target, and a ``head``.
 
     Raises:
         StorageError: a file is not the same each time it is read; an answer that was cut short proves nothing.
@@ -55,7 +56,7 @@ def unreadable_roots(source: Versions, target: Storage, wanted: Sequence[int]) -
 
 def _damage(versions: Versions, version: int, data: bytes) -> str | None:
     try:
-        versions.decode(version, root_path(version), data)
+        versions.definition_file(versions.decode(version, root_path(version), data))
     except Corrupt as error:
         return str(error)
     return None

@@ -58,7 +58,8 @@ def missing_root(files: RootFiles, version: int, boundary: int) -> CorruptNode:
     """Return the error for a root that must exist, because expiration has not come as far as that."""
     path = files.path(version)
     return CorruptNode(
-        f"the root {path!r} of version {version} is missing, though versions are kept from {boundary} on",
+        f"the root {path!r} of version {version} is missing, though versions are kept from {boundary} on; copy the "
+        "file from an export of this lakehouse. Versions after it can be read, by number or with a limit",
         path=path,
         invariant="I14",
     )
