@@ -12,8 +12,8 @@ from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, InvalidInput
 from trinitylake_core.tree.node import Messages, Node
 
-_DIGITS: Final = 18
-"""No number in a root has more."""
+_DIGITS: Final = 40
+"""No number in a root has more: far more than any has, and far fewer than Python refuses to read."""
 
 
 class ObjectCounts(NamedTuple):
