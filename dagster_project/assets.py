@@ -126,7 +126,7 @@ def observation(asset: dg.AssetKey, lake: Lakehouse, more: health.Metadata | Non
 
 
 def content_version(lake: Lakehouse) -> int:
-    """Return the newest version that changed objects; the newest of all if that is too long ago to look for.
+    """Return the newest version that changed objects; the newest of all if none of the last 64 did.
 
     What maintenance commits changes no object: were it a new data version, every asset downstream would count as
     outdated by the run that has just brought it up to date. One ``get`` for each version of maintenance since.

@@ -2,7 +2,7 @@
 
 A slice is some neighbouring leaves of one node, and the pivots between them. It is flushed by a task, and the driver
 joins what became of its leaves with the rest of the node, one after another, as the task would have that flushed the
-whole node: the same nodes come out of it.
+whole node: the same content comes out of it, and but for short runs of columns the same nodes.
 """
 
 from __future__ import annotations
