@@ -8,10 +8,13 @@ that a task raised arrives at the driver as itself. Only the DataFrame API is us
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -103,9 +106,24 @@ def map_batches(frame: DataFrame, work: Callable[..., Batches], schema: pa.Schem
     specs = [storage.spec() for storage in storages]
 
     def task(batches: Batches) -> Batches:
-        yield from work(batches, *(open_storage(*spec) for spec in specs))
+        with _silent_afterwards():
+            yield from work(batches, *(open_storage(*spec) for spec in specs))
 
     return frame.mapInArrow(task, ddl(schema))
+
+
+@contextmanager
+def _silent_afterwards() -> Iterator[None]:
+    """Let the process of a task print nothing between two tasks.
+
+    All that it has to say then is that Java closed its connection, as a traceback: each time that Spark stops, if the
+    process notices before it is killed. What fails in a task goes to the driver by that connection.
+    """
+    sys.stderr = sys.__stderr__
+    try:
+        yield
+    finally:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
 
 
 def covered(spark: SparkSession, storage: Storage) -> Storage:

@@ -20,6 +20,7 @@ from pipelines import cli
 from pipelines.cli.commands import COMMANDS, Command, Result
 from pipelines.cli.commands.command import command, key_value
 from pipelines.cli.progress import PrintedProgress
+from pipelines.session import spark as spark_sessions
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import CommitConflict, Lakehouse, StorageError, UnsafeStorage
 from trinitylake_core.locations import root_path
@@ -494,6 +495,7 @@ def test_a_spark_that_cannot_be_is_refused_where_one_may_be_needed(
 ) -> None:
     lake = filled(new_lake(tmp_path))
     monkeypatch.setenv(f"TRINITYLAKE_SPARK_{name}", value)
+    monkeypatch.setattr(spark_sessions, "active_session", lambda: None)  # one that runs would do, whatever is asked for
     for engine in ("spark", "auto"):
         refused = run("compact", lake.root, "--engine", engine)
         assert (2, 1) == (refused.code, refused.err.count(message))
