@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -115,11 +115,11 @@ class SparkLevels:
         told = [each for row in rows for each in row[self.visitor.told]] if self.visitor.told else []
         return waiting.highest() if go_on(told) else None
 
-    def _count_here(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            found = {NODES: int(row["path"] is not None), **{name: row[name] or 0 for name in self.visitor.summed}}
-            self.here.update(found)
-            self._count(found)
+    def _count_here(self, rows: Sequence[Row]) -> None:
+        found = {name: sum(row[name] or 0 for row in rows) for name in self.visitor.summed}
+        found[NODES] = sum(row["path"] is not None for row in rows)
+        self.here.update(found)
+        self._count(found)
 
     def _count(self, found: dict[str, int]) -> None:
         self.nodes_read += found[NODES]
