@@ -33,12 +33,12 @@ _ASKED: Final = pa.schema({"path": TEXT, "height": INT, "first": LONG, "last": L
 _NODE: Final = pa.schema(
     {
         "path": TEXT, "height": INT, "first": LONG, "last": LONG, "keys": INT, "messages": INT, "bytes": LONG,
-        "text_bytes": LONG, "created_at_millis": LONG, "children": pa.list_(TEXT), "files": pa.list_(TEXT),
+        "text_bytes": LONG, "children": pa.list_(TEXT), "files": pa.list_(TEXT),
     }
 )  # fmt: skip
 _MANY_BYTES: Final = 1 << 18
 """A node file of this size holds many messages; then they are better not turned into objects."""
-_NO_FIGURES: Final = {"messages": 0, "text_bytes": 0, "created_at_millis": 0}
+_NO_FIGURES: Final = {"messages": 0, "text_bytes": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class TreeSource:
 
     Attributes:
         files: whether to collect the definition paths that nodes and roots name.
-        figures: whether to tell size of text and time of leaves; else both are 0 there, at half the cost per leaf, and
-            the text of many messages in one node is left out.
+        figures: whether to tell the size of text in leaves; else it is 0 there, at half the cost per leaf, and the text
+            of many messages in one node is left out.
     """
 
     storage: Storage
@@ -70,7 +70,8 @@ def _visit(asked: Row, data: bytes | FileMissing, *, order: int, files: bool, fi
     """Return what a walk keeps of one node.
 
     Raises:
-        CorruptNode: missing, damaged, or of another height. A walk that others act on must not guess.
+        CorruptNode: missing, damaged, or of another height than its parents or its own children say. A walk that others
+            act on must not guess: what hangs below a node that counts as a leaf would be deleted.
     """
     path, wanted = asked["path"], asked["height"]
     if isinstance(data, FileMissing):
@@ -86,6 +87,9 @@ def _visit(asked: Row, data: bytes | FileMissing, *, order: int, files: bool, fi
     if wanted not in {ROOT, node.height}:
         message = f"node file {path!r} has height {node.height} where {wanted} is expected"
         raise CorruptNode(message, path=path, invariant="I8")
+    if (node.height > 0) != bool(node.children):
+        message = f"node file {path!r} says it has height {node.height}, and has {len(node.children)} children"
+        raise CorruptNode(message, path=path, invariant="I8")
     named: list[str] = []
     if files:
         values = node.buffer.values if waiting is None else waiting.drop_null().to_pylist()
@@ -100,7 +104,6 @@ def _visit(asked: Row, data: bytes | FileMissing, *, order: int, files: bool, fi
         "messages": len(node.buffer if waiting is None else waiting),
         "bytes": node.nbytes,
         "text_bytes": node.estimated_bytes(),
-        "created_at_millis": int(node.system.get(spec.CREATED_AT_MILLIS, "0")),
         "children": node.children,
         "files": named,
     }

@@ -15,19 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import expiration, orphans
+from pipelines import expiration, export, orphans
 from pipelines.files import listing as files_listing
 from pipelines.files.retained import slack
 from pipelines.sweep.local import LocalSweep
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened
-from tests.support.surgery import listing
+from tests.support.surgery import Surgery, listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import decode_transaction
-from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated, Refused, StorageError
+from trinitylake_core.errors import Corrupt, CorruptNode, InvalidInput, PlanOutdated, Refused, StorageError
 from trinitylake_core.locations import definition_path, node_path, root_path, transaction_path
 from trinitylake_core.transactions.transaction import Transaction
 
@@ -561,3 +561,36 @@ def test_the_second_listing_looks_closely_at_saved_transactions_alone(
     twice = {path for path, count in seen.items() if count > 1 and "/" in path}
     assert {transaction_path(identity)} == twice
     assert orphan in seen
+
+
+@pytest.mark.parametrize("height", [0, 2])
+def test_a_root_that_is_wrong_about_its_height_stops_everything(tmp_path: Path, height: int) -> None:
+    """One that counts as a leaf would hide all that hangs below it: whoever wrote it, nothing is deleted."""
+    lake = filled(new_lake(tmp_path), tables=10)
+    compacted(lake)
+    lake, surgery = reopened(lake), Surgery(lake.root, lake.definition.order)
+    assert lake.root_node.node.height == 1
+    with surgery.node(lake.root_node.path) as node:
+        node.height = height
+    plant(lake, node_path())
+    before = listing(directory_of(lake))
+    with pytest.raises(CorruptNode, match="height"):
+        clean(lake, later())
+    with pytest.raises(CorruptNode, match="height"):
+        export.run(None, reopened(lake), (tmp_path / "copy").as_uri(), export.Config(engine="local"))
+    assert before == listing(directory_of(lake))
+
+
+@pytest.mark.parametrize("millis", ["soon", "-1", "9" * 5000])
+def test_a_node_whose_time_is_no_number_is_marked_as_any_other(tmp_path: Path, millis: str) -> None:
+    """Nobody needs to know when a node was written, and what it points to is there."""
+    lake = filled(new_lake(tmp_path), tables=40)
+    compacted(lake)
+    lake = reopened(lake)
+    assert (lake.root_node.node.height or 0) > 1
+    with Surgery(lake.root, lake.definition.order).node(lake.root_node.node.children[0]) as node:
+        node.system["created_at_millis"] = millis
+    orphan = plant(lake, node_path())
+    before = set(listing(directory_of(lake)))
+    assert 1 == clean(lake, later()).deleted
+    assert {orphan} == before - set(listing(directory_of(lake)))
