@@ -19,7 +19,7 @@ from typing import Final
 import dagster as dg
 
 from dagster_project.jobs import AssetJob
-from dagster_project.scope import PARTITION_TAG
+from dagster_project.scope import FLEET, PARTITION_TAG
 from dagster_project.watched import INTERRUPTED
 
 NAME: Final = "maintenance_repeats"
@@ -27,6 +27,8 @@ REPEAT_TAG: Final = "trinitylake/repeat"
 """How many times a maintenance has been asked for again."""
 OF_TAG: Final = "trinitylake/repeat_of"
 """The run that died, and that this one repeats."""
+SCHEDULE_TAG: Final = "trinitylake/schedule"
+"""The schedule that requested the first of these runs."""
 AT_MOST: Final = 2
 _OURS: Final = "trinitylake/"
 _SCHEDULE_TAG: Final = "dagster/schedule_name"
@@ -88,6 +90,14 @@ def outlook(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Outlook:
     if repeats >= AT_MOST:
         why = f"it died {repeats + 1} times in a row, and is not repeated any more: launch it when the cause is removed"
         return Outlook(died=True, repeats=repeats, wanted=False, why=why)
+    lakehouse = run.tags.get(PARTITION_TAG)
+    if lakehouse is not None and not instance.has_dynamic_partition(FLEET, lakehouse):
+        # Dagster would refuse the request, and look at this failure again and again before any other
+        why = f"it died, and the lakehouse {lakehouse!r} is not in the fleet any more"
+        return Outlook(died=True, repeats=repeats, wanted=False, why=why)
+    if _switched_off(instance, run):
+        why = "it died, and its schedule has been switched off since"
+        return Outlook(died=True, repeats=repeats, wanted=False, why=why)
     later = _later(instance, run)
     if later is not None and later.tags.get(OF_TAG) != run.run_id:
         why = f"it died, and run {later.run_id} has been requested since"
@@ -116,6 +126,19 @@ def _interrupted(event: dg.DagsterEvent | None) -> bool:
     return said is not None and (said.description or "").startswith(INTERRUPTED)
 
 
+def _switched_off(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Return whether somebody has switched off the schedule that requested a maintenance. One query."""
+    name, origin = _schedule(run), run.remote_job_origin
+    known = [] if instance.schedule_storage is None else instance.all_instigator_state()
+    found = [each for each in known if each.name == name and each.status.value == "STOPPED"]
+    ours = None if origin is None else origin.repository_origin.get_selector()
+    return any(ours in {None, each.repository_selector} for each in found)
+
+
+def _schedule(run: dg.DagsterRun) -> str | None:
+    return run.tags.get(_SCHEDULE_TAG, run.tags.get(SCHEDULE_TAG))
+
+
 def _later(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:
     """Return the newest run of the same maintenance, if that is another one."""
     lakehouse = {PARTITION_TAG: run.tags[PARTITION_TAG]} if PARTITION_TAG in run.tags else {}
@@ -125,6 +148,8 @@ def _later(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | 
 
 def _request(run: dg.DagsterRun, found: Outlook) -> dg.RunRequest:
     ours = {name: value for name, value in run.tags.items() if name.startswith(_OURS)}
+    schedule = _schedule(run)
+    ours |= {} if schedule is None else {SCHEDULE_TAG: schedule}
     return dg.RunRequest(
         run_key=f"{run.run_id} again",
         job_name=run.job_name,

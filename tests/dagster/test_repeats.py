@@ -8,6 +8,14 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.run_status_sensor_definition import RunStatusSensorCursor
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+    ScheduleInstigatorData,
+)
 
 from dagster_project import repeats
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings, Notifications
@@ -134,6 +142,31 @@ def ticks_request_a_run(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     assert "1" == done.dagster_run.tags[REPEAT_TAG]
 
 
+def test_a_lakehouse_that_was_removed_meanwhile_is_not_asked_for_and_holds_up_nobody(tmp_path: Path) -> None:
+    """Dagster refuses a request for a partition that is gone, and would evaluate the same failure for ever."""
+    path = tmp_path / "lakehouses.yaml"
+    path.write_text("layout: partitions\nlakehouses: [{name: sales, root: file:///nowhere}]\n")
+    definitions = fleet(Stanzas(path))
+    repository = definitions.get_repository_def()
+    sensor = repository.get_sensor_def(repeats.NAME)
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        instance.add_dynamic_partitions(FLEET, ["sales", "gone"])
+        cursor, keys, whys = None, list[str | None](), list[str | None]()
+        for name in ("", "gone", "sales"):
+            if name:
+                killed(definitions, instance, {**SCHEDULED, PARTITION_TAG: name, DUE_TAG: DUE})
+        instance.delete_dynamic_partition(FLEET, "gone")
+        cursor = RunStatusSensorCursor(record_id=0).to_json()
+        for _ in range(2):
+            with dg.SensorEvaluationContext(instance.get_ref(), cursor=cursor, repository_def=repository) as context:
+                result = sensor.evaluate_tick(context)
+            cursor = result.cursor
+            keys += [request.partition_key for request in result.run_requests or []]
+            whys.append(result.skip_message)
+    assert ["sales"] == keys
+    assert "is not in the fleet any more" in str(whys[0])
+
+
 def test_a_run_whose_process_was_told_to_end_is_asked_for_again(
     defs: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
@@ -180,6 +213,25 @@ def test_whoever_was_quicker_is_not_joined(defs: dg.Definitions, instance: dg.Da
     run = killed(defs, instance, SCHEDULED)
     later = killed(defs, instance, {LAKEHOUSE_TAG: "sales_eu"})
     assert f"run {later.run_id} has been requested since" in str(asked(defs, instance, run))
+
+
+def test_a_schedule_that_was_switched_off_is_obeyed(defs: dg.Definitions, tmp_path: Path) -> None:
+    """Whoever switches maintenance off until something is mended does not expect a run half a minute later."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        first = killed(defs, instance, SCHEDULED)
+        second = killed(defs, instance, dict(requested(defs, instance, first).tags))
+        switch_off(instance, "other_schedule")
+        assert requested(defs, instance, second)
+        switch_off(instance, SCHEDULED["dagster/schedule_name"])
+        for died in (first, second):
+            assert "its schedule has been switched off" in str(asked(defs, instance, died))
+
+
+def switch_off(instance: dg.DagsterInstance, schedule: str) -> None:
+    """Note what the switch of a schedule in the browser notes."""
+    origin = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "__repository__")
+    stopped = (InstigatorType.SCHEDULE, InstigatorStatus.STOPPED, ScheduleInstigatorData("0 3 * * *"))
+    instance.add_instigator_state(InstigatorState(origin.get_instigator_origin(schedule), *stopped))
 
 
 def test_what_died_long_ago_is_left_to_the_schedule(
