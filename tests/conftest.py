@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import tarfile
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 GOLDEN = Path(__file__).parent / "golden"
 SKIPS_FAIL = os.environ.get("CI") == "true"
+# What the tests that run at the same time, and the servers beside them, keep on disk at the most, several times over.
+NEEDED_BYTES, NEEDED_FILES = 1 << 30, 100_000
 
 # S3 servers on this machine, started by the first test that asks for one.
 pytest_plugins = ["tests.support.s3_servers"] if importlib.util.find_spec("tests.support.s3_servers") else []
@@ -52,6 +55,19 @@ def pytest_configure() -> None:
     """Let Ctrl-C reach what the tests start, also where this run is a background job whose shell ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart() -> None:
+    """Say at once that the disk is full: thousands of tests would fail one by one, each for another reason."""
+    place = os.environ.get("PYTEST_DEBUG_TEMPROOT") or tempfile.gettempdir()
+    disk = os.statvfs(place)
+    free_bytes, free_files = disk.f_bavail * disk.f_frsize, disk.f_favail
+    if free_bytes < NEEDED_BYTES or (disk.f_files and free_files < NEEDED_FILES):
+        pytest.exit(
+            f"{place} has room for {free_bytes >> 20:,} MiB and {free_files:,} files; the tests need"
+            f" {NEEDED_BYTES >> 20:,} MiB and {NEEDED_FILES:,} files there: free some, or set TMPDIR to another disk",
+            returncode=2,
+        )
 
 
 def _skip_is_failure(report: pytest.TestReport | pytest.CollectReport) -> None:
