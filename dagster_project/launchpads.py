@@ -96,6 +96,10 @@ class RestoreConfig(Launchpad):
         "own, by default its newest. Its storage options are those of the backup, or of `export`.",
     )
     exact: bool = Field(default=False, description="Also drop matching objects that did not exist then.")
+    damaged: bool = Field(
+        default=False,
+        description="With `source`: also bring back matching objects whose definition file is missing or damaged.",
+    )
     dry_run: bool = Field(default=True, description="Show what would change; false carries it out.")
     expected_version: int | None = Field(
         default=None, description="The version at which the plan was made; stop if objects changed after it."

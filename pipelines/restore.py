@@ -33,6 +33,7 @@ class Config:
         source_options: storage options for it.
         reason: why; required, and stands in the history.
         exact: also drop objects that match and did not exist then.
+        damaged: with ``source``, also bring back objects whose definition file here is missing or damaged.
         dry_run: prove the definitions and name every change; write nothing.
         expected_version: the newest version that the plan you looked at was made for.
         engine: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` definitions on.
@@ -50,6 +51,7 @@ class Config:
     source_options: Mapping[str, Any] | None = field(default=None, repr=False)
     reason: str | None = None
     exact: bool = False
+    damaged: bool = False
     dry_run: bool = False
     expected_version: int | None = None
     engine: str = "spark"
@@ -63,6 +65,8 @@ class Config:
         required(self.reason)
         if not self.only:
             raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
+        if self.damaged and self.source is None:
+            raise InvalidInput("damaged definition files come back from another lakehouse: name it as the source")
         if self.source is not None and not self.target.given:
             return
         self.target.refuse_ambiguous("say where to restore from: one of version, timestamp and snapshot")
@@ -126,6 +130,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         source=source,
         reason=config.reason,
         exact=config.exact,
+        damaged=config.damaged,
         dry_run=config.dry_run,
         expected_version=config.expected_version,
         preflight=preflight.definitions,

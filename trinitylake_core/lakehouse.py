@@ -289,6 +289,7 @@ class Lakehouse(Handle):
         source: Handle | None = None,
         reason: str | None = None,
         exact: bool = False,
+        damaged: bool = False,
         dry_run: bool = False,
         expected_version: int | None = None,
         preflight: DefinitionsPreflight | None = None,
@@ -306,6 +307,8 @@ class Lakehouse(Handle):
                 and definitions are copied in. The data of tables is not.
             reason: why; required.
             exact: also drop objects that match and did not exist then.
+            damaged: with ``source``, also bring in objects whose definition file here is missing or damaged, where both
+                lakehouses name the same file. Two more ``get`` for each object that matches.
             dry_run: return the plan; nothing is written.
             expected_version: the newest version that the plan you looked at was made for.
             preflight: what proves the definitions that come back; by default they are read here.
@@ -330,9 +333,11 @@ class Lakehouse(Handle):
             "before_commit": before_commit,
         }
         if source is None:
+            if damaged:
+                raise InvalidInput("damaged definition files come back from another lakehouse: name it as the source")
             return restore(self._files, base, target.root(self._files), **options)
         there = target.root(source.files) if target.given else source.root_node
-        return restore_from(self._files, base, Side(source.files, there), **options)
+        return restore_from(self._files, base, Side(source.files, there), damaged=damaged, **options)
 
 
 def _way_back(versions: Versions) -> str:

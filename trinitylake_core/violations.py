@@ -19,7 +19,7 @@ _HINTS: Final = {
     "I13": "roll back to the version before; if its definition is gone too, restore it from an export",
     "I12": "create the namespace again, or drop what lies in it; a compaction changes neither",
     "I14": "the history was tampered with; the content of this version is still readable",
-    "I15": "copy the file from an export, where it has the same path; or drop or re-create the object",
+    "I15": "bring the object back from an export (`restore --from … --damaged`), or drop or re-create it",
     "I16": "run `trinitylake expire` again: it rewrites the boundary",
     "I18": "another file lies in its place: restore it from an export, or roll back to a version that does not use it",
     "I17": "drop the snapshot, or restore its files from an export",

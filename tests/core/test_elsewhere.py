@@ -206,12 +206,49 @@ def test_it_meets_others_as_every_transaction_does(lake: Lakehouse, backup: Lake
 
 
 def test_a_definition_that_is_damaged_here_is_replaced(lake: Lakehouse, backup: Lakehouse) -> None:
-    """Where the file of an object has another name there; one of the same name is copied by hand (runbook)."""
+    """Where the file of an object has another name there."""
     lake.restore(["ns0.*"], source=backup, reason="r")
     path = content(reopened(lake))[lake.codec.table("ns0", "t003")]
     Surgery(lake.root, lake.definition.order).write(path, b"rubbish")
     assert {"added": 0, "removed": 0, "changed": 1} == lake.restore(["ns0.*"], source=backup, reason="r").counts
     assert [] == list(reopened(lake).check(definitions=True))
+
+
+@pytest.mark.parametrize("damage", [b"rubbish", None])
+@pytest.mark.parametrize("only", ["ns2.t002", "ns2.*", "*"])
+def test_a_file_of_the_same_name_that_is_damaged_here_comes_back_on_request(
+    lake: Lakehouse, backup: Lakehouse, damage: bytes | None, only: str
+) -> None:
+    """Without ``damaged`` nobody reads it. With it only what is damaged gets a new file."""
+    key, surgery = lake.codec.table("ns2", "t002"), Surgery(lake.root, lake.definition.order)
+    path = content(lake)[key]
+    assert path == content(backup)[key]
+    if damage is None:
+        surgery.remove(path)
+    else:
+        surgery.write(path, damage)
+    lake.restore([only], source=backup, reason="what differs by name")
+    assert ["I15"] == [each.invariant for each in reopened(lake).check(definitions=True)]
+    done = lake.restore([only, only], source=backup, reason="what is damaged", damaged=True)
+    after = reopened(lake)
+    assert {"added": 0, "removed": 0, "changed": 1} == done.counts
+    assert meaning(backup)["table", "ns2", "t002"] == meaning(after)["table", "ns2", "t002"]
+    assert [] == list(after.check(definitions=True))
+    assert lake.restore([only], source=backup, reason="again", damaged=True).version_after is None
+
+
+def test_a_file_that_is_damaged_in_the_backup_only_stays_as_it_is_here(lake: Lakehouse, backup: Lakehouse) -> None:
+    path = content(backup)[lake.codec.table("ns2", "t002")]
+    Surgery(backup.root, lake.definition.order).write(path, b"rubbish")
+    assert lake.restore(["ns2.*"], source=backup, reason="r", damaged=True).version_after is None
+    Surgery(lake.root, lake.definition.order).remove(path)
+    with pytest.raises(Corrupt, match=path):
+        lake.restore(["ns2.*"], source=backup, reason="r", damaged=True)
+
+
+def test_what_is_damaged_comes_from_another_lakehouse_only(lake: Lakehouse) -> None:
+    with pytest.raises(InvalidInput, match="another lakehouse"):
+        lake.restore(["*"], version=1, reason="r", damaged=True)
 
 
 def test_nothing_to_bring_in_is_no_version(lake: Lakehouse, backup: Lakehouse) -> None:

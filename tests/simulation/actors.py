@@ -287,7 +287,7 @@ def _copy_writer(world: World) -> Action:
 
 
 def _restore_copied(world: World, lake: Lakehouse) -> Any:
-    config = restore.Config(only=["a.t31"], source=COPY, reason="simulated", engine="local")
+    config = restore.Config(only=["a.t31"], source=COPY, damaged=True, reason="simulated", engine="local")
     done = restore.run(None, lake, config)
     if done.version_after is not None:
         world.restored.append(done.version_after)

@@ -379,7 +379,7 @@ def _with_another(directory: Path) -> None:
 def _restore_from(open_at: Open, arg: Any) -> Action:
     del arg
     lake, other = Lakehouse.open(open_at("")), Lakehouse.open(open_at("src/lake/"))
-    return lambda: lake.restore(["ns0", "ns0.*"], source=other, exact=True, reason="sweep")
+    return lambda: lake.restore(["ns0", "ns0.*"], source=other, exact=True, damaged=True, reason="sweep")
 
 
 def _on(action: Callable[[Lakehouse], object]) -> Callable[[Open, Any], Action]:

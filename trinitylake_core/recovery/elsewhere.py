@@ -6,19 +6,21 @@ is copied gets new names, and is read back before the version that refers to it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import decode_definition
 from trinitylake_core.commits.commit import require_writable
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, encode
-from trinitylake_core.diff import Change, diff_foreign, diff_nodes
+from trinitylake_core.diff import CHANGED, Change, diff_foreign, diff_nodes
 from trinitylake_core.diff import changes as changes_of
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, StorageError
 from trinitylake_core.keys import NAMESPACE, KeyCodec, ObjectName
 from trinitylake_core.locations import validate_path
+from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.plan import (
     DefinitionsPreflight,
     Differ,
@@ -28,11 +30,13 @@ from trinitylake_core.recovery.plan import (
     prove_intact,
 )
 from trinitylake_core.recovery.recover import required
-from trinitylake_core.recovery.selection import Side, to_restore
+from trinitylake_core.recovery.selection import Side, matching, to_restore
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Root
 
 _READ_TOGETHER = 1024
+_Name = tuple[str, str, str | None]
+"""Kind, namespace, and name of an object: keys may differ between two lakehouses."""
 
 
 def restore_from(
@@ -43,6 +47,7 @@ def restore_from(
     only: Sequence[str],
     reason: str | None,
     exact: bool = False,
+    damaged: bool = False,
     dry_run: bool = False,
     preflight: DefinitionsPreflight | None = None,
     differ: Differ | None = None,
@@ -62,6 +67,8 @@ def restore_from(
         only: patterns, ``*`` for everything; a namespace that objects need and that is gone comes with them.
         reason: why.
         exact: drop objects that match and are not there.
+        damaged: where both name the same file, as a lakehouse and its backup do, read it on both sides, and bring in
+            the object whose file here is missing or damaged. Two ``get`` for each object that matches.
         dry_run: return the plan, its definitions proved; nothing is written.
         preflight: what proves the definitions for a dry run; by default they are read here.
         differ: what compares the two versions; by default this process.
@@ -80,7 +87,11 @@ def restore_from(
         raise InvalidInput("say which objects to restore: patterns such as 'sales.orders', 'sales.*' or '*'")
     here = Side(files, base)
     differing = differ(base, there.root) if differ is not None else _differing(here, there)
-    found = _really_changed(here, there, to_restore(here, there, only, differing, exact=exact))
+    named: set[_Name] = set()
+    noted = _noting(differing, named) if damaged else differing
+    found = list(_really_changed(here, there, to_restore(here, there, only, noted, exact=exact)))
+    if damaged:
+        found += _damaged_here(here, there, _of_one_file(here, only, named))
     changes = [_in_keys_of(here.codec, each) for each in found]
     back = [change for change in changes if change.new_path is not None]
     planned = plan_of(files, spec.OP_RESTORE, base, there.root, changes, reason)
@@ -131,6 +142,46 @@ def _really_changed(here: Side, there: Side, changes: Sequence[Change]) -> Itera
             one.key for one, (_, a), (_, b) in zip(both, ours, theirs, strict=True) if isinstance(a, bytes) and a == b
         }
         yield from (each for each in part if each.key not in same)
+
+
+def _noting(changes: Iterable[Change], named: set[_Name]) -> Iterator[Change]:
+    for change in changes:
+        named.add((change.kind, change.namespace, change.name))
+        yield change
+
+
+def _of_one_file(here: Side, only: Sequence[str], named: set[_Name]) -> Iterator[Change]:
+    """Yield what matches and both sides have the same file of: all but what was ``named`` as differing, each once."""
+    for pattern in map(Pattern, only):
+        for entry in matching(here.files.store, here.root.node, here.codec, pattern):
+            name = (entry.kind, entry.namespace, entry.name)
+            if name not in named:
+                named.add(name)
+                yield Change(CHANGED, *name, entry.key, entry.path, entry.path)
+
+
+def _damaged_here(here: Side, there: Side, alike: Iterator[Change]) -> Iterator[Change]:
+    """Yield the objects whose file is missing or damaged here. Two ``get`` each.
+
+    Files of one name hold the same, so of two that differ one is damaged: ours, unless only theirs cannot be read.
+    """
+    while part := list(islice(alike, _READ_TOGETHER)):
+        paths = [_valid(each.old_path) for each in part]
+        ours, theirs = (side.files.storage.read_many(paths) for side in (here, there))
+        for each, (_, a), (_, b) in zip(part, ours, theirs, strict=True):
+            differ = isinstance(a, FileMissing) or isinstance(b, FileMissing) or a != b
+            if differ and (_can_be_read(each, b) or not _can_be_read(each, a)):
+                yield each
+
+
+def _can_be_read(change: Change, data: bytes | FileMissing) -> bool:
+    if isinstance(data, FileMissing):
+        return False
+    try:
+        decode_definition(change.kind, data, change.new_path or "")
+    except CorruptDefinition:
+        return False
+    return True
 
 
 def _in_keys_of(codec: KeyCodec, change: Change) -> Change:

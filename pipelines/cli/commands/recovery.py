@@ -126,6 +126,12 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
         DRY_RUN,
         YES,
         option("--exact", is_flag=True, help="also drop matching objects that did not exist then"),
+        option(
+            "--damaged",
+            is_flag=True,
+            help="with --from: also bring back matching objects whose definition file is missing or damaged; reads the "
+            "definition of each",
+        ),
         EXPECTED_VERSION,
         _NO_TABLES,
         ENGINE,
@@ -146,6 +152,7 @@ def restore(call: Call) -> Result:
         source_options=_source_options(call),
         reason=options.reason,
         exact=options.exact,
+        damaged=options.damaged,
         dry_run=options.dry_run,
         expected_version=options.expected_version,
         engine=options.engine,
@@ -158,6 +165,8 @@ def restore(call: Call) -> Result:
         first = f"version {done.version_after} committed: these objects are as they were in {then}"
     elif not done.plan.changes:
         first = f"nothing to do: the matching objects are as they were in {then}"
+        if options.source is not None and not options.damaged:
+            first += "; --damaged also reads their definition files"
     else:
         would = f"in version {done.version_before + 1} these objects would be as they were in {then}"
         first = f"dry run, nothing was changed: {would}"
