@@ -87,16 +87,11 @@ def restore_from(
         raise InvalidInput("say which objects to restore: patterns such as 'sales.orders', 'sales.*' or '*'")
     here = Side(files, base)
     differing = differ(base, there.root) if differ is not None else _differing(here, there)
-    named: set[_Name] = set()
-    noted = _noting(differing, named) if damaged else differing
-    found = list(_really_changed(here, there, to_restore(here, there, only, noted, exact=exact)))
-    if damaged:
-        found += _damaged_here(here, there, _of_one_file(here, only, named))
-    changes = [_in_keys_of(here.codec, each) for each in found]
-    back = [change for change in changes if change.new_path is not None]
+    changes = _to_bring_in(here, there, only, differing, exact=exact, damaged=damaged)
     planned = plan_of(files, spec.OP_RESTORE, base, there.root, changes, reason)
     planned = replace(planned, source=there.files.storage.root)
     if dry_run:
+        back = [change for change in changes if change.new_path is not None]
         prove_intact(there.root, (preflight or default_definitions_preflight(there.files))(back))
     if dry_run or not changes:
         return planned
@@ -105,12 +100,7 @@ def restore_from(
         "counts": planned.counts,
     }  # fmt: skip
     txn = _CopyingIn(files, base, reason=reason, operation=spec.OP_RESTORE, facts=summary)
-    txn.copy_in(there.files, back)
-    for change in changes:
-        if change.new_path is None:
-            txn.put(change.key, None, replaces=True)
-            if change.kind == NAMESPACE:
-                txn.close_namespace(change.namespace)
+    txn.bring_in(there.files, changes)
 
     def proved() -> None:
         txn.prove_copies()
@@ -118,6 +108,18 @@ def restore_from(
             before_commit()
 
     return replace(planned, version_after=txn.commit(before_commit=proved))
+
+
+def _to_bring_in(
+    here: Side, there: Side, only: Sequence[str], differing: Iterable[Change], *, exact: bool, damaged: bool
+) -> list[Change]:
+    """Return what matches and is not here as it is there, in keys of this lakehouse."""
+    named: set[_Name] = set()
+    noted = _noting(differing, named) if damaged else differing
+    found = list(_really_changed(here, there, to_restore(here, there, only, noted, exact=exact)))
+    if damaged:
+        found += _damaged_here(here, there, _of_one_file(here, only, named))
+    return [_in_keys_of(here.codec, each) for each in found]
 
 
 def _differing(here: Side, there: Side) -> Iterator[Change]:
@@ -152,11 +154,11 @@ def _noting(changes: Iterable[Change], named: set[_Name]) -> Iterator[Change]:
 
 def _of_one_file(here: Side, only: Sequence[str], named: set[_Name]) -> Iterator[Change]:
     """Yield what matches and both sides have the same file of: all but what was ``named`` as differing, each once."""
-    for pattern in map(Pattern, only):
+    patterns = [Pattern(text) for text in only]
+    for at, pattern in enumerate(patterns):
         for entry in matching(here.files.store, here.root.node, here.codec, pattern):
             name = (entry.kind, entry.namespace, entry.name)
-            if name not in named:
-                named.add(name)
+            if name not in named and not any(other.matches(*name[1:]) for other in patterns[:at]):
                 yield Change(CHANGED, *name, entry.key, entry.path, entry.path)
 
 
@@ -192,11 +194,19 @@ def _in_keys_of(codec: KeyCodec, change: Change) -> Change:
 class _CopyingIn(Transaction):
     """A transaction that brings definitions of another lakehouse; held in memory until they are committed."""
 
-    def copy_in(self, source: Files, wanted: Sequence[Change]) -> None:
-        """Read and prove definitions, and set them here under new names. One ``get`` there for each.
+    def bring_in(self, source: Files, changes: Sequence[Change]) -> None:
+        """Read and prove definitions, set them here under new names, and drop what is gone there. One ``get`` for each.
 
         Raises ``CorruptDefinition`` where one is missing or damaged there; nothing was written yet.
         """
+        self._copy_in(source, [change for change in changes if change.new_path is not None])
+        for change in changes:
+            if change.new_path is None:
+                self.put(change.key, None, replaces=True)
+                if change.kind == NAMESPACE:
+                    self.close_namespace(change.namespace)
+
+    def _copy_in(self, source: Files, wanted: Sequence[Change]) -> None:
         for start in range(0, len(wanted), _READ_TOGETHER):
             part = wanted[start : start + _READ_TOGETHER]
             for each, definition in zip(part, _definitions(source, part), strict=True):
