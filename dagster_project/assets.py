@@ -13,7 +13,7 @@ from dagster_project.metadata import health, pictures, recovery
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
 from dagster_project.scope import Scope
 from dagster_project.watched import RETRY, Context, Watch, advice, advised, carried_out, failure, permanent, watched
-from pipelines import compaction, export, stats, worth
+from pipelines import auto, compaction, export, stats, worth
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, InvalidInput, Lakehouse, TrinityLakeError
 from trinitylake_core.spec import QUIET_OPERATIONS
@@ -172,7 +172,7 @@ def _health(lake: Lakehouse, settings: LakehouseSettings, watch: Watch) -> healt
     summary = lake.stats()
     if not settings.health.levels:
         return health.of_stats(summary)
-    on_spark = settings.health.engine_for(summary.objects) == "spark"
+    on_spark = auto.ready("auto", settings.health.engine_for(summary.objects), watch.spark) == "spark"
     try:
         picture = pictures.tree(sketch(lake), f"version {lake.version}")
         deep = stats.deep(lake, watch.spark if on_spark else None, watch.progress)

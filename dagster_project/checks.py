@@ -31,7 +31,7 @@ from dagster_project.verdicts import (
     opened,
 )
 from dagster_project.watched import RETRY, Watch, advice, advised, carried_out
-from pipelines import backup, verify
+from pipelines import auto, backup, verify
 from trinitylake_core import Lakehouse, TrinityLakeError
 
 
@@ -84,7 +84,8 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
 
         def work(lake: Lakehouse, watch: Watch) -> verify.Report:
             health = settings.health
-            how = verify.Config(engine=health.engine_for(lake.stats().objects), tables=health.tables or None)
+            engine = auto.ready("auto", health.engine_for(lake.stats().objects), watch.spark)
+            how = verify.Config(engine=engine, tables=health.tables or None)
             return verify.run(watch.spark, lake, how, watch.progress)
 
         found = carried_out(context, settings, spark, work)

@@ -1,23 +1,33 @@
-"""The engine ``auto`` where work can change hands: begun in this process, finished on Spark if that has shown to pay.
+"""The engine ``auto``: Spark where that pays and can be started, else this process.
 
-Nobody knows beforehand what a node costs on this machine and this storage. So the work begins here. When it has taken
-as long as starting Spark would, and would, as fast as it went so far, take twice as long again, what nobody has begun
-is handed to Spark. A Spark on this machine has no more cores than this process and its helpers, and is left alone.
+Most jobs choose by their size, before they begin. A compaction changes hands: begun in this process, finished on Spark
+if that has shown to pay. Nobody knows beforehand what a node costs on this machine and this storage. So the work begins
+here. When it has taken as long as starting Spark would, and would, as fast as it went so far, take twice as long again,
+what nobody has begun is handed to Spark. A Spark on this machine has no more cores than this process and its helpers,
+and is left alone.
+
+Whoever leaves the choice to ``auto`` wants the work done: a Spark that cannot be started costs speed, and a warning.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import logging
+from typing import Final
 
-from pipelines.session import on_other_machines
+from pipelines.job import SPARK_FROM_OBJECTS, Session, engine_for, started
+from pipelines.session import LazySession, on_other_machines, session_parallelism
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.versions import Root
 
-if TYPE_CHECKING:
-    from pipelines.job import Session
-
+_LOG = logging.getLogger(__name__)
 START_SECONDS: Final = 5.0
 """What starting Spark takes, its Python workers included: 4 to 6 s."""
 TASKS: Final = 16
 """For so many tasks the work is cut: what is under way when it changes hands is finished here."""
+_SPARKS: Final = frozenset({"pyspark", "py4j", "grpc"})
+"""The packages whose errors a start of Spark may raise, besides our own and those of the operating system."""
+_CAUSE: Final = 400
+"""So many characters of what Spark says are shown; the rest is Java's own stack."""
 
 
 def may_move(engine: str, spark: Session) -> bool:
@@ -28,3 +38,54 @@ def may_move(engine: str, spark: Session) -> bool:
 def is_enough(taken: float, rest: float) -> bool:
     """Return whether work that took so many seconds, and would take so many more, is to be handed to Spark."""
     return taken >= START_SECONDS and rest >= 2 * START_SECONDS
+
+
+def engine_ready(engine: str, spark: Session, files: int, spark_from: int | None = SPARK_FROM_OBJECTS) -> str:
+    """Return what :func:`engine_for` does, but ``local`` where ``auto`` chose a Spark that cannot be started."""
+    return ready(engine, engine_for(engine, files, spark_from), spark)
+
+
+def engine_ready_for_all(engine: str, spark: Session, root: Root) -> str:
+    """Return the engine of a job that walks a whole lakehouse; otherwise as :func:`engine_ready`."""
+    return engine_ready(engine, spark, root.node.subtree_keys or 0)
+
+
+def ready(engine: str, chosen: str, spark: Session) -> str:
+    """Return the engine that was ``chosen``; ``local`` where ``auto`` chose a Spark that cannot be started.
+
+    Spark is started here where it is needed, up to the first executor; what fails later is a failure of the work. Why
+    it cannot be started is said once for each :class:`LazySession`, which is not tried again.
+
+    Raises:
+        InvalidInput: there cannot be such a Spark; that is wrong input and no missing Spark.
+    """
+    if engine != "auto" or chosen != "spark":
+        return chosen
+    if isinstance(spark, LazySession):
+        spark.chosen()
+        if spark.failures:
+            return "local"
+    try:
+        session_parallelism(started(spark))
+    except Exception as error:
+        if not (isinstance(error, (InvalidInput, OSError)) or _package(error) in _SPARKS):
+            raise
+        _LOG.warning(
+            "Spark could not be started, so the work goes on in this process, more slowly: %s. Correct that for the "
+            "next time, or choose engine 'local', which never starts Spark",
+            cause := _cause(error),
+        )
+        if isinstance(spark, LazySession):
+            spark.failures.append(cause)
+        return "local"
+    return "spark"
+
+
+def _package(error: Exception) -> str:
+    return type(error).__module__.partition(".")[0]
+
+
+def _cause(error: Exception) -> str:
+    """Return what an error says in one line: of an error in Java the first two, the call and what it raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2])[:_CAUSE].rstrip(" .")

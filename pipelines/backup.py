@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from pipelines import verify
+from pipelines.auto import ready
 from pipelines.integrity.findings import Finding
 from pipelines.integrity.originals import compare_definitions
 from pipelines.job import Progress, Session, Stopwatch, engine_for_all, refuse_unknown, silent
@@ -131,6 +132,8 @@ class _Proof:
         if mismatch is not None:
             yield mismatch
             return
+        engine = ready(self.config.engine, self.report.engine, self.spark)
+        self.report = replace(self.report, engine=engine)
         yield from self.compared(backup)
         yield from self.verified(backup)
         yield from self.too_old(backup.version)

@@ -42,7 +42,8 @@ class Config:
 
     Attributes:
         engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: begins in this process, and
-            hands what is left to a Spark on other machines where that has shown to pay (``pipelines.auto``).
+            hands what is left to a Spark on other machines where that has shown to pay and where it can be started
+            (``pipelines.auto``).
         dry_run: plan, print, change nothing.
         reason: why, for the history.
         tasks: Spark tasks; by default three per core.
@@ -198,19 +199,30 @@ class _Work:
         if self.config.dry_run:
             return self.report(planned, None)
         self.files.refuse_unsafe(self.base)
-        pieces, flushed, left = list[Piece](), list[Flushed](), opened[1]
-        if planned.engine == "local":
-            shared = planned.nodes >= _SHARED_FROM_NODES and len(left) > 1
-            pieces, flushed, left = self.flush_here(left, may_move=may_move) if shared else ([], [], [])
-        if left:
-            more = self.flush_on_spark(spark, left)
-            pieces, flushed = pieces + more[0], flushed + more[1]
-            planned = replace(planned, engine="spark", subtrees=len(pieces))
+        planned, pieces, flushed = self.flush(spark, planned, opened[1], may_move=may_move)
         node = self.root_of(self.join(opened[0], subtrees.adopted(self.rewriter, pieces, flushed)))
         self.watch.lap("flush")
         root = self.commit(node, planned)
         self.watch.lap("commit")
         return self.report(planned, root, node, flushed)
+
+    def flush(
+        self, spark: Session, planned: Plan, left: list[Ref], *, may_move: bool
+    ) -> tuple[Plan, list[Piece], list[Flushed]]:
+        """Flush subtrees where it was planned; what is left here, on Spark. Few are left to the join."""
+        pieces, flushed = list[Piece](), list[Flushed]()
+        engine = auto.ready(self.config.engine, planned.engine, spark)
+        may_move = may_move and engine == planned.engine
+        planned = replace(planned, engine=engine)
+        while left and (engine == "spark" or (planned.nodes >= _SHARED_FROM_NODES and len(left) + len(pieces) > 1)):
+            if engine == "spark":
+                more = (*self.flush_on_spark(spark, left), list[Ref]())
+            else:
+                more = self.flush_here(left, may_move=may_move)
+            pieces, flushed, left = pieces + more[0], flushed + more[1], more[2]
+            planned = replace(planned, engine=engine, subtrees=len(pieces) + len(left))
+            engine, may_move = auto.ready(self.config.engine, "spark", spark) if left else engine, False
+        return planned, pieces, flushed
 
     def flush_on_spark(self, spark: Session, frontier: list[Ref]) -> tuple[list[Piece], list[Flushed]]:
         """Flush subtrees in tasks, cut into pieces for as many as run at once; return the pieces with the results."""

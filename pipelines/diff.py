@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
+from pipelines.auto import ready
 from pipelines.job import Progress, Session, engine_for, refuse_unknown, silent, started
 from pipelines.tasks import TEXT, count, map_rows, on_disk, slots, spread, stream
 from pipelines.tasks import Row as TaskRow
@@ -78,7 +79,7 @@ def run(
     """
     config = config or Config()
     work = _Work(old, new, config)
-    if not work.comparable() or config.engine == "local" or work.planned().engine == "local":
+    if not work.comparable() or ready(config.engine, work.planned().engine, spark) == "local":
         yield from new.diff(old, new)
         return
     yield from changes(work.on_spark(started(spark), progress or silent), new.codec)

@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.auto import engine_ready
 from pipelines.files.destination import Destination, inspect, without_snapshots
 from pipelines.files.missing import DEFINITION, NODE, Comparison, Missing, looked_up
 from pipelines.files.unreadable import Unreadable, unreadable_roots
-from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for, proceed, refuse_unknown, silent, started
+from pipelines.job import Meter, Progress, Session, Stopwatch, proceed, refuse_unknown, silent, started
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
@@ -183,7 +184,7 @@ class _Export:
         to = inspect(self.target, self.source, self.first, history=self.config.history)
         self.watch.lap("look")
         objects = self.source.root_node.node.subtree_keys or 0
-        engine = engine_for(self.config.engine, objects, self.config.spark_from_files)
+        engine = engine_ready(self.config.engine, self.spark, objects, self.config.spark_from_files)
         todo = self.compared_readable(engine)
         self.requests += todo.requests
         plan = self.planned(engine, to, todo)

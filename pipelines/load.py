@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final
 
-from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unknown, silent
+from pipelines.auto import engine_ready
+from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.loading import open_load
 from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target, prove_complete
 from pipelines.source.lines import text_files
@@ -158,7 +159,8 @@ class _Load:
         single = [name for name, _ in self.files if uri.endswith(name) and not uri.endswith("/")]
         self.named = self.source.root + (single[0] if len(self.files) == 1 and single else "")
         self.bytes = sum(size for _, size in self.files)
-        self.engine = engine_for(config.engine, self.bytes, config.spark_from_bytes)  # nothing else is known yet
+        # nothing but the size is known yet
+        self.engine = engine_ready(config.engine, spark, self.bytes, config.spark_from_bytes)
         store = lake.files.store
         stamp = max(now_millis(), self.base.created_at_millis)
         self.target = Target(store.storage, lake.codec, store.order, store.target_bytes, stamp)

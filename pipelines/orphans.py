@@ -21,12 +21,13 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
+from pipelines.auto import engine_ready_for_all
 from pipelines.durations import DAY, millis, shown
 from pipelines.files import plans
 from pipelines.files.deletion import Deleted
 from pipelines.files.listing import Listed, inventory_millis
 from pipelines.files.retained import Retained, SavedTransactions, refuse_guarded, slack
-from pipelines.job import Meter, Progress, Session, Stopwatch, engine_for_all, proceed, refuse_unknown, silent
+from pipelines.job import Meter, Progress, Session, Stopwatch, proceed, refuse_unknown, silent
 from pipelines.sweep import Sweep, open_sweep
 from pipelines.sweep.marking import Marking, Vanished
 from pipelines.sweep.model import Size, Totals, UnknownFiles
@@ -186,7 +187,7 @@ class _Clean:
         self.deletes = not config.dry_run and config.plan_to is None
         if self.deletes:
             refuse_guarded(self.definition)
-        self.engine = engine_for_all(config.engine, newest)
+        self.engine = engine_ready_for_all(config.engine, spark, newest)
         self.meter = Meter(self.files.storage)
         order = self.definition.order
         self.new_sweep = partial(open_sweep, self.engine, spark, self.files.storage, order, progress)

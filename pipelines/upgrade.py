@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
+from pipelines.auto import ready
 from pipelines.files.copying import Copied, copy_all
 from pipelines.job import Progress, Session, Stopwatch, proceed, refuse_unknown, silent, started
 from trinitylake_core import Lakehouse, spec
@@ -189,7 +190,8 @@ class _Upgrade:
             ) from None
 
     def copy_definitions(self) -> Copied:
-        session = None if self.config.engine == "local" or self.spark is None else started(self.spark)
+        chosen = "local" if self.config.engine == "local" or self.spark is None else "spark"
+        session = started(self.spark) if ready(self.config.engine, chosen, self.spark) == "spark" else None
         return copy_all(session, self.source.storage, self.target, self.definition_paths(), self.progress)
 
     def definition_paths(self) -> Iterator[str]:

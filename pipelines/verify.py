@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from pipelines.auto import ready
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, refuse_no_share
 from pipelines.integrity.checks import Shape, checks_on
 from pipelines.integrity.examine import asked
@@ -186,6 +187,7 @@ class _Verification:
     def of_one_shape(self, chosen: Sequence[int], shape: Shape) -> list[int]:
         """Verify the versions that share a shape, in three passes; return the others."""
         storage = self.versions.storage
+        self.engine = ready(self.config.engine, self.engine, self.spark)
         checks = checks_on(self.engine, self.spark, storage, shape, self.found, self.progress)
         others = set(checks.roots(chosen))
         self.watch.lap("roots")

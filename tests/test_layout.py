@@ -86,6 +86,7 @@ def test_a_skip_fails_in_ci() -> None:
 
 
 LONG = {
+    "pipelines/compaction.py": "one job, a third of it the meaning of its configuration, its plan and its report",
     "pipelines/orphans.py": "one protocol told in one place: fence, mark, mark since, delete",
     "pipelines/export.py": "one job, half of it the meaning of its configuration, its plan and its report",
     "pipelines/expiration.py": "plan and act of one job, a third of it the meaning of its options",

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from pipelines.auto import engine_ready
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN
 from pipelines.integrity.checks import Shape, checks_on
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, Found
 from pipelines.integrity.meaning import definitions_on_spark, proved_definitions
-from pipelines.job import Meter, Progress, Session, engine_for, silent, started
+from pipelines.job import Meter, Progress, Session, silent, started
 from trinitylake_core import Change, Violation
 from trinitylake_core.check import check_tree
 from trinitylake_core.commits.files import Files
@@ -61,14 +62,14 @@ class Preflight:
     def __call__(self, target: Root) -> Iterable[Violation]:
         """Return what is wrong with a version, the first few findings. One ``get`` per node and definition."""
         meter, found, version = Meter(self.files.storage), Found(SHOWN, stop=True), target.version
-        self.checked.engine = engine_for(self.engine, (target.node.subtree_keys or 0) + 1, self.spark_from_files)
         for each in check_lakehouse_definition(self.files.versions, target):
             found.add(each, version)
         shape = Shape.of(self.files.definition(target))
         if target.node.canonical and target.node.height is not None:
+            files = (target.node.subtree_keys or 0) + 1
+            self.checked.engine = engine_ready(self.engine, self.spark, files, self.spark_from_files)
             self._walk(target, shape, found)
-        else:  # written by an older generation: there are no levels to go down
-            self.checked.engine = "local"
+        else:  # written by an older generation: there are no levels to go down, and the engine is this process
             for each in islice(check_tree(self.files.versions, target, definitions=True), SHOWN):
                 found.add(each, version)
         self._sum_up(meter)
@@ -89,7 +90,7 @@ class Preflight:
         What is not wrong is read to the end.
         """
         meter, found = Meter(self.files.storage), Found(SHOWN, stop=True)
-        self.checked.engine = engine_for(self.engine, len(changes), self.spark_from_files)
+        self.checked.engine = engine_ready(self.engine, self.spark, len(changes), self.spark_from_files)
         named = [(each.kind, _label(each), each.new_path or "") for each in changes]
         if self.checked.engine == "spark" and named:
             self.checked.bytes += definitions_on_spark(

@@ -29,7 +29,7 @@ from pipelines.session.parallelism import (
     on_one_machine,
 )
 from pipelines.session.prerequisites import check_connect_server, check_java, check_pyspark
-from pipelines.session.starting import no_java_left_behind
+from pipelines.session.starting import no_java_left_behind, told_by_java
 from pipelines.session.stderr import without_start_up_noise
 from trinitylake_core.errors import InvalidInput
 
@@ -121,8 +121,8 @@ def get_session(config: SessionConfig | None = None) -> SparkSession:
     A session that runs already is returned as it is, whatever ``config`` says.
 
     Raises:
-        InvalidInput: Java is missing or too old, no Spark Connect server answers, or a package is missing that
-            Spark Connect needs; Spark was not started.
+        InvalidInput: Java is missing or too old, no Spark Connect server or master answers, or a package is missing
+            that Spark Connect needs; Spark was not started.
     """
     config = config or SessionConfig()
     running = active_session()
@@ -162,10 +162,12 @@ class LazySession:
     Attributes:
         config: which Spark, or a function that returns that, and is called when Spark is needed and no sooner.
         start: what starts it.
+        failures: why it could not be started, where somebody went on without it (``pipelines.auto``).
     """
 
     config: SessionConfig | Callable[[], SessionConfig]
     start: Callable[[SessionConfig], SparkSession] = get_session
+    failures: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __call__(self) -> SparkSession:
         """Return the session, started if need be. Raises ``InvalidInput`` as :func:`get_session`."""
@@ -236,7 +238,7 @@ def _start(config: SessionConfig) -> SparkSession:
     settings |= {name: str(value) for name, value in config.conf.items()}
     builder: Any = SparkSession.builder
     builder = builder.master(config.master).appName(config.app_name).config(map=settings)
-    with _environment(config), without_start_up_noise(), no_java_left_behind():
+    with _environment(config), without_start_up_noise(), no_java_left_behind(), told_by_java(config.master):
         session: SparkSession = builder.getOrCreate()
     note(session, config.parallelism, choose_partitions=_elsewhere(config) and PARTITIONS not in config.conf)
     return session

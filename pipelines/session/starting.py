@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from trinitylake_core.errors import InvalidInput
+
 _SECONDS_TO_END = 10.0
 
 
@@ -42,6 +44,22 @@ def no_java_left_behind() -> Iterator[None]:
         raise
     finally:
         starter.Popen = original
+
+
+@contextmanager
+def told_by_java(master: str) -> Iterator[None]:
+    """Start Spark in here. An error of Java is raised as ``InvalidInput``, which names the master.
+
+    Java has to be asked what its error says, and is ended by :func:`no_java_left_behind`: this goes inside of that.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        told = str(error.java_exception.toString()).splitlines()
+        why = told[0] if told else "Java does not say why"
+        raise InvalidInput(f"Spark does not start with the master {master}: {why}") from None
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from pipelines.auto import engine_ready_for_all
 from pipelines.files.retained import Retained
-from pipelines.job import Progress, Session, engine_for_all
+from pipelines.job import Progress, Session
 from pipelines.sweep import open_sweep
 from pipelines.sweep.marking import Marking
 from trinitylake_core.commits.commit import now_millis
@@ -55,7 +56,7 @@ def freed_by(spark: Session, files: Files, before: Retained, boundary: int, engi
     if count == 0:
         return Freed(0, 0, 0, 0, (), len(before.snapshots))
     storage = files.storage
-    engine = engine_for_all(engine, before.newest)
+    engine = engine_ready_for_all(engine, spark, before.newest)
     sweep = open_sweep(engine, spark, storage, before.definition.order, progress)
     try:
         sweep.list_files(None, {})

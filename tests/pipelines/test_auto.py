@@ -1,20 +1,38 @@
-"""The engine ``auto`` of a compaction: begun here, and handed to a Spark on other machines where that pays."""
+"""The engine ``auto``: a compaction begun here and handed to Spark elsewhere; any job where Spark cannot be started."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
-from pipelines import auto, compaction, processes
-from pipelines.job import silent
+from pipelines import (
+    auto,
+    backup,
+    compaction,
+    diff,
+    expiration,
+    export,
+    load,
+    orphans,
+    processes,
+    restore,
+    rollback,
+    verify,
+)
+from pipelines.job import engine_for, silent
 from pipelines.session import LazySession, SessionConfig
 from pipelines.trees import workers
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 
@@ -115,3 +133,138 @@ def test_what_is_soon_done_stays_here(tmp_path: Path, spark: SparkSession, impat
     report = compaction.run(lambda: spark, lake, compaction.Config(engine="auto"))
     assert (report.proved, report.plan.engine, report.messages_after) == (True, "local", 0)
     assert [] == list(reopened(lake).check())
+
+
+# -- a Spark that cannot be started ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LazySession:
+    """A Spark that cannot be started, and every lakehouse is large."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "empty"))
+    monkeypatch.setattr("pipelines.session.spark.active_session", lambda: None)
+    for choose in (engine_for, auto.engine_ready):
+        monkeypatch.setattr(choose, "__defaults__", (1,))
+    return LazySession(SessionConfig(mode="master", master="spark://127.0.0.1:1"))
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("config", [{}, {"spark_from_nodes": 1}])
+def test_a_compaction_goes_on_here_where_spark_cannot_be_started(
+    tmp_path: Path,
+    no_java: LazySession,
+    impatient: Callable[[float], None],
+    caplog: pytest.LogCaptureFixture,
+    config: dict[str, int],
+) -> None:
+    """Whether it was to begin on Spark or be handed over; what it makes is what the engine ``local`` makes."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    auto_lake, local_lake = (filled(new_lake(tmp_path / name, order=4), tables=160) for name in ("one", "two"))
+    before = content(auto_lake), auto_lake.digest()
+    local = compaction.run(None, local_lake, compaction.Config(engine="local"))
+    impatient(0.0)
+    report = compaction.run(no_java, auto_lake, compaction.Config(engine="auto", **config))
+    assert (report.proved, report.plan.engine, report.messages_after) == (True, "local", 0)
+    assert (local.height_after, local.messages_after) == (report.height_after, report.messages_after)
+    assert before == (content(reopened(auto_lake)), auto_lake.digest())
+    assert auto_lake.root_node.summary["engine"] == "local"
+    assert [] == list(reopened(auto_lake).check())
+    (said,) = warnings(caplog)
+    assert "goes on in this process" in said
+    assert f'none was found at "{tmp_path}/empty/bin/java"' in said
+    assert "choose engine 'local'" in said
+
+
+def test_who_asks_for_spark_by_name_gets_the_error_and_nothing_is_committed(
+    tmp_path: Path, no_java: LazySession, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake = filled(new_lake(tmp_path, order=4), tables=160)
+    with pytest.raises(InvalidInput, match="Spark needs Java"):
+        compaction.run(no_java, lake, compaction.Config(engine="spark"))
+    assert (lake.version, []) == (reopened(lake).version, warnings(caplog))
+
+
+OLD = rollback.Config(2, reason="test", spark_from_files=1)
+SALES = restore.Config(version=5, only=("ns0.*",), reason="test", spark_from_files=1)
+
+
+def _load(spark: Any, lake: Lakehouse, engine: str) -> Any:
+    source = Path(urlsplit(lake.root).path).parent / "names.jsonl"
+    source.write_text('{"create_namespace": {"namespace": "new"}}\n', encoding="utf-8")
+    return load.run(spark, lake, source.as_uri(), load.Config(engine=engine, spark_from_bytes=1, dry_run=True))
+
+
+JOBS: dict[str, Callable[[Any, Lakehouse, str], Any]] = {
+    "verify": lambda spark, lake, engine: verify.run(spark, lake, verify.Config(engine=engine, definitions=True)),
+    "backup": lambda spark, lake, engine: backup.run(
+        spark, lake, lake.root[:-1] + "-copy/", backup.Config(engine=engine)
+    ),
+    "clean": lambda spark, lake, engine: orphans.plan(spark, lake, orphans.Config(engine=engine, now_millis=2**42)),
+    "expire": lambda spark, lake, engine: expiration.plan(
+        spark, lake, expiration.Config(engine=engine, keep_last=1, now_millis=2**42)
+    ),
+    "export": lambda spark, lake, engine: export.run(
+        spark, lake, lake.root[:-1] + "-new/", export.Config(engine=engine, spark_from_files=1, dry_run=True)
+    ),
+    "load": _load,
+    "diff": lambda spark, lake, engine: diff.report(
+        spark, lake.at(version=1), lake, diff.Config(engine=engine, spark_from_nodes=1)
+    ),
+    "rollback": lambda spark, lake, engine: rollback.plan(spark, lake, replace(OLD, engine=engine)),
+    "restore": lambda spark, lake, engine: restore.plan(spark, lake, replace(SALES, engine=engine)),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_job_goes_on_here_where_spark_cannot_be_started(
+    tmp_path: Path, no_java: LazySession, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """It reports what the engine ``local`` does, and says once why."""
+    lake = filled(new_lake(tmp_path), tables=40)
+    with lake.transaction() as txn:
+        txn.drop_namespace("ns0", cascade=True)
+    lake.refresh()
+    export.run(None, lake, lake.root[:-1] + "-copy/", export.Config(engine="local"))
+    here = JOBS[name](None, reopened(lake), "local")
+    assert [] == warnings(caplog)
+    assert but_for_time(here) == but_for_time(JOBS[name](no_java, reopened(lake), "auto"))
+    assert 1 == len(warnings(caplog))
+
+
+def but_for_time(report: Any) -> Any:
+    """Return a report without what choosing costs: seconds, and the top of both trees that ``diff`` compares."""
+    return {name: value for name, value in asdict(report).items() if name not in {"seconds", "requests"}}
+
+
+def test_only_what_a_start_of_spark_raises_is_forgiven(no_java: LazySession) -> None:
+    """A run that was stopped, a defect, an option that means no Spark at all: the caller is told."""
+
+    class Stopped(Exception):
+        """What the code of others raises."""
+
+    def stopped(_: SessionConfig) -> Any:
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        auto.ready("auto", "spark", LazySession(SessionConfig(), stopped))
+    with pytest.raises(InvalidInput, match="must be one of"):
+        auto.ready("auto", "spark", LazySession(lambda: SessionConfig(mode="cloud")))
+    assert ["spark", "local"] == [auto.ready(engine, engine, no_java) for engine in ("spark", "local")]
+
+
+@pytest.mark.spark
+def test_what_java_says_of_a_failed_start_is_asked_before_it_is_ended() -> None:
+    """The text of its errors is in Java; the name of the master is what people can correct."""
+    program = (
+        "from pipelines.session import SessionConfig, lazy_session\n"
+        "with lazy_session(SessionConfig(mode='master', master='spark://nowhere')) as session: session()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert 1 == done.returncode
+    last = done.stderr.splitlines()[-1]
+    assert "InvalidInput: Spark does not start with the master spark://nowhere: " in last
+    assert "Invalid master URL" in last

@@ -130,12 +130,12 @@ def _type(column: dict[str, Any]) -> str:
 def stats(call: Call) -> Result:
     """Show the figures of one root."""
     from pipelines import stats as health  # what lists and shows must not wait for it
-    from pipelines.job import engine_for_all
+    from pipelines.auto import engine_ready_for_all
 
     lake = call.at()
     found = {"root": lake.root, **asdict(lake.stats()), "read_only": lake.read_only}
     if call.options.deep or call.options.storage:
-        engine = engine_for_all(call.options.engine, lake.root_node)
+        engine = engine_ready_for_all(call.options.engine, call.spark, lake.root_node)
         session = call.spark if engine == "spark" else None
         deep = health.deep(lake, session, call.progress, storage=call.options.storage)
         found |= {name: value for name, value in asdict(deep).items() if name != "summary"}
