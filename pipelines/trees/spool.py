@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
 
 import numpy as np
@@ -84,29 +85,39 @@ class PartFile:
 
     def add(self, number: int, data: bytes | pa.Buffer) -> None:
         """Write a piece of a part. Raises ``StorageError`` if there is no room for it."""
-        try:
+        with _no_room_told():
             if self._file is None:
                 self._file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - until it is closed
             self._pieces[number].append((self._file.seek(0, os.SEEK_END), len(data)))
             self._file.write(data)
-        except OSError as error:
-            raise StorageError(
-                f"temporary files cannot be written: {error}; make room in {tempfile.gettempdir()}, or set TMPDIR to a "
-                "directory that has more"
-            ) from error
+            self._file.flush()  # or only reading would tell that there was no room
 
     def pieces(self, number: int) -> Iterator[bytes]:
-        """Yield the pieces of a part."""
+        """Yield the pieces of a part. Raises ``StorageError`` if they cannot be read."""
         for start, size in self._pieces[number]:
             file = cast("BinaryIO", self._file)
-            file.seek(start)
-            yield file.read(size)
+            with _no_room_told():
+                file.seek(start)
+                data = file.read(size)
+            yield data
 
     def close(self) -> None:
         """Let go of everything."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what there was no room for is not needed any more
+                self._file.close()
         self._file, self._pieces = None, [[] for _ in range(PARTS)]
+
+
+@contextmanager
+def _no_room_told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = tempfile.tempdir or "a directory for them"  # `gettempdir` raises where there is none
+        raise StorageError(
+            f"temporary files cannot be used: {error}; make room in {where}, or set TMPDIR to a directory that has more"
+        ) from error
 
 
 class Spool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipelines.trees.spool import HASH, PARTS, Spool, hashes_of, parts
+from pipelines.trees.spool import HASH, PARTS, PartFile, Spool, hashes_of, parts
 from trinitylake_core.errors import StorageError
 
 SCHEMA = pa.schema({HASH: pa.int64(), "name": pa.string()})
@@ -54,3 +54,23 @@ def test_no_room_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(StorageError, match="set TMPDIR"):
         filled(SMALL, range(500))
+
+
+@pytest.mark.parametrize("pieces", [1, 1000])
+def test_a_disk_that_is_full_is_said_with_what_to_do_and_hides_nothing_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    """Also where what is written is so little that it is still in a buffer when it is read, and when it is let go."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: Path("/dev/full").open("r+b"))  # noqa: SIM115
+    file = PartFile()
+    with pytest.raises(StorageError, match=r"No space left on device.*set TMPDIR"):
+        file.add(0, b"x" * 100 * pieces)
+    file.close()
+    assert not file
+
+
+def test_where_there_is_no_directory_for_temporary_files_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none"])
+    with pytest.raises(StorageError, match="set TMPDIR"):
+        PartFile().add(0, b"x")
