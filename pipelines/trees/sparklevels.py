@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -74,8 +75,18 @@ class SparkLevels:
             known: nodes (a column ``path``) that are left out, with what only they reach.
             visited: rows of roots that need not be read, in the place of ``roots``.
             go_on: called with what each level tells (``Visitor.told``); returns whether to visit the next one.
+
+        A walk that fails gives back what it kept.
         """
-        go_on = go_on or _always
+        try:
+            self._walk(roots, known, visited, go_on or _always)
+        except BaseException:
+            self.release()
+            raise
+
+    def _walk(
+        self, roots: Sequence[Row], known: DataFrame | None, visited: Sequence[Row], go_on: Callable[[list[Row]], bool]
+    ) -> None:
         level = self._walk_top(roots, known, visited, go_on)
         if level is None:
             return
@@ -94,17 +105,18 @@ class SparkLevels:
         self, roots: Sequence[Row], known: DataFrame | None, visited: Sequence[Row], go_on: Callable[[list[Row]], bool]
     ) -> list[Row] | None:
         """Visit levels of few nodes from the top on; return the first one that has many, ``None`` if there is none."""
-        waiting, few = Waiting(self.visitor, _HERE_CHILDREN), min(_HERE, _HERE_CHILDREN // self.visitor.fanout)
+        few = min(_HERE, _HERE_CHILDREN // self.visitor.fanout)
         level, finish = sorted(roots, key=lambda row: row["first"]) or None, self.visitor.roots
-        if visited:
-            level = self._kept(list(visited), waiting, go_on)
-            finish = as_they_are
-        while level is not None and len(level) <= few:
-            unread = self._unknown(level, known)
-            rows = list(finish(visits(unread, self.storage, self.visitor.visit)))
-            finish = as_they_are
-            self._count_here(rows)
-            level = self._kept(rows, waiting, go_on)
+        with closing(Waiting(self.visitor, _HERE_CHILDREN)) as waiting:
+            if visited:
+                level = self._kept(list(visited), waiting, go_on)
+                finish = as_they_are
+            while level is not None and len(level) <= few:
+                unread = self._unknown(level, known)
+                rows = list(finish(visits(unread, self.storage, self.visitor.visit)))
+                finish = as_they_are
+                self._count_here(rows)
+                level = self._kept(rows, waiting, go_on)
         return level
 
     def _kept(self, rows: list[Row], waiting: Waiting, go_on: Callable[[list[Row]], bool]) -> list[Row] | None:

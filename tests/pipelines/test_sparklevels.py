@@ -14,6 +14,7 @@ from pipelines.trees.sparklevels import NODES
 from pipelines.trees.walk import FOREVER, Start, TreeSource, walk_local, walk_on_spark
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
+from trinitylake_core.errors import CorruptNode
 from trinitylake_core.locations import root_path
 
 pytestmark = pytest.mark.spark
@@ -92,3 +93,16 @@ def test_levels_of_wide_nodes_are_not_held_in_this_process(
 def test_a_walk_from_nowhere_finds_nothing(lake: Lakehouse, spark: Any) -> None:
     walk = walk_on_spark(spark, TreeSource(lake.storage, lake.definition.order), [], silent)
     assert (0, []) == (walk.nodes_read, collect(walk.files()))
+
+
+def test_a_walk_that_fails_keeps_nothing_on_the_disks_of_executors(tmp_path: Any, spark: Any) -> None:
+    lake = filled(new_lake(tmp_path), tables=40)
+    compacted(lake)
+    lake = reopened(lake)
+    (leaf, *_) = (row["path"] for row in walk_local(TreeSource(lake.storage, 4), starts(lake)) if not row["height"])
+    lake.storage.delete_many([leaf])
+    kept = spark.sparkContext._jsc.getPersistentRDDs
+    before = set(kept())
+    with pytest.raises(CorruptNode, match="is missing"):
+        walk_on_spark(spark, TreeSource(lake.storage, 4), starts(lake), silent)
+    assert not set(kept()) - before
