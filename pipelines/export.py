@@ -166,7 +166,12 @@ class _Export:
         self.garbage: dict[int, bytes] = {}
 
     def boundary(self) -> int:
-        return max(self.source.files.versions.kept_from(self.version), self.source.root_node.oldest_version)
+        root = self.source.root_node
+        found = max(self.source.files.versions.kept_from(self.version), root.oldest_version)
+        if found > self.version:
+            message = f"the boundary {found} lies beyond version {self.version}; nothing was changed"
+            raise Corrupt(message, path=root.path, invariant="I16")
+        return found
 
     # -- running -----------------------------------------------------------------------------------------
 
@@ -187,10 +192,12 @@ class _Export:
         engine = engine_ready(self.config.engine, self.spark, objects, self.config.spark_from_files)
         todo = self.compared_readable(engine)
         self.requests += todo.requests
-        plan = self.planned(engine, to, todo)
-        self.watch.lap("plan")
-        copied = self.act(to, todo) if not self.config.dry_run else {}
-        todo.release()
+        try:
+            plan = self.planned(engine, to, todo)
+            self.watch.lap("plan")
+            copied = self.act(to, todo) if not self.config.dry_run else {}
+        finally:
+            todo.release()
         return Report(
             source=self.source.root,
             target=self.target.root,

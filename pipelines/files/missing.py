@@ -20,7 +20,7 @@ from pipelines.trees.sparklevels import NODES
 from pipelines.trees.walk import SparkWalk, Start, TreeSource, walk_local, walk_on_spark
 from trinitylake_core.catalog import decode_definition
 from trinitylake_core.definitions import decode_lakehouse
-from trinitylake_core.errors import CorruptDefinition, FileMissing
+from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidLocation
 from trinitylake_core.keys import KINDS
 from trinitylake_core.locations import parse, validate_path
 from trinitylake_core.storage import Storage
@@ -201,13 +201,19 @@ def _list_prefixes(batches: Batches, storage: Storage) -> Batches:
 
 
 def looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:
-    """Yield path and size of files that no listing showed, if they are there. One ``head`` each, in parallel."""
+    """Yield path and size of files that no listing showed, if they are there. One ``head`` each, in parallel.
+
+    Raises:
+        CorruptDefinition: what a tree names as the path of a definition leads outside the lakehouse.
+    """
 
     def size(path: str) -> int | None:
         try:
             return storage.info(validate_path(path)).size
         except FileMissing:
             return None
+        except InvalidLocation as error:
+            raise CorruptDefinition(f"{error}; nothing was changed", path=path, invariant="I11") from None
 
     for path, found in zip(paths, storage.in_parallel(paths, size), strict=True):
         if found is not None:

@@ -476,6 +476,24 @@ def test_a_bad_file_at_the_source_is_named_and_makes_no_lakehouse(
         opened(target)
 
 
+def test_a_pointer_that_leads_outside_is_damage_and_not_wrong_input(lake: Lakehouse, target: str) -> None:
+    with Surgery(lake.root, lake.definition.order).node(lake.root_node.path) as node:
+        node.values[0] = "../elsewhere"
+    with pytest.raises(Corrupt, match="may lead outside"):
+        run(Lakehouse.open(lake.root), target)
+    with pytest.raises(NotALakehouse):
+        opened(target)
+
+
+def test_a_root_that_says_that_it_has_expired_itself_is_not_copied(lake: Lakehouse, target: str) -> None:
+    """Nothing would be: there is no version from that boundary on."""
+    with Surgery(lake.root, lake.definition.order).node(lake.root_node.path) as node:
+        node.system["oldest_version"] = "99999999999999999999"
+    with pytest.raises(Corrupt, match="lies beyond"):
+        run(Lakehouse.open(lake.root), target, export.Config(history=True, engine="local"))
+    assert not Path(target.removeprefix("file://")).exists()
+
+
 # -- full snapshots, Spark -----------------------------------------------------------------------------
 
 
