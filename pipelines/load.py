@@ -48,8 +48,8 @@ class Config:
     Attributes:
         existing: what becomes of an object that is there already: ``refuse`` the load, ``skip`` the object, or
             ``replace`` its definition.
-        engine: ``spark``, ``local`` (this machine, a process per core; holds what is loaded in memory), or ``auto``:
-            Spark from ``spark_from_bytes`` of source on.
+        engine: ``spark``, ``local`` (this machine, a process per core; what is loaded waits in temporary files),
+            or ``auto``: Spark from ``spark_from_bytes`` of source on.
         dry_run: read and check everything, count, write nothing.
         reason: why, for the history.
         spark_from_bytes: where ``auto`` changes from this process to Spark.

@@ -1,24 +1,28 @@
-"""A load on all cores of this machine: new objects are held in memory, existing ones are streamed."""
+"""A load on all cores of this machine. New objects wait in temporary files (``spooled``), old ones are streamed."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from operator import eq
+
+import numpy as np
 
 from pipelines.job import Progress
 from pipelines.loading import parts
 from pipelines.loading.model import REFUSE, SKIP, Built, Counts, Tally, Target, tally_of, wrong_in
-from pipelines.loading.parts import Parts, build_all, ranges_of, read_all
-from pipelines.loading.refusals import refuse_homeless, refuse_there, refuse_twice, refuse_wrong
+from pipelines.loading.parts import Parts, Ranges, build_all, read_all
+from pipelines.loading.refusals import SHOWN, refuse_homeless, refuse_there, refuse_twice, refuse_wrong
+from pipelines.loading.spooled import NEW, Share, Spooled, block_bytes, looked_at_first, shares_in
 from pipelines.source.lines import Place, blocks
+from pipelines.trees.spool import mask_of
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.proof import Witness
 from trinitylake_core.tree.search import Batch, scan
 from trinitylake_core.versions import Root
-
-_Given = tuple[bytes, str, int]
-"""A definition, and where it is written: file and offset."""
 
 
 class LocalLoad:
@@ -30,9 +34,8 @@ class LocalLoad:
         self._base = base.node
         self._progress = progress
         self._parts = Parts.of(source, target, base)
-        self._new: dict[str, _Given] = {}
-        self._homes: set[str] = set()
-        self._marks: list[str] = []
+        self._spooled = Spooled()
+        self._ranges = Ranges()
         self.unchanged = Tally()
         """What the new tree must keep of the old one, once they were compared."""
 
@@ -46,48 +49,72 @@ class LocalLoad:
             raise
 
     def _read(self, files: Sequence[tuple[str, int]]) -> int:
-        new, some = self._new, [*blocks(files, parts.BLOCK_BYTES)]
-        for lines in read_all(self._parts, some, partial(self._progress, "read", 0, None)):
-            self._homes |= lines.homes
-            for key, data, offset in zip(lines.keys, lines.data, lines.offsets, strict=True):
-                each = (data, lines.file, offset)
-                known = new.setdefault(key, each)
-                if known is not each:
-                    refuse_twice(self._source, self._target.codec, key, (_place(known), _place(each)))
-        self._progress("read", len(new), len(new))
-        return len(new)
+        some = [*blocks(files, block_bytes(files, parts.BLOCK_BYTES))]
+        spooled, tell = self._spooled, partial(self._progress, "read", 0, None)
+        if (shares := shares_in(files)) > 1:
+            first, some = looked_at_first(some)
+            read_all(self._parts, first, spooled, tell)
+            spooled.cut(shares)
+        read_all(self._parts, some, spooled, tell)
+        self._progress("read", spooled.count, spooled.count)
+        return spooled.count
 
     def compare(self, existing: str) -> Counts:
-        """Compare with what is there, proved, and decide what to load. One ``get`` per node."""
-        new = self._new
-        homes = self._homes - new.keys()
-        there: list[tuple[str, Place]] = []
-        old = replaced = Tally()
-        for keys, values in self._proved():
-            self._marks += keys[(-1 - old.count) % parts.KEYS :: parts.KEYS]
-            old += tally_of(keys, values)
+        """Compare with what is there, proved, and decide what to load. One ``get`` per node.
+
+        What is to be loaded waits in ranges then. Memory: a share of it.
+        """
+        old, found, low = _Old(self._proved()), _Found(), ""
+        for number, stop in enumerate((*self._spooled.cuts, None)):
+            self._compared(self._spooled.share(number), old, found, (low, stop), skip=existing == SKIP)
+            low = stop or ""
+        self._spooled.close()
+        if found.missing:
+            refuse_homeless(self._target.codec, found.missing)
+        if found.there and existing == REFUSE:
+            refuse_there(self._source, self._target.codec, found.first, found.there)
+        new = sum(self._ranges.new)
+        if existing == SKIP:
+            self.unchanged = found.old
+            return Counts(new, 0, found.there)
+        self.unchanged = found.old - found.replaced
+        return Counts(new - found.there, found.there, 0)
+
+    def _refuse_twice(self, share: Share) -> None:
+        keys = share.keys
+        if (index := next((index for index, same in enumerate(map(eq, keys, keys[1:])) if same), None)) is not None:
+            places = sorted(self._spooled.place(share, each) for each in (index, index + 1))
+            refuse_twice(self._source, self._target.codec, keys[index], places)
+
+    def _compared(self, share: Share, old: _Old, found: _Found, within: tuple[str, str | None], *, skip: bool) -> None:
+        """Compare a share with what is there from its first key to before that of the next, and cut it into ranges."""
+        self._refuse_twice(share)
+        new, homes = {key: index for index, key in enumerate(share.keys)}, share.homes
+        homes.difference_update(new)
+        marks, there = list[str](), set[str]()
+        for keys, values in old.until(within[1]):
+            marks += keys[(-1 - found.old.count) % parts.KEYS :: parts.KEYS]
+            found.old += tally_of(keys, values)
             homes.difference_update(keys)
             known = [(key, path) for key, path in zip(keys, values, strict=True) if key in new]
-            there += [(key, _place(new[key])) for key, _ in known]
-            replaced += tally_of(*zip(*known, strict=True)) if known else Tally()
-        if homes:
-            refuse_homeless(self._target.codec, sorted(homes))
-        if there and existing == REFUSE:
-            refuse_there(self._source, self._target.codec, there, len(there))
-        if existing == SKIP:
-            for key, _ in there:
-                del new[key]
-            self.unchanged = old
-            return Counts(len(new), 0, len(there))
-        self.unchanged = old - replaced
-        return Counts(len(new) - len(there), len(there), 0)
+            if known:
+                there.update(key for key, _ in known)
+                found.replaced += tally_of(*zip(*known, strict=True))
+                told = known[: SHOWN - len(found.first)]
+                found.first += [(key, self._spooled.place(share, new[key])) for key, _ in told]
+        found.there += len(there)
+        found.missing += sorted(homes)[: SHOWN + 1 - len(found.missing)]
+        keys, rows = share.keys, share.rows.select(NEW.names)
+        if skip and there:
+            rows = rows.filter(mask_of(np.array([key not in there for key in keys])))
+            keys = [key for key in keys if key not in there]
+        self._ranges.cut(*within, keys, rows, marks)
 
     def build(self) -> Sequence[Built]:
         """Write the definitions, and one tree per range of keys. One ``get`` per node there, one ``put`` per file."""
-        ranges = ranges_of([(key, self._new[key][0]) for key in sorted(self._new)], self._marks)
-        old = self.unchanged.count // len(ranges) + 1
-        weights = [old + len(each.new) for each in ranges]
-        return build_all(self._parts, ranges, weights, partial(self._progress, "build", 0, None))
+        old = self.unchanged.count // len(self._ranges) + 1
+        weights = [old + new for new in self._ranges.new]
+        return build_all(self._parts, self._ranges, weights, partial(self._progress, "build", 0, None))
 
     def _proved(self) -> Iterator[Batch]:
         """Yield what the base holds, and prove that its nodes mean it."""
@@ -97,8 +124,42 @@ class LocalLoad:
 
     def release(self) -> None:
         """Forget what was read."""
-        self._new.clear()
+        self._spooled.close()
+        self._ranges.close()
 
 
-def _place(given: _Given) -> Place:
-    return Place(given[1], given[2])
+@dataclass
+class _Found:
+    """What a comparison has found so far."""
+
+    old: Tally = field(default_factory=Tally)
+    """What is there."""
+    replaced: Tally = field(default_factory=Tally)
+    """What of it is among the new objects."""
+    there: int = 0
+    """How many new objects are there already, and the first of them."""
+    first: list[tuple[str, Place]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """The first namespaces that are neither there nor new."""
+
+
+class _Old:
+    """What is there, in batches that end where a share does."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self._batches = batches
+        self._left: Batch = ([], [])
+
+    def until(self, stop: str | None) -> Iterator[Batch]:
+        """Yield what comes before a key; all that is left without one."""
+        while True:
+            following = self._left if self._left[0] else next(self._batches, None)
+            if following is None:
+                return
+            keys, values = following
+            end = len(keys) if stop is None else bisect_left(keys, stop)
+            self._left = keys[end:], values[end:]
+            if end:
+                yield keys[:end], values[:end]
+            if self._left[0]:
+                return

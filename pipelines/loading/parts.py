@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import merge
-from itertools import pairwise
-from typing import Any, Final, NamedTuple, TypeVar
+from itertools import pairwise, repeat
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+import pyarrow as pa
 
 from pipelines.loading.model import Built, Row, Target, objects_in, packed
+from pipelines.loading.spooled import HELD_BYTES, NEW, Lines, Spooled, lines_of, rows_of
 from pipelines.processes import Answer, Helper, Work, cores, shared
 from pipelines.source.lines import Block
+from pipelines.trees.spool import Scratch, bytes_of, rows_in
 from trinitylake_core.keys import EVERYTHING, KeyRange
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
@@ -32,22 +37,18 @@ KEYS: Final = 10_000
 T = TypeVar("T")
 
 
-class Lines(NamedTuple):
-    """The objects in one block: keys, definitions, and where each is written; and the namespaces that they need."""
+class Pieces(Protocol):
+    """What can be sent to a helper, by number."""
 
-    file: str
-    keys: Sequence[str]
-    data: Sequence[bytes]
-    offsets: Sequence[int]
-    homes: frozenset[str]
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class Range(NamedTuple):
-    """The keys from ``low`` to before ``stop``, and the new objects among them as sorted keys and definitions."""
+    """The keys from ``low`` to before ``stop``, and the new objects among them: sorted rows of ``NEW`` as bytes."""
 
     low: str
     stop: str | None
-    new: Sequence[tuple[str, bytes]]
+    new: bytes
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Parts:
     path: str
     """Path and bytes of the root that the load stands on."""
     data: bytes
+    cuts: Sequence[str] = ()
+    """Where what is read is cut into shares."""
 
     @classmethod
     def of(cls, source: Storage, target: Target, base: Root) -> Parts:
@@ -76,21 +79,15 @@ class Parts:
 
     def read(self, block: Block) -> Lines:
         """Return the objects in the lines that begin in a block. Raises ``InvalidInput``."""
-        keys, data, offsets, homes = list[str](), list[bytes](), list[int](), set[str]()
-        for each in objects_in(self.source, block, self.target.codec):
-            keys.append(each.key)
-            data.append(each.data)
-            offsets.append(each.place.offset)
-            if each.home is not None:
-                homes.add(each.home)
-        return Lines(block.file, keys, data, offsets, frozenset(homes))
+        return lines_of(block, rows_of(objects_in(self.source, block, self.target.codec)), self.cuts)
 
     def build(self, part: Range) -> Built | None:
         """Write the definitions and the tree of a range. One ``get`` per node there, one ``put`` per file."""
-        known = {key for key, _ in part.new}
-        new = (Row(key, None, data) for key, data in part.new)
+        keys, data = (column.to_pylist() for column in rows_in(part.new, NEW).columns)
+        known = set(keys)
+        new = map(Row, keys, repeat(None), data)
         old = (Row(key, path, None) for key, path in self.old(part.low, part.stop) if key not in known)
-        return packed(self.target, merge(new, old, key=lambda row: row.key))
+        return packed(self.target, merge(new, old, key=attrgetter("key")))
 
     def old(self, low: str, stop: str | None) -> Iterator[tuple[str, str]]:
         """Yield the entries of the base from ``low`` to before ``stop``."""
@@ -113,7 +110,7 @@ def answerer(parts: Parts) -> Answer:
 class _Sharing(Work[T]):
     """Parts of one kind, in the order in which they are asked for."""
 
-    def __init__(self, parts: Parts, pieces: Sequence[Any], weights: Sequence[int], work: Callable[[Any], T]) -> None:
+    def __init__(self, parts: Parts, pieces: Pieces, weights: Sequence[int], work: Callable[[Any], T]) -> None:
         super().__init__(weights)
         self._parts = parts
         self._pieces = pieces
@@ -133,27 +130,69 @@ class _Sharing(Work[T]):
         return Helper(answerer, self._parts)
 
 
-def read_all(parts: Parts, blocks: Sequence[Block], tell: Callable[[], None]) -> list[Lines]:
-    """Return the objects of each block. Raises ``InvalidInput`` if a line is not an object."""
-    weights = [block.end - block.begin for block in blocks]
-    return shared(_Sharing(parts, blocks, weights, parts.read), cores(), tell)
+class _Reading(_Sharing[Lines]):
+    """Blocks; what becomes of them waits in a scratch, and not here."""
+
+    def __init__(self, parts: Parts, blocks: Sequence[Block], spooled: Spooled) -> None:
+        super().__init__(parts, blocks, [block.end - block.begin for block in blocks], parts.read)
+        self._spooled = spooled
+
+    def finish(self, index: int, result: Lines) -> None:
+        """Put what became of a block into the scratch. A block that is read again takes the place of what was there."""
+        super().finish(index, self._spooled.put(result))
 
 
-def build_all(parts: Parts, ranges: Sequence[Range], weights: Sequence[int], tell: Callable[[], None]) -> list[Built]:
+class Ranges:
+    """Ranges of keys, ascending, whose new objects wait in a scratch. Memory: two keys per range."""
+
+    def __init__(self) -> None:
+        self._scratch = Scratch(HELD_BYTES)
+        self._ranges: list[tuple[str, str | None, int, int]] = []
+        self.new: list[int] = []
+        """How many new objects each holds."""
+
+    def cut(self, low: str, stop: str | None, keys: Sequence[str], rows: pa.RecordBatch, marks: Sequence[str]) -> None:
+        """Take what is new from ``low`` to before ``stop`` as ranges of at most so many keys each, new and old.
+
+        Args:
+            low: where the range before ended.
+            stop: where the next one begins.
+            keys: those of the new objects, sorted.
+            rows: the new objects, columns of ``NEW``.
+            marks: some keys that are there, ascending, about :data:`KEYS` apart.
+
+        Raises:
+            StorageError: there is no room for them.
+        """
+        pieces = -(-len(keys) // KEYS)
+        wanted = {*(keys[len(keys) * piece // pieces] for piece in range(1, pieces)), *marks}
+        cuts = sorted(wanted - {low})
+        places = [0, *(bisect_left(keys, cut) for cut in cuts), len(keys)]
+        for one, two, (first, end) in zip([low, *cuts], [*cuts, stop], pairwise(places), strict=True):
+            data = bytes_of(rows.slice(first, end - first))
+            self._ranges.append((one, two, self._scratch.add(data), len(data)))
+            self.new.append(end - first)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def __getitem__(self, index: int) -> Range:
+        """Return a range with its objects. Threads may call it. Raises ``StorageError``."""
+        low, stop, place, size = self._ranges[index]
+        return Range(low, stop, self._scratch.at(place, size))
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._scratch.close()
+        self._ranges, self.new = [], []
+
+
+def read_all(parts: Parts, blocks: Sequence[Block], spooled: Spooled, tell: Callable[[], None]) -> None:
+    """Read the objects of each block into the spool. Raises ``InvalidInput`` if a line is not an object."""
+    spooled.take(shared(_Reading(replace(parts, cuts=spooled.cuts), blocks, spooled), cores(), tell))
+
+
+def build_all(parts: Parts, ranges: Ranges, weights: Sequence[int], tell: Callable[[], None]) -> list[Built]:
     """Write the trees of ascending ranges; return those that hold something. What helpers wrote is durable."""
     found = shared(_Sharing(parts, ranges, weights, parts.build), cores(), tell)
     return [each for each in found if each is not None]
-
-
-def ranges_of(new: Sequence[tuple[str, bytes]], marks: Sequence[str]) -> list[Range]:
-    """Return ranges of at most so many keys that together hold all, new and old.
-
-    Args:
-        new: sorted keys with their definitions.
-        marks: some keys that are there, ascending, about :data:`KEYS` apart.
-    """
-    keys = [key for key, _ in new]
-    cuts = sorted({*keys[KEYS::KEYS], *marks})
-    places = [0, *(bisect_left(keys, cut) for cut in cuts), len(keys)]
-    bounds = zip(["", *cuts], [*cuts, None], pairwise(places), strict=True)
-    return [Range(low, stop, new[first:end]) for low, stop, (first, end) in bounds]

@@ -6,8 +6,8 @@ parts of the same number, and one part at a time is enough to compare them.
 
 from __future__ import annotations
 
-import os
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 HASH: Final = "hash"
 LIMIT_BYTES: Final = 16 << 20
 """What a spool holds in memory: the names of 130,000 files, or the marks of 700,000."""
+_CODEC: Final = "zstd"
+_HEADER: Final = 8
+"""How large the rows are that follow, compressed."""
 _BITS: Final = 6
 PARTS: Final = 1 << _BITS
 """Into how many parts rows are dealt: if each may be as large as what is held, they are 8 million names."""
@@ -69,44 +72,23 @@ def numbers(rows: pa.Table, name: str) -> Hashes:
     return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])
 
 
+# -- rows as bytes ---------------------------------------------------------------------------------------
+
+
+def bytes_of(rows: pa.RecordBatch) -> bytes:
+    """Return rows as bytes, compressed: keys are padded, and most definitions say the same. 0.3 µs per row of 400 B."""
+    data = rows.serialize()
+    compressed: bytes = pa.compress(data, codec=_CODEC, asbytes=True)
+    return len(data).to_bytes(_HEADER, "little") + compressed
+
+
+def rows_in(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows that :func:`bytes_of` made bytes of."""
+    size = int.from_bytes(data[:_HEADER], "little")
+    return pa.ipc.read_record_batch(pa.decompress(memoryview(data)[_HEADER:], size, codec=_CODEC), schema)
+
+
 # -- files ---------------------------------------------------------------------------------------------
-
-
-class PartFile:
-    """A temporary file of pieces, each of one part. It has no name: it is gone with its process, however that ends."""
-
-    def __init__(self) -> None:
-        self._file: BinaryIO | None = None
-        self._pieces: list[list[tuple[int, int]]] = [[] for _ in range(PARTS)]
-
-    def __bool__(self) -> bool:
-        """Return whether there is anything in it."""
-        return self._file is not None
-
-    def add(self, number: int, data: bytes | pa.Buffer) -> None:
-        """Write a piece of a part. Raises ``StorageError`` if there is no room for it."""
-        with _no_room_told():
-            if self._file is None:
-                self._file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - until it is closed
-            self._pieces[number].append((self._file.seek(0, os.SEEK_END), len(data)))
-            self._file.write(data)
-            self._file.flush()  # or only reading would tell that there was no room
-
-    def pieces(self, number: int) -> Iterator[bytes]:
-        """Yield the pieces of a part. Raises ``StorageError`` if they cannot be read."""
-        for start, size in self._pieces[number]:
-            file = cast("BinaryIO", self._file)
-            with _no_room_told():
-                file.seek(start)
-                data = file.read(size)
-            yield data
-
-    def close(self) -> None:
-        """Let go of everything."""
-        if self._file is not None:
-            with suppress(OSError):  # what there was no room for is not needed any more
-                self._file.close()
-        self._file, self._pieces = None, [[] for _ in range(PARTS)]
 
 
 @contextmanager
@@ -118,6 +100,88 @@ def _no_room_told() -> Iterator[None]:
         raise StorageError(
             f"temporary files cannot be used: {error}; make room in {where}, or set TMPDIR to a directory that has more"
         ) from error
+
+
+class Scratch:
+    """Bytes between two steps, each piece found by where it begins: here up to a limit, beyond it in a temporary file.
+
+    The file has no name: it is gone with its process, however that ends. Threads may share a scratch.
+    """
+
+    def __init__(self, limit_bytes: int = 0) -> None:
+        """Hold nothing yet, and never more than ``limit_bytes`` in memory."""
+        self._limit_bytes = limit_bytes
+        self._held = bytearray()
+        self._file: BinaryIO | None = None
+        self._lock = threading.Lock()
+        self.size = 0
+
+    def add(self, data: bytes | pa.Buffer) -> int:
+        """Take a piece and return where it begins. Raises ``StorageError`` if there is no room for it."""
+        with self._lock:
+            start = self.size
+            if self._file is None and start + len(data) <= self._limit_bytes:
+                self._held += data
+            else:
+                self._append(data)
+            self.size += len(data)
+            return start
+
+    def _append(self, data: bytes | pa.Buffer) -> None:
+        with _no_room_told():
+            if self._file is None:
+                self._file = cast("BinaryIO", tempfile.TemporaryFile())  # noqa: SIM115 - until it is closed
+                self._file.write(self._held)
+                self._held = bytearray()
+            self._file.seek(self.size)
+            self._file.write(data)
+            self._file.flush()  # or only reading would tell that there was no room
+
+    def at(self, start: int, size: int) -> bytes:
+        """Return so many bytes from a place on. Raises ``StorageError`` if they are not what was written."""
+        with self._lock:
+            if self._file is None:
+                return bytes(self._held[start : start + size])
+            with _no_room_told():
+                self._file.seek(start)
+                data = self._file.read(size)
+        if len(data) < size:
+            raise StorageError(f"a temporary file lost {size - len(data)} of {size} bytes")
+        return data
+
+    def close(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            if self._file is not None:
+                with suppress(OSError):  # what there was no room for is not needed any more
+                    self._file.close()
+            self._file, self._held, self.size = None, bytearray(), 0
+
+
+class PartFile:
+    """A temporary file of pieces, each of one part. It has no name: it is gone with its process, however that ends."""
+
+    def __init__(self) -> None:
+        self._file = Scratch()
+        self._pieces: list[list[tuple[int, int]]] = [[] for _ in range(PARTS)]
+
+    def __bool__(self) -> bool:
+        """Return whether there is anything in it."""
+        return self._file.size > 0
+
+    def add(self, number: int, data: bytes | pa.Buffer) -> None:
+        """Write a piece of a part. Raises ``StorageError`` if there is no room for it."""
+        self._pieces[number].append((self._file.add(data), len(data)))
+
+    def pieces(self, number: int) -> Iterator[bytes]:
+        """Yield the pieces of a part. Raises ``StorageError``."""
+        for start, size in self._pieces[number]:
+            yield self._file.at(start, size)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._file.close()
+        self._pieces = [[] for _ in range(PARTS)]
 
 
 class Spool:

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 
 from pipelines import load, processes
-from pipelines.loading import parts
-from pipelines.loading.parts import Parts, Range, ranges_of
+from pipelines.loading import parts, spooled
+from pipelines.loading.parts import Parts, Range, Ranges
+from pipelines.tasks import BINARY, TEXT
+from pipelines.trees.spool import rows_in
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import AlreadyExists, InvalidInput
@@ -174,12 +177,27 @@ def test_what_a_helper_refuses_is_said_as_if_it_had_been_read_here(
 def test_ranges_hold_every_key_once(new: int, marks: int) -> None:
     """At most so many new ones each; they end where the next begins, the first and the last nowhere."""
     given = [(f"k{number:04}", b"") for number in range(new)]
-    ranges = ranges_of(given, [f"k{number * 31:04}+" for number in range(marks)])
-    assert given == [row for each in ranges for row in each.new]
+    keys = [key for key, _ in given]
+    cut = Ranges()
+    marked = [f"k{number * 31:04}+" for number in range(marks)]
+    cut.cut(
+        "",
+        None,
+        keys,
+        pa.RecordBatch.from_arrays([pa.array(keys, TEXT), pa.array([b""] * new, BINARY)], schema=spooled.NEW),
+        marked,
+    )
+    ranges = [cut[number] for number in range(len(cut))]
+    assert given == [row for each in ranges for row in _rows(each)]
     assert ("", None) == (ranges[0].low, ranges[-1].stop)
     assert all(one.stop == two.low for one, two in pairwise(ranges))
-    assert all(_inside(each) and len(each.new) <= 25 for each in ranges)
+    assert all(_inside(each) and len(_rows(each)) <= 25 for each in ranges)
+
+
+def _rows(each: Range) -> list[tuple[str, bytes]]:
+    keys, data = (column.to_pylist() for column in rows_in(each.new, spooled.NEW).columns)
+    return list(zip(keys, data, strict=True))
 
 
 def _inside(each: Range) -> bool:
-    return all(each.low <= key and (each.stop is None or key < each.stop) for key, _ in each.new)
+    return all(each.low <= key and (each.stop is None or key < each.stop) for key, _ in _rows(each))

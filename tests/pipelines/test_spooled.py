@@ -1,0 +1,150 @@
+"""A load whose objects wait in temporary files: the same result, the same refusals, and a driver that holds none."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import load
+from pipelines.loading import parts, spooled
+from pipelines.loading.spooled import Spooled, looked_at_first
+from pipelines.source.lines import Block, blocks
+from tests.support.lakes import content, filled, new_lake, reopened
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound
+
+Entry = dict[str, dict[str, Any]]
+
+
+@pytest.fixture
+def shares(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Blocks of a few lines, shares of a few objects, all of them in files; how many objects each share held."""
+    held: list[int] = []
+    honest = Spooled.share
+
+    def share(self: Spooled, number: int) -> spooled.Share:
+        found = honest(self, number)
+        held.append(len(found.keys))
+        return found
+
+    monkeypatch.setattr(Spooled, "share", share)
+    monkeypatch.setattr(parts, "cores", lambda: 1)
+    monkeypatch.setattr(parts, "KEYS", 7)
+    monkeypatch.setattr(parts, "BLOCK_BYTES", 900)
+    monkeypatch.setattr(spooled, "SHARE_BYTES", 1500)
+    monkeypatch.setattr(spooled, "LOOK_BYTES", 200)
+    for module in (spooled, parts):
+        monkeypatch.setattr(module, "HELD_BYTES", 0)
+    return held
+
+
+def _table(namespace: str, name: str, **more: Any) -> Entry:
+    return {"create_table": {"namespace": namespace, "name": name, "schema": [{"name": "id", "type": "int"}], **more}}
+
+
+def _entries() -> list[Entry]:
+    """Return tables beside those that are there and in namespaces of their own, not in order; ten are there already."""
+    made = [_table(f"ns{number % 3}", f"n{number * 7 % 101:03}") for number in range(101)]
+    made += [_table(f"ns{number % 3}", f"t{number:03}") for number in range(10)]
+    made += [_table(f"own{number % 9}", f"o{number:03}") for number in range(60)]
+    return [*made, *({"create_namespace": {"namespace": f"own{number}"}} for number in range(9))]
+
+
+def _source(directory: Path, entries: Sequence[Entry]) -> str:
+    path = directory / "objects.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in entries))
+    return str(path)
+
+
+def _run(lake: Lakehouse, source: str, existing: str = "refuse") -> load.Report:
+    return load.run(None, lake, source, load.Config(engine="local", existing=existing))
+
+
+@pytest.mark.parametrize("existing", ["skip", "replace"])
+def test_many_shares_become_what_one_does(
+    existing: str, shares: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut by a few keys that were looked at, with old objects between the new ones."""
+    source = _source(tmp_path, _entries())
+    first, second = tmp_path / "first", tmp_path / "second"
+    for each in (first, second):
+        each.mkdir()
+    lake = filled(new_lake(first), tables=60)
+    before = content(lake)
+    report = _run(lake, source, existing)
+    assert len(shares) > 8
+    assert 180 == sum(shares) > 3 * max(shares)
+    monkeypatch.undo()
+    alone = filled(new_lake(second), tables=60)
+    other = _run(alone, source, existing)
+    assert (report.added, report.replaced, report.skipped) == (other.added, other.replaced, other.skipped)
+    assert content(reopened(lake)).keys() == content(reopened(alone)).keys()
+    assert [] == list(reopened(lake).check(definitions=True))
+    kept = {key for key, path in before.items() if content(reopened(lake))[key] == path}
+    assert (report.replaced, report.skipped) == ((0, 10) if existing == "skip" else (10, 0))
+    assert len(before) - report.replaced == len(kept)
+
+
+@pytest.mark.parametrize(
+    ("last", "kind", "message"),
+    [
+        (_table("ns0", "n000"), InvalidInput, "'ns0.n000' appears twice: .*, line 1 and .*, line 172;"),
+        (_table("no", "t"), ObjectNotFound, "there is no namespace 'no'; load it, too"),
+        (_table("ns1", "x" * 99), InvalidInput, "line 172: .* bytes long"),
+        ({"create_namespace": {"namespace": "own9"}}, AlreadyExists, "^10 objects exist already: .*line 102.*, ...;"),
+    ],
+)
+def test_what_is_refused_in_many_shares(
+    last: Entry, kind: type[Exception], message: str, shares: list[int], tmp_path: Path
+) -> None:
+    """However far apart the lines are; nothing is written."""
+    lake = filled(new_lake(tmp_path), tables=60)
+    before = {each.path for each in lake.storage.list("")}
+    entries = _entries()
+    entries.insert(171, last)
+    with pytest.raises(kind, match=message):
+        _run(lake, _source(tmp_path, entries))
+    assert (kind is InvalidInput and "bytes" in message) == (not shares)
+    assert before == {each.path for each in lake.storage.list("")}
+
+
+def test_the_driver_holds_no_object(shares: list[int], tmp_path: Path) -> None:
+    """What is in memory while trees are built does not grow with the objects: each took half a kilobyte before."""
+
+    def held(count: int) -> int:
+        directory = tmp_path / str(count)
+        directory.mkdir()
+        entries = [{"create_namespace": {"namespace": "a"}}, *(_table("a", f"t{n:05}") for n in range(count - 1))]
+        lake, source = new_lake(directory, namespace_name_max_size_bytes=100), _source(directory, entries)
+        found: list[int] = []
+
+        def tell(phase: str, *_: object) -> None:
+            if phase == "build" and not found:
+                found.append(tracemalloc.get_traced_memory()[0])
+
+        tracemalloc.start()
+        load.run(None, lake, source, load.Config(engine="local"), tell)
+        tracemalloc.stop()
+        return found[0]
+
+    held(50)
+    few, many = held(100), held(500)
+    assert (many - few) / 400 < 200
+    assert len(shares) > 20
+
+
+def test_what_is_looked_at_first_and_the_rest_are_all_of_it() -> None:
+    """Each byte is in one block; a compressed file stays whole."""
+    given = [*blocks([("a.jsonl", 5000), ("b.jsonl.gz", 700), ("c.jsonl.gz", 800), ("d.jsonl", 10)], 1 << 10)]
+    first, rest = looked_at_first(given)
+
+    def bytes_in(some: Sequence[Block]) -> list[tuple[str, int]]:
+        return sorted((each.file, at) for each in some for at in range(each.begin, each.end))
+
+    assert bytes_in(given) == bytes_in([*first, *rest])
+    assert {(0, 700), (0, 800)} == {(each.begin, each.end) for each in [*first, *rest] if each.file.endswith(".gz")}
