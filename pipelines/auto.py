@@ -15,13 +15,15 @@ import logging
 from typing import Final
 
 from pipelines.job import SPARK_FROM_OBJECTS, Session, engine_for, started
-from pipelines.session import LazySession, on_other_machines, session_parallelism
+from pipelines.session import LazySession, on_other_machines, session_parallelism, wait_for_executor
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.versions import Root
 
 _LOG = logging.getLogger(__name__)
 START_SECONDS: Final = 5.0
 """What starting Spark takes, its Python workers included: 4 to 6 s."""
+EXECUTOR_SECONDS: Final = 180.0
+"""How long a cluster may take to give the first executor: as long as a machine that has to be added to it."""
 TASKS: Final = 16
 """For so many tasks the work is cut: what is under way when it changes hands is finished here."""
 _SPARKS: Final = frozenset({"pyspark", "py4j", "grpc"})
@@ -66,7 +68,8 @@ def ready(engine: str, chosen: str, spark: Session) -> str:
         if spark.failures:
             return "local"
     try:
-        session_parallelism(started(spark))
+        wait_for_executor(session := started(spark), EXECUTOR_SECONDS)
+        session_parallelism(session)
     except Exception as error:
         if not (isinstance(error, (InvalidInput, OSError)) or _package(error) in _SPARKS):
             raise

@@ -1,6 +1,6 @@
 """The Spark session: started, found, shared and stopped, and what tasks need shipped to them."""
 
-from pipelines.session.parallelism import on_one_machine, session_parallelism
+from pipelines.session.parallelism import on_one_machine, session_parallelism, wait_for_executor
 from pipelines.session.spark import (
     LazySession,
     SessionConfig,
@@ -23,4 +23,5 @@ __all__ = [
     "session_parallelism",
     "ship_packages",
     "stop_session",
+    "wait_for_executor",
 ]

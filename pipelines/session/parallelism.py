@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 import weakref
 from dataclasses import dataclass
@@ -61,12 +62,45 @@ def session_parallelism(spark: SparkSession) -> int:
     return parallelism
 
 
+def wait_for_executor(spark: SparkSession, seconds: float) -> None:
+    """Wait until a task has run on another machine. Spark itself waits for its first executor for ever.
+
+    Costs a tiny job, once a session. Where that has no answer in time it stays with Spark, and ends with the session.
+
+    Raises:
+        TimeoutError: none has run in so many seconds.
+    """
+    known = _known.setdefault(spark, _Known())
+    if known.has_run_a_task or on_one_machine(spark):
+        return
+    ended, failures = threading.Event(), list[Exception]()
+
+    def ask() -> None:
+        try:
+            _run_a_task(spark)
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            failures.append(error)
+        ended.set()
+
+    threading.Thread(target=ask, name="first executor", daemon=True).start()
+    if not ended.wait(seconds):
+        raise TimeoutError(f"no executor has run a task in {seconds:g} s: none is there, or others keep them busy")
+    if failures:
+        raise failures[0]
+    known.has_run_a_task = True
+
+
+def _run_a_task(spark: SparkSession) -> None:
+    spark.range(0, 1, 1, 1).count()
+
+
 @dataclass(slots=True)
 class _Known:
     """What is known of a session; ``chooses_partitions``: nobody chose how many partitions a shuffle has."""
 
     parallelism: int | None = None
     chooses_partitions: bool = False
+    has_run_a_task: bool = False
 
 
 _known: weakref.WeakKeyDictionary[SparkSession, _Known] = weakref.WeakKeyDictionary()
@@ -108,7 +142,7 @@ def _settled_parallelism(spark: SparkSession) -> int:
 
     Costs a tiny job, which waits for the first executor: without any, Spark's driver claims to run two tasks.
     """
-    spark.range(0, 1, 1, 1).count()
+    _run_a_task(spark)
     most, quiet, deadline = _asked_parallelism(spark), 0, time.monotonic() + _REGISTERED_SECONDS
     while quiet < _QUIET_ASKS and time.monotonic() < deadline:
         time.sleep(_ASK_AGAIN_SECONDS)

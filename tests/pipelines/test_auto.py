@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
+import weakref
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,7 +30,7 @@ from pipelines import (
     verify,
 )
 from pipelines.job import engine_for, silent
-from pipelines.session import LazySession, SessionConfig
+from pipelines.session import LazySession, SessionConfig, parallelism
 from pipelines.trees import workers
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
@@ -254,6 +257,36 @@ def test_only_what_a_start_of_spark_raises_is_forgiven(no_java: LazySession) -> 
     with pytest.raises(InvalidInput, match="must be one of"):
         auto.ready("auto", "spark", LazySession(lambda: SessionConfig(mode="cloud")))
     assert ["spark", "local"] == [auto.ready(engine, engine, no_java) for engine in ("spark", "local")]
+
+
+@pytest.mark.spark
+def test_a_cluster_without_a_free_executor_is_not_waited_for_for_ever(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark would wait; here others take every slot until a file appears."""
+    go = tmp_path / "go"
+
+    def hold(batches: Any) -> Any:
+        while not go.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    cores = int(spark.sparkContext.defaultParallelism)
+    busy = threading.Thread(target=spark.range(0, cores, 1, cores).mapInArrow(hold, "id bigint").count)
+    monkeypatch.setattr(parallelism, "on_one_machine", lambda _: False)
+    monkeypatch.setattr(auto, "EXECUTOR_SECONDS", 0.5)
+    monkeypatch.setattr(parallelism, "_known", weakref.WeakKeyDictionary())
+    busy.start()
+    while len(spark.sparkContext.statusTracker().getActiveStageIds()) == 0:
+        time.sleep(0.05)
+    assert "local" == auto.ready("auto", "spark", spark)
+    (said,) = warnings(caplog)
+    assert "no executor has run a task in 0.5 s" in said
+    assert "goes on in this process" in said
+    go.touch()
+    busy.join()
+    monkeypatch.setattr(auto, "EXECUTOR_SECONDS", 60.0)
+    assert "spark" == auto.ready("auto", "spark", spark)
 
 
 @pytest.mark.spark
