@@ -85,7 +85,11 @@ class SparkLevels:
             raise
 
     def _walk(
-        self, roots: Sequence[Row], known: DataFrame | None, visited: Sequence[Row], go_on: Callable[[list[Row]], bool]
+        self,
+        roots: Sequence[Row],
+        known: DataFrame | None,
+        visited: Sequence[Row],
+        go_on: Callable[[Sequence[Row]], bool],
     ) -> None:
         level = self._walk_top(roots, known, visited, go_on)
         if level is None:
