@@ -13,9 +13,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -123,7 +123,13 @@ def _silent_afterwards() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+        sys.stderr = _nowhere()
+
+
+@cache
+def _nowhere() -> TextIO:
+    """Return the null device, opened once a process: a worker carries out thousands of tasks."""
+    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def covered(spark: SparkSession, storage: Storage) -> Storage:

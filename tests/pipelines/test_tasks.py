@@ -1,6 +1,8 @@
 """Spark tasks: rows in and out, errors as themselves, and what bounds the memory: pieces by weight, runs of roots."""
 
 import ast
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -145,6 +147,18 @@ def calls_of_spark(tree: ast.AST) -> Iterator[str]:
             counted = name == "count" and not node.args and not node.keywords and not grouped
             if name in _WAITS | _ENTERS or counted:
                 yield f"line {node.lineno}: {name}"
+
+
+def test_a_worker_opens_the_null_device_once_and_a_task_has_its_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of tasks run in a process, one after another."""
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    silent = []
+    for _ in range(3):
+        with tasks._silent_afterwards():
+            assert sys.stderr is sys.__stderr__
+        silent.append(sys.stderr)
+    assert os.devnull == silent[0].name
+    assert 1 == len({id(each) for each in silent})
 
 
 def test_there_is_one_way_into_tasks_and_back() -> None:
