@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -302,3 +304,79 @@ def test_a_late_request_does_not_move_what_was_put_back(lake: Lakehouse, move: C
     with pytest.raises(Outdated):
         late[0]()
     assert 3 == Versions(storage).boundary_file()
+
+
+def heard(storage: BaseStorage) -> list[bytes]:
+    """Return what the boundary file says, each time that it is made to say something."""
+    said: list[bytes] = []
+
+    def intercept(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        done = action()
+        if (kind, path) == ("put", spec.BOUNDARY_FILE):
+            said.append(Path(urlsplit(storage.root).path, path).read_bytes())
+        return done
+
+    storage.interceptor = intercept
+    return said
+
+
+def test_an_export_does_not_take_the_claim_of_another_for_its_own(lake: Lakehouse) -> None:
+    """Two exports looked at a copy. One claims it; it is given up, and somebody commits; then the other one claims it.
+
+    The file must not say what it said when they looked, nor the second claim what the first one says: the first one
+    wakes up, settles, and would say that the commit was nothing.
+    """
+    storage, known = lake.storage, range(NEWEST + 1)
+    assert isinstance(storage, BaseStorage)
+    storage.replace(spec.BOUNDARY_FILE, b"0")
+    first = claim_boundary(Versions(storage), 20, b"0", known)
+    assert b"20\n" == first
+    assert 0 == lower_lying_boundary(Versions(storage))
+    with reopened(lake).transaction() as txn:
+        txn.create_namespace("n-acked")
+    settled = list[bool]()
+
+    def intercept(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if kind == "list" and not settled:  # the second one has claimed, and looks for other roots
+            settled.append(True)
+            storage.create(root_path(20), storage.read(root_path(NEWEST)))
+            settled[0] = settle_boundary(
+                Versions(storage), 20, {*known, 20}, grows=True, movable=lambda: True, claim=first
+            )
+        return action()
+
+    for looked in (b"0", storage.read(spec.BOUNDARY_FILE)):
+        storage.interceptor = intercept
+        second = claim_boundary(Versions(storage), 20, looked, known)
+        storage.interceptor = None
+        assert (None, []) == (second, [each for each in settled if each])
+    assert settled
+    storage.delete_many([root_path(20)])
+    assert "n-acked" in {each.namespace for each in reopened(lake).objects()}
+
+
+def test_the_boundary_file_never_says_what_it_said_before(lake: Lakehouse) -> None:
+    """In bytes; whoever compares it with what it said when they looked must not be wrong."""
+    storage, chance = lake.storage, random.Random(5)
+    assert isinstance(storage, BaseStorage)
+    storage.replace(spec.BOUNDARY_FILE, b"0")
+    said, looks, claims = heard(storage), [b"0"], [b"0\n"]
+    versions, known = Versions(storage), range(NEWEST + 1)
+    moves: list[Callable[[int], object]] = [
+        lambda to: raise_boundary(versions, to),
+        lambda _: lower_lying_boundary(versions),
+        lambda to: claims.append(claim_boundary(versions, to, looks[-1], known) or b"0\n"),
+        lambda to: claim_boundary(versions, to, looks[-1], ()),
+        lambda to: settle_boundary(
+            versions, to, chance.choice([known, ()]), grows=False, movable=lambda: True, claim=claims[-1]
+        ),
+        lambda to: settle_boundary(
+            versions, to, chance.choice([known, ()]), grows=chance.random() < 0.5, movable=lambda: True
+        ),
+    ]
+    for _ in range(400):
+        looks.append(storage.read(spec.BOUNDARY_FILE))
+        to = versions.boundary_file() or 0
+        chance.choice(moves)(chance.choice([to, to, NEWEST + 2, chance.randrange(NEWEST)]))
+    assert len(said) > 200
+    assert len({b"0", *said}) == 1 + len(said)

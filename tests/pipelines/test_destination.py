@@ -166,5 +166,5 @@ def test_an_expiration_gives_a_copy_back_to_those_who_commit_to_it(place: Path) 
     with pytest.raises(Corrupt, match=r"export to this place that is not complete.*`trinitylake expire`"):
         orphans.run(None, opened(copy.as_uri()), orphans.Config(engine="local"))
     given_back(copy.as_uri())
-    assert b"0" == (copy / spec.BOUNDARY_FILE).read_bytes()
+    assert b" 0" == (copy / spec.BOUNDARY_FILE).read_bytes()  # not what it said when it was claimed
     assert {"a", "b", "c"} == names(grown(opened(copy.as_uri()), "c"))

@@ -2,6 +2,9 @@
 
 ``oldest_version`` in the newest root is the truth. The file only grows, by compare-and-set, after the root that says so
 and before anything below it is deleted. A copy of some versions begins with a boundary of its own.
+
+The file never says in the same bytes what it said before (:func:`_anew`): whoever compares it with what it said knows
+that nobody was there in between, and a request that was given up as late finds nothing to replace.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ def raise_boundary(files: RootFiles, to: int) -> int:
         says = _said(seen)
         if says is not None and says >= to:
             return says
-        if files.storage.compare_and_set(spec.BOUNDARY_FILE, str(to).encode(), seen) is not None:
+        if files.storage.compare_and_set(spec.BOUNDARY_FILE, _anew(seen.data, to), seen) is not None:
             return to
 
 
@@ -53,7 +56,7 @@ def lower_lying_boundary(files: RootFiles) -> int | None:
         truth = lowest_there(files, newest.version, says)
     if says <= truth or not files.root_exists(truth) or not files.root_exists(min(says - 1, newest.version)):
         return None
-    done = files.storage.compare_and_set(spec.BOUNDARY_FILE, str(truth).encode(), seen)
+    done = files.storage.compare_and_set(spec.BOUNDARY_FILE, _anew(seen.data, truth), seen)
     return truth if done is not None else None
 
 
@@ -91,15 +94,14 @@ def claim_boundary(files: RootFiles, to: int, seen: bytes | None, known: Contain
     found = files.storage.read_tagged(spec.BOUNDARY_FILE)
     if found.data != seen:
         return None
-    claim = b"%d\n" % to
-    if seen is not None and is_claim(seen) and number_in(seen) == to:
-        claim = seen + b"\n"
+    same = seen is not None and is_claim(seen) and number_in(seen) == to
+    claim = (seen if same and seen is not None else _anew(seen, to)) + b"\n"
     moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, claim, found)
     if moved is None:
         return None
     if all(version in known for version in listed_versions(files)):
         return claim
-    _put_back(files, seen, moved)
+    _put_back(files, seen, claim, moved)
     return None
 
 
@@ -124,30 +126,46 @@ def settle_boundary(
     """
     seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
     says = _said(seen)
-    settled = b"%d" % to
-    if seen.data == settled:
+    if seen.data is not None and says == to and not is_claim(seen.data):
         return True
     if seen.data != claim if claim is not None else grows and says is not None and says > to:
         return False
     if not movable():
         return True
+    settled = _anew(seen.data, to)
     moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, settled, seen)
     if moved is None:
         return False
     claimed = to if claim is not None else 0
     if all(version in known or 0 < version < claimed for version in listed_versions(files)):
         return True
-    _put_back(files, seen.data, moved)
+    _put_back(files, seen.data, settled, moved)
     return False
 
 
-def _put_back(files: RootFiles, said: bytes | None, moved: Tagged) -> None:
-    """Let the file say again what it said, in bytes of its own: white space means nothing (``number_in``).
+def _put_back(files: RootFiles, said: bytes | None, says: bytes, moved: Tagged) -> None:
+    """Let the file, which ``says`` something else by now, say again what it ``said``, in bytes of its own."""
+    again = (said or b"0\n").lstrip()
+    files.storage.compare_and_set(spec.BOUNDARY_FILE, _space_before(says) + b" " + again, moved)
 
-    A request that was given up as late, and asked for again, may be carried out yet, and must not find the content that
-    it was to replace: object stores and disks know a file by that.
+
+def _anew(said: bytes | None, to: int) -> bytes:
+    """Return the bytes that say ``to`` where the file ``said`` something else: bytes that it never held.
+
+    Object stores and disks know a file by its content, and so does an export that looked at it a while ago. White space
+    means nothing to readers (``number_in``). Whoever makes the number larger keeps the spaces before it; whoever does
+    not puts one more there. A claim of the number just loses its line breaks: it began with bytes of its own.
     """
-    files.storage.compare_and_set(spec.BOUNDARY_FILE, b" " + (said or b"0\n"), moved)
+    number = None if said is None else number_in(said)
+    if said is None or number is None:
+        return b"%d" % to
+    if number == to and is_claim(said):
+        return said.rstrip()
+    return _space_before(said) + (b"" if to > number else b" ") + b"%d" % to
+
+
+def _space_before(said: bytes) -> bytes:
+    return said[: len(said) - len(said.lstrip())]
 
 
 def boundary_by_roots(files: RootFiles) -> int:
