@@ -113,8 +113,11 @@ def outlook(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Outlook:
 def _died(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
     """Return whether a failed run said nothing about why: no step failed, but those that a signal interrupted.
 
-    One that somebody terminates is not failed but cancelled.
+    One that somebody terminates is not failed but cancelled. One that exceeded its maximum runtime is cancelled first,
+    and then failed: it would do that again.
     """
+    if instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.RUN_CANCELING, limit=1).records:
+        return False
     failed = instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE).records
     if not all(_interrupted(each.event_log_entry.dagster_event) for each in failed):
         return False

@@ -192,6 +192,17 @@ def test_what_failed_by_itself_is_not_asked_for_again(
     assert "was not scheduled" in str(asked(defs, instance, by_hand.dagster_run))
 
 
+def test_a_run_that_exceeded_its_maximum_runtime_is_not_asked_for_again(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    """As Dagster's monitoring ends it: its process may be killed, and no step says anything."""
+    job = defs.resolve_job_def("sales_eu_maintenance")
+    run = instance.create_run_for_job(job, tags=SCHEDULED, status=dg.DagsterRunStatus.STARTED)
+    instance.report_run_canceling(run, "Canceling due to exceeding maximum runtime of 3600 seconds.")
+    instance.report_run_failed(run, "Exceeded maximum runtime of 3600 seconds.")
+    assert "failed by itself" in str(asked(defs, instance, found(instance, run.run_id)))
+
+
 def failed(op: Any, instance: dg.DagsterInstance) -> dg.DagsterRun:
     """Return a scheduled run of one step, which failed."""
 
