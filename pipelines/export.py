@@ -28,7 +28,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, Refused
 from trinitylake_core.locations import root_path, validate_path
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import Storage, open_storage, real_root, same_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +133,11 @@ def run(
     named = config.version is not None
     source = lake.at(version=config.version) if named else Lakehouse(lake.files, lake.files.newest())
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
-    if target.root == source.root:
-        raise InvalidInput("the target must be another root URI than that of the lakehouse")
-    if target.root.startswith(source.root) or source.root.startswith(target.root):
-        where = "below" if target.root.startswith(source.root) else "above"
+    if same_place(target.root, source.root):
+        raise InvalidInput("the target must be another root URI than that of the lakehouse, and another directory")
+    there, here = real_root(target.root), real_root(source.root)
+    if there.startswith(here) or here.startswith(there):
+        where = "below" if there.startswith(here) else "above"
         raise InvalidInput(
             f"the target {target.root} lies {where} the lakehouse {source.root}, where a cleaning or a copy of the one "
             "meets the files of the other; export beside it"

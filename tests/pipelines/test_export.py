@@ -550,3 +550,16 @@ def test_an_export_above_or_below_its_own_lakehouse_is_refused(tmp_path: Path, p
     with pytest.raises(InvalidInput, match=r"lies (above|below) the lakehouse"):
         run(lake, target.as_uri())
     assert before == sorted(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("place", ["", "/below/it"])
+def test_an_export_to_its_own_lakehouse_by_another_name_is_refused(tmp_path: Path, place: str) -> None:
+    """To an export of one version the older one of the lakehouse itself would be one to remove."""
+    lake = new_lake(tmp_path)
+    with lake.transaction() as txn:
+        txn.create_namespace("a")
+    (tmp_path / "alias").symlink_to(tmp_path / "lake")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InvalidInput, match=r"another directory|lies below the lakehouse"):
+        run(lake.refresh(), (tmp_path / "alias").as_uri() + place)
+    assert before == sorted(tmp_path.rglob("*"))

@@ -7,7 +7,7 @@ lost answers above it; ``local``, ``s3`` and ``generic`` are the backends; ``pro
 from trinitylake_core.storage.opening import open_storage, options_for
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage, Tagged
 from trinitylake_core.storage.probe import ProbeResult, probe
-from trinitylake_core.storage.roots import normalise_root
+from trinitylake_core.storage.roots import normalise_root, real_root, same_place
 
 __all__ = [
     "Data",
@@ -21,4 +21,6 @@ __all__ = [
     "open_storage",
     "options_for",
     "probe",
+    "real_root",
+    "same_place",
 ]

@@ -49,6 +49,23 @@ def local_path(root: str) -> str:
     return unquote(root.removeprefix("file://")).rstrip("/") or "/"
 
 
+def real_root(root: str) -> str:
+    """Return a normalised root by the directory that it is: links are followed. Roots that are no files as they are."""
+    if not root.startswith("file:"):
+        return root
+    return f"{Path(local_path(root)).resolve().as_uri().rstrip('/')}/"
+
+
+def same_place(one: str, two: str) -> bool:
+    """Return whether two normalised roots are one directory: by links, by mounts, or because they are the same text."""
+    if one == two or not (one.startswith("file:") and two.startswith("file:")):
+        return one == two
+    try:
+        return Path(local_path(one)).samefile(local_path(two))
+    except OSError:  # one that is not there yet is no other's
+        return real_root(one) == real_root(two)
+
+
 def _normalise_file(uri: str, rest: str) -> str:
     rest = rest.removeprefix("localhost") if rest.startswith("localhost/") else rest
     if not rest.startswith("/"):
