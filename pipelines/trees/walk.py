@@ -94,7 +94,7 @@ def _visit(asked: Row, data: bytes | FileMissing, *, order: int, files: bool, fi
     if files:
         values = node.buffer.values if waiting is None else waiting.drop_null().to_pylist()
         named = [*node.values, *(value for value in values if value is not None)]
-        named += [node.system[row] for row in (spec.LAKEHOUSE_DEF,) if row in node.system]
+        named += [node.system[row] for row in (spec.LAKEHOUSE_DEF, spec.LAKEHOUSE_DEF_A) if row in node.system]
     return {
         "path": path,
         "height": node.height,

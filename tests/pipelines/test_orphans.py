@@ -28,7 +28,7 @@ from trinitylake_core.check import check_lakehouse, check_version
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import decode_transaction
 from trinitylake_core.errors import Corrupt, CorruptNode, InvalidInput, PlanOutdated, Refused, StorageError
-from trinitylake_core.locations import definition_path, node_path, root_path, transaction_path
+from trinitylake_core.locations import definition_path, lakehouse_def_path, node_path, root_path, transaction_path
 from trinitylake_core.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -594,3 +594,16 @@ def test_a_node_whose_time_is_no_number_is_marked_as_any_other(tmp_path: Path, m
     before = set(listing(directory_of(lake)))
     assert 1 == clean(lake, later()).deleted
     assert {orphan} == before - set(listing(directory_of(lake)))
+
+
+def test_a_lakehouse_definition_that_a_root_names_as_the_first_generation_did_is_kept(tmp_path: Path) -> None:
+    """One version that somebody else's program committed is no lakehouse of another generation."""
+    lake = filled(new_lake(tmp_path), tables=3)
+    path = plant(lake, lakehouse_def_path(), lake.storage.read(lake.root_node.definition_path))
+    with Surgery(lake.root, lake.definition.order).node(root_path(1)) as node:
+        node.system = {name: value for name, value in node.system.items() if not name.startswith("lakehouse_def")}
+        node.system["lakehouse"] = path
+    before = listing(directory_of(lake))
+    assert 0 == clean(reopened(lake), later()).deleted
+    assert before == listing(directory_of(lake))
+    assert 4 == reopened(lake).at(version=1).definition.order
