@@ -90,6 +90,7 @@ LONG = {
     "pipelines/orphans.py": "one protocol told in one place: fence, mark, mark since, delete",
     "pipelines/export.py": "one job, half of it the meaning of its configuration, its plan and its report",
     "pipelines/expiration.py": "plan and act of one job, a third of it the meaning of its options",
+    "pipelines/processes.py": "both ends of one pipe: who shares work out, and the helper that takes it",
     "trinitylake_core/lakehouse.py": "the front door: half of it says what its methods take, cost and raise",
     "trinitylake_core/tree/nodestore.py": "the store and the writer over it: where a node is, and who reads it when",
     "trinitylake_core/storage/local.py": "one backend, operation by operation, with what each guards against",

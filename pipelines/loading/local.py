@@ -15,7 +15,7 @@ from pipelines.loading import parts
 from pipelines.loading.model import REFUSE, SKIP, Built, Counts, Tally, Target, tally_of, wrong_in
 from pipelines.loading.parts import Parts, Ranges, build_all, read_all
 from pipelines.loading.refusals import SHOWN, refuse_homeless, refuse_there, refuse_twice, refuse_wrong
-from pipelines.loading.spooled import NEW, Share, Spooled, block_bytes, looked_at_first, shares_in
+from pipelines.loading.spooled import LOOK_BYTES, NEW, Share, Spooled, block_bytes, looked_at_first, shares_in
 from pipelines.source.lines import Place, blocks
 from pipelines.trees.spool import mask_of
 from trinitylake_core.errors import InvalidInput
@@ -53,7 +53,13 @@ class LocalLoad:
         spooled, tell = self._spooled, partial(self._progress, "read", 0, None)
         if (shares := shares_in(files)) > 1:
             first, some = looked_at_first(some)
-            read_all(self._parts, first, spooled, tell)
+            read_all(
+                self._parts,
+                first,
+                spooled,
+                tell,
+                few=len(first) * LOOK_BYTES >= sum(each.end - each.begin for each in first),
+            )
             spooled.cut(shares)
         read_all(self._parts, some, spooled, tell)
         self._progress("read", spooled.count, spooled.count)

@@ -45,6 +45,8 @@ _MAKERS: Final[Mapping[str, Callable[..., NamespaceDef | TableDef | ViewDef]]] =
     VIEW: view_def,
 }
 _TOGETHER: Final = 512
+_JSON: Final = json.JSONDecoder()
+_JSON_SPACE: Final = " \t\n\r"
 _BUG: Final = "nothing was committed, please report this as a bug"
 _CACHE_BYTES: Final = 1 << 20
 """Little: what is packed is not read again."""
@@ -129,11 +131,7 @@ def objects_in(source: Storage, block: Block, codec: KeyCodec) -> Iterator[New]:
 
 
 def _object(line: bytes, place: Place, codec: KeyCodec) -> New:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise InvalidInput(f"not valid JSON: {error}") from None
-    entry = entry_of("the entry", value)
+    entry = entry_of("the entry", _value_of(line))
     kind = _KINDS.get(entry.action)
     if kind is None:
         raise InvalidInput(f"{entry.action} cannot be loaded; {', '.join(_KINDS)} can, `apply` does the others")
@@ -141,6 +139,19 @@ def _object(line: bytes, place: Place, codec: KeyCodec) -> New:
     name = ObjectName(kind, namespace, *rest)
     data = entry.plain_table() or encode(_MAKERS[kind](**entry.definition()))
     return New(codec.encode(name), codec.namespace(namespace) if rest else None, data, place)
+
+
+def _value_of(line: bytes) -> Any:
+    """Return what ``json.loads`` makes of a line; of most lines, without its guess at the encoding."""
+    try:
+        if line.startswith(b'{"'):  # in no encoding but UTF-8, of those that JSON may be in
+            text = line.decode(errors="surrogatepass")
+            value, end = _JSON.raw_decode(text)
+            if end == len(text) or not text[end:].strip(_JSON_SPACE):
+                return value
+        return json.loads(line)
+    except ValueError as error:
+        raise InvalidInput(f"not valid JSON: {error}") from None
 
 
 def wrong_in(source: Storage, block: Block, codec: KeyCodec) -> tuple[int, list[Wrong]]:

@@ -187,9 +187,16 @@ class Ranges:
         self._ranges, self.new = [], []
 
 
-def read_all(parts: Parts, blocks: Sequence[Block], spooled: Spooled, tell: Callable[[], None]) -> None:
-    """Read the objects of each block into the spool. Raises ``InvalidInput`` if a line is not an object."""
-    spooled.take(shared(_Reading(replace(parts, cuts=spooled.cuts), blocks, spooled), cores(), tell))
+def read_all(
+    parts: Parts, blocks: Sequence[Block], spooled: Spooled, tell: Callable[[], None], *, few: bool = False
+) -> None:
+    """Read the objects of each block into the spool, in this process alone if there are ``few``.
+
+    Raises:
+        InvalidInput: a line is not an object.
+    """
+    work = _Reading(replace(parts, cuts=spooled.cuts), blocks, spooled)
+    spooled.take(shared(work, 1 if few else cores(), tell))
 
 
 def build_all(parts: Parts, ranges: Ranges, weights: Sequence[int], tell: Callable[[], None]) -> list[Built]:

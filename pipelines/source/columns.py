@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import difflib
+import marshal
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -73,6 +74,12 @@ _SIZED: Final = {"char": 1, "varchar": 1, "fixed": 1, "decimal": 2}
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {"list": ("element",), "map": ("key", "value"), "struct": ("fields",)}
 _COLUMN: Final = ("name", "type", "nullable", "id", "properties")
 _PLAIN: Final = frozenset({"name", "type", "nullable"})
+_NO_REFERENCES: Final = 2
+"""The version of ``marshal`` that writes equal values alike, whoever else refers to their parts."""
+_SCHEMA_MAX_BYTES: Final = 8_192
+_SCHEMAS_MAX: Final = 1_024
+_schemas: Final = dict[bytes, bytes]()
+"""Schemas as they are written, and what :func:`plain_schema` made of them: 16 MB at the most."""
 _TYPE: Final = re.compile(r"\s*([A-Za-z]+[0-9]?)\s*(?:\(\s*([0-9]+)\s*(?:,\s*([0-9]+)\s*)?\))?\s*")
 _NESTED: Final = re.compile(r"\s*(struct|map|list|array)\s*<", re.IGNORECASE)
 
@@ -103,10 +110,26 @@ def new_schema_of(value: Any) -> pa.Schema | Schema:
 def plain_schema(value: Any) -> bytes | None:
     """Return the schema of a list of columns without parts, IDs and properties, checked, as bytes.
 
-    Columns that were seen before cost next to nothing. ``None`` if one is more than that, or wrong.
+    A schema that was seen before costs a look into a table, one of columns that were seen before a look for each.
+    ``None`` if one is more than that, or wrong.
     """
     if type(value) is not list:
         return None
+    try:
+        written = marshal.dumps(value, _NO_REFERENCES)  # other values, or values of other types, are other bytes
+    except ValueError:
+        return _plain_schema(value)
+    if len(written) > _SCHEMA_MAX_BYTES:
+        return _plain_schema(value)
+    found = _schemas.get(written)
+    if found is None and (found := _plain_schema(value)) is not None:
+        if len(_schemas) >= _SCHEMAS_MAX:
+            _schemas.clear()
+        _schemas[written] = found
+    return found
+
+
+def _plain_schema(value: list[Any]) -> bytes | None:
     names: set[str] = set()
     columns: list[bytes] = []
     for number, each in enumerate(value, 1):

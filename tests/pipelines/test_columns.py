@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.source.columns import new_schema_of, schema_of
+from pipelines.source.columns import new_schema_of, plain_schema, schema_of
 from pipelines.source.entries import entry_of
 from trinitylake_core.definitions import Schema, decode_table, encode, table_def
 from trinitylake_core.errors import InvalidDefinition, InvalidInput
@@ -54,6 +54,19 @@ def test_what_is_no_list_of_columns_is_refused_either_way(value: Any) -> None:
 def test_plain_columns_do_not_go_by_way_of_arrow() -> None:
     assert isinstance(new_schema_of([{"name": "id", "type": "bigint"}]), Schema)
     assert not isinstance(new_schema_of([{"name": "id", "type": "bigint", "id": 7}]), Schema)
+
+
+def test_a_schema_that_was_seen_before_is_checked_by_its_types_too() -> None:
+    """To Python one and true are the same, and so are their hashes."""
+    column = {"name": "id", "type": "bigint", "nullable": True}
+    for _ in range(2):
+        assert plain_schema([column]) is not None
+        assert plain_schema([column | {"nullable": 1}]) is None
+        assert plain_schema([column, column]) is None
+        assert plain_schema([column]) == plain_schema([dict(reversed(column.items()))])
+    deep: list[Any] = []
+    deep.append(deep)
+    assert plain_schema(deep) is None
 
 
 REST = st.fixed_dictionaries(

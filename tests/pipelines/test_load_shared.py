@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -132,6 +133,20 @@ def test_a_helper_that_is_killed_loses_nothing(
     monkeypatch.setattr(Watched, "disturb", die)
     assert NEW == _loaded(lake, source).added
     assert all(len(helper.pieces) == 2 for helper in watched)
+
+
+def _look() -> processes.Answer:
+    def answer(values: Sequence[str] | None) -> Any:
+        return [pa.array(values).to_pylist(), "numpy" in sys.modules, "pandas" not in sys.modules]
+
+    return answer
+
+
+def test_a_helper_does_without_pandas() -> None:
+    """Where it is installed pyarrow imports it for the first list, to see whether it is something of it."""
+    helper = processes.Helper(_look)
+    assert [["a"], True, True] == helper.do(["a"])
+    helper.end()
 
 
 def test_without_processes_to_be_had_this_one_does_it_alone(

@@ -112,7 +112,7 @@ class LocalStorage(BaseStorage):
 
     def _put(self, path: str, data: Data) -> None:
         target = self._base + path
-        parent = os.path.dirname(target)
+        parent = target[: target.rindex("/")]
         self._write_in(parent, target, data, os.O_TRUNC)
         if self._durable:
             self._unsynced.file(target, parent)
