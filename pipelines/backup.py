@@ -26,7 +26,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.brief import Brief
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import Storage, open_storage, same_place
 from trinitylake_core.versions import from_millis
 
 
@@ -140,6 +140,8 @@ class _Proof:
 
     def mismatch(self, backup: Lakehouse) -> str | None:
         """Return why a lakehouse is not a backup of this one; ``None`` if it is."""
+        if same_place(self.target.root, self.lake.root):
+            return f"{self.target.root} is the lakehouse itself, and no backup of it; export to another root URI"
         if backup.definition.id != self.lake.definition.id:
             return f"{self.target.root} holds another lakehouse; export to another root URI"
         if backup.version > self.lake.version:

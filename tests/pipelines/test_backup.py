@@ -72,6 +72,13 @@ def test_no_backup_at_all(lake: Lakehouse, target: Storage) -> None:
     assert "there is no backup" in problem(backup.run(None, lake, target, LOCAL))
 
 
+def test_a_lakehouse_is_no_backup_of_itself(lake: Lakehouse, tmp_path: Path) -> None:
+    """By a link, for example, it would be sound and up to date."""
+    (tmp_path / "alias").symlink_to(tmp_path / "source")
+    for root in (lake.root, (tmp_path / "alias" / "lake").as_uri()):
+        assert "is the lakehouse itself" in problem(backup.run(None, lake, root, LOCAL))
+
+
 def test_another_lakehouse_is_no_backup(lake: Lakehouse, tmp_path: Path) -> None:
     other = filled(new_lake(tmp_path / "other"))
     assert "holds another lakehouse" in problem(backup.run(None, lake, other.storage, LOCAL))
