@@ -162,6 +162,7 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
     Raises:
         AlreadyExists: another lakehouse is there, or an export that was written to since.
         Refused: it is newer, or holds a history that the export would remove or could not continue.
+        Corrupt: its newest version cannot be read.
     """
     # Before the roots: what another export does there from now on either shows in the listing or changes this file.
     said = storage.read_tagged(BOUNDARY_FILE).data
@@ -182,6 +183,12 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
         newest = versions.latest() if roots else None
     except NotALakehouse:
         newest = None
+    except Corrupt as error:
+        raise Corrupt(
+            f"what is at {storage.root} cannot be read: {error}; nothing was changed. Export to another root URI",
+            path=error.path,
+            invariant=error.invariant,
+        ) from error
     if newest is None:
         return Destination(storage, first, last, None, said)
     _refuse_other(versions, newest, source)

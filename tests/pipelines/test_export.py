@@ -476,6 +476,13 @@ def test_a_bad_file_at_the_source_is_named_and_makes_no_lakehouse(
         opened(target)
 
 
+def test_a_damaged_target_is_not_taken_for_a_damaged_source(lake: Lakehouse, target: str) -> None:
+    run(lake, target)
+    Surgery(target, lake.definition.order).write(root_path(lake.version), b"garbage")
+    with pytest.raises(Corrupt, match=f"what is at {target}.* cannot be read.*another root URI"):
+        run(lake, target)
+
+
 def test_a_pointer_that_leads_outside_is_damage_and_not_wrong_input(lake: Lakehouse, target: str) -> None:
     with Surgery(lake.root, lake.definition.order).node(lake.root_node.path) as node:
         node.values[0] = "../elsewhere"
