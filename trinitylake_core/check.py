@@ -81,6 +81,8 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
     """Yield what is wrong with a root's system rows and its link to the version before. One ``get``."""
     if root.node.canonical and spec.VERSION not in root.system:
         yield violation("I13", root.path, "the root does not say its version")
+    if root.oldest_version > root.version:
+        yield violation("I14", root.path, f"oldest_version is {root.oldest_version}, beyond the version itself")
     if root.version == 0 or root.version <= root.oldest_version:
         return
     try:
@@ -119,14 +121,11 @@ def check_snapshots(versions: Versions, definition: LakehouseDef) -> Iterator[Vi
     for name, snapshot in sorted(definition.snapshots.items()):
         if snapshot.target_uri:
             continue
+        path = snapshot.root_node_file_path
         try:
-            nodefile.decode(
-                versions.storage.read(validate_path(snapshot.root_node_file_path)),
-                snapshot.root_node_file_path,
-                definition.order,
-            )
+            nodefile.decode(versions.storage.read(validate_path(path)), path, definition.order)
         except (FileMissing, Corrupt, InvalidLocation) as error:
-            yield violation("I17", snapshot.root_node_file_path, f"snapshot {name!r} cannot be read: {error}")
+            yield violation("I17", path, f"snapshot {name!r} cannot be read: {error}")
 
 
 def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
@@ -137,9 +136,8 @@ def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
             why = f"the boundary {boundary} lies beyond the newest version {newest.version}"
             yield violation("I16", spec.BOUNDARY_FILE, why)
     elif not _root_exists(versions, boundary):
-        yield violation(
-            "I16", spec.BOUNDARY_FILE, f"version {boundary}, the oldest one by the boundary, does not exist"
-        )
+        why = f"version {boundary}, the oldest one by the boundary, does not exist"
+        yield violation("I16", spec.BOUNDARY_FILE, why)
     yield from check_snapshots(versions, versions.definition(newest))
 
 

@@ -420,6 +420,11 @@ def lower_the_oldest_version(surgery: Surgery, version: int) -> None:
     surgery.system_row(root_path(version - 1), spec.OLDEST_VERSION, "1")
 
 
+def expire_a_version_by_itself(surgery: Surgery, version: int) -> None:
+    with surgery.node(root_path(version)) as node:
+        node.system[spec.OLDEST_VERSION] = str(version + 1)
+
+
 def lose_the_definition_of_an_object(surgery: Surgery, version: int) -> None:
     surgery.remove(surgery.decode(surgery.leaf(version)).values[0])
 
@@ -511,6 +516,7 @@ BROKEN: list[tuple[str, Break, set[str]]] = [
     ("I14", turn_the_clock_back, {"I14"}),
     ("I14", write_words_for_a_time, {"I14"}),
     ("I14", lower_the_oldest_version, {"I14"}),
+    ("I14", expire_a_version_by_itself, {"I14"}),
     ("I15", lose_the_definition_of_an_object, {"I15"}),
     ("I15", garble_the_definition_of_an_object, {"I15"}),
     ("I16", set_the_boundary(b"9999"), {"I16"}),
