@@ -81,9 +81,9 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
     """Yield what is wrong with a root's system rows and its link to the version before. One ``get``."""
     if root.node.canonical and spec.VERSION not in root.system:
         yield violation("I13", root.path, "the root does not say its version")
-    if root.oldest_version > root.version:
-        yield violation("I14", root.path, f"oldest_version is {root.oldest_version}, beyond the version itself")
     if root.version == 0 or root.version <= root.oldest_version:
+        beyond = f"oldest_version is {root.oldest_version}, beyond the version itself"
+        yield from [violation("I14", root.path, beyond)] if root.oldest_version > root.version else []
         return
     try:
         before = versions.try_rows(root.version - 1)
