@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import tempfile
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from pipelines.loading.spooled import Spooled, looked_at_first
 from pipelines.source.lines import Block, blocks
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
-from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound
+from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound, StorageError
 
 Entry = dict[str, dict[str, Any]]
 
@@ -111,6 +113,38 @@ def test_what_is_refused_in_many_shares(
         _run(lake, _source(tmp_path, entries))
     assert (kind is InvalidInput and "bytes" in message) == (not shares)
     assert before == {each.path for each in lake.storage.list("")}
+
+
+def test_no_room_for_temporary_files_changes_nothing(
+    shares: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said with what to do; and a small load needs none."""
+    lake = filled(new_lake(tmp_path), tables=60)
+    before, source = {each.path for each in lake.storage.list("")}, _source(tmp_path, _entries())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(StorageError, match="set TMPDIR"):
+        _run(lake, source, "skip")
+    assert not shares
+    assert before == {each.path for each in lake.storage.list("")}
+    for module in (spooled, parts):
+        monkeypatch.setattr(module, "HELD_BYTES", 1 << 20)
+    assert 170 == _run(lake, source, "skip").added
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_files_of_any_kind_become_shares(packed: bool, shares: list[int], tmp_path: Path) -> None:
+    """Small ones, an empty one, compressed ones, one after another and not sorted."""
+    directory, entries = tmp_path / "source", _entries()
+    directory.mkdir()
+    for number, some in enumerate([*(entries[number::7] for number in range(7)), []]):
+        text = "".join(json.dumps(each) + "\n" for each in some).encode()
+        name = f"{number}.jsonl"
+        (directory / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(text) if packed else text)
+    lake = filled(new_lake(tmp_path), tables=60)
+    report = _run(lake, str(directory), "replace")
+    assert len(entries) == report.added + report.replaced == sum(shares)
+    assert len(shares) > 3
+    assert [] == list(reopened(lake).check(definitions=True))
 
 
 def test_the_driver_holds_no_object(shares: list[int], tmp_path: Path) -> None:
