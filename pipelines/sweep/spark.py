@@ -226,7 +226,8 @@ class SparkSweep:
     def alone(self, below: int) -> Alone:
         """Return what only versions below one reach, and of it what a single version holds."""
         reach = self._tags().where(f"last >= 0 AND last < {below}")
-        sized = reach.join(self._listing().select("path", "bytes"), "path", "left")
+        ours = self._listing().where(f"kind <> '{UNKNOWN}'")  # the others stay, whoever names them
+        sized = reach.join(ours.select("path", "bytes"), "path", "left")
         sized = checkpointed(sized)
         mine = sized.where("first = last").groupBy("last").agg(*_sums())
         versions = {row["last"]: _size(row) for row in collect(mine)}

@@ -20,7 +20,7 @@ from tests.support.generator import DAY
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened
 from tests.support.moto_s3 import IGNORES_IF_MATCH
 from tests.support.s3_servers import S3Server
-from tests.support.surgery import listing
+from tests.support.surgery import Surgery, listing
 from tests.support.sweep import S3Place
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.check import check_version
@@ -533,3 +533,21 @@ def test_the_ledger_tells_what_was_deleted(tmp_path: Path, caplog: pytest.LogCap
     assert ["expire", "clean"] == [each[0] for each in kinds][:2] or ["expire"] == [each[0] for each in kinds]
     assert json.loads(kinds[0][2])["deleted"] == 3
     assert "expire" in operations(lake.refresh())
+
+
+@pytest.mark.spark
+def test_what_is_not_deleted_frees_no_bytes_on_either_engine(tmp_path: Path, spark: Any) -> None:
+    """A file of a name that the format does not know is somebody else's, though a version names it."""
+    lake = filled(new_lake(tmp_path), tables=4)
+    theirs = directory_of(lake) / "0000" / "0000" / "theirs.binpb"
+    theirs.parent.mkdir(parents=True, exist_ok=True)
+    theirs.write_bytes(bytes(10_000))
+    with Surgery(lake.root, lake.definition.order).node(root_path(0)) as node:
+        node.keys, node.values = ["C===ns0     theirs  "], ["0000/0000/theirs.binpb"]
+    freed = [
+        expiration.plan(session, reopened(lake), expiration.Config(engine, 1, now_millis=now_millis() + LATER)).freed
+        for engine, session in (("local", None), ("spark", spark))
+    ]
+    assert freed[0] is not None
+    assert freed[0] == freed[1]
+    assert freed[0].bytes < 10_000
