@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import merge
-from itertools import pairwise, repeat
+from itertools import chain, islice, pairwise, repeat
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -33,6 +33,9 @@ BLOCK_BYTES: Final = 1 << 20
 """How much of a file is read as one part."""
 KEYS: Final = 10_000
 """How many new keys a range holds at most, and how many old ones: half a second of work, some megabytes to be sent."""
+
+TOGETHER: Final = 50_000
+"""How many objects of a block become columns at once: a compressed file is one block, however many there are in it."""
 
 T = TypeVar("T")
 
@@ -77,9 +80,12 @@ class Parts:
         """Return a new store of the lakehouse's nodes."""
         return NodeStore(self.target.storage, self.target.order, self.target.target_bytes)
 
-    def read(self, block: Block) -> Lines:
-        """Return the objects in the lines that begin in a block. Raises ``InvalidInput``."""
-        return lines_of(block, rows_of(objects_in(self.source, block, self.target.codec)), self.cuts)
+    def read(self, block: Block) -> list[Lines]:
+        """Return the objects in the lines that begin in a block, some at a time. Raises ``InvalidInput``."""
+        objects, found = objects_in(self.source, block, self.target.codec), list[Lines]()
+        while some := list(islice(objects, TOGETHER)):
+            found.append(lines_of(block, rows_of(some), self.cuts))
+        return found
 
     def build(self, part: Range) -> Built | None:
         """Write the definitions and the tree of a range. One ``get`` per node there, one ``put`` per file."""
@@ -130,16 +136,16 @@ class _Sharing(Work[T]):
         return Helper(answerer, self._parts)
 
 
-class _Reading(_Sharing[Lines]):
+class _Reading(_Sharing[list[Lines]]):
     """Blocks; what becomes of them waits in a scratch, and not here."""
 
     def __init__(self, parts: Parts, blocks: Sequence[Block], spooled: Spooled) -> None:
         super().__init__(parts, blocks, [block.end - block.begin for block in blocks], parts.read)
         self._spooled = spooled
 
-    def finish(self, index: int, result: Lines) -> None:
+    def finish(self, index: int, result: list[Lines]) -> None:
         """Put what became of a block into the scratch. A block that is read again takes the place of what was there."""
-        super().finish(index, self._spooled.put(result))
+        super().finish(index, [self._spooled.put(lines) for lines in result])
 
 
 class Ranges:
@@ -196,7 +202,8 @@ def read_all(
         InvalidInput: a line is not an object.
     """
     work = _Reading(replace(parts, cuts=spooled.cuts), blocks, spooled)
-    spooled.take(shared(work, 1 if few else cores(), tell))
+    found = shared(work, 1 if few else cores(), tell)
+    spooled.take(chain.from_iterable(found))
 
 
 def build_all(parts: Parts, ranges: Ranges, weights: Sequence[int], tell: Callable[[], None]) -> list[Built]:

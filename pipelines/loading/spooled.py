@@ -25,6 +25,8 @@ from pipelines.trees.spool import Scratch, bytes_of, column_of, rows_in
 
 SHARE_BYTES: Final = 4 << 20
 """How much of the source a share holds, about: 20,000 tables of three columns, 8 MB with their keys."""
+SHARE_OBJECTS: Final = 10_000
+"""How many of the objects that were looked at a share holds; they are few but in compressed files."""
 _BLOCKS: Final = 256
 _BLOCK_BYTES_MAX: Final = 8 << 20
 """A larger source is read in larger blocks: each has a piece in each share."""
@@ -42,7 +44,7 @@ NEW: Final = pa.schema({"key": TEXT, "data": BINARY})
 
 
 class Lines(NamedTuple):
-    """The objects in one block: how many, their rows as bytes, share by share, and where each share ends in these.
+    """Objects in one block: how many, their rows as bytes, share by share, and where each share ends in these.
 
     Once the bytes are in a scratch, ``place`` is where they begin there.
     """
@@ -141,10 +143,13 @@ class Spooled:
         self._lines += lines
 
     def cut(self, shares: int) -> None:
-        """Look at all keys there are so far, and deal what is there, and what comes, to so many shares.
+        """Look at all keys there are so far, and deal what is there, and what comes, to so many shares, or to more.
+
+        Compressed files were read whole, and held more than their size said if each share would have too many now.
 
         REQUIRES: it was not cut before. Raises ``StorageError``.
         """
+        shares = max(shares, self.count // SHARE_OBJECTS)
         step = max(1, self.count // (_SAMPLE * shares))
         keys = sorted(key for lines in self._lines for key in _given(self._read(lines, 0))[::step].to_pylist())
         self.cuts = sorted({keys[len(keys) * number // shares] for number in range(1, shares)}) if keys else ()

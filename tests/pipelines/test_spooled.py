@@ -38,6 +38,7 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(parts, "cores", lambda: 1)
     monkeypatch.setattr(parts, "KEYS", 7)
     monkeypatch.setattr(parts, "BLOCK_BYTES", 900)
+    monkeypatch.setattr(parts, "TOGETHER", 4)
     monkeypatch.setattr(spooled, "SHARE_BYTES", 1500)
     monkeypatch.setattr(spooled, "LOOK_BYTES", 200)
     for module in (spooled, parts):
@@ -129,6 +130,20 @@ def test_no_room_for_temporary_files_changes_nothing(
     for module in (spooled, parts):
         monkeypatch.setattr(module, "HELD_BYTES", 1 << 20)
     assert 170 == _run(lake, source, "skip").added
+
+
+def test_a_compressed_file_is_dealt_by_the_objects_in_it(
+    shares: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its size says little: a few kilobytes may be a million objects."""
+    monkeypatch.setattr(spooled, "SHARE_BYTES", 2500)
+    monkeypatch.setattr(spooled, "SHARE_OBJECTS", 8)
+    path = tmp_path / "objects.jsonl.gz"
+    path.write_bytes(gzip.compress("".join(json.dumps(each) + "\n" for each in _entries()).encode()))
+    assert path.stat().st_size < 5000
+    lake = filled(new_lake(tmp_path), tables=60)
+    assert 170 == _run(lake, str(path), "skip").added
+    assert max(shares) < 20
 
 
 @pytest.mark.parametrize("packed", [False, True])
