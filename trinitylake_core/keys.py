@@ -6,6 +6,7 @@ Keys are compared as UTF-8 bytes; Python compares ``str`` by code point, which i
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -192,6 +193,12 @@ class KeyCodec:
             return [self.split(key)[2] or "" for key in keys]
         cut = 4 + self.namespace_size
         return [key[cut:].rstrip(" ") for key in keys]
+
+    def homes(self, keys: Iterable[str]) -> dict[tuple[str, str], int]:
+        """Return how many keys there are of each kind and namespace, fast. REQUIRES :meth:`well_formed` keys."""
+        cut = 4 + self.namespace_size
+        counted = Counter([key[:cut] for key in keys])
+        return {(_KIND[home[:4]], home[4:].rstrip(" ")): count for home, count in counted.items()}
 
     def _cut(self, key: str, kind: str) -> Sequence[str]:
         size = self.namespace_size

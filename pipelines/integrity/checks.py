@@ -14,6 +14,7 @@ from pipelines.integrity.contents import Contents
 from pipelines.integrity.examine import Examiner, visitor
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, found_row
 from pipelines.integrity.meaning import Meaning, entries_of, homeless_of, prove_on_spark
+from pipelines.integrity.settling import settling
 from pipelines.job import Progress, Session, started
 from pipelines.tasks import LONG, Row, collect, in_order, map_rows, slots, spread
 from pipelines.trees.levels import walk_here
@@ -237,8 +238,9 @@ class SparkChecks:
     def nodes(self, roots: Sequence[Row], meaning: Meaning, visited: Sequence[Row] = ()) -> Walked:
         """See :class:`Checks`. One Spark job per level of many nodes."""
         common = self._common
-        visit = visitor(common.shape.examiner(meaning))
-        walk = SparkLevels(self._spark, common.storage, visit, common.progress)
+        examiner = common.shape.examiner(meaning)
+        at_leaves = partial(settling, examiner=examiner, meaning=meaning)
+        walk = SparkLevels(self._spark, common.storage, visitor(examiner), common.progress, at_leaves=at_leaves)
         try:
             walk.walk(roots, visited=visited, go_on=self._add_findings)
             if not common.found.enough():

@@ -8,11 +8,16 @@ say different things about one child cannot all be right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any, Final, TypeAlias
 
+import mmh3
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pipelines.integrity.findings import FOUND, found_row
@@ -21,12 +26,13 @@ from pipelines.trees.levels import ROOT, Visitor
 from trinitylake_core import spec
 from trinitylake_core.check import Violation, check_node, violation
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation, InvalidName
-from trinitylake_core.keys import KeyCodec
+from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_path, validate_paths
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode
 from trinitylake_core.tree.search import MAX_HEIGHT
 
+IntArray: TypeAlias = npt.NDArray[np.int32]
 UNREADABLE: Final = -1
 """The height of a node that could not be read: what lies below it is not looked at."""
 ASKED: Final = pa.schema(
@@ -37,20 +43,30 @@ ASKED: Final = pa.schema(
 )  # fmt: skip
 """What parents say about a child; ``parent`` is one of them. NULL = nothing is said."""
 _ENTRY: Final = pa.struct({"key": TEXT, "value": TEXT})
+MALFORMED: Final = "malformed"
+SAID: Final = "said"
+SETTLED: Final = (*KINDS, MALFORMED)
+"""What is counted of entries that are not kept."""
 _VISITED: Final = pa.schema(
     {
         "path": TEXT, "height": INT, "first": LONG, "bytes": LONG, "named": INT,
         "children": pa.list_(pa.struct(list(ASKED))),
         "found": pa.list_(pa.struct(list(FOUND))), "entries": pa.list_(_ENTRY),
+        **dict.fromkeys((SAID, *SETTLED), LONG), "exists": pa.list_(TEXT), "needed": pa.list_(TEXT),
     }
 )  # fmt: skip
-"""What is kept of a node; its entries only if it belongs to the version whose meaning is proved."""
+"""What is kept of a node; its entries, ``said`` of them, only if it belongs to the version whose meaning is proved.
+
+Of entries that are settled where they were read only sums are kept: how many objects of each kind they are, and which
+namespaces they are (``exists``) or lie in (``needed``).
+"""
+_SUMMED: Final = ("bytes", "named", SAID, *SETTLED)
 _Pair: TypeAlias = tuple[str, str | None]
 
 
 def visitor(examiner: Examiner) -> Visitor:
     """Return what examines the nodes of a walk."""
-    return Visitor("nodes", ASKED, _VISITED, examiner, _weight, examiner.order, summed=("bytes", "named"), told="found")
+    return Visitor("nodes", ASKED, _VISITED, examiner, _weight, examiner.order, summed=_SUMMED, told="found")
 
 
 def _weight(row: Row) -> int:
@@ -70,11 +86,14 @@ class Examiner:
         order: of the trees.
         codec: of their keys.
         meaning_of: the first of all versions that are walked; the entries of the nodes that it reaches are kept.
+        above: hashes of all keys that nodes above the leaves say something about (:func:`hashes_of`), if they are
+            known: what a leaf says of another key is its meaning, and is settled.
     """
 
     order: int
     codec: KeyCodec
     meaning_of: int
+    above: IntArray | None = None
     _buffered: dict[_Pair, str | None] = field(default_factory=dict)
 
     def __call__(self, row: Row, data: bytes | FileMissing) -> dict[str, Any]:
@@ -104,24 +123,55 @@ class Examiner:
         if lo is not None and hi is not None and lo >= hi:
             message = "is reached from places whose ranges exclude each other: twice from one root, or astray"
             return _unreadable(row, violation("I10", path, message))
-        found = [*check_node(node, path, self.order, (lo, hi), top=top), *self._names(node, path, top=top)]
+        sound = self._sound(node)
+        found = [*check_node(node, path, self.order, (lo, hi), top=top)]
+        found += self._names(node, path, top=top, sound=sound)
         found += _counts(node, row)
         return {
             **_visited(row, height, found),
             "bytes": node.nbytes,
             "named": int(node.named),
             "children": list(_children(node, row, height)),
-            "entries": _entries(node) if row["first"] == self.meaning_of else [],
+            **(self._meaning(node, height, sound=sound) if row["first"] == self.meaning_of else {}),
         }
 
-    def _names(self, node: Node, path: str, *, top: bool) -> Iterator[Violation]:
+    def _meaning(self, node: Node, height: int, *, sound: bool) -> dict[str, Any]:
+        """Return what is kept of what a node says: its entries, or of those of a leaf that are settled the sums."""
+        said = _entries(node)
+        if height > 0 or self.above is None:
+            return _kept(said)
+        kept = {key: said[key] for key in compress(said, _among(hashes_of(said), self.above))}
+        settled = [key for key, value in said.items() if value is not None and key not in kept]
+        return _kept(kept) | self._settled(settled, sound=sound and not node.pending.keys)
+
+    def _settled(self, keys: list[str], *, sound: bool) -> dict[str, Any]:
+        """Return how many objects of each kind keys are, and the namespaces that they are and lie in.
+
+        ``sound`` keys are known to be well formed.
+        """
+        homes: Counter[tuple[str, str]] = Counter()
+        malformed = 0
+        if sound:
+            homes.update(self.codec.homes(keys))
+        else:
+            for key in keys:
+                try:
+                    homes[self.codec.parts(key)[:2]] += 1
+                except InvalidName:
+                    malformed += 1
+        kinds = {kind: sum(count for (each, _), count in homes.items() if each == kind) for kind in KINDS}
+        exists = {namespace for kind, namespace in homes if kind == NAMESPACE}
+        needed = {namespace for kind, namespace in homes if kind != NAMESPACE}
+        return {**kinds, MALFORMED: malformed, "exists": sorted(exists), "needed": sorted(needed)}
+
+    def _names(self, node: Node, path: str, *, top: bool, sound: bool) -> Iterator[Violation]:
         """Yield malformed keys and values of the key table and of messages, the overridden ones among them (I11)."""
         before, proved = self._buffered if top else {}, {}
         for pair in node.buffer.meanings():
             proved[pair] = before[pair] if pair in before else self._wrong(pair)
         if top:
             self._buffered = proved
-        table = () if self._sound(node) else map(self._wrong, zip(node.keys, node.values, strict=True))
+        table = () if sound else map(self._wrong, zip(node.keys, node.values, strict=True))
         yield from (violation("I11", path, each) for each in (*table, *proved.values()) if each is not None)
 
     def _sound(self, node: Node) -> bool:
@@ -150,14 +200,31 @@ def _unreadable(row: Row, what: Violation) -> dict[str, Any]:
 def _visited(row: Row, height: int, found: Sequence[Violation]) -> dict[str, Any]:
     rows = [found_row(each, row["first"], row["last"]) for each in found]
     facts = {"path": row["path"], "height": height, "first": row["first"], "found": rows}
-    return {"bytes": 0, "named": 0, "children": [], "entries": [], **facts}
+    sums = dict.fromkeys(_SUMMED, 0)
+    return {**sums, "children": [], "entries": [], "exists": [], "needed": [], **facts}
 
 
-def _entries(node: Node) -> list[Row]:
+def _kept(said: Mapping[str, str | None]) -> dict[str, Any]:
+    return {"entries": [{"key": key, "value": value} for key, value in said.items()], SAID: len(said)}
+
+
+def hashes_of(keys: Iterable[str]) -> IntArray:
+    """Return the hashes of keys; those of different keys may be equal."""
+    return np.fromiter(map(mmh3.hash, keys), np.int32)
+
+
+def _among(hashes: IntArray, known: IntArray) -> list[bool]:
+    """Return which hashes are among known ones. REQUIRES that these ascend: a binary search for each."""
+    if not len(known):
+        return [False] * len(hashes)
+    return (known[np.minimum(np.searchsorted(known, hashes), len(known) - 1)] == hashes).tolist()  # type: ignore[no-any-return]
+
+
+def _entries(node: Node) -> dict[str, str | None]:
     """Return what a node says: its key table with its own messages carried out, deletions among them."""
     meaning: dict[str, str | None] = dict(zip(node.keys, node.values, strict=True))
     meaning.update(node.pending.meanings())
-    return [{"key": key, "value": value} for key, value in meaning.items()]
+    return meaning
 
 
 def _counts(node: Node, row: Row) -> Iterator[Violation]:

@@ -17,9 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, TableFiles, in_sample
-from pipelines.integrity.examine import UNREADABLE
+from pipelines.integrity.examine import MALFORMED, SETTLED, UNREADABLE
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found
-from pipelines.tasks import LONG, READ_AHEAD, TEXT, Row, collect, collect_one, map_rows, on_disk, table, tasks_for
+from pipelines.tasks import (
+    LONG,
+    READ_AHEAD,
+    TEXT,
+    Row,
+    collect,
+    collect_one,
+    map_rows,
+    on_disk,
+    table,
+    tasks_for,
+)
 from pipelines.trees.sparklevels import SparkLevels
 from trinitylake_core.check import Violation, check_definitions, miscounted, violation
 from trinitylake_core.definitions import TableDef
@@ -39,8 +50,7 @@ Named = tuple[str, str, str]
 _SUMS: Final = {"read": DEFINITIONS, "proved": DEFINITIONS_PROVED, "tables": TABLES, "unknown": TABLES_UNKNOWN}
 """What tasks count: columns by the names of the counts."""
 _NAMED: Final = pa.schema({"kind": TEXT, "label": TEXT, "path": TEXT})
-MALFORMED: Final = "malformed"
-_SUMMED: Final = (*_SUMS, "bytes", *KINDS, MALFORMED)
+_SUMMED: Final = (*_SUMS, "bytes", *SETTLED)
 _PROVED: Final = pa.schema(
     {**dict.fromkeys(VIOLATION, TEXT), "exists": TEXT, "needed": TEXT, **dict.fromkeys(_SUMMED, LONG)}
 )
@@ -173,8 +183,13 @@ def prove_on_spark(walk: SparkLevels, meaning: Meaning, found: Found) -> None:
     )
     proved = on_disk(map_rows(newest, work, _PROVED, walk.storage))
     meaning.bytes = _sum_up(proved, found, meaning.version, meaning.kinds)
-    needed = proved.where("needed is not null").select(f.col("needed").alias("name")).distinct()
-    lost = needed.join(proved.select(f.col("exists").alias("name")), "name", "left_anti")
+    meaning.kinds.update({name: walk.sums[name] for name in SETTLED})
+
+    def all_names(which: str) -> DataFrame:
+        settled = walk.rows().select(f.explode(which).alias("name"))
+        return proved.where(f.col(which).isNotNull()).select(f.col(which).alias("name")).union(settled)
+
+    lost = all_names("needed").distinct().join(all_names("exists"), "name", "left_anti")
     meaning.needed = {row["name"] for row in collect(lost.limit(found.most))}
     proved.unpersist()
 
@@ -209,7 +224,7 @@ def _sum_up(proved: DataFrame, found: Found, version: int, kinds: Counter[str] |
         found.count_more(total["found"] - len(rows))
     found.counts.update({counted: total[name] or 0 for name, counted in _SUMS.items()})
     if kinds is not None:
-        kinds.update({name: total[name] or 0 for name in (*KINDS, MALFORMED)})
+        kinds.update({name: total[name] or 0 for name in SETTLED})
     return total["bytes"] or 0
 
 

@@ -49,6 +49,8 @@ class SparkLevels:
         levels: what is kept.
         nodes_read: how many nodes were read, and likewise
         sums: what was summed up over them.
+        at_leaves: called before leaves are visited in tasks, when everything above them is kept; returns what is done
+            at them in the place of what the visitor does, if it is something else.
         here: of both, what was read in this process: :data:`NODES`, and the names of what was summed up.
     """
 
@@ -60,6 +62,7 @@ class SparkLevels:
     nodes_read: int = 0
     sums: Counter[str] = field(default_factory=Counter)
     here: Counter[str] = field(default_factory=Counter)
+    at_leaves: Callable[[SparkLevels], Visit | None] | None = None
 
     def walk(
         self,
@@ -96,12 +99,11 @@ class SparkLevels:
             return
         top = not self.levels
         asked = self._by_version(level, known) if top else self._dealt(level, known)
-        height, children, told = self._visit(asked, top=top)
-        height = height if top else level[0]["height"]
+        height, children, told = self._visit(asked, None if top else level[0]["height"])
         while go_on(told) and height > 0:
             height -= 1
             tasks = tasks_for(self.spark, children, _NODES_PER_TASK)
-            _, children, told = self._visit(_without(self._asked(height), known).repartition(tasks), top=False)
+            _, children, told = self._visit(_without(self._asked(height), known).repartition(tasks), height)
 
     # -- in this process ------------------------------------------------------------------------------
 
@@ -161,12 +163,16 @@ class SparkLevels:
             return spread(self.spark, level, self.visitor.asked, tasks)
         return _without(table(self.spark, level, self.visitor.asked), known).repartition(tasks)
 
-    def _visit(self, asked: DataFrame, *, top: bool) -> tuple[int, int, list[dict[str, Any]]]:
-        """Visit a level; return how high its highest node is, how many children its rows have, and what they tell."""
+    def _visit(self, asked: DataFrame, height: int | None) -> tuple[int, int, list[dict[str, Any]]]:
+        """Visit a level of a height, or roots of any (``None``).
+
+        Return the height, of roots that of the highest, how many children the rows have, and what they tell.
+        """
         from pyspark.sql import functions as f
 
         visitor = self.visitor
-        work = partial(_visited, visit=visitor.visit, finish=visitor.roots if top else as_they_are)
+        visit = (self.at_leaves(self) if height == 0 and self.at_leaves else None) or visitor.visit
+        work = partial(_visited, visit=visit, finish=visitor.roots if height is None else as_they_are)
         level = on_disk(map_rows(asked, work, visitor.visited, self.storage, weight=visitor.weight))
         self.levels.append(level)
         sums = {NODES: f.count("path"), "height": f.max("height"), "children": f.sum(f.size("children"))}
@@ -176,7 +182,7 @@ class SparkLevels:
         found = collect_one(level.agg(*(column.alias(name) for name, column in sums.items())))
         self._count(found)
         told = collect(level.select(f.inline(visitor.told))) if visitor.told and found["told"] else []
-        return found["height"] or 0, found["children"] or 0, told
+        return (found["height"] or 0) if height is None else height, found["children"] or 0, told
 
     def _asked(self, height: int) -> DataFrame:
         """Return what all levels say about the nodes of a height, the tightest of it."""

@@ -5,13 +5,22 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from pipelines import expiration, verify
+from pipelines.integrity import settling
+from pipelines.integrity.checks import Shape, checks_on
+from pipelines.integrity.examine import SETTLED, asked, hashes_of, visitor
+from pipelines.integrity.findings import Found
+from pipelines.job import silent
 from pipelines.stats import deep
+from pipelines.trees import sparklevels
+from pipelines.trees.levels import walk_here
 from tests.pipelines.test_orphans import directory_of, later, plant
 from tests.support.generator import build
 from tests.support.lakes import compacted, content, filled, new_lake, reopened
@@ -22,7 +31,7 @@ from trinitylake_core.check import check_lakehouse, check_version
 from trinitylake_core.errors import Corrupt, VersionNotFound
 from trinitylake_core.locations import node_path, root_path
 from trinitylake_core.storage import open_storage
-from trinitylake_core.tree import nodefile
+from trinitylake_core.tree import nodefile, search
 from trinitylake_core.tree.node import Node
 
 if TYPE_CHECKING:
@@ -303,6 +312,78 @@ def test_spark_finds_the_same(tmp_path: Path, spark: SparkSession) -> None:
     assert one.findings == two.findings
     assert (one.nodes_read, one.versions) == (two.nodes_read, two.versions)
     assert len({each.invariant for each in one.findings}) >= 5
+
+
+def overridden(directory: Path) -> Lakehouse:
+    """Return a lakehouse in which messages above the leaves replace, remove and add what stands in leaves."""
+    lake = filled(new_lake(directory, order=ORDER), tables=60)
+    compacted(lake)
+    with lake.refresh().transaction() as txn:
+        txn.drop_table("ns1", "t001")
+        txn.alter_table("ns2", "t002", properties={"c": "d"})
+        txn.create_namespace("late")
+        txn.create_table("late", "one")
+    return lake.refresh()
+
+
+def test_of_what_leaves_say_only_what_may_be_overridden_is_kept(tmp_path: Path) -> None:
+    """The sums of the rest, and what counts of what is kept, are what the version holds."""
+    lake = overridden(tmp_path)
+    shape = Shape.of(lake.definition)
+    meaning = shape.meaning(lake.version, definitions=False)
+    examiner = shape.examiner(meaning)
+    rows = list(walk_here(lake.storage, visitor(examiner), [asked(lake.root_node.path, lake.version, lake.version)]))
+    above = {each["key"] for row in rows if row["height"] > 0 for each in row["entries"]}
+    at_leaves = replace(examiner, above=np.unique(hashes_of(above)))
+    leaves, kinds, kept = [row for row in rows if row["height"] == 0], Counter[str](), 0
+    for row in leaves:
+        said = {each["key"]: each["value"] for each in row["entries"]}
+        asked_of = asked(row["path"], lake.version, lake.version) | {"height": 0}
+        now = at_leaves(asked_of, lake.storage.read(row["path"]))
+        assert said.keys() & above <= {each["key"] for each in now["entries"]}
+        assert len(said) == now["said"] + sum(now[each] for each in SETTLED)
+        names = [lake.codec.parts(key)[:2] for key in said.keys() - {each["key"] for each in now["entries"]}]
+        assert {name for kind, name in names if kind == "namespace"} == set(now["exists"])
+        assert {name for kind, name in names if kind != "namespace"} == set(now["needed"])
+        kinds.update({each: now[each] for each in SETTLED})
+        kept += now["said"]
+    assert 0 < kept < sum(kinds.values())
+    for _ in meaning.named((key, search.lookup(lake.store, lake.root_node.node, key)) for key in above):
+        pass
+    counts = lake.stats()
+    assert (counts.namespaces, counts.tables) == tuple(
+        kinds[each] + meaning.kinds[each] for each in ("namespace", "table")
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("limit", [4 << 20, pytest.param(0, marks=pytest.mark.slow)])
+def test_spark_means_the_same_whether_leaves_are_settled_where_they_are_read_or_not(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Malformed keys, and tables without a namespace, are among what leaves and messages above them say."""
+    lake = overridden(tmp_path)
+    _no_namespace(lake, Surgery(lake.root, ORDER))
+    lake = reopened(lake)
+    leaf = next(path for path, node in Surgery(lake.root, ORDER).tree(lake.version) if _is_table_leaf(node))
+    with Surgery(lake.root, ORDER).node(leaf) as node:
+        node.keys[0] = node.keys[0][:-1]
+    monkeypatch.setattr(sparklevels, "_HERE", 0)
+    monkeypatch.setattr(settling, "_ABOVE_MOST", limit)
+    said = []
+    for engine in ("local", "spark"):
+        shape, found = Shape.of(lake.definition), Found()
+        meaning = shape.meaning(lake.version, definitions=False)
+        checks = checks_on(engine, spark, lake.storage, shape, found, silent)
+        walked = checks.nodes([asked(lake.root_node.path, lake.version, lake.version)], meaning)
+        said.append((walked.nodes, meaning.kinds, meaning.lost(), found.findings()))
+    assert said[0] == said[1]
+    assert 1 == said[0][1]["malformed"]
+    assert {"I11", "I12"} <= {each.invariant for each in said[0][3][0]}
+
+
+def _is_table_leaf(node: Node) -> bool:
+    return node.is_leaf and node.keys[0].startswith("C")
 
 
 @pytest.mark.parametrize("seed", range(12))
