@@ -66,7 +66,10 @@ def test_one_that_hangs_costs_its_deadline_and_one_with_an_odd_error_only_itself
     problems = {state.name: state.problem for state in report.states}
     assert (None, "ZeroDivisionError: odd") == (problems["good"], problems["odd"])
     assert "gave no answer within" in str(problems["hangs"])
-    threading.Thread(target=lambda: (hanging / "_latest_hint.txt").write_bytes(b"0"), daemon=True).start()
+    freed = threading.Thread(target=(hanging / "_latest_hint.txt").write_bytes, args=(b"0",), daemon=True)
+    freed.start()
+    freed.join(30)
+    assert not freed.is_alive()
 
 
 def test_what_there_was_no_time_for_is_told(tmp_path: Path) -> None:

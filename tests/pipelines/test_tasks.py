@@ -159,6 +159,8 @@ def test_a_worker_opens_the_null_device_once_and_a_task_has_its_standard_error(m
         silent.append(sys.stderr)
     assert os.devnull == silent[0].name
     assert 1 == len({id(each) for each in silent})
+    silent[0].close()
+    tasks._nowhere.cache_clear()
 
 
 def test_there_is_one_way_into_tasks_and_back() -> None:
