@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 from google.protobuf.json_format import ParseDict, ParseError
 
-from trinitylake_core.definitions import DataType, Schema, check_schema, encoded_column
+from trinitylake_core.definitions import Schema, check_schema, encoded_column, encoded_type
 from trinitylake_core.definitions.arrow_types import column_leaf
 from trinitylake_core.definitions.schema import ID_METADATA, PROPERTY_METADATA, TYPE_METADATA
 from trinitylake_core.errors import InvalidDefinition, InvalidInput
@@ -148,22 +148,22 @@ def _plain_schema(value: list[Any]) -> bytes | None:
 
 @lru_cache(maxsize=1 << 16)
 def _plain_column(number: int, name: str, kind: str, nullable: bool) -> bytes | None:  # noqa: FBT001 - as written
-    found = _plain_type(kind)
-    if found is None or not name.isprintable():
+    said = _plain_type(kind, nullable)
+    if said is None or not name.isprintable():
         return None
     try:
-        return encoded_column(number, name, *found, nullable=nullable)
+        return encoded_column(number, name, said)
     except InvalidDefinition:
         return None
 
 
 @lru_cache(maxsize=1024)
-def _plain_type(text: str) -> tuple[DataType, Mapping[str, str]] | None:
+def _plain_type(text: str, nullable: bool) -> bytes | None:  # noqa: FBT001 - as written
     kind = _ALIASES.get(text.strip().lower(), text.strip().lower())
     if kind in _PARTS:
         return None
     try:
-        return column_leaf(*_leaf(kind, "a column"), "a column")
+        return encoded_type(*column_leaf(*_leaf(kind, "a column"), "a column"), nullable=nullable)
     except (InvalidInput, InvalidDefinition):
         return None
 

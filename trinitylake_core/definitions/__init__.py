@@ -13,7 +13,7 @@ from trinitylake_core.definitions.codec import (
     to_dict,
 )
 from trinitylake_core.definitions.difference import column_paths, describe_difference
-from trinitylake_core.definitions.encoded import encoded_column, encoded_rest, encoded_table
+from trinitylake_core.definitions.encoded import encoded_column, encoded_rest, encoded_table, encoded_type
 from trinitylake_core.definitions.lakehouse import (
     altered_lakehouse,
     commit_buffer_bytes,
@@ -86,6 +86,7 @@ __all__ = [
     "encoded_column",
     "encoded_rest",
     "encoded_table",
+    "encoded_type",
     "has_checksum",
     "key_table_max_bytes",
     "namespace_def",

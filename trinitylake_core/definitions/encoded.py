@@ -1,7 +1,7 @@
 """Table definitions as bytes, for those who make many: no message per definition (format, section 5).
 
 A definition file is its fields one after the other, in the order of their numbers. Most tables of a bulk load consist
-of columns that others have, too, and say the same about everything else. So columns and the rest are checked and
+of columns that others have, too, and say the same about everything else. So types and the rest are checked and
 encoded once, by :func:`~trinitylake_core.definitions.table_def` and ``encode``, and put
 together: what comes out is byte for byte what those two make of the whole.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from trinitylake_core.definitions.checks import checked_text
 from trinitylake_core.definitions.codec import encode, sealed, unsealed
 from trinitylake_core.definitions.objects import new_id, table_def
 from trinitylake_core.definitions.schema_checks import check_schema
@@ -21,19 +22,35 @@ _ID: Final = b"\x0a\x24"
 _ID_BYTES: Final = len(_ID) + 36
 _SCHEMA: Final = b"\x12"
 _NO_SCHEMA: Final = b"\x12\x00"
+_COLUMN: Final = b"\x0a"
+_COLUMN_ID: Final = b"\x08"
+_COLUMN_NAME: Final = b"\x12"
 
 
-def encoded_column(number: int, name: str, kind: DataType, properties: Mapping[str, str], *, nullable: bool) -> bytes:
-    """Return a column without parts as it stands in a schema, ``number`` being its ID.
-
-    A schema is its columns end to end, no two of which have the same name.
+def encoded_type(kind: DataType, properties: Mapping[str, str], *, nullable: bool) -> bytes:
+    """Return what a column without parts says beside its number and name, for :func:`encoded_column`.
 
     Raises:
         InvalidDefinition: the format cannot hold such a column.
     """
-    schema = Schema(columns=[Column(id=number, name=name, type=kind, nullable=nullable, properties=properties)])
-    check_schema(schema)
-    return schema.SerializeToString(deterministic=True)
+    column = Column(id=1, name="any", type=kind, nullable=nullable, properties=properties)
+    check_schema(Schema(columns=[column]))
+    column.ClearField("id")
+    column.ClearField("name")
+    return column.SerializeToString(deterministic=True)
+
+
+def encoded_column(number: int, name: str, said: bytes) -> bytes:
+    """Return a column as it stands in a schema: ``number``, its ID, from 1 up; and what :func:`encoded_type` made.
+
+    A schema is its columns end to end, no two of which have the same name.
+
+    Raises:
+        InvalidDefinition: the format cannot hold such a name.
+    """
+    text = checked_text("the name of a column", name).encode()
+    column = b"".join((_COLUMN_ID, _varint(number), _COLUMN_NAME, _varint(len(text)), text, said))
+    return b"".join((_COLUMN, _varint(len(column)), column))
 
 
 def encoded_rest(**definition: Any) -> bytes:
