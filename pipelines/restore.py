@@ -14,6 +14,7 @@ from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.brief import Brief
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.recovery.elsewhere import refuse_no_source
 from trinitylake_core.recovery.recover import required
 from trinitylake_core.storage import open_storage
 from trinitylake_core.versions import Root
@@ -65,8 +66,7 @@ class Config:
         required(self.reason)
         if not self.only:
             raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
-        if self.damaged and self.source is None:
-            raise InvalidInput("damaged definition files come back from another lakehouse: name it as the source")
+        refuse_no_source(self.source, damaged=self.damaged)
         if self.source is not None and not self.target.given:
             return
         self.target.refuse_ambiguous("say where to restore from: one of version, timestamp and snapshot")

@@ -13,7 +13,7 @@ from trinitylake_core.definitions import LakehouseOptions, new_lakehouse_def
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse, TrinityLakeError
 from trinitylake_core.handle import Handle, Stats
 from trinitylake_core.properties import Alteration, alter
-from trinitylake_core.recovery.elsewhere import restore_from
+from trinitylake_core.recovery.elsewhere import refuse_no_source, restore_from
 from trinitylake_core.recovery.recover import (
     DefinitionsPreflight,
     Differ,
@@ -332,9 +332,8 @@ class Lakehouse(Handle):
             "differ": differ,
             "before_commit": before_commit,
         }
+        refuse_no_source(source, damaged=damaged)
         if source is None:
-            if damaged:
-                raise InvalidInput("damaged definition files come back from another lakehouse: name it as the source")
             return restore(self._files, base, target.root(self._files), **options)
         there = target.root(source.files) if target.given else source.root_node
         return restore_from(self._files, base, Side(source.files, there), damaged=damaged, **options)

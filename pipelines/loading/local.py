@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from operator import eq
 
 import numpy as np
@@ -112,8 +113,8 @@ class LocalLoad:
         found.missing += sorted(homes)[: SHOWN + 1 - len(found.missing)]
         keys, rows = share.keys, share.rows.select(NEW.names)
         if skip and there:
-            rows = rows.filter(mask_of(np.array([key not in there for key in keys])))
-            keys = [key for key in keys if key not in there]
+            fresh = [key not in there for key in keys]
+            rows, keys = rows.filter(mask_of(np.array(fresh))), list(compress(keys, fresh))
         self._ranges.cut(*within, keys, rows, marks)
 
     def build(self) -> Sequence[Built]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.loading.model import New
-from pipelines.source.lines import Block, Place
+from pipelines.source.lines import PACKED, Block, Place
 from pipelines.tasks import BINARY, LONG, TEXT
 from pipelines.trees.spool import Scratch, bytes_of, column_of, rows_in
 
@@ -37,7 +37,6 @@ HELD_BYTES: Final = 8 << 20
 _SAMPLE: Final = 64
 """How many keys of the sample there are per share."""
 _PACKED_FACTOR: Final = 8
-_PACKED: Final = ".gz"
 ROWS: Final = pa.schema({"key": TEXT, "data": BINARY, "offset": LONG})
 """Objects in a block, and where they are written; without ``data`` a namespace that some of them need."""
 NEW: Final = pa.schema({"key": TEXT, "data": BINARY})
@@ -98,7 +97,7 @@ def _given(rows: pa.RecordBatch) -> pa.StringArray:
 
 def shares_in(files: Sequence[tuple[str, int]]) -> int:
     """Return into how many shares files, by name and size, are dealt."""
-    size = sum(size * (_PACKED_FACTOR if name.endswith(_PACKED) else 1) for name, size in files)
+    size = sum(size * (_PACKED_FACTOR if name.endswith(PACKED) else 1) for name, size in files)
     return size // SHARE_BYTES + 1
 
 
@@ -111,7 +110,7 @@ def looked_at_first(blocks: Sequence[Block]) -> tuple[list[Block], list[Block]]:
     """Return what shows which keys there are, and the rest: together the lines of all blocks, each once."""
     first, rest = [], []
     for number, block in enumerate(blocks):
-        cut = block.end if block.file.endswith(_PACKED) else min(block.begin + LOOK_BYTES, block.end)
+        cut = block.end if block.file.endswith(PACKED) else min(block.begin + LOOK_BYTES, block.end)
         if number % 2:
             rest.append(block)
             continue

@@ -87,11 +87,14 @@ def wait_for_executor(spark: SparkSession, seconds: float) -> None:
         raise TimeoutError(f"no executor has run a task in {seconds:g} s: none is there, or others keep them busy")
     if failures:
         raise failures[0]
-    known.has_run_a_task = True
 
 
 def _run_a_task(spark: SparkSession) -> None:
-    spark.range(0, 1, 1, 1).count()
+    """Run a tiny job, which waits for the first executor, unless this session has run one."""
+    known = _known.setdefault(spark, _Known())
+    if not known.has_run_a_task:
+        spark.range(0, 1, 1, 1).count()
+        known.has_run_a_task = True
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ from trinitylake_core.storage import Storage, open_storage
 BLOCK_BYTES: Final = 8 << 20
 LINE_MAX_BYTES: Final = 16 << 20
 _STEP_BYTES: Final = 256 << 10
-_PACKED: Final = ".gz"
+PACKED: Final = ".gz"
+"""How the names of compressed files end."""
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -45,7 +46,7 @@ def text_files(uri: str, options: Mapping[str, Any], suffixes: Sequence[str]) ->
     Raises:
         InvalidInput: there is no file with one of the suffixes.
     """
-    endings = tuple(f"{suffix}{packed}" for suffix in suffixes for packed in ("", _PACKED))
+    endings = tuple(f"{suffix}{packed}" for suffix in suffixes for packed in ("", PACKED))
     uri = uri if "://" in uri else Path(uri).resolve().as_uri()
     if uri.endswith(endings):
         above, name = split_uri(uri)
@@ -64,7 +65,7 @@ def text_files(uri: str, options: Mapping[str, Any], suffixes: Sequence[str]) ->
 def blocks(files: Sequence[tuple[str, int]], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """Yield files, by name and size, in blocks."""
     for file, size in files:
-        step = max(1, size) if file.endswith(_PACKED) else block_bytes
+        step = max(1, size) if file.endswith(PACKED) else block_bytes
         for begin in range(0, size, step):
             yield Block(file, begin, min(begin + step, size), size)
 
@@ -76,7 +77,7 @@ def lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:
         InvalidInput: a line is too long, or the file is not what its name says.
         FileMissing, StorageError.
     """
-    if block.file.endswith(_PACKED):
+    if block.file.endswith(PACKED):
         data, offset = unpacked(storage.read(block.file), block.file), 0
     else:
         data, offset = _whole_lines(storage, block)
@@ -115,7 +116,7 @@ def all_in_words(storage: Storage, places: Sequence[Place]) -> list[str]:
     """Return places as people look for them. Reads each file once, up to the last place in it."""
     numbers: dict[Place, int] = {}
     for file in dict.fromkeys(place.file for place in places):
-        data = unpacked(storage.read(file), file) if file.endswith(_PACKED) else None
+        data = unpacked(storage.read(file), file) if file.endswith(PACKED) else None
         line, begin = 1, 0
         for place in sorted((place for place in places if place.file == file), key=lambda place: place.offset):
             line += _line_ends(storage, file, data, begin, place.offset)

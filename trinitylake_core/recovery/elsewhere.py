@@ -37,6 +37,13 @@ from trinitylake_core.versions import Root
 _READ_TOGETHER = 1024
 _Name = tuple[str, str, str | None]
 """Kind, namespace, and name of an object: keys may differ between two lakehouses."""
+_Read = bytes | FileMissing
+
+
+def refuse_no_source(source: object, *, damaged: bool) -> None:
+    """Raise ``InvalidInput`` if what is damaged is to come back, and nobody said from which other lakehouse."""
+    if damaged and source is None:
+        raise InvalidInput("damaged definition files come back from another lakehouse: name it as the source")
 
 
 def restore_from(
@@ -138,12 +145,16 @@ def _really_changed(here: Side, there: Side, changes: Sequence[Change]) -> Itera
     for start in range(0, len(changes), _READ_TOGETHER):
         part = changes[start : start + _READ_TOGETHER]
         both = [each for each in part if each.old_path is not None and each.new_path is not None]
-        ours = here.files.storage.read_many([_valid(each.old_path) for each in both])
-        theirs = there.files.storage.read_many([_valid(each.new_path) for each in both])
-        same = {
-            one.key for one, (_, a), (_, b) in zip(both, ours, theirs, strict=True) if isinstance(a, bytes) and a == b
-        }
+        same = {each.key for each, ours, theirs in _read_both(here, there, both) if ours == theirs}
         yield from (each for each in part if each.key not in same)
+
+
+def _read_both(here: Side, there: Side, changes: Sequence[Change]) -> Iterator[tuple[Change, _Read, _Read]]:
+    """Yield changes with what the files hold that both sides name. Two ``get`` each; a missing one equals no other."""
+    ours = here.files.storage.read_many([_valid(each.old_path) for each in changes])
+    theirs = there.files.storage.read_many([_valid(each.new_path) for each in changes])
+    for each, (_, one), (_, other) in zip(changes, ours, theirs, strict=True):
+        yield each, one, other
 
 
 def _noting(changes: Iterable[Change], named: set[_Name]) -> Iterator[Change]:
@@ -168,15 +179,12 @@ def _damaged_here(here: Side, there: Side, alike: Iterator[Change]) -> Iterator[
     Files of one name hold the same, so of two that differ one is damaged: ours, unless only theirs cannot be read.
     """
     while part := list(islice(alike, _READ_TOGETHER)):
-        paths = [_valid(each.old_path) for each in part]
-        ours, theirs = (side.files.storage.read_many(paths) for side in (here, there))
-        for each, (_, a), (_, b) in zip(part, ours, theirs, strict=True):
-            differ = isinstance(a, FileMissing) or isinstance(b, FileMissing) or a != b
-            if differ and (_can_be_read(each, b) or not _can_be_read(each, a)):
+        for each, ours, theirs in _read_both(here, there, part):
+            if ours != theirs and (_can_be_read(each, theirs) or not _can_be_read(each, ours)):
                 yield each
 
 
-def _can_be_read(change: Change, data: bytes | FileMissing) -> bool:
+def _can_be_read(change: Change, data: _Read) -> bool:
     if isinstance(data, FileMissing):
         return False
     try:
