@@ -83,22 +83,3 @@ def test_a_skip_fails_in_ci() -> None:
     expected = pytest.TestReport("t.py::t", ("t.py", 1, "t"), {}, "skipped", None, "call", wasxfail="known")
     _skip_is_failure(expected)
     assert "skipped" == expected.outcome
-
-
-LONG = {
-    "pipelines/compaction.py": "one job, a third of it the meaning of its configuration, its plan and its report",
-    "pipelines/orphans.py": "one protocol told in one place: fence, mark, mark since, delete",
-    "pipelines/export.py": "one job, half of it the meaning of its configuration, its plan and its report",
-    "pipelines/expiration.py": "plan and act of one job, a third of it the meaning of its options",
-    "pipelines/processes.py": "both ends of one pipe: who shares work out, and the helper that takes it",
-    "trinitylake_core/lakehouse.py": "the front door: half of it says what its methods take, cost and raise",
-    "trinitylake_core/tree/nodestore.py": "the store and the writer over it: where a node is, and who reads it when",
-    "trinitylake_core/storage/local.py": "one backend, operation by operation, with what each guards against",
-}
-"""Files of more than 300 lines, and why they are."""
-
-
-def test_a_file_of_more_than_300_lines_has_a_reason() -> None:
-    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if "_pb2" not in path.name]
-    long = {str(path.relative_to(ROOT)) for path in files if len(path.read_text(encoding="utf-8").splitlines()) > 300}
-    assert LONG.keys() == long
