@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -17,6 +21,8 @@ PACKAGES = ("trinitylake_core", "pipelines", "dagster_project")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 MAKE = re.compile(r"(?:(?<=`)|^(?: {4,}|\$ )?)make ([a-z-]+)(?=`|\s*(?:#.*)?$)", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+COLLECTED = time.monotonic()
+"""When this process collected its tests."""
 
 
 def _anchors(text: str) -> set[str]:
@@ -83,3 +89,20 @@ def test_a_skip_fails_in_ci() -> None:
     expected = pytest.TestReport("t.py::t", ("t.py", 1, "t"), {}, "skipped", None, "call", wasxfail="known")
     _skip_is_failure(expected)
     assert "skipped" == expected.outcome
+
+
+def test_another_process_collects_the_same_tests_in_the_same_order(request: pytest.FixtureRequest) -> None:
+    """Tests are shared out by ID: none depends on the time, on randomness or on an address.
+
+    The other process begins seconds later, with another seed of the hashes that sets are ordered by.
+    """
+    time.sleep(max(0.0, COLLECTED + 2 - time.monotonic()))
+    here = [item.nodeid for item in request.session.items]
+    files = dict.fromkeys(name.partition("::")[0] for name in here)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    environment["PYTHONHASHSEED"] = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "", "-p", "no:cacheprovider", *files]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert 0 == run.returncode, run.stdout[-2000:] + run.stderr
+    chosen = set(here)  # not those that this run left out by -m or -k
+    assert here == [line for line in run.stdout.splitlines() if line in chosen]

@@ -18,7 +18,14 @@ def test_all_members_are_unpacked() -> None:
     assert b"" == unpacked(gzip.compress(b""), "f.gz")
 
 
-@pytest.mark.parametrize("data", [b"garbage", gzip.compress(b"whole")[:-5], gzip.compress(b"one") + b"garbage"])
+DAMAGED = {
+    "garbage": b"garbage",
+    "cut short": gzip.compress(b"whole")[:-5],
+    "garbage behind": gzip.compress(b"one") + b"garbage",
+}
+
+
+@pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
 def test_what_is_damaged_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidInput, match=r"f\.gz is not a valid gzip file, or is cut short"):
         unpacked(data, "f.gz")
