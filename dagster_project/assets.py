@@ -8,11 +8,21 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_project.config.settings import LAKEHOUSE_TAG, Backup, LakehouseSettings
-from dagster_project.due import freshness
 from dagster_project.metadata import health, pictures, recovery
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
+from dagster_project.schedule_times import freshness
 from dagster_project.scope import Scope
-from dagster_project.watched import RETRY, Context, Watch, advice, advised, carried_out, failure, permanent, watched
+from dagster_project.supervised import (
+    RETRY,
+    Context,
+    Supervisor,
+    advice,
+    failure,
+    permanent,
+    run_supervised,
+    supervised,
+    with_advice,
+)
 from pipelines import auto, compaction, export, stats, worth
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, InvalidInput, Lakehouse, TrinityLakeError
@@ -158,16 +168,16 @@ def tree_health(scope: Scope) -> dg.AssetsDefinition:
     def measured(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> dg.MaterializeResult[Any]:
+        def work(lake: Lakehouse, watch: Supervisor) -> dg.MaterializeResult[Any]:
             metadata = health.with_sizes(_health(lake, settings, watch))
             return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(lake.version)))
 
-        return carried_out(context, settings, spark, work)
+        return run_supervised(context, settings, spark, work)
 
     return measured
 
 
-def _health(lake: Lakehouse, settings: LakehouseSettings, watch: Watch) -> health.Metadata:
+def _health(lake: Lakehouse, settings: LakehouseSettings, watch: Supervisor) -> health.Metadata:
     """Return the figures of the tree; those of the root alone, with advice, where a node is damaged."""
     summary = lake.stats()
     if not settings.health.levels:
@@ -183,7 +193,7 @@ def _health(lake: Lakehouse, settings: LakehouseSettings, watch: Watch) -> healt
 
 def settings_of(scope: Scope, context: Context) -> LakehouseSettings:
     """Return the settings that a run is for. Raises ``dagster.Failure`` with advice."""
-    with advised():
+    with with_advice():
         return scope.settings(context)
 
 
@@ -201,7 +211,7 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
     def compacted(
         context: dg.AssetExecutionContext, config: CompactionConfig, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
-        with advised():
+        with with_advice():
             settings = scope.settings(context)
             report = _compact(context, settings, config, spark)
             return dg.MaterializeResult(
@@ -223,7 +233,7 @@ class CompactionConfig(dg.Config):
 def _compact(
     context: dg.AssetExecutionContext, settings: LakehouseSettings, config: CompactionConfig, spark: SparkResource
 ) -> compaction.Report:
-    def work(watch: Watch) -> compaction.Report:
+    def work(watch: Supervisor) -> compaction.Report:
         how = compaction.Config(
             engine=config.engine or settings.compaction.engine,
             dry_run=config.dry_run,
@@ -232,7 +242,7 @@ def _compact(
         )
         return compaction.run(watch.spark, open_lakehouse(settings), how, watch.progress)
 
-    return watched(context, spark_session(spark, settings), work, settings.compaction.timeout)
+    return supervised(context, spark_session(spark, settings), work, settings.compaction.timeout)
 
 
 def _before_and_after(settings: LakehouseSettings, report: compaction.Report) -> health.Metadata:
@@ -281,7 +291,7 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
     ) -> dg.MaterializeResult[Any]:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> export.Report:
+        def work(lake: Lakehouse, watch: Supervisor) -> export.Report:
             policy = backup_policy(settings)
             how = export.Config(
                 history=True,
@@ -291,7 +301,7 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
             options = settings.resolved_target_options(policy.target)
             return export.run(watch.spark, lake, policy.target, how, storage_options=options, progress=watch.progress)
 
-        done = carried_out(context, settings, spark, work)
+        done = run_supervised(context, settings, spark, work)
         metadata = health.with_sizes(recovery.of_export(done))
         context.log.info(metadata["outcome"])
         return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(done.plan.version)))

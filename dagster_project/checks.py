@@ -12,25 +12,25 @@ from typing import Any
 import dagster as dg
 
 from dagster_project.assets import BACKUP, COMPACTION, DEFINITION, HEALTH, SNAPSHOTS, backup_policy, key, settings_of
-from dagster_project.config.settings import Backup, LakehouseSettings
-from dagster_project.config.values import format_duration
-from dagster_project.metadata import recovery
-from dagster_project.resources import SparkResource, open_lakehouse
-from dagster_project.scope import Scope
-from dagster_project.verdicts import (
+from dagster_project.check_results import (
     BACKUP_VERIFIED,
     COMPACTION_FRESH,
     DEBT,
     INTEGRITY,
     REACHABLE,
     SNAPSHOTS_FRESH,
-    judge_compactions,
-    judge_debt,
-    judge_snapshots,
-    judge_trouble,
+    evaluate_compactions,
+    evaluate_debt,
+    evaluate_snapshots,
+    evaluate_unreachable,
     opened,
 )
-from dagster_project.watched import RETRY, Watch, advice, advised, carried_out
+from dagster_project.config.settings import Backup, LakehouseSettings
+from dagster_project.config.values import format_duration
+from dagster_project.metadata import recovery
+from dagster_project.resources import SparkResource, open_lakehouse
+from dagster_project.scope import Scope
+from dagster_project.supervised import RETRY, Supervisor, advice, run_supervised, with_advice
 from pipelines import auto, backup, verify
 from trinitylake_core import Lakehouse, TrinityLakeError
 
@@ -61,7 +61,7 @@ def reachable(scope: Scope) -> dg.AssetChecksDefinition:
         try:
             lake = open_lakehouse(scope.settings(context))
         except TrinityLakeError as error:
-            return judge_trouble(str(error), advice(error))
+            return evaluate_unreachable(str(error), advice(error))
         return opened(lake.version)
 
     return check
@@ -82,13 +82,13 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> Any:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> verify.Report:
+        def work(lake: Lakehouse, watch: Supervisor) -> verify.Report:
             health = settings.health
             engine = auto.ready("auto", health.engine_for(lake.stats().objects), watch.spark)
             how = verify.Config(engine=engine, tables=health.tables or None)
             return verify.run(watch.spark, lake, how, watch.progress)
 
-        found = carried_out(context, settings, spark, work)
+        found = run_supervised(context, settings, spark, work)
         metadata = recovery.of_verification(found)
         yield dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=metadata["outcome"])
         if not found.ok:  # before Dagster says no more than that a blocking check failed
@@ -104,7 +104,7 @@ def compaction_debt(scope: Scope) -> dg.AssetChecksDefinition:
         f"Warns when {threshold} are buffered, the threshold from which a compaction pays, and shows what a compaction "
         "would rewrite. Also evaluated by the sensor."
     )
-    return _judged(scope, COMPACTION, DEBT, description, judge_debt)
+    return _judged(scope, COMPACTION, DEBT, description, evaluate_debt)
 
 
 def compaction_fresh(scope: Scope) -> dg.AssetChecksDefinition:
@@ -114,7 +114,7 @@ def compaction_fresh(scope: Scope) -> dg.AssetChecksDefinition:
         f"Warns when the backlog stayed above the threshold for {age}. Judged from the history of the lakehouse, "
         "whoever runs the compactions; a lakehouse without a backlog is never stale. Also evaluated by the sensor."
     )
-    return _judged(scope, COMPACTION, COMPACTION_FRESH, description, judge_compactions)
+    return _judged(scope, COMPACTION, COMPACTION_FRESH, description, evaluate_compactions)
 
 
 def snapshots_fresh(scope: Scope) -> dg.AssetChecksDefinition:
@@ -124,7 +124,7 @@ def snapshots_fresh(scope: Scope) -> dg.AssetChecksDefinition:
         f"Warns when a required snapshot{required} is still missing after its grace period. Also evaluated by the "
         "sensor."
     )
-    return _judged(scope, SNAPSHOTS, SNAPSHOTS_FRESH, description, judge_snapshots)
+    return _judged(scope, SNAPSHOTS, SNAPSHOTS_FRESH, description, evaluate_snapshots)
 
 
 def _judged(
@@ -138,7 +138,7 @@ def _judged(
 
     @dg.asset_check(asset=key(scope, asset), name=name, description=description, partitions_def=scope.partitions)
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        with advised():
+        with with_advice():
             settings = scope.settings(context)
             return judge(settings, open_lakehouse(settings))
 
@@ -163,10 +163,10 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> backup.Report:
+        def work(lake: Lakehouse, watch: Supervisor) -> backup.Report:
             return proved(settings, backup_policy(settings), lake, watch)
 
-        found = carried_out(context, settings, spark, work)
+        found = run_supervised(context, settings, spark, work)
         return dg.AssetCheckResult(
             passed=found.ok, metadata=recovery.of_backup(found), description=recovery.said_of_backup(found)
         )
@@ -174,7 +174,7 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
     return check
 
 
-def proved(settings: LakehouseSettings, policy: Backup, lake: Lakehouse, watch: Watch) -> backup.Report:
+def proved(settings: LakehouseSettings, policy: Backup, lake: Lakehouse, watch: Supervisor) -> backup.Report:
     """Return the report on the state of the backup."""
     how = backup.Config(
         max_age_seconds=policy.max_age.total_seconds(),

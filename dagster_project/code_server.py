@@ -24,7 +24,7 @@ from typing import Final
 
 import grpc
 
-from dagster_project import lost_runs, warm
+from dagster_project import dead_runs, warm
 
 _PING: Final = "/api.DagsterApi/Ping"
 _MESSAGE: Final = b"\n\x04ping"
@@ -103,7 +103,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING)
     arguments = (lambda: answers(chosen.socket), _end, Patience())
     threading.Thread(target=watch, args=arguments, name="watch", daemon=True).start()
-    threading.Thread(target=lost_runs.watch, args=(chosen.location,), name="lost runs", daemon=True).start()
+    threading.Thread(target=dead_runs.watch, args=(chosen.location,), name="lost runs", daemon=True).start()
     warm.ask(os.environ)
     sys.argv = ["dagster", "code-server", "start", "--socket", chosen.socket, "--module-name", chosen.module]
     sys.argv += ["--attribute", "defs", "--location-name", chosen.location]

@@ -8,12 +8,12 @@ from dagster_project.assets import assets_of
 from dagster_project.checks import checks_of
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.config.stanzas import Stanzas
+from dagster_project.crash_retry import repeats_sensor
 from dagster_project.fleet.health import fleet_checks, fleet_health
 from dagster_project.fleet.schedule import fleet_schedule, health_schedule
 from dagster_project.fleet.sensor import fleet_sensor
 from dagster_project.jobs import Jobs, jobs_of
 from dagster_project.notifications import failure_sensors
-from dagster_project.repeats import repeats_sensor
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
 from dagster_project.schedules import schedules_of

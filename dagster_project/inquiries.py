@@ -9,7 +9,7 @@ from dagster_project.metadata import recovery, versions
 from dagster_project.resources import SparkResource
 from dagster_project.scope import Scope
 from dagster_project.steps import engine, step, tell
-from dagster_project.watched import Watch, carried_out
+from dagster_project.supervised import Supervisor, run_supervised
 from pipelines import diff, history, verify
 from pipelines.cli.commands import which
 from trinitylake_core import Lakehouse
@@ -29,10 +29,10 @@ def history_step(scope: Scope) -> dg.OpDefinition:
     def look_back(context: dg.OpExecutionContext, config: launchpads.HistoryConfig, spark: SparkResource) -> None:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, _: Watch) -> history.Report:
+        def work(lake: Lakehouse, _: Supervisor) -> history.Report:
             return history.run(lake, config.filters())
 
-        tell(context, versions.of_history(carried_out(context, settings, spark, work, damaged=True)))
+        tell(context, versions.of_history(run_supervised(context, settings, spark, work, damaged=True)))
 
     return look_back
 
@@ -50,13 +50,13 @@ def diff_step(scope: Scope) -> dg.OpDefinition:
     def compare(context: dg.OpExecutionContext, config: launchpads.DiffConfig, spark: SparkResource) -> None:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> diff.Report:
+        def work(lake: Lakehouse, watch: Supervisor) -> diff.Report:
             other = lake if config.other is None else _other(settings, config.other)
             old, new = which.at(lake, config.before, "before"), which.at(other, config.after, "after")
             how = diff.Config(config.engine or "auto")
             return diff.report(watch.spark, old, new, how, watch.progress, limit=config.limit)
 
-        tell(context, versions.of_diff(carried_out(context, settings, spark, work, damaged=True)))
+        tell(context, versions.of_diff(run_supervised(context, settings, spark, work, damaged=True)))
 
     return compare
 
@@ -79,11 +79,11 @@ def verify_step(scope: Scope) -> dg.OpDefinition:
     def prove(context: dg.OpExecutionContext, config: launchpads.VerifyConfig, spark: SparkResource) -> None:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> verify.Report:
+        def work(lake: Lakehouse, watch: Supervisor) -> verify.Report:
             how = verify.Config(config.which, definitions=config.definitions, engine=engine(settings, config.engine))
             return verify.run(watch.spark, lake, how, watch.progress)
 
-        done = carried_out(context, settings, spark, work, damaged=True)
+        done = run_supervised(context, settings, spark, work, damaged=True)
         metadata = recovery.of_verification(done)
         if not done.ok:
             advice = "See `violations` for the remedy of each; most often: roll back to an intact version."

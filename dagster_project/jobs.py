@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import dagster as dg
 
 from dagster_project import assets
+from dagster_project.check_results import REACHABLE
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.operations import operations_of
 from dagster_project.scope import Scope
-from dagster_project.verdicts import REACHABLE
 
 AssetJob: TypeAlias = Any  # what `define_asset_job` returns has no public name
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project import repeats
+from dagster_project import crash_retry
+from dagster_project.check_results import REACHABLE
 from dagster_project.config.settings import LAKEHOUSE_TAG, Notifications, checked_url
 from dagster_project.config.values import resolved
-from dagster_project.looks import Trouble
+from dagster_project.poll import Trouble
 from dagster_project.scope import FLEET, PARTITION_TAG
-from dagster_project.verdicts import REACHABLE
 
 _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000
@@ -38,7 +38,7 @@ def failure_sensors(notifications: Notifications, *, only_ours: bool = False) ->
     def tell(context: dg.RunFailureSensorContext) -> None:
         if only_ours and not _ours(context.dagster_run):
             return
-        found = repeats.outlook(context.instance, context.dagster_run)
+        found = crash_retry.outlook(context.instance, context.dagster_run)
         if not (found.wanted and found.repeats):
             post(checked_url(resolved(notifications.webhook)), message(context, found))
 
@@ -87,7 +87,7 @@ def _tell(notifications: Notifications, payload: dict[str, Any]) -> None:
     post(url, payload)
 
 
-def message(context: dg.RunFailureSensorContext, found: repeats.Outlook) -> dict[str, Any]:
+def message(context: dg.RunFailureSensorContext, found: crash_retry.Outlook) -> dict[str, Any]:
     """Return the message about a failed run. ``text`` is a summary, for services that show nothing else."""
     more = f"\n{found.why}" if found.died else ""
     run = context.dagster_run

@@ -13,7 +13,7 @@ from dagster_project.recoveries import restore_step, rollback_step, undo_step
 from dagster_project.resources import SparkResource
 from dagster_project.scope import Scope
 from dagster_project.steps import engine, job, step, tell
-from dagster_project.watched import Watch, carried_out
+from dagster_project.supervised import Supervisor, run_supervised
 from pipelines import export, upgrade
 from trinitylake_core import Alteration, Lakehouse
 from trinitylake_core.recovery.recover import required
@@ -46,7 +46,7 @@ def _export(scope: Scope) -> dg.OpDefinition:
     def copy(context: dg.OpExecutionContext, config: launchpads.ExportConfig, spark: SparkResource) -> None:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> export.Report:
+        def work(lake: Lakehouse, watch: Supervisor) -> export.Report:
             how = export.Config(
                 version=config.version,
                 history=config.history and config.version is None,
@@ -59,7 +59,7 @@ def _export(scope: Scope) -> dg.OpDefinition:
             return export.run(watch.spark, lake, target, how, storage_options=options, progress=watch.progress)
 
         named = config.version is not None
-        tell(context, recovery.of_export(carried_out(context, settings, spark, work, damaged=named)))
+        tell(context, recovery.of_export(run_supervised(context, settings, spark, work, damaged=named)))
 
     return copy
 
@@ -75,7 +75,7 @@ def _upgrade(scope: Scope) -> dg.OpDefinition:
     def renew(context: dg.OpExecutionContext, config: launchpads.UpgradeConfig, spark: SparkResource) -> None:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> upgrade.Report:
+        def work(lake: Lakehouse, watch: Supervisor) -> upgrade.Report:
             how = upgrade.Config(
                 history=config.history,
                 definition=config.definition,
@@ -87,7 +87,7 @@ def _upgrade(scope: Scope) -> dg.OpDefinition:
             options = settings.resolved_target_options(target)
             return upgrade.run(watch.spark, lake, target, how, storage_options=options, progress=watch.progress)
 
-        tell(context, recovery.of_upgrade(carried_out(context, settings, spark, work)))
+        tell(context, recovery.of_upgrade(run_supervised(context, settings, spark, work)))
 
     return renew
 
@@ -104,12 +104,12 @@ def _alter(scope: Scope) -> dg.OpDefinition:
     def change(context: dg.OpExecutionContext, config: launchpads.AlterConfig, spark: SparkResource) -> None:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> Alteration:
+        def work(lake: Lakehouse, watch: Supervisor) -> Alteration:
             changed: dict[str, str | None] = {**config.properties, **dict.fromkeys(config.remove)}
             return lake.alter(
                 changed, reason=required(config.reason), dry_run=config.dry_run, before_commit=watch.before_commit
             )
 
-        tell(context, recovery.of_alteration(carried_out(context, settings, spark, work)))
+        tell(context, recovery.of_alteration(run_supervised(context, settings, spark, work)))
 
     return change

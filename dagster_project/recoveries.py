@@ -11,7 +11,7 @@ from dagster_project.metadata import recovery
 from dagster_project.resources import SparkResource
 from dagster_project.scope import Scope
 from dagster_project.steps import chosen, step, tell
-from dagster_project.watched import Watch, carried_out
+from dagster_project.supervised import Supervisor, run_supervised
 from pipelines import restore, rollback, undo
 from trinitylake_core import Lakehouse, RecoveryPlan
 
@@ -32,7 +32,7 @@ def rollback_step(scope: Scope) -> dg.OpDefinition:
     def roll_back(context: dg.OpExecutionContext, config: launchpads.RollbackConfig, spark: SparkResource) -> None:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> tuple[rollback.Report, rollback.Report]:
+        def work(lake: Lakehouse, watch: Supervisor) -> tuple[rollback.Report, rollback.Report]:
             how = rollback.Config(**chosen(settings, config, watch))
             planned = rollback.plan(watch.spark, lake, how, watch.progress)
             _show(context, watch, planned.plan)
@@ -41,7 +41,7 @@ def rollback_step(scope: Scope) -> dg.OpDefinition:
             approved = how if how.force else _of_this_plan(how, planned.plan)
             return planned, rollback.run(watch.spark, lake, approved, watch.progress)
 
-        planned, done = carried_out(context, settings, spark, work, damaged=True)
+        planned, done = run_supervised(context, settings, spark, work, damaged=True)
         tell(context, recovery.of_rollback(planned, done))
 
     return roll_back
@@ -60,7 +60,7 @@ def restore_step(scope: Scope) -> dg.OpDefinition:
     def bring_back(context: dg.OpExecutionContext, config: launchpads.RestoreConfig, spark: SparkResource) -> None:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> tuple[restore.Report, restore.Report]:
+        def work(lake: Lakehouse, watch: Supervisor) -> tuple[restore.Report, restore.Report]:
             options = None if config.source is None else settings.resolved_target_options(config.source)
             how = restore.Config(**chosen(settings, config, watch), source_options=options)
             planned = restore.plan(watch.spark, lake, how, watch.progress)
@@ -70,7 +70,7 @@ def restore_step(scope: Scope) -> dg.OpDefinition:
             approved = _of_this_plan(how, planned.plan)
             return planned, restore.run(watch.spark, lake, approved, watch.progress)
 
-        planned, done = carried_out(context, settings, spark, work)
+        planned, done = run_supervised(context, settings, spark, work)
         tell(context, recovery.of_restore(planned, done))
 
     return bring_back
@@ -91,7 +91,7 @@ def undo_step(scope: Scope) -> dg.OpDefinition:
     def take_back(context: dg.OpExecutionContext, config: launchpads.UndoConfig, spark: SparkResource) -> None:
         settings = settings_of(scope, context)
 
-        def work(lake: Lakehouse, watch: Watch) -> tuple[undo.Report, undo.Report]:
+        def work(lake: Lakehouse, watch: Supervisor) -> tuple[undo.Report, undo.Report]:
             how = undo.Config(**chosen(settings, config, watch))
             planned = undo.plan(watch.spark, lake, how, watch.progress)
             _show(context, watch, planned.rollback.plan)
@@ -100,13 +100,13 @@ def undo_step(scope: Scope) -> dg.OpDefinition:
             approved = how if how.force else _of_this_plan(how, planned.rollback.plan)
             return planned, undo.run(watch.spark, lake, approved, watch.progress)
 
-        planned, done = carried_out(context, settings, spark, work, damaged=True)
+        planned, done = run_supervised(context, settings, spark, work, damaged=True)
         tell(context, recovery.of_undo(planned, done))
 
     return take_back
 
 
-def _show(context: dg.OpExecutionContext, watch: Watch, plan: RecoveryPlan) -> None:
+def _show(context: dg.OpExecutionContext, watch: Supervisor, plan: RecoveryPlan) -> None:
     """Log the plan, as one event, before anything is done; a run that was terminated meanwhile ends here."""
     context.log.info(recovery.plan_text(plan))
     watch.before_commit()

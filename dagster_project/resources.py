@@ -65,7 +65,7 @@ def open_lakehouse(settings: LakehouseSettings, *, damaged: bool = False) -> Lak
     return Lakehouse.open(settings.root, storage_options=settings.resolved_storage_options(), damaged=damaged)
 
 
-def glance(settings: LakehouseSettings) -> Lakehouse:
+def open_for_poll(settings: LakehouseSettings) -> Lakehouse:
     """Return a handle of the newest version, as a look that must end soon wants it: few retries, short waits.
 
     For the code server, whose answers are waited for; a run has time, and takes ``open_lakehouse``.

@@ -13,13 +13,13 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_project.assets import BACKUP, COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, key, settings_of, writing
+from dagster_project.check_results import INTEGRITY, last_result
 from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import health, pictures, retention
 from dagster_project.resources import SparkResource
 from dagster_project.scope import PARTITION_TAG, Scope
-from dagster_project.verdicts import INTEGRITY, last_verdict
-from dagster_project.watched import Context, Watch, carried_out
+from dagster_project.supervised import Context, Supervisor, run_supervised
 from pipelines import expiration, orphans, snapshot
 from trinitylake_core import Lakehouse
 
@@ -71,7 +71,7 @@ def root_version_snapshots(scope: Scope) -> dg.AssetsDefinition:
         settings = settings_of(scope, context)
         policies = {str(period): policy.keep for period, policy in settings.snapshots.items()}
 
-        def work(lake: Lakehouse, watch: Watch) -> dg.MaterializeResult[Any]:
+        def work(lake: Lakehouse, watch: Supervisor) -> dg.MaterializeResult[Any]:
             watch.before_commit()
             done = snapshot.run(
                 lake, policies, dry_run=config.dry_run, reason=config.reason, before_commit=watch.before_commit
@@ -83,7 +83,7 @@ def root_version_snapshots(scope: Scope) -> dg.AssetsDefinition:
                 data_version=dg.DataVersion(str(lake.version)),
             )
 
-        return carried_out(context, settings, spark, work)
+        return run_supervised(context, settings, spark, work)
 
     return snapshots
 
@@ -120,7 +120,7 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
         engine = config.engine or settings.compaction.engine
         age = policy.older_than.total_seconds()
 
-        def work(lake: Lakehouse, watch: Watch) -> retention.Deletion[expiration.Report]:
+        def work(lake: Lakehouse, watch: Supervisor) -> retention.Deletion[expiration.Report]:
             def step(**how: Any) -> expiration.Report:
                 how |= {"engine": engine, "reason": config.reason, "plan_options": {}}
                 how |= {"before_commit": watch.before_commit}
@@ -129,7 +129,7 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
             wanted = partial(step, keep_last=policy.keep_last, older_than_seconds=age)
             return _planned(wanted, step, watch, dry_run=config.dry_run)
 
-        done = carried_out(context, settings, spark, work)
+        done = run_supervised(context, settings, spark, work)
         return _shown(context, done, retention.of_expiration(done), done.report.boundary_after)
 
     return expired
@@ -159,7 +159,7 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
         refuse_unsound(context, scope, dry_run=config.dry_run)
         engine = config.engine or settings.compaction.engine
 
-        def work(lake: Lakehouse, watch: Watch) -> retention.Deletion[orphans.Report]:
+        def work(lake: Lakehouse, watch: Supervisor) -> retention.Deletion[orphans.Report]:
             def step(**how: Any) -> orphans.Report:
                 how |= {"engine": engine, "plan_options": {}, "before_commit": watch.before_commit}
                 return orphans.run(watch.spark, lake, orphans.Config(**how), watch.progress)
@@ -167,7 +167,7 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
             wanted = partial(step, older_than_seconds=policy.older_than.total_seconds())
             return _planned(wanted, step, watch, dry_run=config.dry_run)
 
-        done = carried_out(context, settings, spark, work)
+        done = run_supervised(context, settings, spark, work)
         return _shown(context, done, retention.of_orphans(done), done.report.version)
 
     return removed
@@ -187,7 +187,9 @@ def _nothing_deleted(context: Context, policy: str) -> dg.MaterializeResult[Any]
     return dg.MaterializeResult(metadata={"outcome": outcome})
 
 
-def _planned(plan: Callable[..., T], act: Callable[..., T], watch: Watch, *, dry_run: bool) -> retention.Deletion[T]:
+def _planned(
+    plan: Callable[..., T], act: Callable[..., T], watch: Supervisor, *, dry_run: bool
+) -> retention.Deletion[T]:
     """Make a plan, read it back to show it, and carry out exactly that plan."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "plan.parquet"
@@ -217,7 +219,7 @@ def refuse_unsound(context: dg.AssetExecutionContext, scope: Scope, *, dry_run: 
     In a run that includes the check, the check itself blocks; this is for a run that only deletes.
     """
     partition = context.run.tags.get(PARTITION_TAG)
-    sound = last_verdict(context.instance, key(scope, HEALTH), INTEGRITY, partition)
+    sound = last_result(context.instance, key(scope, HEALTH), INTEGRITY, partition)
     if sound is False and not dry_run:
         raise dg.Failure(
             "nothing was deleted: the last integrity check of this lakehouse failed. Look at its findings, repair them "

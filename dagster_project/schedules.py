@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
-from dagster_project import due
+from dagster_project import schedule_times
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.jobs import Jobs
 from dagster_project.sensors import AT_WORK
@@ -21,7 +21,7 @@ def maintenance_schedule(settings: LakehouseSettings, jobs: Jobs) -> dg.Schedule
     @dg.schedule(
         name=f"{settings.slug}_maintenance_schedule",
         target=jobs.maintenance,
-        cron_schedule=due.shifted(settings.schedules.maintenance or "", due.offset(settings)),
+        cron_schedule=schedule_times.shifted(settings.schedules.maintenance or "", schedule_times.offset(settings)),
         execution_timezone=settings.schedules.timezone,
         default_status=dg.DefaultScheduleStatus.RUNNING,
         description=f"Runs the maintenance of lakehouse {settings.name!r}.",

@@ -9,11 +9,11 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_project import assets, looks, notifications, pacing, verdicts
+from dagster_project import assets, check_results, compaction_policy, notifications, poll
+from dagster_project.compaction_policy import Seen
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, Notifications
 from dagster_project.jobs import Jobs
-from dagster_project.looks import Look, Trouble
-from dagster_project.pacing import Seen
+from dagster_project.poll import Poll, Trouble
 from trinitylake_core import TrinityLakeError
 
 AT_WORK: Final = [
@@ -65,12 +65,14 @@ def evaluate(
     """Return the result of one tick. Ends within half a minute, whatever the storage does."""
     seen, now = Seen.parse(context.cursor), time.time()
     notify = notify or Notifications()
-    stale = verdicts.last_verdict(context.instance, assets.key(settings, assets.COMPACTION), verdicts.COMPACTION_FRESH)
-    work = partial(looks.look, settings, seen, now, known_stale=stale is False)
+    stale = check_results.last_result(
+        context.instance, assets.key(settings, assets.COMPACTION), check_results.COMPACTION_FRESH
+    )
+    work = partial(poll.poll_lakehouse, settings, seen, now, known_stale=stale is False)
     try:
-        found = looks.LOOKS.one(settings.root, work, looks.SECONDS)
+        found = poll.POLLS.one(settings.root, work, poll.SECONDS)
     except TrinityLakeError as error:
-        return _troubled(settings, context, seen, looks.trouble_of(error), notify)
+        return _troubled(settings, context, seen, poll.trouble_of(error), notify)
     seen = _back_again(settings, context, seen, found, notify)
     events = _events(settings, context.instance, found)
     decision = _decided(settings, context.instance, found.pays, seen, now)
@@ -94,7 +96,7 @@ def _troubled(
     notify: Notifications,
 ) -> dg.SensorResult:
     """Return the result of a tick that could not open the lakehouse: a failing check, and a message, once."""
-    seen, due = looks.failed(seen, trouble)
+    seen, due = poll.failed(seen, trouble)
     if due:
         try:
             notifications.tell_trouble(notify, settings.slug, trouble)
@@ -103,13 +105,17 @@ def _troubled(
         else:
             seen = replace(seen, alerted=True)
     asset = assets.key(settings, assets.DEFINITION)
-    known = verdicts.last_verdict(context.instance, asset, verdicts.REACHABLE) is False
-    events = [] if known else [verdicts.evaluation(asset, verdicts.judge_trouble(trouble.cause, trouble.advice))]
+    known = check_results.last_result(context.instance, asset, check_results.REACHABLE) is False
+    events = (
+        []
+        if known
+        else [check_results.evaluation(asset, check_results.evaluate_unreachable(trouble.cause, trouble.advice))]
+    )
     return dg.SensorResult(skip_reason=trouble.text, cursor=seen.text(), asset_events=events)
 
 
 def _back_again(
-    settings: LakehouseSettings, context: dg.SensorEvaluationContext, seen: Seen, found: Look, notify: Notifications
+    settings: LakehouseSettings, context: dg.SensorEvaluationContext, seen: Seen, found: Poll, notify: Notifications
 ) -> Seen:
     """Return what to remember of a lakehouse that could be opened; whoever heard of its trouble hears of its end."""
     if seen.alerted:
@@ -118,38 +124,40 @@ def _back_again(
         except OSError as error:
             context.log.error(str(error))  # noqa: TRY400 - the reason suffices
             return replace(seen, failing=0)
-    return looks.recovered(seen)
+    return poll.recovered(seen)
 
 
 def _events(
-    settings: LakehouseSettings, instance: dg.DagsterInstance, found: Look
+    settings: LakehouseSettings, instance: dg.DagsterInstance, found: Poll
 ) -> list[dg.AssetObservation | dg.AssetCheckEvaluation]:
     """Return what is new: a version, and the checks whose verdict changed."""
     definition = assets.key(settings, assets.DEFINITION)
     events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
-    events += [] if found.observed is None else [looks.observation_event(definition, found.observed)]
+    events += [] if found.observed is None else [poll.observation_event(definition, found.observed)]
     for asset, verdict in found.verdicts:
         key = assets.key(settings, asset)
-        if verdicts.last_verdict(instance, key, str(verdict.check_name)) is not verdict.passed:
-            events.append(verdicts.evaluation(key, verdict))
-    if verdicts.last_verdict(instance, definition, verdicts.REACHABLE) is False:
-        events.append(verdicts.evaluation(definition, verdicts.opened(found.version)))
+        if check_results.last_result(instance, key, str(verdict.check_name)) is not verdict.passed:
+            events.append(check_results.evaluation(key, verdict))
+    if check_results.last_result(instance, definition, check_results.REACHABLE) is False:
+        events.append(check_results.evaluation(definition, check_results.opened(found.version)))
     return events
 
 
 def _decided(
-    settings: LakehouseSettings, instance: dg.DagsterInstance, pays: pacing.Decision, seen: Seen, now: float
-) -> pacing.Decision:
+    settings: LakehouseSettings, instance: dg.DagsterInstance, pays: compaction_policy.Decision, seen: Seen, now: float
+) -> compaction_policy.Decision:
     """Return whether to request a compaction now: if it pays, none is running, and the last one is long enough ago."""
     if not settings.compaction.enabled:
-        return pacing.Decision(wanted=False, reason=f"{pays.reason}; compaction.enabled is false in lakehouses.yaml")
+        return compaction_policy.Decision(
+            wanted=False, reason=f"{pays.reason}; compaction.enabled is false in lakehouses.yaml"
+        )
     run = run_at_work(settings, instance)
     if run is not None:
-        return pacing.Decision(wanted=False, reason=f"run {run} of this lakehouse has not finished yet")
+        return compaction_policy.Decision(wanted=False, reason=f"run {run} of this lakehouse has not finished yet")
     if not pays.wanted:
         return pays
     last = max(seen.requested_at, _last_compaction(settings, instance))
-    return pacing.too_soon(settings.compaction, last, now) or pays
+    return compaction_policy.too_soon(settings.compaction, last, now) or pays
 
 
 def _request(settings: LakehouseSettings, reason: str, run_key: str) -> dg.RunRequest:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dagster_project.pacing import Seen
-from dagster_project.verdicts import COMPACTION_FRESH, DEBT, REACHABLE, SNAPSHOTS_FRESH
+from dagster_project.check_results import COMPACTION_FRESH, DEBT, REACHABLE, SNAPSHOTS_FRESH
+from dagster_project.compaction_policy import Seen
 
 _FORMAT: Final = "1:"
 _CHECKS: Final = (REACHABLE, DEBT, COMPACTION_FRESH, SNAPSHOTS_FRESH)

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project import assets, looks, verdicts
+from dagster_project import assets, check_results, poll
+from dagster_project.compaction_policy import Seen
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.stanzas import Known, Stanzas
 from dagster_project.metadata.health import given, table, with_sizes
-from dagster_project.pacing import Seen
 from dagster_project.scope import FLEET, PARTITION_TAG, Fleet
 from pipelines import fleet
 from pipelines.bounded import Bounded
@@ -21,10 +21,10 @@ from trinitylake_core import InvalidInput, TrinityLakeError
 
 NAME: Final = "fleet_health"
 CHECKS: Final = {
-    verdicts.REACHABLE: "Fails while a lakehouse cannot be opened.",
-    verdicts.DEBT: "Warns while so many messages are buffered somewhere that a compaction pays.",
-    verdicts.COMPACTION_FRESH: "Warns while the compactions of a lakehouse do not keep up.",
-    verdicts.SNAPSHOTS_FRESH: "Warns while a required snapshot is missing somewhere after its grace period.",
+    check_results.REACHABLE: "Fails while a lakehouse cannot be opened.",
+    check_results.DEBT: "Warns while so many messages are buffered somewhere that a compaction pays.",
+    check_results.COMPACTION_FRESH: "Warns while the compactions of a lakehouse do not keep up.",
+    check_results.SNAPSHOTS_FRESH: "Warns while a required snapshot is missing somewhere after its grace period.",
 }
 _COLUMNS: Final = (
     "lakehouse", "problem", "debt", "messages", "objects", "version", "last_commit", "versions_kept", "snapshots",
@@ -99,7 +99,7 @@ def verdict(asset: dg.AssetKey, check: str, failing: Mapping[str, str], count: i
         asset_key=asset,
         check_name=check,
         passed=not names,
-        severity=dg.AssetCheckSeverity.ERROR if check == verdicts.REACHABLE else dg.AssetCheckSeverity.WARN,
+        severity=dg.AssetCheckSeverity.ERROR if check == check_results.REACHABLE else dg.AssetCheckSeverity.WARN,
         description=f"{len(names)} of {count} lakehouses fail: {shown}" if names else f"none of {count} fails",
         metadata={"failing": len(names), "lakehouses": table(rows, ("lakehouse", "why"))},
     )
@@ -107,7 +107,7 @@ def verdict(asset: dg.AssetKey, check: str, failing: Mapping[str, str], count: i
 
 def whys_last(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, str]:
     """Return what the last evaluation of a check said of each lakehouse that failed it, of 500 at most."""
-    last = verdicts.last_evaluation(instance, asset, check)
+    last = check_results.last_evaluation(instance, asset, check)
     shown = None if last is None else last.metadata.get("lakehouses")
     rows = shown.records if isinstance(shown, dg.TableMetadataValue) else []
     return {str(row.data["lakehouse"]): str(row.data["why"]) for row in rows}
@@ -118,13 +118,15 @@ def _judged(known: Known) -> dict[str, dict[str, str]]:
     now = time.time()
     failing: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
     for name, reason in known.bad.items():
-        failing[verdicts.REACHABLE][name] = looks.trouble_of(InvalidInput(reason)).text
-    work = ((name, partial(looks.look, each, Seen(), now, known_stale=False)) for name, each in known.good.items())
-    for outcome in Bounded().each(work, looks.SECONDS, 86_400.0):
+        failing[check_results.REACHABLE][name] = poll.trouble_of(InvalidInput(reason)).text
+    work = (
+        (name, partial(poll.poll_lakehouse, each, Seen(), now, known_stale=False)) for name, each in known.good.items()
+    )
+    for outcome in Bounded().each(work, poll.SECONDS, 86_400.0):
         if outcome.error is not None:
             error = outcome.error
-            trouble = looks.trouble_of(error).text if isinstance(error, TrinityLakeError) else repr(error)
-            failing[verdicts.REACHABLE][outcome.name] = trouble
+            trouble = poll.trouble_of(error).text if isinstance(error, TrinityLakeError) else repr(error)
+            failing[check_results.REACHABLE][outcome.name] = trouble
             continue
         for _, each in outcome.get().verdicts:
             if not each.passed:

@@ -7,14 +7,14 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_project import assets, due
+from dagster_project import assets, schedule_times
+from dagster_project.check_results import REACHABLE
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
 from dagster_project.config.stanzas import Stanzas
 from dagster_project.fleet import health
 from dagster_project.jobs import AssetJob, Jobs, maintained
 from dagster_project.scope import FLEET, PARTITION_TAG, Fleet
 from dagster_project.sensors import AT_WORK
-from dagster_project.verdicts import REACHABLE
 
 NAME: Final = f"{FLEET}_maintenance_schedule"
 DUE_TAG: Final = "trinitylake/due"
@@ -68,7 +68,7 @@ def health_schedule(job: AssetJob) -> dg.ScheduleDefinition:
 
 def _due(settings: LakehouseSettings, now: datetime) -> datetime | None:
     """Return when maintenance was due last, if that is not too long ago."""
-    last = due.last_due(settings, now)
+    last = schedule_times.last_due(settings, now)
     return last if last is not None and now - last < _LATE else None
 
 

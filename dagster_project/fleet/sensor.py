@@ -10,15 +10,15 @@ from typing import Final, TypeAlias
 
 import dagster as dg
 
-from dagster_project import assets, looks, notifications, pacing, verdicts
+from dagster_project import assets, check_results, compaction_policy, notifications, poll
+from dagster_project.compaction_policy import Decision
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, LakehouseSettings, Notifications
 from dagster_project.config.stanzas import Known, Stanzas
 from dagster_project.fleet import cursor as cursors
 from dagster_project.fleet import health
 from dagster_project.fleet.cursor import Mark
 from dagster_project.jobs import Jobs
-from dagster_project.looks import Look, Trouble
-from dagster_project.pacing import Decision
+from dagster_project.poll import Poll, Trouble
 from dagster_project.scope import FLEET, LAKEHOUSES, PARTITION_TAG, Fleet
 from dagster_project.sensors import AT_WORK
 from pipelines.bounded import Outcome
@@ -74,7 +74,7 @@ class Tick:
     alerts: dict[str, Trouble] = field(default_factory=dict)
     back: dict[str, int] = field(default_factory=dict)
     whys: dict[str, dict[str, str]] = field(default_factory=dict)
-    new: dict[str, Look] = field(default_factory=dict)
+    new: dict[str, Poll] = field(default_factory=dict)
 
     def result(self, known: Known) -> dg.SensorResult:
         """Return the result of the tick."""
@@ -83,7 +83,7 @@ class Tick:
         partitions = self._partitions(set(names))
         self.marks = {name: self.marks.get(name, Mark()) for name in names}
         for name, reason in known.bad.items():
-            self._troubled(name, looks.trouble_of(InvalidInput(reason)), 60.0)
+            self._troubled(name, poll.trouble_of(InvalidInput(reason)), 60.0)
         due = self._due(known.good)
         looked = 0
         for outcome in self._looks({name: known.good[name] for name in due}):
@@ -118,48 +118,48 @@ class Tick:
         marks = {name: self.marks[name] for name in good if self.marks[name].next_look <= self.now}
         return sorted(marks, key=lambda name: (marks[name].seen.failing > 0, marks[name].next_look, name))[:_SLICE]
 
-    def _looks(self, due: Mapping[str, LakehouseSettings]) -> Iterator[Outcome[Look]]:
-        def work(name: str) -> Look:
+    def _looks(self, due: Mapping[str, LakehouseSettings]) -> Iterator[Outcome[Poll]]:
+        def work(name: str) -> Poll:
             mark = self.marks[name]
-            stale = mark.verdicts.get(verdicts.COMPACTION_FRESH) is False
-            return looks.look(due[name], mark.seen, self.now, known_stale=stale)
+            stale = mark.verdicts.get(check_results.COMPACTION_FRESH) is False
+            return poll.poll_lakehouse(due[name], mark.seen, self.now, known_stale=stale)
 
-        return looks.LOOKS.each(((name, partial(work, name)) for name in due), _LOOK_SECONDS, _TICK_SECONDS)
+        return poll.POLLS.each(((name, partial(work, name)) for name in due), _LOOK_SECONDS, _TICK_SECONDS)
 
-    def _take(self, settings: LakehouseSettings, outcome: Outcome[Look]) -> None:
+    def _take(self, settings: LakehouseSettings, outcome: Outcome[Poll]) -> None:
         """Take in what became of one look. An error that nobody foresaw concerns this lakehouse only."""
-        poll = settings.compaction.poll.total_seconds()
+        seconds = settings.compaction.poll.total_seconds()
         if outcome.error is None:
-            self._opened(settings, outcome.get(), poll)
+            self._opened(settings, outcome.get(), seconds)
         elif isinstance(outcome.error, TrinityLakeError):
-            self._troubled(settings.name, looks.trouble_of(outcome.error), poll)
+            self._troubled(settings.name, poll.trouble_of(outcome.error), seconds)
         else:
             cause = f"{type(outcome.error).__name__}: {outcome.error}"
-            self._troubled(settings.name, Trouble(cause, "Unexpected: see the log of the code server.", True), poll)
+            self._troubled(settings.name, Trouble(cause, "Unexpected: see the log of the code server.", True), seconds)
 
-    def _troubled(self, name: str, trouble: Trouble, poll: float) -> None:
+    def _troubled(self, name: str, trouble: Trouble, seconds: float) -> None:
         """Remember that a lakehouse cannot be opened; record it if that is new, and tell once."""
         self.troubles[name] = trouble
         mark = self.marks[name]
-        seen, due = looks.failed(mark.seen, trouble)
+        seen, due = poll.failed(mark.seen, trouble)
         if due:
             self.alerts[name] = trouble
-        self._record(name, verdicts.judge_trouble(trouble.cause, trouble.advice))
+        self._record(name, check_results.evaluate_unreachable(trouble.cause, trouble.advice))
         mark = replace(self.marks[name], seen=seen)
-        self.marks[name] = self._again(mark, poll, quiet=mark.quiet + 1)
+        self.marks[name] = self._again(mark, seconds, quiet=mark.quiet + 1)
 
-    def _opened(self, settings: LakehouseSettings, found: Look, poll: float) -> None:
+    def _opened(self, settings: LakehouseSettings, found: Poll, seconds: float) -> None:
         """Record what is new of a lakehouse, and request a compaction if one pays."""
         name = settings.name
         if found.observed is not None:
             self.new[name] = found
-        self._record(name, verdicts.opened(found.version), *(verdict for _, verdict in found.verdicts))
+        self._record(name, check_results.opened(found.version), *(verdict for _, verdict in found.verdicts))
         mark = self.marks[name]
         if mark.seen.alerted:
             self.back[name] = found.version
         since = found.seen
         seen = replace(
-            looks.recovered(mark.seen), over_since=found.over_since,
+            poll.recovered(mark.seen), over_since=found.over_since,
             commits=since.commits, written=since.written, debt=since.debt, counted=since.counted,
         )  # fmt: skip
         seen = replace(seen, alerted=mark.seen.alerted)  # until the webhook has heard of it
@@ -168,7 +168,7 @@ class Tick:
             self.requests.append(self._request(settings, decision.reason, found.version))
             seen = replace(seen, requested_at=self.now)
         quiet = 0 if found.observed is not None or found.pays.wanted else mark.quiet + 1
-        self.marks[name] = self._again(replace(mark, seen=seen), poll, quiet=quiet)
+        self.marks[name] = self._again(replace(mark, seen=seen), seconds, quiet=quiet)
 
     def _observe(self) -> None:
         """Record new versions: of each lakehouse now and then, the one that waits longest first.
@@ -180,13 +180,13 @@ class Tick:
         for name in sorted(waiting, key=lambda each: self.marks[each].observed_at)[:_OBSERVED]:
             found, mark = self.new[name], self.marks[name]
             if found.observed is not None:
-                self.events.append(looks.observation_event(asset, found.observed, name))
+                self.events.append(poll.observation_event(asset, found.observed, name))
             seen = replace(mark.seen, version=found.version)
             self.marks[name] = replace(mark, seen=seen, observed_at=self.now)
 
-    def _again(self, mark: Mark, poll: float, *, quiet: int) -> Mark:
+    def _again(self, mark: Mark, seconds: float, *, quiet: int) -> Mark:
         """Return a mark with the time of the next look: the longer nothing happens, the later."""
-        return replace(mark, quiet=min(quiet, 8), next_look=self.now + poll * min(2.0**quiet, _SELDOM) - 1)
+        return replace(mark, quiet=min(quiet, 8), next_look=self.now + seconds * min(2.0**quiet, _SELDOM) - 1)
 
     def _record(self, name: str, *judged: dg.AssetCheckResult) -> None:
         """Remember verdicts, and what is said of those that fail."""
@@ -207,14 +207,14 @@ class Tick:
         asset = assets.key(self.scope, health.NAME)
         whys = {**health.whys_last(self.context.instance, asset, check), **self.whys.get(check, {})}
         failing = {name: whys.get(name, "") for name in _failing(self.marks, check)}
-        return verdicts.evaluation(asset, health.verdict(asset, check, failing, len(self.marks)))
+        return check_results.evaluation(asset, health.verdict(asset, check, failing, len(self.marks)))
 
-    def _decided(self, settings: LakehouseSettings, found: Look, mark: Mark) -> Decision:
+    def _decided(self, settings: LakehouseSettings, found: Poll, mark: Mark) -> Decision:
         """Return whether to request a compaction now. Asks the database only about a lakehouse that wants one."""
         if not settings.compaction.enabled or not found.pays.wanted:
             return replace(found.pays, wanted=False)
         last = max(mark.seen.requested_at, self._last_compaction(settings.name))
-        waits = pacing.too_soon(settings.compaction, last, self.now)
+        waits = compaction_policy.too_soon(settings.compaction, last, self.now)
         if waits is not None:
             return waits
         here = dg.RunsFilter(statuses=AT_WORK, tags={PARTITION_TAG: settings.name})
@@ -257,7 +257,7 @@ class Tick:
     def _reason(self, count: int, looked: int, waiting: int) -> str:
         text = f"looked at {looked} of {count} lakehouses in {time.time() - self.now:.1f} s"
         text += f"; {waiting} wait for the next tick" if waiting else ""
-        failing = _failing(self.marks, verdicts.REACHABLE)
+        failing = _failing(self.marks, check_results.REACHABLE)
         if failing:
             more = f" and {len(failing) - _NAMED} more" if len(failing) > _NAMED else ""
             text += f"; {len(failing)} cannot be opened: {', '.join(failing[:_NAMED])}{more}"

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import dagster as dg
 import pytest
 
-from dagster_project import assets, watched
+from dagster_project import assets, supervised
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
@@ -182,7 +182,7 @@ def test_measuring_the_tree_can_be_terminated(
     """A node is a pipe that nobody writes to; the signal of Terminate comes as soon as somebody reads it."""
     session = request.getfixturevalue("spark") if engine == "spark" else None
     if session is None:  # nothing can wake a thread of this process that reads: it is left behind
-        monkeypatch.setattr(watched, "_STOPS_WITHIN_SECONDS", 0.1)
+        monkeypatch.setattr(supervised, "_STOPS_WITHIN_SECONDS", 0.1)
     leaf, over = node_file(lake, last=True), threading.Event()
     leaf.unlink()
     os.mkfifo(leaf)
@@ -253,9 +253,9 @@ def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
             reached.append("end")
 
     monkeypatch.setattr(compaction, "run", slow)
-    monkeypatch.setattr(watched, "_POLL_SECONDS", 0.1)
+    monkeypatch.setattr(supervised, "_POLL_SECONDS", 0.1)
     hurried = settings.model_copy(
-        update={"compaction": settings.compaction.model_copy(update={"timeout": watched.timedelta(seconds=4)})}
+        update={"compaction": settings.compaction.model_copy(update={"timeout": supervised.timedelta(seconds=4)})}
     )
     result = run(merged((hurried,), spark=SparkResource(keep_running=True)), "compaction", instance)
     assert (False, ["end"]) == (result.success, reached)

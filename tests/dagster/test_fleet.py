@@ -15,7 +15,8 @@ import dagster as dg
 import pytest
 import yaml
 
-from dagster_project import assets, due, looks, verdicts
+from dagster_project import assets, check_results, poll, schedule_times
+from dagster_project.compaction_policy import Seen
 from dagster_project.config.file import load_head
 from dagster_project.config.settings import Notifications
 from dagster_project.config.stanzas import Stanzas
@@ -26,7 +27,6 @@ from dagster_project.fleet import sensor as sensors
 from dagster_project.fleet.cursor import Mark
 from dagster_project.fleet.schedule import DUE_TAG
 from dagster_project.fleet.schedule import NAME as SCHEDULE
-from dagster_project.pacing import Seen
 from dagster_project.scope import FLEET, PARTITION_TAG
 from pipelines import export
 from pipelines.bounded import Bounded
@@ -101,7 +101,7 @@ class Lakes:
 
 @pytest.fixture
 def lakes(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> Lakes:
-    monkeypatch.setattr(looks, "LOOKS", Bounded())
+    monkeypatch.setattr(poll, "POLLS", Bounded())
     return Lakes(tmp_path, instance)
 
 
@@ -168,7 +168,7 @@ def test_what_it_asks_for_runs_and_its_checks_are_those_of_the_partition(
     (event,) = done.get_asset_materialization_events()
     assert "sales" == event.partition
     assert {("sales", True)} == {(each.partition, each.passed) for each in done.get_asset_check_evaluations()}
-    assert verdicts.last_verdict(instance, key(assets.COMPACTION), verdicts.DEBT, "sales") is True
+    assert check_results.last_result(instance, key(assets.COMPACTION), check_results.DEBT, "sales") is True
     assert not lakes.tick().run_requests  # neither is due
     lakes.later(3600)
     result = lakes.tick()
@@ -223,7 +223,7 @@ def test_the_schedule_asks_once_and_makes_up_for_what_it_missed(on_disk: Lakes) 
         )
     lakes.tick()
     known = Stanzas(lakes.path).all().good
-    times = {name: when + due.offset(known[name]) for name in "abc"}
+    times = {name: when + schedule_times.offset(known[name]) for name in "abc"}
     assert len(set(times.values())) > 1
     first = min(times.values())
     assert [] == scheduled(lakes, first - timedelta(minutes=1))
@@ -260,7 +260,7 @@ def test_of_many_due_at_once_none_is_lost_and_none_runs_twice(on_disk: Lakes) ->
     instance.add_dynamic_partitions(FLEET, names)
     job = lakes.definitions.resolve_job_def("lakehouses_maintenance").name
     good = Stanzas(lakes.path).all().good
-    times = {name: when + due.offset(good[name]) for name in names}
+    times = {name: when + schedule_times.offset(good[name]) for name in names}
 
     def begin(requests: list[dg.RunRequest]) -> list[str]:
         for each in requests:
@@ -342,14 +342,14 @@ def test_those_that_failed_last_time_are_looked_at_after_the_others(
     lakes.add("c")
     lakes.tick()
     order: list[str] = []
-    look = looks.look
+    look = poll.poll_lakehouse
 
     def noted(settings: Any, *args: Any, **more: Any) -> Any:
         order.append(settings.name)
         return look(settings, *args, **more)
 
-    monkeypatch.setattr(looks, "look", noted)
-    monkeypatch.setattr(looks, "LOOKS", Bounded(at_once=1))
+    monkeypatch.setattr(poll, "poll_lakehouse", noted)
+    monkeypatch.setattr(poll, "POLLS", Bounded(at_once=1))
     lakes.later(3600)
     lakes.tick()
     assert ["b", "c", "a-missing"] == order
@@ -358,14 +358,14 @@ def test_those_that_failed_last_time_are_looked_at_after_the_others(
 def test_an_error_that_nobody_foresaw_stays_with_its_lakehouse(lakes: Lakes, monkeypatch: pytest.MonkeyPatch) -> None:
     lakes.add("good")
     lakes.add("odd")
-    look = looks.look
+    look = poll.poll_lakehouse
 
     def odd(settings: Any, *args: Any, **more: Any) -> Any:
         if settings.name == "odd":
             raise ZeroDivisionError("odd")
         return look(settings, *args, **more)
 
-    monkeypatch.setattr(looks, "look", odd)
+    monkeypatch.setattr(poll, "poll_lakehouse", odd)
     result = lakes.tick()
     assert {"odd": "ZeroDivisionError: odd\nUnexpected: see the log of the code server."} == failing(result)[
         "reachable"

@@ -13,7 +13,7 @@ import pytest
 from dagster_project import assets, checks, steps
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
-from dagster_project.watched import Watch
+from dagster_project.supervised import Supervisor
 from pipelines import auto, compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade, verify
 from pipelines.session import LazySession, SessionConfig, spark
 from tests.dagster.test_assets import STEP
@@ -235,7 +235,7 @@ def test_work_can_tell_where_its_spark_would_run(monkeypatch: pytest.MonkeyPatch
     @dg.op
     def look(context) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - Dagster refuses annotations that are texts
         sessions = elsewhere, LazySession(SessionConfig())
-        found.append([auto.may_move("auto", Watch(context, each).spark) for each in sessions])
+        found.append([auto.may_move("auto", Supervisor(context, each).spark) for each in sessions])
 
     @dg.job
     def one() -> None:

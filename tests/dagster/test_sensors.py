@@ -8,10 +8,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import assets, pacing, verdicts
+from dagster_project import assets, check_results, compaction_policy
+from dagster_project.compaction_policy import Seen
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, SnapshotPolicy
 from dagster_project.factory import merged
-from dagster_project.pacing import Seen
 from pipelines import compaction, snapshot, stats
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
@@ -166,12 +166,12 @@ def test_a_verdict_is_found_behind_those_that_runs_only_planned(
     settings: LakehouseSettings, instance: dg.DagsterInstance
 ) -> None:
     key = assets.key(settings, assets.COMPACTION)
-    assert verdicts.last_verdict(instance, key, verdicts.DEBT) is None
-    instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, verdicts.DEBT, passed=False))
+    assert check_results.last_result(instance, key, check_results.DEBT) is None
+    instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, check_results.DEBT, passed=False))
     job = merged((settings,)).resolve_job_def("sales_eu_compaction")
     for _ in range(9):
         instance.create_run_for_job(job, tags=job.tags)
-    assert verdicts.last_verdict(instance, key, verdicts.DEBT) is False
+    assert check_results.last_result(instance, key, check_results.DEBT) is False
 
 
 def test_it_costs_four_requests(lake: Lakehouse) -> None:
@@ -201,8 +201,8 @@ def test_a_cursor_that_is_not_ours_is_no_cursor(cursor: str | None) -> None:
 
 def test_pacing_at_the_minimum_interval() -> None:
     policy = Compaction.model_validate({"min_interval": "60s"})
-    assert pacing.too_soon(policy, last=1000.0, now=1060.0) is None
-    waiting = pacing.too_soon(policy, last=1000.0, now=1059.0)
+    assert compaction_policy.too_soon(policy, last=1000.0, now=1060.0) is None
+    waiting = compaction_policy.too_soon(policy, last=1000.0, now=1059.0)
     assert waiting is not None
     assert not waiting.wanted
 

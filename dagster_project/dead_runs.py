@@ -1,4 +1,4 @@
-"""``python -m dagster_project.lost_runs``: ends the runs whose processes died in a crash or a power failure.
+"""``python -m dagster_project.dead_runs``: ends the runs whose processes died in a crash or a power failure.
 
 To be called before the code server starts. The code server is the parent of every run, so none can be alive then; but
 Dagster would still count them as running, and the sensors and pools of their lakehouses would wait for ever.

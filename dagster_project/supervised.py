@@ -64,7 +64,7 @@ class Stopped(Exception):
     """The work was stopped before it committed."""
 
 
-class Watch:
+class Supervisor:
     """The handle that the work gets: Spark, progress reports, and the question whether it may still commit."""
 
     def __init__(self, context: Context, session: LazySession) -> None:
@@ -115,10 +115,10 @@ class Watch:
             raise Stopped
 
 
-def watched(
+def supervised(
     context: Context,
     session: LazySession,
-    work: Callable[[Watch], T],
+    work: Callable[[Supervisor], T],
     timeout: timedelta,
 ) -> T:
     """Carry out ``work`` in a thread and return its result.
@@ -126,7 +126,7 @@ def watched(
     Raises:
         dagster.Failure: the run was cancelled or timed out; it is not retried.
     """
-    watch = Watch(context, session)
+    watch = Supervisor(context, session)
     future: Future[T] = Future()
     thread = threading.Thread(target=_carry_out, args=(watch, work, future), name="maintenance", daemon=True)
     thread.start()
@@ -142,11 +142,11 @@ def watched(
         raise _failure(f"the work exceeded its timeout of {timeout}", future) from None
 
 
-def carried_out(
+def run_supervised(
     context: Context,
     settings: LakehouseSettings,
     spark: SparkResource,
-    work: Callable[[Lakehouse, Watch], T],
+    work: Callable[[Lakehouse, Supervisor], T],
     *,
     damaged: bool = False,
 ) -> T:
@@ -154,8 +154,8 @@ def carried_out(
 
     With ``damaged`` the work gets the newest version that can be read.
     """
-    with advised():
-        return watched(
+    with with_advice():
+        return supervised(
             context,
             spark_session(spark, settings),
             lambda watch: work(open_lakehouse(settings, damaged=damaged), watch),
@@ -163,7 +163,7 @@ def carried_out(
         )
 
 
-def _end(watch: Watch, thread: threading.Thread) -> None:
+def _end(watch: Supervisor, thread: threading.Thread) -> None:
     """Stop the work and wait until it ends. A Spark job may just be starting, so interrupt more than once."""
     deadline = time.monotonic() + _STOPS_WITHIN_SECONDS
     while thread.is_alive() and time.monotonic() < deadline:
@@ -175,7 +175,7 @@ class _TooLate(Exception):
     """The timeout has passed."""
 
 
-def _carry_out(watch: Watch, work: Callable[[Watch], T], future: Future[T]) -> None:
+def _carry_out(watch: Supervisor, work: Callable[[Supervisor], T], future: Future[T]) -> None:
     try:
         result = work(watch)
     except BaseException as error:  # noqa: BLE001 - it is raised again in the main thread
@@ -186,7 +186,7 @@ def _carry_out(watch: Watch, work: Callable[[Watch], T], future: Future[T]) -> N
         hang_up()
 
 
-def _followed(context: Context, watch: Watch, future: Future[T], deadline: float) -> T:
+def _followed(context: Context, watch: Supervisor, future: Future[T], deadline: float) -> T:
     logged, log_at = None, time.monotonic() + _LOG_EVERY_SECONDS
     while True:
         try:
@@ -237,7 +237,7 @@ def permanent(error: errors.TrinityLakeError) -> bool:
 
 
 @contextmanager
-def advised() -> Iterator[None]:
+def with_advice() -> Iterator[None]:
     """Turn errors of the block into failures with advice. A cancelled step is never retried."""
     try:
         yield

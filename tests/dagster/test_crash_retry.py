@@ -17,16 +17,16 @@ from dagster._core.scheduler.instigation import (
     ScheduleInstigatorData,
 )
 
-from dagster_project import repeats
+from dagster_project import crash_retry
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings, Notifications
 from dagster_project.config.stanzas import Stanzas
+from dagster_project.crash_retry import AT_MOST, OF_TAG, REPEAT_TAG
+from dagster_project.dead_runs import end_lost_runs
 from dagster_project.factory import fleet, merged
 from dagster_project.fleet.schedule import DUE_TAG
-from dagster_project.lost_runs import end_lost_runs
 from dagster_project.notifications import failure_sensors
-from dagster_project.repeats import AT_MOST, OF_TAG, REPEAT_TAG
 from dagster_project.scope import FLEET, PARTITION_TAG
-from dagster_project.watched import advised
+from dagster_project.supervised import with_advice
 from tests.dagster.conftest import filled
 from tests.dagster.test_notifications import Received, failed_run, webhook
 
@@ -53,8 +53,8 @@ def asked(
     definitions: dg.Definitions, instance: dg.DagsterInstance, run: dg.DagsterRun
 ) -> list[dg.RunRequest] | str | None:
     """Return what the sensor requests because of a failed run, or why it requests nothing."""
-    sensor: Any = definitions.get_repository_def().get_sensor_def(repeats.NAME)
-    result = sensor(context_of(repeats.NAME, instance, run))
+    sensor: Any = definitions.get_repository_def().get_sensor_def(crash_retry.NAME)
+    result = sensor(context_of(crash_retry.NAME, instance, run))
     return result.skip_message if isinstance(result, dg.SkipReason) else [result]
 
 
@@ -121,7 +121,7 @@ def ticks_request_a_run(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     definitions = fleet(Stanzas(path))
     instance.add_dynamic_partitions(FLEET, ["sales"])
     repository = definitions.get_repository_def()
-    sensor, cursor = repository.get_sensor_def(repeats.NAME), None
+    sensor, cursor = repository.get_sensor_def(crash_retry.NAME), None
 
     def tick() -> list[dg.RunRequest]:
         nonlocal cursor
@@ -148,7 +148,7 @@ def test_a_lakehouse_that_was_removed_meanwhile_is_not_asked_for_and_holds_up_no
     path.write_text("layout: partitions\nlakehouses: [{name: sales, root: file:///nowhere}]\n")
     definitions = fleet(Stanzas(path))
     repository = definitions.get_repository_def()
-    sensor = repository.get_sensor_def(repeats.NAME)
+    sensor = repository.get_sensor_def(crash_retry.NAME)
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         instance.add_dynamic_partitions(FLEET, ["sales", "gone"])
         cursor, keys, whys = None, list[str | None](), list[str | None]()
@@ -174,7 +174,7 @@ def test_a_run_whose_process_was_told_to_end_is_asked_for_again(
 
     @dg.op
     def interrupted() -> None:
-        with advised():
+        with with_advice():
             raise dg.DagsterExecutionInterruptedError
 
     assert isinstance(asked(defs, instance, failed(interrupted, instance)), list)
@@ -249,8 +249,8 @@ def test_what_died_long_ago_is_left_to_the_schedule(
     defs: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = killed(defs, instance, SCHEDULED)
-    now = repeats.time.time
-    monkeypatch.setattr(repeats.time, "time", lambda: now() + 7 * 3600)
+    now = crash_retry.time.time
+    monkeypatch.setattr(crash_retry.time, "time", lambda: now() + 7 * 3600)
     assert "more than 6 hours ago" in str(asked(defs, instance, run))
 
 

@@ -1,7 +1,7 @@
 """One look at a lakehouse: what a sensor reads off its newest root, or why it cannot be opened.
 
-All requests of a look are made in :func:`look`, so that it can run in a thread with a deadline. What follows from it
-is decided afterwards, without touching the storage.
+All requests are made in :func:`poll_lakehouse`, so that it can run in a thread with a deadline. What follows from the
+answer is decided afterwards, without touching the storage.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_project import assets, pacing, verdicts
+from dagster_project import assets, check_results, compaction_policy
+from dagster_project.compaction_policy import Seen
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import health
-from dagster_project.pacing import Seen
-from dagster_project.resources import glance
-from dagster_project.watched import advice, permanent
+from dagster_project.resources import open_for_poll
+from dagster_project.supervised import advice, permanent
 from pipelines.bounded import Bounded
 from trinitylake_core import TrinityLakeError
 
 DATA_VERSION: Final = "dagster/data_version"
 DATA_VERSION_IS_OURS: Final = "dagster/data_version_is_user_provided"
 """Tags of Dagster's event log, which has no public names for them."""
-LOOKS: Final = Bounded()
+POLLS: Final = Bounded()
 """The threads of all looks of this process."""
 SECONDS: Final = 20.0
 """How long one look may take. The daemon waits 60 s for a tick, and the rest of it takes time, too."""
@@ -32,7 +32,7 @@ _TRIES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Poll:
     """What one look found.
 
     Attributes:
@@ -46,7 +46,7 @@ class Look:
 
     version: int
     observed: dg.ObserveResult | None
-    pays: pacing.Decision
+    pays: compaction_policy.Decision
     seen: Seen
     over_since: float | None
     verdicts: tuple[tuple[str, dg.AssetCheckResult], ...]
@@ -66,25 +66,25 @@ class Trouble:
         return f"{self.cause}\n{self.advice}".strip()
 
 
-def look(settings: LakehouseSettings, seen: Seen, now: float, *, known_stale: bool) -> Look:
+def poll_lakehouse(settings: LakehouseSettings, seen: Seen, now: float, *, known_stale: bool) -> Poll:
     """Look at the newest version. Costs four requests, and some more where compactions may be stale.
 
     ``known_stale``: that they are was recorded already. Raises ``TrinityLakeError``.
     """
-    lake = glance(settings)
-    too_many = pacing.pays(settings.compaction, lake.stats()).wanted
-    since = pacing.since_compaction(seen, lake)
-    pays = pacing.weighed(settings, lake, since)
+    lake = open_for_poll(settings)
+    too_many = compaction_policy.pays(settings.compaction, lake.stats()).wanted
+    since = compaction_policy.since_compaction(seen, lake)
+    pays = compaction_policy.weighed(settings, lake, since)
     over_since = (seen.over_since or now) if too_many else None
     limit = settings.compaction.max_age.total_seconds()
     too_long = over_since is not None and now - over_since >= limit
-    judged = tuple(verdicts.judged(settings, lake, over_too_long=too_long and not known_stale))
+    judged = tuple(check_results.judged(settings, lake, over_too_long=too_long and not known_stale))
     # searching the history costs more than one root: at most once per max_age
     observed = None
     if lake.version != seen.version:
         costs = {} if pays.weighed is None else health.of_weighed(pays.weighed)
         observed = assets.observation(assets.key(settings, assets.DEFINITION), lake, costs)
-    return Look(lake.version, observed, pays, since, now if too_long else over_since, judged)
+    return Poll(lake.version, observed, pays, since, now if too_long else over_since, judged)
 
 
 def trouble_of(error: TrinityLakeError) -> Trouble:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from dagster_project import pacing
+from dagster_project import compaction_policy
 from dagster_project.assets import COMPACTION, SNAPSHOTS
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.values import format_duration
@@ -27,7 +27,7 @@ REACHABLE: Final = "reachable"
 _RECORDS: Final = 8
 
 
-def judge_trouble(cause: str, what_to_do: str) -> dg.AssetCheckResult:
+def evaluate_unreachable(cause: str, what_to_do: str) -> dg.AssetCheckResult:
     """Return the verdict on a lakehouse that cannot be opened."""
     return dg.AssetCheckResult(
         check_name=REACHABLE,
@@ -42,22 +42,22 @@ def opened(version: int) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(check_name=REACHABLE, passed=True, description=f"opened at version {version}")
 
 
-def judge_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
+def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
     """Return whether the backlog is below the threshold; with ``cost``, also what a compaction would rewrite."""
-    decision = pacing.pays(settings.compaction, lake.stats())
+    decision = compaction_policy.pays(settings.compaction, lake.stats())
     plan = compaction.plan(lake) if cost and decision.wanted and not lake.read_only else None
     return _verdict(
         DEBT,
         decision.reason,
         passed=not decision.wanted,
-        buffered_messages=pacing.debt_of(lake.stats()),
+        buffered_messages=compaction_policy.debt_of(lake.stats()),
         threshold=settings.compaction.messages,
         nodes_a_compaction_would_rewrite=None if plan is None else plan.nodes,
         bytes_a_compaction_would_write=None if plan is None else plan.bytes,
     )
 
 
-def judge_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
+def evaluate_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
     """Return whether compactions keep up. A lakehouse with a small backlog is never stale."""
     policy = settings.compaction
     found = stats.debt(lake, policy.messages, policy.max_age.total_seconds())
@@ -80,7 +80,7 @@ def _late_compaction(settings: LakehouseSettings) -> str:
     return f"Check the runs of {job}, that its sensor is on and that the daemon is running; then launch {job}"
 
 
-def judge_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
+def evaluate_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
     """Return whether every required snapshot exists."""
     if not settings.snapshots:
         return _verdict(SNAPSHOTS_FRESH, "lakehouses.yaml requires no snapshots", passed=True)
@@ -113,12 +113,12 @@ def judged(
 
     Costs no request, unless the backlog has been above the threshold for so long that compactions may be stale.
     """
-    debt = judge_debt(settings, lake, cost=False)
+    debt = evaluate_debt(settings, lake, cost=False)
     yield COMPACTION, debt
     if settings.snapshots:
-        yield SNAPSHOTS, judge_snapshots(settings, lake)
+        yield SNAPSHOTS, evaluate_snapshots(settings, lake)
     if debt.passed or over_too_long:
-        yield COMPACTION, judge_compactions(settings, lake)
+        yield COMPACTION, evaluate_compactions(settings, lake)
 
 
 def evaluation(asset: dg.AssetKey, verdict: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
@@ -133,7 +133,7 @@ def evaluation(asset: dg.AssetKey, verdict: dg.AssetCheckResult) -> dg.AssetChec
     )
 
 
-def last_verdict(
+def last_result(
     instance: dg.DagsterInstance, asset: dg.AssetKey, check: str, partition: str | None = None
 ) -> bool | None:
     """Return whether a check passed when it was last evaluated, by whichever run; ``None`` if it never was."""

@@ -20,7 +20,7 @@ import dagster as dg
 
 from dagster_project.jobs import AssetJob
 from dagster_project.scope import FLEET, PARTITION_TAG
-from dagster_project.watched import INTERRUPTED
+from dagster_project.supervised import INTERRUPTED
 
 NAME: Final = "maintenance_repeats"
 REPEAT_TAG: Final = "trinitylake/repeat"

@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_project import due
+from dagster_project import schedule_times
 from dagster_project.config.settings import Backup, LakehouseSettings
 from dagster_project.config.stanzas import Stanzas
 from dagster_project.factory import build, fleet, merged
@@ -22,10 +22,10 @@ def lakehouse(name: str, cron: str | None = "0 3 * * *", **more: str) -> Lakehou
 
 def test_a_thousand_lakehouses_are_spread_over_half_an_hour() -> None:
     """None before its time, none in a crowd, and always the same one at the same time."""
-    minutes = Counter(due.offset(lakehouse(f"lake-{n}")) // timedelta(minutes=1) for n in range(1000))
+    minutes = Counter(schedule_times.offset(lakehouse(f"lake-{n}")) // timedelta(minutes=1) for n in range(1000))
     assert set(range(30)) == set(minutes)
     assert max(minutes.values()) < 60
-    assert due.offset(lakehouse("sales")) == due.offset(lakehouse("sales", "0 4 * * *"))
+    assert schedule_times.offset(lakehouse("sales")) == schedule_times.offset(lakehouse("sales", "0 4 * * *"))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_thousand_lakehouses_are_spread_over_half_an_hour() -> None:
     ],
 )
 def test_a_cron_schedule_is_moved_where_cron_can_say_so(cron: str, minutes: int, moved: str) -> None:
-    assert moved == due.shifted(cron, timedelta(minutes=minutes))
+    assert moved == schedule_times.shifted(cron, timedelta(minutes=minutes))
 
 
 def test_the_schedules_of_two_lakehouses_differ_unless_spread_is_zero() -> None:
@@ -58,20 +58,20 @@ def test_the_last_time_that_maintenance_was_due() -> None:
     """Inclusive, with the offset, in the time zone of the stanza, for rare schedules as well."""
     sharp = lakehouse("sales", spread="0s")
     three = datetime(2026, 11, 22, 3, tzinfo=UTC)
-    assert three == due.last_due(sharp, three)
-    assert three - timedelta(days=1) == due.last_due(sharp, three - timedelta(seconds=1))
+    assert three == schedule_times.last_due(sharp, three)
+    assert three - timedelta(days=1) == schedule_times.last_due(sharp, three - timedelta(seconds=1))
     late = lakehouse("sales")
-    by = due.offset(late)
+    by = schedule_times.offset(late)
     assert timedelta() < by
-    assert three + by == due.last_due(late, three + by)
-    assert three + by - timedelta(days=1) == due.last_due(late, three + by - timedelta(seconds=1))
+    assert three + by == schedule_times.last_due(late, three + by)
+    assert three + by - timedelta(days=1) == schedule_times.last_due(late, three + by - timedelta(seconds=1))
     berlin = lakehouse("sales", timezone="Europe/Berlin", spread="0s")
-    assert datetime(2026, 11, 22, 2, tzinfo=UTC) == due.last_due(berlin, three)
+    assert datetime(2026, 11, 22, 2, tzinfo=UTC) == schedule_times.last_due(berlin, three)
     monday = datetime(2026, 11, 16, 3, tzinfo=UTC)
-    assert monday == due.last_due(lakehouse("sales", "0 3 * * 1", spread="0s"), three)
+    assert monday == schedule_times.last_due(lakehouse("sales", "0 3 * * 1", spread="0s"), three)
     new_year = datetime(2026, 1, 1, tzinfo=UTC)
-    assert new_year == due.last_due(lakehouse("sales", "0 0 1 1 *", spread="0s"), three)
-    assert due.last_due(lakehouse("sales", None), three) is None
+    assert new_year == schedule_times.last_due(lakehouse("sales", "0 0 1 1 *", spread="0s"), three)
+    assert schedule_times.last_due(lakehouse("sales", None), three) is None
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,6 @@ def test_what_maintenance_makes_is_late_after_one_that_did_not_come(
 
 
 def test_without_a_schedule_and_in_a_fleet_nothing_is_late(tmp_path: Path) -> None:
-    assert due.freshness(lakehouse("sales", None)) is None
+    assert schedule_times.freshness(lakehouse("sales", None)) is None
     specs = fleet(Stanzas(tmp_path / "not there")).resolve_all_asset_specs()
     assert {None} == {spec.freshness_policy for spec in specs}

@@ -11,10 +11,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import assets, looks, resources, verdicts
+from dagster_project import assets, check_results, poll, resources
+from dagster_project.compaction_policy import Seen
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import merged
-from dagster_project.pacing import Seen
 from dagster_project.scope import One
 from pipelines.bounded import Bounded
 from tests.dagster.test_assets import node_file, run
@@ -86,7 +86,7 @@ def test_a_storage_that_fails_is_told_at_the_second_look_and_a_wrong_key_at_once
     def refuse(_: LakehouseSettings) -> Lakehouse:
         raise error
 
-    monkeypatch.setattr(looks, "glance", refuse)
+    monkeypatch.setattr(poll, "open_for_poll", refuse)
     cursor: str | None = None
     for count in range(1, 4):
         _, cursor, reason = tick(settings, instance, cursor, webhook)
@@ -129,8 +129,8 @@ def test_a_storage_that_hangs_ends_the_tick_in_time_and_holds_up_nobody(
 ) -> None:
     """On real S3 requests: the deadline of the look, and behind it those of each request, so that its thread ends."""
     threads = Bounded()
-    monkeypatch.setattr(looks, "LOOKS", threads)
-    monkeypatch.setattr(looks, "SECONDS", 0.5)
+    monkeypatch.setattr(poll, "POLLS", threads)
+    monkeypatch.setattr(poll, "SECONDS", 0.5)
     monkeypatch.setattr(resources, "hurried", short(resources.hurried))
     options = {"endpoint_url": f"http://127.0.0.1:{silent}", "anon": True, "region": "eu-central-1"}
     hangs = settings.model_copy(update={"root": "s3://hangs/lake/", "storage_options": options})
@@ -138,7 +138,7 @@ def test_a_storage_that_hangs_ends_the_tick_in_time_and_holds_up_nobody(
     failed, cursor, reason = tick(hangs, instance, None)
     assert ([("reachable", False)], True) == (failed, "gave no answer within" in reason)
     assert "has given no answer" in tick(hangs, instance, cursor)[2]
-    monkeypatch.setattr(looks, "SECONDS", 20)
+    monkeypatch.setattr(poll, "SECONDS", 20)
     assert ("compaction_debt", False) in tick(settings, instance, None)[0]
     while threads.hanging:
         assert time.monotonic() < began + 30
@@ -168,7 +168,7 @@ def test_a_look_is_in_a_hurry_but_not_in_less_of_one_than_asked_for() -> None:
 def test_the_check_can_be_executed_by_hand(
     settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
-    key = dg.AssetCheckKey(assets.key(settings, assets.DEFINITION), verdicts.REACHABLE)
+    key = dg.AssetCheckKey(assets.key(settings, assets.DEFINITION), check_results.REACHABLE)
     job = merged((settings,)).get_repository_def().get_job("__ASSET_JOB")
     subset = job.get_subset(asset_selection=set(), asset_check_selection={key})
 
@@ -225,6 +225,6 @@ def test_a_look_costs_the_requests_of_opening(
     settings: LakehouseSettings, lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Lakehouse] = []
-    monkeypatch.setattr(looks, "glance", lambda each: opened.append(resources.glance(each)) or opened[-1])
-    assert lake.version == looks.look(settings, Seen(), time.time(), known_stale=False).version
+    monkeypatch.setattr(poll, "open_for_poll", lambda each: opened.append(resources.open_for_poll(each)) or opened[-1])
+    assert lake.version == poll.poll_lakehouse(settings, Seen(), time.time(), known_stale=False).version
     assert 4 >= opened[0].storage.counts.requests()
