@@ -108,7 +108,7 @@ def _compactions(server: SlowS3, scratch: Path, objects: int, rounds: int) -> di
             storage.write_many(files.items())
             copy = Lakehouse.open(storage)
             before = storage.counts.snapshot()
-            spent = _spent(lambda: compaction.run(None, copy, compaction.Config(engine="local")))  # noqa: B023
+            spent = _spent(lambda: compaction.run(copy, compaction.Config(engine="local")))  # noqa: B023
             if number:  # the first round warms up
                 found[where].append(spent)
             requests[where] = (storage.counts - before).requests()

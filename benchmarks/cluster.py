@@ -89,7 +89,7 @@ class _Run:
         killer = threading.Thread(target=_kill_one, args=(self.server, self.cluster, done))
         if self.options.kill:
             killer.start()
-        report_of = compaction.run(spark, lake, compaction.Config(engine="spark"))
+        report_of = compaction.run(lake, compaction.Config(engine="spark"), spark)
         done.set()
         if self.options.kill:
             killer.join()
@@ -121,18 +121,18 @@ def ran(workers: int, options: argparse.Namespace, folder: Path) -> _Run:
         run = _Run(server, cluster, options)
         with lazy_session(cluster.session()) as spark:
             session_parallelism(spark())  # the jobs are measured, not the start of Spark
-            run.job("load", lambda: load.run(spark, lake, str(lines), load.Config(engine="spark")))
+            run.job("load", lambda: load.run(lake, str(lines), load.Config(engine="spark"), spark))
             _change(lake, options.objects)
             run.job("compact", lambda: run.compact(spark, lake))
             run.job("verify", lambda: _verify(spark, lake))
-            run.job("export", lambda: export.run(spark, lake, copy, export.Config(engine="spark")))
+            run.job("export", lambda: export.run(lake, copy, export.Config(engine="spark"), spark))
             config = orphans.Config(engine="spark", older_than_seconds=0, allow_recent=True)
-            run.job("clean", lambda: orphans.run(spark, lake, config))
+            run.job("clean", lambda: orphans.run(lake, config, spark))
         return run
 
 
 def _verify(spark: Any, lake: Lakehouse) -> None:
-    done = verify.run(spark, lake, verify.Config(engine="spark", definitions=True))
+    done = verify.run(lake, verify.Config(engine="spark", definitions=True), spark)
     if not done.ok:
         raise AssertionError(f"broken: {done.findings[:3]}")
 

@@ -28,7 +28,7 @@ def measure(engine: str, objects: int, changes: int, part: float, folder: str) -
         session.range(8).mapInArrow(lambda batches: batches, "id long").count()  # Python workers up: a warm session
     warm = time.perf_counter()
     nodes = lake.stats()
-    done = compaction.run(session, lake, compaction.Config(engine=engine))
+    done = compaction.run(lake, compaction.Config(engine=engine), session)
     total_nodes = done.nodes_written if part >= 1 else max(1, objects // 114)
     return {
         "build s": round(built - started, 2),

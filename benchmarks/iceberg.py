@@ -81,7 +81,7 @@ def _register_ours(catalog: Any, location: str, tables: int) -> None:
     with catalog.transaction() as txn:
         for number in range(tables):
             txn.register_table(f"others.t{number:06}", location)
-    compaction.run(None, catalog.lakehouse, compaction.Config(engine="local"))
+    compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
 
 
 def _register_sql(catalog: Any, location: str, tables: int) -> None:

@@ -83,14 +83,14 @@ def _usable_cores(lake: Lakehouse) -> float:
 
 
 def _compact(options: argparse.Namespace, spark: Session) -> Row:
-    done = compaction.run(spark, _lake(options), compaction.Config(engine=options.engine))
+    done = compaction.run(_lake(options), compaction.Config(engine=options.engine), spark)
     if not done.proved or done.messages_after:
         raise AssertionError("the compaction is not what it should be")
     return {"messages": done.messages_before, "read": done.nodes_read, "written": done.nodes_written}
 
 
 def _verify(options: argparse.Namespace, spark: Session) -> Row:
-    done = verify.run(spark, _lake(options), verify.Config(engine=options.engine))
+    done = verify.run(_lake(options), verify.Config(engine=options.engine), spark)
     if not done.ok:
         raise AssertionError(f"broken: {done.findings[:3]}")
     return {"read": done.nodes_read}
@@ -98,12 +98,12 @@ def _verify(options: argparse.Namespace, spark: Session) -> Row:
 
 def _expire(options: argparse.Namespace, spark: Session) -> Row:
     config = expiration.Config(engine=options.engine, keep_last=1, now_millis=now_millis() + _MONTH_MILLIS)
-    return {"versions": expiration.run(spark, _lake(options), config).versions_expired}
+    return {"versions": expiration.run(_lake(options), config, spark).versions_expired}
 
 
 def _clean(options: argparse.Namespace, spark: Session) -> Row:
     config = orphans.Config(engine=options.engine, older_than_seconds=0, allow_recent=True)
-    done = orphans.run(spark, _lake(options), config)
+    done = orphans.run(_lake(options), config, spark)
     if done.failed or not done.deleted:
         raise AssertionError(f"nothing was cleaned, or something is left: {done}")
     return {"listed": done.listed.files, "read": done.nodes_read, "deleted": done.deleted}

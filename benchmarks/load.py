@@ -45,7 +45,7 @@ def lines(objects: int) -> Iterator[dict[str, Any]]:
 def loaded(engine: str, source: Path, root: str) -> None:
     """Load on an engine."""
     lake = Lakehouse.create(root)
-    load.run(get_session() if engine == "spark" else None, lake, str(source), load.Config(engine=engine))
+    load.run(lake, str(source), load.Config(engine=engine), get_session() if engine == "spark" else None)
 
 
 def committed(source: Path, root: str) -> None:

@@ -72,7 +72,7 @@ def compacted(folder: str, objects: int, changes: int, order: int, label: str) -
     lakes.change(lake, objects, changes)
     cpu = _cpu()
     began = time.perf_counter()
-    done = compaction.run(None, lake, compaction.Config(engine="local"))
+    done = compaction.run(lake, compaction.Config(engine="local"))
     seconds = time.perf_counter() - began
     return {
         f"{label}compact s": round(seconds, 2),

@@ -51,15 +51,15 @@ def one(job: str, engine: str, root: str) -> dict[str, Any]:
     begun = time.perf_counter()
     figures: dict[str, Any]
     if job == "verify":
-        checked = verify.run(session, lake, verify.Config("all", engine=engine))
+        checked = verify.run(lake, verify.Config("all", engine=engine), session)
         figures = {"nodes read": checked.nodes_read, "findings": len(checked.findings), **_phases(checked.seconds)}
     elif job == "expire":
         config = expiration.Config(engine=engine, keep_last=lake.version // 2, now_millis=now_millis() + 30 * _DAY)
-        expired = expiration.run(session, lake, config)
+        expired = expiration.run(lake, config, session)
         figures = {"versions": expired.versions_expired, "deleted": expired.deleted, **_phases(expired.seconds)}
     else:
         dry = job == "plan"
-        cleaned = orphans.run(session, lake, orphans.Config(engine, now_millis=now_millis() + 4 * _DAY, dry_run=dry))
+        cleaned = orphans.run(lake, orphans.Config(engine, now_millis=now_millis() + 4 * _DAY, dry_run=dry), session)
         figures = {
             "orphans": cleaned.orphan_files,
             "deleted": cleaned.deleted,

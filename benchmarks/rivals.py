@@ -77,7 +77,7 @@ class Ours:
         with self.lake.transaction() as txn:
             for key, path in changes:
                 txn.put(key, path)
-        compaction.run(None, self.lake.refresh(), compaction.Config(engine="local"))
+        compaction.run(self.lake.refresh(), compaction.Config(engine="local"))
 
     def cold(self, key: str) -> str | None:
         """Open and search."""

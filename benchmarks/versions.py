@@ -58,7 +58,7 @@ def rolled_back(spark: Session, lake: Lakehouse, version: int, engine: str) -> F
     """Roll back and tell what it cost beyond reading the target once."""
     figures: Figures = {"versions undone": lake.refresh().version - version}
     with timed(figures, "s"):
-        done = rollback.run(spark, lake, rollback.Config(version=version, reason="benchmark", engine=engine))
+        done = rollback.run(lake, rollback.Config(version=version, reason="benchmark", engine=engine), spark)
     read = done.nodes_checked + done.definitions_checked
     return figures | {
         "nodes": done.nodes_checked,
@@ -79,10 +79,10 @@ def reached(lake: Lakehouse) -> set[str]:
 
 def compared(lake: Lakehouse, objects: int, changes: int) -> Figures:
     """Commit changes all over the keys, compact, and compare the versions before and after."""
-    compaction.run(None, lake.refresh(), _LOCAL)
+    compaction.run(lake.refresh(), _LOCAL)
     before = lake.refresh().version
     lakes.change(lake, objects, changes)
-    compaction.run(None, lake.refresh(), _LOCAL)
+    compaction.run(lake.refresh(), _LOCAL)
     after = lake.refresh().version
     differ = len(reached(lake.at(version=before)) ^ reached(lake.at(version=after)))
     cold = Lakehouse.open(lake.root)
@@ -90,7 +90,7 @@ def compared(lake: Lakehouse, objects: int, changes: int) -> Figures:
     counted = cold.storage.counts.snapshot()
     figures: Figures = {"changes": changes}
     with timed(figures, "s"):
-        figures["rows"] = sum(1 for _ in diff.run(None, one, two, diff.Config("local")))
+        figures["rows"] = sum(1 for _ in diff.run(one, two, diff.Config("local")))
     opened = (cold.storage.counts - counted).get
     return figures | {"nodes that differ": differ, "nodes opened": opened, "ratio": round(opened / differ, 2)}
 
@@ -118,7 +118,7 @@ def exported(spark: Session, lake: Lakehouse, target: Path, engine: str) -> Figu
     figures: Figures = {}
     options = {"durable": False}
     with timed(figures, "s"):
-        done = export.run(spark, lake, target.as_uri(), export.Config(engine=engine), storage_options=options)
+        done = export.run(lake, target.as_uri(), export.Config(engine=engine), spark, storage_options=options)
     return figures | {
         "definitions": done.definitions_copied,
         "nodes": done.nodes_copied,

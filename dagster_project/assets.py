@@ -240,7 +240,7 @@ def _compact(
             reason=config.reason,
             before_commit=watch.before_commit,
         )
-        return compaction.run(watch.spark, open_lakehouse(settings), how, watch.progress)
+        return compaction.run(open_lakehouse(settings), how, watch.spark, progress=watch.progress)
 
     return supervised(context, spark_session(spark, settings), work, settings.compaction.timeout)
 
@@ -299,7 +299,7 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
                 before_commit=watch.before_commit,
             )
             options = settings.resolved_target_options(policy.target)
-            return export.run(watch.spark, lake, policy.target, how, storage_options=options, progress=watch.progress)
+            return export.run(lake, policy.target, how, watch.spark, storage_options=options, progress=watch.progress)
 
         done = run_supervised(context, settings, spark, work)
         metadata = health.with_sizes(recovery.of_export(done))

@@ -86,7 +86,7 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
             health = settings.health
             engine = auto.ready("auto", health.engine_for(lake.stats().objects), watch.spark)
             how = verify.Config(engine=engine, tables=health.tables or None)
-            return verify.run(watch.spark, lake, how, watch.progress)
+            return verify.run(lake, how, watch.spark, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)
         metadata = recovery.of_verification(found)
@@ -182,4 +182,4 @@ def proved(settings: LakehouseSettings, policy: Backup, lake: Lakehouse, watch: 
         engine=settings.compaction.engine,
     )
     options = settings.resolved_target_options(policy.target)
-    return backup.run(watch.spark, lake, policy.target, how, storage_options=options, progress=watch.progress)
+    return backup.run(lake, policy.target, how, watch.spark, storage_options=options, progress=watch.progress)

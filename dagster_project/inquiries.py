@@ -54,7 +54,7 @@ def diff_step(scope: Scope) -> dg.OpDefinition:
             other = lake if config.other is None else _other(settings, config.other)
             old, new = which.at(lake, config.before, "before"), which.at(other, config.after, "after")
             how = diff.Config(config.engine or "auto")
-            return diff.report(watch.spark, old, new, how, watch.progress, limit=config.limit)
+            return diff.report(old, new, how, watch.spark, progress=watch.progress, limit=config.limit)
 
         tell(context, versions.of_diff(run_supervised(context, settings, spark, work, damaged=True)))
 
@@ -81,7 +81,7 @@ def verify_step(scope: Scope) -> dg.OpDefinition:
 
         def work(lake: Lakehouse, watch: Supervisor) -> verify.Report:
             how = verify.Config(config.which, definitions=config.definitions, engine=engine(settings, config.engine))
-            return verify.run(watch.spark, lake, how, watch.progress)
+            return verify.run(lake, how, watch.spark, progress=watch.progress)
 
         done = run_supervised(context, settings, spark, work, damaged=True)
         metadata = recovery.of_verification(done)

@@ -56,7 +56,7 @@ def _export(scope: Scope) -> dg.OpDefinition:
             )
             target = launchpads.chosen_target(config.target, settings)
             options = settings.resolved_target_options(target)
-            return export.run(watch.spark, lake, target, how, storage_options=options, progress=watch.progress)
+            return export.run(lake, target, how, watch.spark, storage_options=options, progress=watch.progress)
 
         named = config.version is not None
         tell(context, recovery.of_export(run_supervised(context, settings, spark, work, damaged=named)))
@@ -85,7 +85,7 @@ def _upgrade(scope: Scope) -> dg.OpDefinition:
             )
             target = launchpads.chosen_target(config.target, settings)
             options = settings.resolved_target_options(target)
-            return upgrade.run(watch.spark, lake, target, how, storage_options=options, progress=watch.progress)
+            return upgrade.run(lake, target, how, watch.spark, storage_options=options, progress=watch.progress)
 
         tell(context, recovery.of_upgrade(run_supervised(context, settings, spark, work)))
 

@@ -34,12 +34,12 @@ def rollback_step(scope: Scope) -> dg.OpDefinition:
 
         def work(lake: Lakehouse, watch: Supervisor) -> tuple[rollback.Report, rollback.Report]:
             how = rollback.Config(**chosen(settings, config, watch))
-            planned = rollback.plan(watch.spark, lake, how, watch.progress)
+            planned = rollback.plan(lake, how, watch.spark, progress=watch.progress)
             _show(context, watch, planned.plan)
             if config.dry_run:
                 return planned, planned
             approved = how if how.force else _of_this_plan(how, planned.plan)
-            return planned, rollback.run(watch.spark, lake, approved, watch.progress)
+            return planned, rollback.run(lake, approved, watch.spark, progress=watch.progress)
 
         planned, done = run_supervised(context, settings, spark, work, damaged=True)
         tell(context, recovery.of_rollback(planned, done))
@@ -63,12 +63,12 @@ def restore_step(scope: Scope) -> dg.OpDefinition:
         def work(lake: Lakehouse, watch: Supervisor) -> tuple[restore.Report, restore.Report]:
             options = None if config.source is None else settings.resolved_target_options(config.source)
             how = restore.Config(**chosen(settings, config, watch), source_options=options)
-            planned = restore.plan(watch.spark, lake, how, watch.progress)
+            planned = restore.plan(lake, how, watch.spark, progress=watch.progress)
             _show(context, watch, planned.plan)
             if config.dry_run:
                 return planned, planned
             approved = _of_this_plan(how, planned.plan)
-            return planned, restore.run(watch.spark, lake, approved, watch.progress)
+            return planned, restore.run(lake, approved, watch.spark, progress=watch.progress)
 
         planned, done = run_supervised(context, settings, spark, work)
         tell(context, recovery.of_restore(planned, done))
@@ -93,12 +93,12 @@ def undo_step(scope: Scope) -> dg.OpDefinition:
 
         def work(lake: Lakehouse, watch: Supervisor) -> tuple[undo.Report, undo.Report]:
             how = undo.Config(**chosen(settings, config, watch))
-            planned = undo.plan(watch.spark, lake, how, watch.progress)
+            planned = undo.plan(lake, how, watch.spark, progress=watch.progress)
             _show(context, watch, planned.rollback.plan)
             if config.dry_run:
                 return planned, planned
             approved = how if how.force else _of_this_plan(how, planned.rollback.plan)
-            return planned, undo.run(watch.spark, lake, approved, watch.progress)
+            return planned, undo.run(lake, approved, watch.spark, progress=watch.progress)
 
         planned, done = run_supervised(context, settings, spark, work, damaged=True)
         tell(context, recovery.of_undo(planned, done))

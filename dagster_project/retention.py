@@ -124,7 +124,7 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
             def step(**how: Any) -> expiration.Report:
                 how |= {"engine": engine, "reason": config.reason, "plan_options": {}}
                 how |= {"before_commit": watch.before_commit}
-                return expiration.run(watch.spark, lake, expiration.Config(**how), watch.progress)
+                return expiration.run(lake, expiration.Config(**how), watch.spark, progress=watch.progress)
 
             wanted = partial(step, keep_last=policy.keep_last, older_than_seconds=age)
             return _planned(wanted, step, watch, dry_run=config.dry_run)
@@ -162,7 +162,7 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
         def work(lake: Lakehouse, watch: Supervisor) -> retention.Deletion[orphans.Report]:
             def step(**how: Any) -> orphans.Report:
                 how |= {"engine": engine, "plan_options": {}, "before_commit": watch.before_commit}
-                return orphans.run(watch.spark, lake, orphans.Config(**how), watch.progress)
+                return orphans.run(lake, orphans.Config(**how), watch.spark, progress=watch.progress)
 
             wanted = partial(step, older_than_seconds=policy.older_than.total_seconds())
             return _planned(wanted, step, watch, dry_run=config.dry_run)

@@ -68,7 +68,7 @@ def main() -> int:
         say(f"{source.version + 1} versions, {count(source)} objects, all in one flat node; read-only for this library")
     with step("Upgrade: the same objects, version by version, in the canonical B-epsilon tree"):
         how = upgrade.Config(history=True, definition=SHAPE, engine="local")
-        report = upgrade.run(None, source, settings.root, how)
+        report = upgrade.run(source, settings.root, how)
         lake = Lakehouse.open(settings.root)
         say(f"{report.versions} versions, {report.objects} objects; order {SHAPE['order']}: tiny nodes, many levels")
         proved(lake.digest() == source.digest(), f"content digest {lake.digest()}, equal to that of the source")

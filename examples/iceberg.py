@@ -102,7 +102,7 @@ def run(directory: Path) -> None:
     print(f"{WRITERS} processes append {APPENDS} times to each of {len(TABLES)} tables")
     write_from_several_processes(root)
     show(catalog)
-    compacted = compaction.run(None, lake.refresh(), compaction.Config(engine="local"))
+    compacted = compaction.run(lake.refresh(), compaction.Config(engine="local"))
     good = lake.refresh().version
     print(f"compaction: {compacted.messages_before} messages before, {lake.stats().messages} after")
 
@@ -113,13 +113,13 @@ def run(directory: Path) -> None:
     show(catalog)
 
     config = rollback.Config(version=good, reason="undo the bad job", engine="local")
-    for each in rollback.plan(None, lake.refresh(), config).tables:
+    for each in rollback.plan(lake.refresh(), config).tables:
         name, made = f"{each.namespace}.{each.name}", f"{each.snapshot_at:%H:%M:%S}"
         print(f"plan: {name} goes back to snapshot {each.snapshot_id} of {made}")
-    rollback.run(None, lake, config)
+    rollback.run(lake, config)
     print("rolled back: the whole lakehouse is as it was")
     show(catalog)
-    found = verify.run(None, lake, verify.Config("all", tables=1.0, engine="local"))
+    found = verify.run(lake, verify.Config("all", tables=1.0, engine="local"))
     looked = f"{len(found.versions)} versions, {found.tables_checked} metadata files"
     print(f"verified: {looked}, {len(found.findings)} findings")
     past = opened(root, version=str(good + 1)).load_table("sales.orders")

@@ -20,7 +20,7 @@ from pipelines import verify
 from pipelines.auto import ready
 from pipelines.integrity.findings import Finding
 from pipelines.integrity.originals import compare_definitions
-from pipelines.job import Progress, Session, Stopwatch, engine_for_all, refuse_unknown, silent
+from pipelines.job import Progress, Session, Stopwatch, engine_for_all, lake_first, refuse_unknown, silent
 from pipelines.trees.digest import digest
 from trinitylake_core import Lakehouse
 from trinitylake_core.brief import Brief
@@ -84,11 +84,12 @@ class Report(Brief):
         return not self.problems
 
 
+@lake_first
 def run(
-    spark: Session,
     lake: Lakehouse,
     target_root: str | Storage,
     config: Config | None = None,
+    engine: Session = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -102,7 +103,7 @@ def run(
     config = config or Config()
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     lake.refresh()
-    work = _Proof(spark, lake, target, config, progress or silent)
+    work = _Proof(engine, lake, target, config, progress or silent)
     problems = list(work.run())
     return replace(work.report, problems=problems, seconds=work.watch.seconds)
 
@@ -184,7 +185,7 @@ class _Proof:
 
     def verified(self, backup: Lakehouse) -> Iterator[str]:
         how = verify.Config(backup.version, definitions=self.config.definitions, engine=self.report.engine)
-        done = verify.run(self.spark, self.target, how, self.progress)
+        done = verify.run(self.target, how, self.spark, progress=self.progress)
         self.report = replace(self.report, findings=done.findings, nodes_read=done.nodes_read)
         self.watch.lap("verify")
         if not done.ok:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pipelines import auto
-from pipelines.job import Progress, Session, Stopwatch, engine_for, refuse_unknown, silent, started
+from pipelines.job import Progress, Session, Stopwatch, engine_for, lake_first, refuse_unknown, silent, started
 from pipelines.processes import never
 from pipelines.tasks import slots
 from pipelines.trees import subtrees, workers
@@ -121,13 +121,16 @@ def plan(lake: Lakehouse, config: Config | None = None) -> Plan:
     return work.planned(work.open(1))
 
 
-def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
+@lake_first
+def run(
+    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
+) -> Report:
     """Compact the newest version of a lakehouse.
 
     Args:
-        spark: a session, or a function that returns one and is called only if Spark is needed.
         lake: any handle of the lakehouse; it moves to the newest version.
         config: how.
+        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
         progress: called with phase, done and total.
 
     Raises:
@@ -138,7 +141,7 @@ def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress:
     for restart in range(config.restarts + 1):
         work = _Work(lake.refresh(), config, progress)
         try:
-            report = work.run(spark)
+            report = work.run(engine)
         except (TreeReplaced, Corrupt) as error:
             if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(work.files, work.base)):
                 raise

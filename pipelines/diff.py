@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.auto import ready
-from pipelines.job import Progress, Session, engine_for, refuse_unknown, silent, started
+from pipelines.job import Progress, Session, engine_for, lake_first, refuse_unknown, silent, started
 from pipelines.tasks import TEXT, count, map_rows, on_disk, slots, spread, stream
 from pipelines.tasks import Row as TaskRow
 from trinitylake_core import Change, Lakehouse
@@ -70,8 +70,14 @@ def plan(old: Lakehouse, new: Lakehouse, config: Config | None = None) -> Plan:
     return _Work(old, new, config or Config()).planned()
 
 
+@lake_first
 def run(
-    spark: Session, old: Lakehouse, new: Lakehouse, config: Config | None = None, progress: Progress | None = None
+    old: Lakehouse,
+    new: Lakehouse,
+    config: Config | None = None,
+    engine: Session = None,
+    *,
+    progress: Progress | None = None,
 ) -> Iterator[Change]:
     """Yield what changed from one version to another, in key order; also of another lakehouse.
 
@@ -79,10 +85,10 @@ def run(
     """
     config = config or Config()
     work = _Work(old, new, config)
-    if not work.comparable() or ready(config.engine, work.planned().engine, spark) == "local":
+    if not work.comparable() or ready(config.engine, work.planned().engine, engine) == "local":
         yield from new.diff(old, new)
         return
-    yield from changes(work.on_spark(started(spark), progress or silent), new.codec)
+    yield from changes(work.on_spark(started(engine), progress or silent), new.codec)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -104,19 +110,20 @@ class Report(Brief):
     changes: tuple[Change, ...]
 
 
+@lake_first
 def report(
-    spark: Session,
     old: Lakehouse,
     new: Lakehouse,
     config: Config | None = None,
-    progress: Progress | None = None,
+    engine: Session = None,
     *,
+    progress: Progress | None = None,
     limit: int = SHOWN,
 ) -> Report:
     """Return what changed between two versions, counted, the first ``limit`` changes named. Costs as :func:`run`."""
     counts = dict.fromkeys((ADDED, REMOVED, CHANGED), 0)
     shown: list[Change] = []
-    for change in run(spark, old, new, config, progress):
+    for change in run(old, new, config, engine, progress=progress):
         counts[change.change] += 1
         if len(shown) < limit:
             shown.append(change)
@@ -127,7 +134,7 @@ def differ(spark: Session, files: Files, config: Config) -> Differ:
     """Return what compares two versions of one lakehouse for a plan of the core."""
 
     def compare(old: Root, new: Root) -> Iterable[Change]:
-        return run(spark, Lakehouse(files, old), Lakehouse(files, new), config)
+        return run(Lakehouse(files, old), Lakehouse(files, new), config, spark)
 
     return compare
 

@@ -23,7 +23,7 @@ from pipelines.files.deletion import Deleted, delete
 from pipelines.files.holds import OWN_VERSION, Hold, Rules
 from pipelines.files.listing import ROOT, Listed, listed
 from pipelines.files.retained import Retained, refuse_guarded, retained
-from pipelines.job import Meter, Progress, Session, Stopwatch, proceed, refuse_unknown, silent
+from pipelines.job import Meter, Progress, Session, Stopwatch, lake_first, proceed, refuse_unknown, silent
 from pipelines.sweep.released import Freed, freed_by
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.brief import Brief
@@ -129,7 +129,10 @@ class Report(Brief):
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
+@lake_first
+def run(
+    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
+) -> Report:
     """Expire versions, or say what that would free.
 
     Costs O(log versions) ``get``, one ``create``, two ``put`` (three in the first run of a process on S3), a ``list``
@@ -142,7 +145,7 @@ def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress:
         UnsafeStorage: the storage cannot compare and set, so that two runs could lower the boundary.
         ReadOnly, InvalidInput, Corrupt, StorageError.
     """
-    work = _Expiration(spark, lake, config or Config(), progress or silent)
+    work = _Expiration(engine, lake, config or Config(), progress or silent)
     report = work.run()
     if report.version_after is not None or report.attempted:
         _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
@@ -150,9 +153,11 @@ def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress:
     return report
 
 
-def plan(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
+def plan(
+    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
+) -> Report:
     """Return what :func:`run` would do, as a report of a dry run. Changes nothing."""
-    return run(spark, lake, replace(config or Config(), dry_run=True), progress)
+    return run(lake, replace(config or Config(), dry_run=True), engine, progress=progress)
 
 
 class _Expiration:

@@ -22,7 +22,7 @@ from pipelines.auto import engine_ready
 from pipelines.files.destination import Destination, inspect, without_snapshots
 from pipelines.files.missing import DEFINITION, NODE, Comparison, Missing, looked_up
 from pipelines.files.unreadable import Unreadable, unreadable_roots
-from pipelines.job import Meter, Progress, Session, Stopwatch, proceed, refuse_unknown, silent, started
+from pipelines.job import Meter, Progress, Session, Stopwatch, lake_first, proceed, refuse_unknown, silent, started
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
@@ -103,11 +103,12 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+@lake_first
 def run(
-    spark: Session,
     lake: Lakehouse,
     target_root: str | Storage,
     config: Config | None = None,
+    engine: Session = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -115,10 +116,10 @@ def run(
     """Export a lakehouse; it is only read.
 
     Args:
-        spark: a session, or a function that returns one and is called only if Spark is needed.
         lake: any handle of the lakehouse.
         target_root: root URI of the copy: empty, or an older export of the same lakehouse.
         config: what, and how.
+        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
         storage_options: of the target.
         progress: called with phase, done and total.
 
@@ -143,7 +144,7 @@ def run(
             "meets the files of the other; export beside it"
         )
     require_writable(source.files, source.root_node)
-    return _Export(spark, source, target, config, progress or silent).run()
+    return _Export(engine, source, target, config, progress or silent).run()
 
 
 class _Export:

@@ -11,16 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
+from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import RequestCounts, Storage
 from trinitylake_core.versions import Root
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
-
-    from trinitylake_core import Lakehouse
 
     Session: TypeAlias = SparkSession | Callable[[], SparkSession] | None
 else:
@@ -32,12 +33,33 @@ Progress: TypeAlias = Callable[[str, int, int | None], None]
 
 _C_contra = TypeVar("_C_contra", contravariant=True)
 _R_co = TypeVar("_R_co", covariant=True)
+_R = TypeVar("_R")
+_P = ParamSpec("_P")
+
+
+def lake_first(run: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return a job that can also be called in the older order: session, lakehouse, and so on, progress last."""
+    names = [each.name for each in signature(run).parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
+
+    @wraps(run)
+    def either(*args: _P.args, **more: _P.kwargs) -> _R:
+        if not args or isinstance(args[0], Lakehouse | Storage):
+            return run(*args, **more)
+        given: dict[str, Any] = dict(zip(names, args[1:], strict=False)) | more
+        moved = {"progress": given.pop("engine")} if "engine" in given else {}
+        given |= moved | {"engine": args[0]}
+        older: Callable[..., _R] = run
+        return older(**given)
+
+    return either
 
 
 class Job(Protocol[_C_contra, _R_co]):
     """A job on one lakehouse, as the module that holds it."""
 
-    def run(self, spark: Session, lake: Lakehouse, config: _C_contra, progress: Progress | None = None) -> _R_co:
+    def run(
+        self, lake: Lakehouse, config: _C_contra, engine: Session = None, *, progress: Progress | None = None
+    ) -> _R_co:
         """Do the work and return the report.
 
         REQUIRES: ``config`` was validated when it was made; a session is needed only where its engine is ``spark``.
@@ -48,7 +70,9 @@ class Job(Protocol[_C_contra, _R_co]):
 class Planned(Job[_C_contra, _R_co], Protocol[_C_contra, _R_co]):
     """A job that says exactly what it would do."""
 
-    def plan(self, spark: Session, lake: Lakehouse, config: _C_contra, progress: Progress | None = None) -> _R_co:
+    def plan(
+        self, lake: Lakehouse, config: _C_contra, engine: Session = None, *, progress: Progress | None = None
+    ) -> _R_co:
         """Return what :meth:`run` would do, as the report of a dry run.
 
         ENSURES: nothing was changed. It is what ``run`` returns with ``dry_run`` at the same version; it raises and

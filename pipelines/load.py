@@ -20,7 +20,7 @@ from functools import reduce
 from typing import Any, Final
 
 from pipelines.auto import engine_ready
-from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
+from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
 from pipelines.loading import open_load
 from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target, prove_complete
 from pipelines.source.lines import text_files
@@ -98,22 +98,23 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+@lake_first
 def run(
-    spark: Session,
     lake: Lakehouse,
     source: str,
     config: Config | None = None,
-    progress: Progress | None = None,
+    engine: Session = None,
     *,
+    progress: Progress | None = None,
     source_options: Mapping[str, Any] | None = None,
 ) -> Report:
     """Load the objects in a file, or in the files of a directory, as one version on top of the newest.
 
     Args:
-        spark: a session, or a function that returns one and is called only if Spark is needed.
         lake: any handle of the lakehouse; it moves to the newest version.
         source: the URI, or a local path, of a file of JSON Lines, perhaps compressed (``.gz``), or of a directory.
         config: how.
+        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
         progress: called with phase, done and total.
         source_options: storage options for the source; by default those of the lakehouse that apply to it.
 
@@ -128,7 +129,7 @@ def run(
     options = options_for(source, *lake.storage.spec()) if source_options is None else source_options
     config = config or Config()
     for restart in range(config.restarts + 1):
-        work = _Load(spark, lake.refresh(), source, options, config, progress or silent)
+        work = _Load(engine, lake.refresh(), source, options, config, progress or silent)
         try:
             report = work.run()
         except (FilesVoid, Corrupt) as error:

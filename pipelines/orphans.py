@@ -27,7 +27,7 @@ from pipelines.files import plans
 from pipelines.files.deletion import Deleted
 from pipelines.files.listing import Listed, inventory_millis
 from pipelines.files.retained import Retained, SavedTransactions, refuse_guarded, slack
-from pipelines.job import Meter, Progress, Session, Stopwatch, proceed, refuse_unknown, silent
+from pipelines.job import Meter, Progress, Session, Stopwatch, lake_first, proceed, refuse_unknown, silent
 from pipelines.sweep import Sweep, open_sweep
 from pipelines.sweep.marking import Marking, Vanished
 from pipelines.sweep.model import Size, Totals, UnknownFiles
@@ -145,7 +145,10 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
+@lake_first
+def run(
+    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
+) -> Report:
     """Remove what nothing reaches, or say what that would be.
 
     Costs a listing, one ``get`` per node of all kept versions together, and one ``put`` and ``head`` for the storage's
@@ -158,7 +161,7 @@ def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress:
         ReadOnly, InvalidInput, StorageError.
     """
     config = config or Config()
-    work = _Clean(spark, lake, config, progress or silent)
+    work = _Clean(engine, lake, config, progress or silent)
     try:
         report = work.run()
     finally:
@@ -168,9 +171,11 @@ def run(spark: Session, lake: Lakehouse, config: Config | None = None, progress:
     return report
 
 
-def plan(spark: Session, lake: Lakehouse, config: Config | None = None, progress: Progress | None = None) -> Report:
+def plan(
+    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
+) -> Report:
     """Return what :func:`run` would do, as a report of a dry run. Changes nothing."""
-    return run(spark, lake, replace(config or Config(), dry_run=True), progress)
+    return run(lake, replace(config or Config(), dry_run=True), engine, progress=progress)
 
 
 class _Clean:

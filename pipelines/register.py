@@ -51,7 +51,7 @@ class Report:
     seconds: dict[str, float]
 
 
-def run(lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+def run(lake: Lakehouse, config: Config, *, progress: Progress | None = None) -> Report:
     """Register another catalog; the handle moves to the newest version.
 
     Costs and raises what ``trinitylake_core.iceberg.registration.register_all`` does, and ``InvalidInput`` where

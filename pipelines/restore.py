@@ -10,7 +10,7 @@ from typing import Any
 from pipelines import diff
 from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, states_after
 from pipelines.integrity.preflight import Preflight
-from pipelines.job import Progress, Session, Stopwatch, refuse_unknown, silent
+from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.brief import Brief
 from trinitylake_core.errors import InvalidInput
@@ -99,12 +99,13 @@ class Report(Brief):
     tables: tuple[TableState, ...] = ()
 
 
-def plan(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
     """Return what a restore would do, its definitions proved. Raises as :func:`run`."""
-    return run(spark, lake, replace(config, dry_run=True), progress)
+    return run(lake, replace(config, dry_run=True), engine, progress=progress)
 
 
-def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+@lake_first
+def run(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
     """Restore objects; the handle moves to the newest version.
 
     Raises:
@@ -118,11 +119,11 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
     compare = diff.Config("local" if config.engine == "local" else "auto")
     source = _opened(lake, config)
     files = lake.files if source is None else source.files
-    preflight = Preflight(spark, files, config.engine, config.spark_from_files, progress or silent)
+    preflight = Preflight(engine, files, config.engine, config.spark_from_files, progress or silent)
     preflight.tables = config.tables if source is None else None  # a copy of the catalog holds no files of tables
 
     def differ(old: Root, new: Root) -> Iterator[Change]:
-        return diff.run(spark, Lakehouse(lake.files, old), Lakehouse(files, new), compare)
+        return diff.run(Lakehouse(lake.files, old), Lakehouse(files, new), compare, engine)
 
     done = lake.restore(
         config.only,

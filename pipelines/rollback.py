@@ -13,7 +13,7 @@ from datetime import datetime
 from pipelines import diff
 from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, states_after
 from pipelines.integrity.preflight import Preflight
-from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
+from pipelines.job import Meter, Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.brief import Brief
 from trinitylake_core.recovery.recover import required
@@ -85,18 +85,19 @@ class Report(Brief):
     tables: tuple[TableState, ...] = ()
 
 
-def plan(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
     """Return what a rollback would do, its target proved. Raises as :func:`run`."""
-    return run(spark, lake, replace(config, dry_run=True), progress)
+    return run(lake, replace(config, dry_run=True), engine, progress=progress)
 
 
-def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+@lake_first
+def run(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
     """Roll the lakehouse back; the handle moves to the newest version.
 
     Args:
-        spark: a session, or a function that returns one and is called only if Spark is needed.
         lake: any handle of the lakehouse.
         config: how, and to what.
+        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
         progress: called with phase, done and total.
 
     Raises:
@@ -107,7 +108,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
     """
     watch = Stopwatch()
     meter = Meter(lake.storage)
-    preflight = Preflight(spark, lake.files, config.engine, config.spark_from_files, progress or silent)
+    preflight = Preflight(engine, lake.files, config.engine, config.spark_from_files, progress or silent)
     preflight.tables = config.tables
     done = lake.rollback(
         **config.target.keywords(),
@@ -116,7 +117,7 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
         force=config.force,
         expected_version=config.expected_version,
         preflight=preflight,
-        differ=diff.differ(spark, lake.files, diff.Config(_of_diff(config.engine))),
+        differ=diff.differ(engine, lake.files, diff.Config(_of_diff(config.engine))),
         before_commit=config.before_commit,
     )
     checked = preflight.checked

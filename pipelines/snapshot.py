@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pipelines import export
-from pipelines.job import Progress, Session
+from pipelines.job import Progress, Session, lake_first
 from trinitylake_core import Lakehouse, SnapshotInfo
 from trinitylake_core.brief import Brief
 from trinitylake_core.errors import AlreadyExists, InvalidInput, SnapshotNotFound
@@ -160,12 +160,13 @@ def _dropped(lake: Lakehouse, name: str, how: Mapping[str, Any]) -> bool:
     return True
 
 
+@lake_first
 def full(
-    spark: Session,
     lake: Lakehouse,
     name: str,
     target_uri: str,
     config: export.Config | None = None,
+    engine: Session = None,
     *,
     expires_at: datetime | None = None,
     reason: str | None = None,
@@ -183,7 +184,7 @@ def full(
     if config.history:
         raise InvalidInput("a snapshot holds one version, so it cannot be made with history")
     _refuse_taken(lake.refresh().snapshots(), name)
-    done = export.run(spark, lake, target_uri, config, storage_options=storage_options, progress=progress)
+    done = export.run(lake, target_uri, config, engine, storage_options=storage_options, progress=progress)
     if config.dry_run:
         return Full(None, done)
     made = lake.create_snapshot(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pipelines import rollback
 from pipelines.history import changes_objects, selector
-from pipelines.job import Progress, Session, refuse_unknown
+from pipelines.job import Progress, Session, lake_first, refuse_unknown
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
 from trinitylake_core.brief import Brief
 from trinitylake_core.recovery.recover import required
@@ -72,12 +72,13 @@ class Report(Brief):
     rollback: rollback.Report
 
 
-def plan(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
     """Return what undoing would do. Raises as :func:`run`."""
-    return run(spark, lake, replace(config, dry_run=True), progress)
+    return run(lake, replace(config, dry_run=True), engine, progress=progress)
 
 
-def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | None = None) -> Report:
+@lake_first
+def run(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
     """Undo; the handle moves to the newest version. One ``get`` per version looked at, then as a rollback.
 
     Raises:
@@ -94,7 +95,6 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
             "or restore single objects"
         )
     done = rollback.run(
-        spark,
         lake,
         rollback.Config(
             version=undone[-1].version - 1,
@@ -105,7 +105,8 @@ def run(spark: Session, lake: Lakehouse, config: Config, progress: Progress | No
             engine=config.engine,
             before_commit=config.before_commit,
         ),
-        progress,
+        engine,
+        progress=progress,
     )
     return Report(undone, others, done)
 

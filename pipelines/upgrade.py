@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pipelines.auto import ready
 from pipelines.files.copying import Copied, copy_all
-from pipelines.job import Progress, Session, Stopwatch, proceed, refuse_unknown, silent, started
+from pipelines.job import Progress, Session, Stopwatch, lake_first, proceed, refuse_unknown, silent, started
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.changes import facts
@@ -84,11 +84,12 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+@lake_first
 def run(
-    spark: Session,
     source: Lakehouse,
     target_root: str | Storage,
     config: Config | None = None,
+    engine: Session = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -105,7 +106,7 @@ def run(
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI; the source is never changed")
-    return _Upgrade(spark, source, target, config, progress or silent).run()
+    return _Upgrade(engine, source, target, config, progress or silent).run()
 
 
 class _Upgrade:

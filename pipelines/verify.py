@@ -22,7 +22,7 @@ from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, refuse_no_share
 from pipelines.integrity.checks import Shape, checks_on
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
-from pipelines.job import Progress, Session, Stopwatch, engine_for_all, refuse_unknown, silent
+from pipelines.job import Progress, Session, Stopwatch, engine_for_all, lake_first, refuse_unknown, silent
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import Lakehouse
 from trinitylake_core.brief import Brief
@@ -86,8 +86,13 @@ class Report(Brief):
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+@lake_first
 def run(
-    spark: Session, lake: Lakehouse | Storage, config: Config | None = None, progress: Progress | None = None
+    lake: Lakehouse | Storage,
+    config: Config | None = None,
+    engine: Session = None,
+    *,
+    progress: Progress | None = None,
 ) -> Report:
     """Verify versions of a lakehouse; a storage will do where the newest version cannot be opened.
 
@@ -100,7 +105,7 @@ def run(
         StorageError: the storage failed; nothing is said.
     """
     storage = lake.storage if isinstance(lake, Lakehouse) else lake
-    return _Verification(spark, storage, config or Config(), progress or silent).run()
+    return _Verification(engine, storage, config or Config(), progress or silent).run()
 
 
 class _Verification:

@@ -48,7 +48,7 @@ def loaded(directory: Path, tables: int, order: int) -> Lakehouse:
     lines += [{"create_table": {"namespace": "sales", "name": f"t{number:06}"}} for number in range(tables)]
     source = directory / "objects.jsonl"
     source.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    load.run(None, lake, source.as_uri(), load.Config(engine="local"))
+    load.run(lake, source.as_uri(), load.Config(engine="local"))
     with lake.refresh().transaction() as txn:
         for number in range(0, tables, tables // 20):
             txn.alter_table("sales", f"t{number:06}", properties={"owner": "emea"})

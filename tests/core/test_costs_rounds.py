@@ -77,9 +77,7 @@ def test_jobs_over_many_nodes(tmp_path: Path) -> None:
     """What is measured here in hundreds of nodes holds for millions: as many rounds as requests fill, and a few."""
     lake = change(wide(tmp_path, OBJECTS, ORDER), scattered(OBJECTS, CHANGES))
     local = compaction.Config(engine="local")
-    _assert_documented(
-        "compaction, nearly every node dirty", _rounds(lake, lambda cold: compaction.run(None, cold, local))
-    )
+    _assert_documented("compaction, nearly every node dirty", _rounds(lake, lambda cold: compaction.run(cold, local)))
     lake.refresh()
     _assert_documented(
         "difference of two versions, nearly every node differs",
@@ -89,7 +87,7 @@ def test_jobs_over_many_nodes(tmp_path: Path) -> None:
     everything = verify.Config(versions="all", engine="local")
     _assert_documented(
         "`verify` of the newest version",
-        _rounds(lake, lambda cold: verify.run(None, cold, verify.Config(engine="local"))),
+        _rounds(lake, lambda cold: verify.run(cold, verify.Config(engine="local"))),
     )
     for seed in range(20):
         change(lake, scattered(OBJECTS, 10, seed))
@@ -100,7 +98,7 @@ def test_jobs_over_many_nodes(tmp_path: Path) -> None:
         "difference of ten versions", _rounds(lake, lambda cold: list(cold.diff(lake.version - 10, lake.version)))
     )
     _assert_documented(
-        f"`verify --all` of {lake.version + 1} versions", _rounds(lake, lambda cold: verify.run(None, cold, everything))
+        f"`verify --all` of {lake.version + 1} versions", _rounds(lake, lambda cold: verify.run(cold, everything))
     )
 
 
@@ -112,8 +110,8 @@ def test_jobs_whose_requests_are_counted_by_chance(tmp_path: Path) -> None:
     cleaning = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
     expiring = expiration.Config(engine="local", keep_last=3, now_millis=now_millis() + 30 * _DAY)
     for job in (
-        lambda cold: orphans.plan(None, cold, cleaning),
-        lambda cold: expiration.plan(None, cold, expiring),
+        lambda cold: orphans.plan(cold, cleaning),
+        lambda cold: expiration.plan(cold, expiring),
     ):
         rounds = _rounds(lake.refresh(), job)
         assert rounds.requests > 700
@@ -126,9 +124,9 @@ def test_copies_take_as_many_rounds_as_their_requests_fill(tmp_path: Path) -> No
     lines = tmp_path / "lines.jsonl"
     lines.write_text("\n".join(f'{{"create_table": {{"namespace": "ns1", "name": "new{one}"}}}}' for one in range(40)))
     for name, job in {
-        "export": lambda cold, beside: export.run(None, cold, beside, export.Config(engine="local")),
-        "upgrade": lambda cold, beside: upgrade.run(None, cold, beside, upgrade.Config(engine="local")),
-        "load": lambda cold, _: load.run(None, cold, str(lines), load.Config(engine="local")),
+        "export": lambda cold, beside: export.run(cold, beside, export.Config(engine="local")),
+        "upgrade": lambda cold, beside: upgrade.run(cold, beside, upgrade.Config(engine="local")),
+        "load": lambda cold, _: load.run(cold, str(lines), load.Config(engine="local")),
     }.items():
         handle, beside = reopened(lake.refresh()), open_storage((tmp_path / name).as_uri(), FAST)
         with Rounds(handle.storage, beside) as rounds:

@@ -149,7 +149,7 @@ def test_a_cold_lookup(moto_server: S3Server, measured: Measure) -> None:
     """Open, then one table: one get per level of the tree, and the definition."""
     place = Lakehouse.create(moto_server.new_root(), storage_options=moto_server.options, **SIZES)
     lake = filled(place, tables=300, namespaces=2, changes=100)
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     cold: list[Lakehouse] = []
     name = lake.tables("ns0")[70]
     before = moto_server.requests_by_method(lake.root.split("/")[3])
@@ -174,14 +174,14 @@ def test_a_compaction_of_a_small_tree(moto_server: S3Server, measured: Measure) 
         txn.create_namespace("ns0")
         for number in range(120):
             txn.create_table("ns0", f"t{number:03}")
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     with lake.transaction() as txn:
         for number in range(0, 120, 12):
             txn.alter_table("ns0", f"t{number:03}", properties={"a": "b"})
     lake = _reopened(lake)
     reports: list[compaction.Report] = []
     config = compaction.Config(engine="local")
-    counts = measured(lake, lambda: reports.append(compaction.run(None, lake, config)))
+    counts = measured(lake, lambda: reports.append(compaction.run(lake, config)))
     assert (0, 1, 0) == (counts.list, counts.head, counts.delete)
     assert counts.put + counts.create == reports[0].nodes_written + 1
     assert_documented("compaction of 10 messages in a tree of 120 tables", counts)

@@ -50,7 +50,7 @@ def test_counts_follow_every_change(tmp_path: Path) -> None:
     prove(lake.refresh())
     assert lake.stats().objects == held(lake).total == next(lake.history(1)).objects
     assert [] == list(lake.check())
-    assert verify.run(None, lake, verify.Config("all", engine="local")).ok
+    assert verify.run(lake, verify.Config("all", engine="local")).ok
 
 
 def _change(rng: random.Random, txn: Transaction, names: dict[str, set[str]]) -> None:
@@ -170,7 +170,7 @@ def test_a_load_counts_also_when_it_is_rebased(tmp_path: Path) -> None:
                 txn.create_namespace("beside")
 
     config = load.Config(engine="local", existing="replace", before_commit=beside)
-    assert 1 == load.run(None, lake, source.as_uri(), config).rebased_over
+    assert 1 == load.run(lake, source.as_uri(), config).rebased_over
     prove(lake.refresh())
     assert 4 + 1 == held(lake).namespaces
 
@@ -184,12 +184,12 @@ def test_a_version_that_does_not_say_is_counted_by_a_compaction(tmp_path: Path) 
     with cold.transaction() as txn:
         txn.create_namespace("new")
     assert cold.refresh().root_node.counts is None
-    assert verify.run(None, cold, verify.Config("all", engine="local")).ok
+    assert verify.run(cold, verify.Config("all", engine="local")).ok
     before = cold.storage.counts.snapshot()
-    compaction.run(None, cold, compaction.Config("local"))
+    compaction.run(cold, compaction.Config("local"))
     first = (cold.storage.counts - before).get
     prove(cold, range(cold.version, cold.version + 1))
-    assert verify.run(None, cold, verify.Config("all", engine="local")).ok
+    assert verify.run(cold, verify.Config("all", engine="local")).ok
     with cold.transaction() as txn:
         txn.create_namespace("newer")
     prove(cold.refresh(), range(cold.version - 1, cold.version + 1))
@@ -240,7 +240,7 @@ def test_a_wrong_count_breaks_i9(tmp_path: Path, row: str) -> None:
         lambda cold: [
             (each.invariant, each.message)
             for which in ("newest", "all", cold.version)
-            for each in verify.run(None, cold, verify.Config(which, engine="local")).findings  # type: ignore[arg-type]
+            for each in verify.run(cold, verify.Config(which, engine="local")).findings  # type: ignore[arg-type]
         ],
     ]
     for check in checks:

@@ -30,7 +30,7 @@ def lake(tmp_path: Path) -> Lakehouse:
     """Versions 0 to 8, exported; then a namespace is dropped, a table altered, another made; older ones expired."""
     made = filled(new_lake(tmp_path), tables=28)
     made.alter({"owner": "us"})
-    export.run(None, made, (tmp_path / "backup").as_uri(), export.Config(engine="local"))
+    export.run(made, (tmp_path / "backup").as_uri(), export.Config(engine="local"))
     with made.transaction() as txn:
         txn.drop_namespace("ns0", cascade=True)
         txn.alter_table("ns1", "t001", properties={"a": "b"})
@@ -191,7 +191,7 @@ def test_it_meets_others_as_every_transaction_does(lake: Lakehouse, backup: Lake
     def clean(other: Lakehouse) -> None:
         time.sleep(0.05)  # a file system's clock ticks every few milliseconds
         config = orphans.Config("local", older_than_seconds=0, allow_recent=True)
-        assert orphans.run(None, other, config).orphan_files
+        assert orphans.run(other, config).orphan_files
 
     with pytest.raises(CommitConflict):
         lake.restore(["ns0.*"], source=backup, reason="r", before_commit=beside(same))

@@ -142,8 +142,8 @@ def test_clean_touches_no_file_of_a_table_and_no_version_loses_one(catalog: Trin
     theirs = {path for path in _files(catalog) if path.endswith((".parquet", ".avro", ".json"))}
     before = catalog.lakehouse.version
     catalog.lakehouse.storage.write_many([(node_path(), b"an orphan")])
-    expiration.run(None, catalog.lakehouse, expiration.Config(keep_last=1, engine="local", now_millis=LATER))
-    report = orphans.run(None, catalog.lakehouse, orphans.Config(engine="local", now_millis=LATER))
+    expiration.run(catalog.lakehouse, expiration.Config(keep_last=1, engine="local", now_millis=LATER))
+    report = orphans.run(catalog.lakehouse, orphans.Config(engine="local", now_millis=LATER))
     assert 1 == report.deleted
     assert theirs <= _files(catalog)
     assert 12 < len(theirs)
@@ -423,9 +423,9 @@ def test_a_version_that_expires_and_is_cleaned_while_it_is_read_is_left_for_a_ne
             other.load_table("sales.orders").append(rows(len(late) + found.version))
             compacted(other.lakehouse)
             expiration.run(
-                None, other.lakehouse, expiration.Config(keep_last=1, engine="local", now_millis=now_millis() + MONTH)
+                other.lakehouse, expiration.Config(keep_last=1, engine="local", now_millis=now_millis() + MONTH)
             )
-            orphans.run(None, other.lakehouse, orphans.Config(engine="local", now_millis=now_millis() + MONTH))
+            orphans.run(other.lakehouse, orphans.Config(engine="local", now_millis=now_millis() + MONTH))
         return found
 
     monkeypatch.setattr(type(catalog._files), "newest", newest)

@@ -25,11 +25,11 @@ _MONTH = 30 * 86_400_000
 
 def _maintain(lake: Lakehouse, number: int) -> None:
     """Do all of it once, at a time when everything but the newest three versions is old enough to go."""
-    compaction.run(None, lake.refresh(), compaction.Config(engine="local"))
+    compaction.run(lake.refresh(), compaction.Config(engine="local"))
     lake.refresh().create_snapshot(f"s{number}")
     later = now_millis() + _MONTH
-    expiration.run(None, lake.refresh(), expiration.Config(engine="local", keep_last=3, now_millis=later))
-    orphans.run(None, lake.refresh(), orphans.Config(engine="local", now_millis=later))
+    expiration.run(lake.refresh(), expiration.Config(engine="local", keep_last=3, now_millis=later))
+    orphans.run(lake.refresh(), orphans.Config(engine="local", now_millis=later))
 
 
 def _race(
@@ -69,7 +69,7 @@ def _prove(lake: Lakehouse, done: list[Appended]) -> None:
         for name, number in made if all(found) else ():
             expected[name].append(number)
     assert {name: sorted(numbers) for name, numbers in expected.items()} == there
-    report = verify.run(None, lake, verify.Config("all", definitions=True, tables=1.0, engine="local"))
+    report = verify.run(lake, verify.Config("all", definitions=True, tables=1.0, engine="local"))
     assert ([], 0) == (report.findings, report.tables_unknown)
     past = {"storage.durable": "false"} if lake.root.startswith("file:") else {}
     options = lake.storage.spec()[1]

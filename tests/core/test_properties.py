@@ -79,10 +79,10 @@ def test_the_delete_guard_of_a_lakehouse_that_exists_can_be_set_and_lifted(lake:
     lake.alter({GUARD: "false"}, reason="audit")
     for job in (expiration, orphans):
         with pytest.raises(Refused, match=GUARD):
-            job.run(None, reopened(lake), job.Config(engine="local"))
+            job.run(reopened(lake), job.Config(engine="local"))
     lake.alter({GUARD: None})
     for job in (expiration, orphans):
-        job.run(None, reopened(lake), job.Config(engine="local"))
+        job.run(reopened(lake), job.Config(engine="local"))
 
 
 @pytest.mark.parametrize("snapshots", [False, True])

@@ -56,7 +56,7 @@ def resumed(lake: Lakehouse, saved: str) -> Transaction:
 def clean(lake: Lakehouse) -> None:
     """Remove every orphan, whatever its age."""
     config = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True, now_millis=now_millis() + 5000)
-    orphans.run(None, reopened(lake), config)
+    orphans.run(reopened(lake), config)
 
 
 def prove(lake: Lakehouse, *tables: str) -> Lakehouse:

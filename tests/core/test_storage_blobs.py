@@ -151,9 +151,9 @@ def test_a_lakehouse_lives_on_google(google: SlowS3) -> None:
 
 def _lives(root: str, options: dict[str, Any]) -> None:
     lake = filled(Lakehouse.create(root, storage_options=options, order=8), tables=40)
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     before = content(lake.refresh())
-    expiration.run(None, lake.refresh(), expiration.Config(engine="local", keep_last=1))
+    expiration.run(lake.refresh(), expiration.Config(engine="local", keep_last=1))
     again = Lakehouse.open(lake.root, storage_options=options)
     assert before == content(again)
     assert [] == list(again.check(definitions=True))

@@ -84,7 +84,7 @@ WRITES: dict[str, Callable[[Lakehouse, Unsafe], object]] = {
     "commit": _commit,
     "save": _save,
     "resume": lambda lake, unsafe: lake.resume_transaction(unsafe.saved).commit(),
-    "compact": lambda lake, unsafe: compaction.run(None, lake, compaction.Config(engine="local")),
+    "compact": lambda lake, unsafe: compaction.run(lake, compaction.Config(engine="local")),
     "snapshot": lambda lake, unsafe: lake.create_snapshot("new"),
     "partial snapshot": lambda lake, unsafe: lake.create_snapshot("new", kind="partial"),
     "drop snapshot": lambda lake, unsafe: lake.drop_snapshot("old"),
@@ -113,6 +113,6 @@ def test_nothing_is_created_there(unsafe: Unsafe) -> None:
     with pytest.raises(UnsafeStorage):
         Lakehouse.create(root, storage_options=unsafe.server.options)
     with pytest.raises(UnsafeStorage):
-        upgrade.run(None, unsafe.lake, root, upgrade.Config(engine="local"), storage_options=unsafe.server.options)
+        upgrade.run(unsafe.lake, root, upgrade.Config(engine="local"), storage_options=unsafe.server.options)
     left = unsafe.files(root)
     assert [] == [path for path in left if path.startswith("_")]

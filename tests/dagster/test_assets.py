@@ -80,7 +80,7 @@ def test_maintenance(defs: dg.Definitions, lake: Lakehouse, instance: dg.Dagster
 def test_maintenance_of_a_clean_lakehouse_commits_nothing(
     defs: dg.Definitions, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     version = lake.refresh().version
     result = run(defs, "maintenance", instance)
     assert (True, version) == (result.success, lake.refresh().version)
@@ -105,7 +105,7 @@ def test_a_broken_node_fails_the_check_and_stops_what_comes_after(
 ) -> None:
     """The findings name the file; nothing after the check is materialised, nothing is committed."""
     if not dirty:
-        compaction.run(None, lake, compaction.Config(engine="local"))
+        compaction.run(lake, compaction.Config(engine="local"))
     node_file(lake.refresh()).write_bytes(b"garbage")
     version = lake.version
     result = run(merged((settings,)), "maintenance", instance)
@@ -219,12 +219,12 @@ def test_a_cancelled_run_does_not_commit(
     """Also when the signal never came through: the status of the run is read right before the commit."""
     compact = compaction.run
 
-    def cancelled_meanwhile(*args: Any) -> compaction.Report:
+    def cancelled_meanwhile(*args: Any, **more: Any) -> compaction.Report:
         (at_work,) = instance.get_runs()
         instance.report_run_canceling(at_work)
         if status == "CANCELED":
             instance.report_run_canceled(at_work)
-        return compact(*args)
+        return compact(*args, **more)
 
     monkeypatch.setattr(compaction, "run", cancelled_meanwhile)
     version = lake.version
@@ -245,7 +245,7 @@ def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
     """A Spark job of minutes ends within seconds, and the failure says so."""
     reached = []
 
-    def slow(session: Any, *_: Any) -> None:
+    def slow(_: Lakehouse, config: Any, session: Any, **__: Any) -> None:
         frame = session().range(2).mapInArrow(_sleep, "id long")
         try:
             frame.count()

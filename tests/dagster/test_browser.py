@@ -97,7 +97,7 @@ def stage(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def _stock(lake: Lakehouse) -> int:
     """Fill a lakehouse, name a version, and make a mistake; return the version before it."""
     story.work(lake, 0, 12)
-    compaction.run(None, lake.refresh(), compaction.Config(engine="local"))
+    compaction.run(lake.refresh(), compaction.Config(engine="local"))
     lake.refresh().create_snapshot("before-migration-7", reason="to be safe")
     story.work(lake, 12, 20)
     return story.mistake(lake)
@@ -108,7 +108,7 @@ def _sell(stage: Stage) -> None:
     for number in range(PLOTTED):
         story.work(stage.lakes[SALES], number * 12, number * 12 + 12)
         if number == PLOTTED // 2:
-            compaction.run(None, stage.lakes[SALES].refresh(), compaction.Config(engine="local"))
+            compaction.run(stage.lakes[SALES].refresh(), compaction.Config(engine="local"))
         stage.materialise(SALES, assets.HEALTH)
 
 

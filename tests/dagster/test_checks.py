@@ -74,7 +74,7 @@ def test_debt_warns_and_tells_what_a_compaction_would_cost(
     assert (plan.nodes, plan.bytes) == (
         told["nodes_a_compaction_would_rewrite"], told["bytes_a_compaction_would_write"],
     )  # fmt: skip
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     after = checked(local, assets.COMPACTION, "compaction_debt", instance)
     assert (True, 0) == (after.passed, values(after)["buffered_messages"])
 
@@ -117,7 +117,7 @@ def test_a_compaction_is_stale_only_with_debt(
     stale = checked(local, assets.COMPACTION, "compaction_fresh", instance)
     assert (False, dg.AssetCheckSeverity.WARN) == (stale.passed, stale.severity)
     assert "then launch sales_eu_compaction" in str(stale.description)
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     assert checked(local, assets.COMPACTION, "compaction_fresh", instance).passed
 
 
@@ -174,7 +174,7 @@ def test_nothing_expires_that_could_not_be_backed_up(
     local: LakehouseSettings, lake: Lakehouse, target: str, instance: dg.DagsterInstance
 ) -> None:
     Lakehouse.create(target)  # somebody else's
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     kept = local.model_copy(update={"retention": Retention()})
     result = run(merged((kept,)), "maintenance", instance)
     assert not result.success

@@ -544,7 +544,7 @@ def test_the_page_of_the_fleet_adds_up_what_maintenance_reclaimed_and_knows_the_
     target = (lakes.directory / "copy").as_uri()
     lake = lakes.add("a", backup={"target": target})
     assert lake is not None
-    export.run(None, lake, target, export.Config(history=True, engine="local"))
+    export.run(lake, target, export.Config(history=True, engine="local"))
     for name, size in (("version_expiration", 100), ("orphan_removal", 23)):
         made = dg.AssetMaterialization(key(name), partition="a", metadata={"bytes_deleted": size})
         instance.report_runless_asset_event(made)

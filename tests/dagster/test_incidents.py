@@ -100,7 +100,7 @@ def lakehouse(directory: Path, name: str, by: As) -> Lakehouse:
                     txn.create_table("emea", f"orders_{number:02d}")
                     txn.create_table("apac", f"orders_{number:02d}")
     with by("dagster@maintenance"):
-        compaction.run(None, lake.refresh(), COMPACT)
+        compaction.run(lake.refresh(), COMPACT)
     return lake.refresh()
 
 
@@ -183,7 +183,7 @@ def test_the_newest_version_is_corrupt(directory: Path, by: As, page: Page, shot
                 txn.alter_table("emea", f"orders_{number:02d}", properties={"owner": "emea-team"})
     good, digest = lake.refresh().version, lake.digest()
     with by("dagster@maintenance"):
-        compaction.run(None, lake.refresh(), COMPACT)
+        compaction.run(lake.refresh(), COMPACT)
     bad = lake.refresh().version
     surgery, path = Surgery(lake.root, lake.definition.order), lake.root_node.node.children[0]
     surgery.write(path, surgery.read(path)[:500])
@@ -209,7 +209,7 @@ def test_somebody_expired_too_much(
     """The namespace is gone from every version that is kept; the backup has it, and gives it back."""
     lake = lakehouse(directory, BILLING, by)
     backup = (directory / BACKUP).as_uri()
-    export.run(None, lake, backup, export.Config(history=True, engine="local"))
+    export.run(lake, backup, export.Config(history=True, engine="local"))
     wanted, saved = meaning(Lakehouse.open(backup)), lake.version
     with by("bob@laptop"), lake.transaction(reason="clean up") as txn:
         txn.drop_namespace("emea", cascade=True)
@@ -218,7 +218,7 @@ def test_somebody_expired_too_much(
     with by("bob@laptop"), monkeypatch.context() as month:
         month.setattr("pipelines.expiration.now_millis", lambda: now_millis() + 30 * 86_400_000)
         config = expiration.Config(engine="local", keep_last=1, older_than_seconds=0)
-        expiration.run(None, lake.refresh(), config)
+        expiration.run(lake.refresh(), config)
     newest = lake.refresh().version
     desk = Desk(page, shot, BILLING, "expired")
     told = desk.run("rollback", "refused", "Failure", version=saved, reason="incident 4716: emea is gone", dry_run=True)

@@ -152,10 +152,10 @@ def test_a_cancelled_rollback_does_not_commit(
 
     plan = rollback.plan
 
-    def cancelled_meanwhile(*args: Any) -> rollback.Report:
+    def cancelled_meanwhile(*args: Any, **more: Any) -> rollback.Report:
         (at_work,) = instance.get_runs()
         instance.report_run_canceling(at_work)
-        return plan(*args)
+        return plan(*args, **more)
 
     monkeypatch.setattr(rollback, "plan", cancelled_meanwhile)
     result = launched(local, "rollback", instance, version=1, reason="x", dry_run=False)

@@ -45,7 +45,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def local(settings: LakehouseSettings, lake: Lakehouse, tmp_path: Path) -> LakehouseSettings:
     """Return settings that need no Spark; the lakehouse is one that every job changes."""
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     with lake.refresh().transaction() as txn:
         txn.create_table("sales", "new")
     lake.refresh().create_snapshot("short-lived")

@@ -81,7 +81,7 @@ def test_it_tells_verdicts_when_they_change(
     result, cursor = look(daily, instance)
     assert [("compaction_debt", False), ("snapshots_fresh", False)] == told(result, instance)
     assert [] == told(look(daily, instance, cursor)[0], instance)
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     snapshot.run(lake, {"daily": 2})
     result, cursor = look(daily, instance, cursor)
     assert [("compaction_debt", True), ("snapshots_fresh", True), ("compaction_fresh", True)] == told(result, instance)
@@ -121,7 +121,7 @@ def test_it_counts_compactions_that_others_started(settings: LakehouseSettings, 
 def test_it_skips_while_the_debt_is_small(
     settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     result, _ = look(settings, instance)
     version = lake.refresh().version
     assert f"version {version}: 0 buffered messages, threshold 5" == result.skip_reason.skip_message
@@ -132,7 +132,7 @@ def test_a_new_version_by_maintenance_outdates_nothing(
 ) -> None:
     """The data version of the definition is the version that changed objects; what Dagster plots is the newest."""
     written = lake.version
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     snapshot.run(lake.refresh(), {"daily": 2})
     result, _ = look(settings, instance)
     (seen,) = [each for each in result.asset_events if isinstance(each, dg.AssetObservation)]
@@ -236,7 +236,7 @@ def test_it_asks_once_waiting_has_cost_as_much_as_a_compaction(
     assert Seen.parse(after).written == Seen.parse(asked).written > 0
     off = weighing(settings, opens_per_commit=1000, hour=10.0, enabled=False)
     assert not look(off, instance, cursor)[0].run_requests
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     _, cursor = look(cheap, instance, asked)
     assert (0, 0.0, 0) == (Seen.parse(cursor).commits, Seen.parse(cursor).written, Seen.parse(cursor).debt)
 

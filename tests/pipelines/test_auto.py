@@ -115,10 +115,10 @@ def test_what_was_begun_here_is_finished_on_spark(
     impatient(0.0)
     told: list[int] = []
     report = compaction.run(
-        spark,
         lake,
         compaction.Config(engine="auto"),
-        lambda phase, done, _: told.append(done) if "flush" in phase else None,
+        spark,
+        progress=lambda phase, done, _: told.append(done) if "flush" in phase else None,
     )
     assert (report.proved, report.plan.engine, report.messages_after) == (True, "spark", 0)
     here = told[told.index(0) - 1]  # then Spark begins to count
@@ -133,7 +133,7 @@ def test_what_was_begun_here_is_finished_on_spark(
 def test_what_is_soon_done_stays_here(tmp_path: Path, spark: SparkSession, impatient: Callable[[float], None]) -> None:
     lake = filled(new_lake(tmp_path, order=4), tables=160, changes=20)
     impatient(1000.0)
-    report = compaction.run(lambda: spark, lake, compaction.Config(engine="auto"))
+    report = compaction.run(lake, compaction.Config(engine="auto"), lambda: spark)
     assert (report.proved, report.plan.engine, report.messages_after) == (True, "local", 0)
     assert [] == list(reopened(lake).check())
 
@@ -168,9 +168,9 @@ def test_a_compaction_goes_on_here_where_spark_cannot_be_started(
         (tmp_path / name).mkdir()
     auto_lake, local_lake = (filled(new_lake(tmp_path / name, order=4), tables=160) for name in ("one", "two"))
     before = content(auto_lake), auto_lake.digest()
-    local = compaction.run(None, local_lake, compaction.Config(engine="local"))
+    local = compaction.run(local_lake, compaction.Config(engine="local"))
     impatient(0.0)
-    report = compaction.run(no_java, auto_lake, compaction.Config(engine="auto", **config))
+    report = compaction.run(auto_lake, compaction.Config(engine="auto", **config), no_java)
     assert (report.proved, report.plan.engine, report.messages_after) == (True, "local", 0)
     assert (local.height_after, local.messages_after) == (report.height_after, report.messages_after)
     assert before == (content(reopened(auto_lake)), auto_lake.digest())
@@ -187,7 +187,7 @@ def test_who_asks_for_spark_by_name_gets_the_error_and_nothing_is_committed(
 ) -> None:
     lake = filled(new_lake(tmp_path, order=4), tables=160)
     with pytest.raises(InvalidInput, match="Spark needs Java"):
-        compaction.run(no_java, lake, compaction.Config(engine="spark"))
+        compaction.run(lake, compaction.Config(engine="spark"), no_java)
     assert (lake.version, []) == (reopened(lake).version, warnings(caplog))
 
 
@@ -198,27 +198,27 @@ SALES = restore.Config(version=5, only=("ns0.*",), reason="test", spark_from_fil
 def _load(spark: Any, lake: Lakehouse, engine: str) -> Any:
     source = Path(urlsplit(lake.root).path).parent / "names.jsonl"
     source.write_text('{"create_namespace": {"namespace": "new"}}\n', encoding="utf-8")
-    return load.run(spark, lake, source.as_uri(), load.Config(engine=engine, spark_from_bytes=1, dry_run=True))
+    return load.run(lake, source.as_uri(), load.Config(engine=engine, spark_from_bytes=1, dry_run=True), spark)
 
 
 JOBS: dict[str, Callable[[Any, Lakehouse, str], Any]] = {
-    "verify": lambda spark, lake, engine: verify.run(spark, lake, verify.Config(engine=engine, definitions=True)),
+    "verify": lambda spark, lake, engine: verify.run(lake, verify.Config(engine=engine, definitions=True), spark),
     "backup": lambda spark, lake, engine: backup.run(
-        spark, lake, lake.root[:-1] + "-copy/", backup.Config(engine=engine)
+        lake, lake.root[:-1] + "-copy/", backup.Config(engine=engine), spark
     ),
-    "clean": lambda spark, lake, engine: orphans.plan(spark, lake, orphans.Config(engine=engine, now_millis=2**42)),
+    "clean": lambda spark, lake, engine: orphans.plan(lake, orphans.Config(engine=engine, now_millis=2**42), spark),
     "expire": lambda spark, lake, engine: expiration.plan(
-        spark, lake, expiration.Config(engine=engine, keep_last=1, now_millis=2**42)
+        lake, expiration.Config(engine=engine, keep_last=1, now_millis=2**42), spark
     ),
     "export": lambda spark, lake, engine: export.run(
-        spark, lake, lake.root[:-1] + "-new/", export.Config(engine=engine, spark_from_files=1, dry_run=True)
+        lake, lake.root[:-1] + "-new/", export.Config(engine=engine, spark_from_files=1, dry_run=True), spark
     ),
     "load": _load,
     "diff": lambda spark, lake, engine: diff.report(
-        spark, lake.at(version=1), lake, diff.Config(engine=engine, spark_from_nodes=1)
+        lake.at(version=1), lake, diff.Config(engine=engine, spark_from_nodes=1), spark
     ),
-    "rollback": lambda spark, lake, engine: rollback.plan(spark, lake, replace(OLD, engine=engine)),
-    "restore": lambda spark, lake, engine: restore.plan(spark, lake, replace(SALES, engine=engine)),
+    "rollback": lambda spark, lake, engine: rollback.plan(lake, replace(OLD, engine=engine), spark),
+    "restore": lambda spark, lake, engine: restore.plan(lake, replace(SALES, engine=engine), spark),
 }
 
 
@@ -231,7 +231,7 @@ def test_every_job_goes_on_here_where_spark_cannot_be_started(
     with lake.transaction() as txn:
         txn.drop_namespace("ns0", cascade=True)
     lake.refresh()
-    export.run(None, lake, lake.root[:-1] + "-copy/", export.Config(engine="local"))
+    export.run(lake, lake.root[:-1] + "-copy/", export.Config(engine="local"))
     here = JOBS[name](None, reopened(lake), "local")
     assert [] == warnings(caplog)
     assert but_for_time(here) == but_for_time(JOBS[name](no_java, reopened(lake), "auto"))

@@ -31,7 +31,7 @@ def target(tmp_path: Path) -> Storage:
 
 
 def exported(lake: Lakehouse, target: Storage, **how: Any) -> None:
-    export.run(None, lake, target, export.Config(engine="local", **how))
+    export.run(lake, target, export.Config(engine="local", **how))
 
 
 def problem(report: backup.Report) -> str:
@@ -46,7 +46,7 @@ def test_a_fresh_backup_is_good(history: bool, lake: Lakehouse, target: Storage)
     """With the whole history, and of one version without the snapshots that its definition names."""
     lake.create_snapshot("before")
     exported(lake.refresh(), target, history=history)
-    found = backup.run(None, lake, target, LOCAL)
+    found = backup.run(lake, target, LOCAL)
     assert ([], lake.version, lake.digest()) == (found.problems, found.version, found.digest)
     assert (found.source_digest, None) == (found.digest, found.unsaved_since)
     assert found.nodes_read > 5
@@ -56,10 +56,10 @@ def test_a_fresh_backup_is_good(history: bool, lake: Lakehouse, target: Storage)
 def test_spark_finds_the_same(lake: Lakehouse, target: Storage, spark: Any) -> None:
     exported(lake, target, history=True)
     compacted(lake)  # the backup is of the version before
-    found = backup.run(lambda: spark, lake, target, backup.Config())
+    found = backup.run(lake, target, backup.Config(), lambda: spark)
     assert ([], "spark", lake.version - 1, lake.digest()) == (found.problems, found.engine, found.version, found.digest)
     Surgery(target.root, 4).remove(Surgery(target.root, 4).leaf(found.version or 0))
-    assert "damaged" in backup.run(spark, lake, target).problems[0]
+    assert "damaged" in backup.run(lake, target, engine=spark).problems[0]
 
 
 @pytest.mark.spark
@@ -69,19 +69,19 @@ def test_the_digest_of_an_empty_and_of_a_foreign_lakehouse(tmp_path: Path, java_
 
 
 def test_no_backup_at_all(lake: Lakehouse, target: Storage) -> None:
-    assert "there is no backup" in problem(backup.run(None, lake, target, LOCAL))
+    assert "there is no backup" in problem(backup.run(lake, target, LOCAL))
 
 
 def test_a_lakehouse_is_no_backup_of_itself(lake: Lakehouse, tmp_path: Path) -> None:
     """By a link, for example, it would be sound and up to date."""
     (tmp_path / "alias").symlink_to(tmp_path / "source")
     for root in (lake.root, (tmp_path / "alias" / "lake").as_uri()):
-        assert "is the lakehouse itself" in problem(backup.run(None, lake, root, LOCAL))
+        assert "is the lakehouse itself" in problem(backup.run(lake, root, LOCAL))
 
 
 def test_another_lakehouse_is_no_backup(lake: Lakehouse, tmp_path: Path) -> None:
     other = filled(new_lake(tmp_path / "other"))
-    assert "holds another lakehouse" in problem(backup.run(None, lake, other.storage, LOCAL))
+    assert "holds another lakehouse" in problem(backup.run(lake, other.storage, LOCAL))
 
 
 def test_a_backup_that_was_written_to(lake: Lakehouse, target: Storage) -> None:
@@ -89,10 +89,10 @@ def test_a_backup_that_was_written_to(lake: Lakehouse, target: Storage) -> None:
     exported(lake, target, history=True)
     with Lakehouse.open(target).transaction() as txn:
         txn.create_namespace("mine")
-    assert "newer than version" in problem(backup.run(None, lake, target, LOCAL))
+    assert "newer than version" in problem(backup.run(lake, target, LOCAL))
     with lake.transaction() as txn:
         txn.create_namespace("ours")
-    assert "was written to since" in problem(backup.run(None, lake, target, LOCAL))
+    assert "was written to since" in problem(backup.run(lake, target, LOCAL))
 
 
 @pytest.mark.parametrize("broken", ["node", "root", "definition"])
@@ -105,10 +105,10 @@ def test_a_damaged_backup_says_what_to_do(broken: str, lake: Lakehouse, target: 
         "definition": next(entry.path for entry in lake.objects(kind="table")),
     }[broken]
     surgery.write(path, b"garbage")
-    found = backup.run(None, lake, target, LOCAL)
+    found = backup.run(lake, target, LOCAL)
     assert all("export to another root URI, this one is damaged" in each for each in found.problems)
     assert found.problems
-    unread = backup.run(None, lake, target, backup.Config(engine="local", definitions=False))
+    unread = backup.run(lake, target, backup.Config(engine="local", definitions=False))
     assert (broken == "definition") == unread.ok
 
 
@@ -122,7 +122,7 @@ def test_a_backup_that_says_something_else(lake: Lakehouse, target: Storage) -> 
             with surgery.node(path) as node:
                 node.values = [one if each == two else each for each in node.values]
                 node.buffer.values[:] = [one if each == two else each for each in node.buffer.values]
-    assert "has another content" in backup.run(None, lake, target, LOCAL).problems[0]
+    assert "has another content" in backup.run(lake, target, LOCAL).problems[0]
 
 
 def test_a_backup_may_lag_behind_for_a_while(lake: Lakehouse, target: Storage) -> None:
@@ -130,12 +130,12 @@ def test_a_backup_may_lag_behind_for_a_while(lake: Lakehouse, target: Storage) -
     exported(lake, target, history=True)
     later = now_millis() + 3_600_000
     aged = backup.Config(engine="local", max_age_seconds=1800, now_millis=later)
-    assert backup.run(None, lake, target, aged).ok
+    assert backup.run(lake, target, aged).ok
     with lake.transaction() as txn:
         txn.create_namespace("new")
-    young = backup.run(None, lake, target, backup.Config(engine="local", max_age_seconds=1800))
+    young = backup.run(lake, target, backup.Config(engine="local", max_age_seconds=1800))
     assert ([], lake.refresh().info().created_at) == (young.problems, young.unsaved_since)
-    assert "is in no backup" in problem(backup.run(None, lake, target, aged))
+    assert "is in no backup" in problem(backup.run(lake, target, aged))
 
 
 def test_a_backup_whose_version_has_expired_cannot_be_compared(lake: Lakehouse, target: Storage) -> None:
@@ -145,8 +145,8 @@ def test_a_backup_whose_version_has_expired_cannot_be_compared(lake: Lakehouse, 
     with lake.transaction() as txn:
         txn.create_namespace("new")
     late = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 8 * 24 * 3_600_000)
-    assert expiration.run(None, lake, late).versions_expired
-    assert "has expired at the lakehouse" in problem(backup.run(None, lake, target, LOCAL))
+    assert expiration.run(lake, late).versions_expired
+    assert "has expired at the lakehouse" in problem(backup.run(lake, target, LOCAL))
 
 
 # -- a definition that was changed by as many bytes ------------------------------------------------------
@@ -169,8 +169,8 @@ def test_a_definition_that_was_changed_in_the_backup_is_found_by_its_checksum(la
     """It has the size that it had, so an export does not copy it again."""
     exported(lake, target)
     _changed(Surgery(target.root, 4), [entry.path for entry in lake.objects()][7])
-    assert 0 == export.run(None, lake, target, export.Config(engine="local")).definitions_copied
-    assert "I15" in problem(backup.run(None, lake, target, LOCAL))
+    assert 0 == export.run(lake, target, export.Config(engine="local")).definitions_copied
+    assert "I15" in problem(backup.run(lake, target, LOCAL))
 
 
 @pytest.mark.parametrize("damaged", ["copy", "original", "missing"])
@@ -181,15 +181,15 @@ def test_a_definition_without_checksum_is_compared_with_the_original(
     exported(lake, target)
     source, copy = Surgery(lake.root, 4), Surgery(target.root, 4)
     _without_checksums(lake, source, copy)
-    assert 63 == backup.run(None, lake, target, LOCAL).definitions_compared
+    assert 63 == backup.run(lake, target, LOCAL).definitions_compared
     paths = [entry.path for entry in lake.objects()]
-    assert backup.run(None, lake, target, LOCAL).ok
+    assert backup.run(lake, target, LOCAL).ok
     if damaged == "missing":
         source.remove(paths[7])
     else:
         _changed(copy if damaged == "copy" else source, paths[7])
     assert f"1 definitions of the backup are not those of the lakehouse, {paths[7]}" in problem(
-        backup.run(None, lake, target, LOCAL)
+        backup.run(lake, target, LOCAL)
     )
 
 
@@ -199,7 +199,7 @@ def test_a_proof_costs_no_second_get_where_checksums_are(lake: Lakehouse, target
     before = target.counts.snapshot(), lake.storage.counts.snapshot()
     exported(lake, target)
     assert 20 > (target.counts - before[0]).get
-    report = backup.run(None, Lakehouse.open(lake.storage), target, LOCAL)
+    report = backup.run(Lakehouse.open(lake.storage), target, LOCAL)
     assert (0, True) == (report.definitions_compared, report.ok)
 
 
@@ -210,5 +210,5 @@ def test_spark_compares_definitions_too(lake: Lakehouse, target: Storage, spark:
     _without_checksums(lake, source, copy)
     path = [entry.path for entry in lake.objects()][11]
     _changed(copy, path)
-    found = backup.run(spark, lake, target, backup.Config())
+    found = backup.run(lake, target, backup.Config(), spark)
     assert (63, 1, True) == (found.definitions_compared, len(found.problems), path in found.problems[0])

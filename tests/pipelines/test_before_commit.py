@@ -46,20 +46,20 @@ def lake(tmp_path: Path) -> Lakehouse:
 
 def _restore(lake: Lakehouse, hook: Hook) -> Any:
     how = restore.Config(only=["ns0.*"], version=3, exact=True, reason="test", engine="local", before_commit=hook)
-    return restore.run(None, lake, how)
+    return restore.run(lake, how)
 
 
 def _rollback(lake: Lakehouse, hook: Hook) -> Any:
-    return rollback.run(None, lake, rollback.Config(version=3, reason="test", engine="local", before_commit=hook))
+    return rollback.run(lake, rollback.Config(version=3, reason="test", engine="local", before_commit=hook))
 
 
 def _expire(lake: Lakehouse, hook: Hook) -> Any:
     how = {"keep_last": 2, "now_millis": now_millis() + LATER}
-    return expiration.run(None, lake, expiration.Config(engine="local", before_commit=hook, **how))
+    return expiration.run(lake, expiration.Config(engine="local", before_commit=hook, **how))
 
 
 def _compact(lake: Lakehouse, hook: Hook) -> Any:
-    return compaction.run(None, lake, compaction.Config(engine="local", before_commit=hook))
+    return compaction.run(lake, compaction.Config(engine="local", before_commit=hook))
 
 
 def _snapshot(lake: Lakehouse, hook: Hook) -> Any:
@@ -68,7 +68,7 @@ def _snapshot(lake: Lakehouse, hook: Hook) -> Any:
 
 def _load(lake: Lakehouse, hook: Hook) -> Any:
     how = load.Config(existing="skip", engine="local", before_commit=hook)
-    return load.run(None, lake, str(OBJECTS), how, source_options={})
+    return load.run(lake, str(OBJECTS), how, source_options={})
 
 
 COMMITS = (_compact, _load, _rollback, _restore, _expire, _snapshot)
@@ -125,7 +125,7 @@ def test_orphans_stay_if_the_removal_is_cancelled(lake: Lakehouse) -> None:
 
     def clean(hook: Hook) -> Any:
         how = orphans.Config(engine="local", now_millis=now_millis() + LATER, before_commit=hook)
-        return orphans.run(None, lake, how)
+        return orphans.run(lake, how)
 
     with pytest.raises(Cancelled):
         clean(Asked())
@@ -137,7 +137,7 @@ def test_an_export_that_is_cancelled_leaves_no_lakehouse_or_the_old_one(lake: La
     target = open_storage((tmp_path / "copy").as_uri(), FAST)
 
     def copy(hook: Hook) -> Any:
-        return export.run(None, lake, target, export.Config(history=True, engine="local", before_commit=hook))
+        return export.run(lake, target, export.Config(history=True, engine="local", before_commit=hook))
 
     with pytest.raises(Cancelled):
         copy(Asked())
@@ -155,7 +155,7 @@ def test_an_upgrade_that_is_cancelled_goes_on_where_it_stopped(java_lakehouse: s
     source, target = Lakehouse.open(java_lakehouse), open_storage((tmp_path / "new").as_uri(), FAST)
 
     def renew(hook: Hook) -> Any:
-        return upgrade.run(None, source, target, upgrade.Config(history=True, engine="local", before_commit=hook))
+        return upgrade.run(source, target, upgrade.Config(history=True, engine="local", before_commit=hook))
 
     with pytest.raises(Cancelled):
         renew(Asked())

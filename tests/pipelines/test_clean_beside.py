@@ -36,7 +36,7 @@ def clean_now(lake: Lakehouse) -> orphans.Report:
     """Clean without a safety age."""
     time.sleep(0.02)  # longer than a tick of the file system's clock
     how = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
-    return orphans.run(None, reopened(lake), how)
+    return orphans.run(reopened(lake), how)
 
 
 def sleep_for_days(lake: Lakehouse) -> orphans.Report:
@@ -45,7 +45,7 @@ def sleep_for_days(lake: Lakehouse) -> orphans.Report:
     for path in listing(directory):
         stat = (directory / path).stat()
         os.utime(directory / path, (stat.st_atime - DAYS, stat.st_mtime - DAYS))
-    return orphans.run(None, reopened(lake), orphans.Config(engine="local"))
+    return orphans.run(reopened(lake), orphans.Config(engine="local"))
 
 
 def once(action: Callable[[], Any]) -> Callable[[], None]:
@@ -71,12 +71,12 @@ def broken(lake: Lakehouse) -> list[Any]:
 
 def _compact(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
     engine = "local" if spark is None else "spark"
-    return compaction.run(spark, lake, compaction.Config(engine=engine, before_commit=hook))
+    return compaction.run(lake, compaction.Config(engine=engine, before_commit=hook), spark)
 
 
 def _load(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
     how = load.Config(existing="skip", engine="local" if spark is None else "spark", before_commit=hook)
-    return load.run(spark, lake, str(OBJECTS), how, source_options={})
+    return load.run(lake, str(OBJECTS), how, spark, source_options={})
 
 
 def _snapshot(lake: Lakehouse, hook: Any) -> Any:
@@ -142,7 +142,7 @@ def test_a_job_that_a_young_fence_does_not_concern_goes_on(lake: Lakehouse) -> N
         txn._write_definitions()
         for path in set(listing(directory)) - before:
             os.utime(directory / path, (1, 1))
-        assert 1 == orphans.run(None, reopened(lake), how).deleted
+        assert 1 == orphans.run(reopened(lake), how).deleted
 
     report = _compact(lake, once(plant_and_clean))
     assert (0, []) == (report.restarts, broken(lake))
@@ -162,7 +162,7 @@ def test_a_job_whose_base_expires_and_is_cleaned_while_it_reads_starts_over(
             asked.append(path)
             _compact(reopened(lake), None)
             config = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAYS * 1000)
-            expiration.run(None, reopened(lake), config)
+            expiration.run(reopened(lake), config)
             assert clean_now(lake).deleted > 0
         return read(self, path)
 

@@ -87,7 +87,7 @@ def _save(place: Place, seed: int, done: Done) -> None:
 
 def _compact(place: Place, seed: int, done: Done) -> None:
     lake = Lakehouse.open(place[0], storage_options=place[1])
-    report = compaction.run(None, lake, compaction.Config(engine="local", before_commit=_dawdle))
+    report = compaction.run(lake, compaction.Config(engine="local", before_commit=_dawdle))
     done.through -= report.version_after is None
     time.sleep(0.02)
     del seed
@@ -98,7 +98,7 @@ def _clean(place: Place, seed: int, done: Done) -> None:
     lake = Lakehouse.open(place[0], storage_options=place[1])
     lake.storage.write_many([(node_path(), b"left over")])
     time.sleep(0.05)
-    report = orphans.run(None, lake, orphans.Config(engine="local", older_than_seconds=0, allow_recent=True))
+    report = orphans.run(lake, orphans.Config(engine="local", older_than_seconds=0, allow_recent=True))
     assert 0 == report.failed
     done.through -= report.deleted == 0
     time.sleep(0.2)
@@ -171,7 +171,7 @@ def prove(place: Place, done: list[Done], record_property: Callable[[str, object
     for each in done:
         record_property(each.kind, f"{each.through} done, {each.gave_up} given up")
     lake = Lakehouse.open(place[0], storage_options=place[1])
-    report = verify.run(None, lake.storage, verify.Config("all", definitions=True, engine="local"))
+    report = verify.run(lake.storage, verify.Config("all", definitions=True, engine="local"))
     assert [] == report.findings
     assert (0, lake.version) == (report.versions[0], report.versions[-1])
     assert {name for each in done for name in each.tables} <= set(lake.tables("a"))

@@ -92,7 +92,7 @@ def test_a_dry_run_of_a_drop_says_that_an_expired_version_is_lost(
     """The snapshot is all that keeps it; no program is asked, and an unknown name is wrong input in a dry run, too."""
     lake.create_snapshot("before", version=0)
     later = int(lake.refresh().info().created_at.timestamp() * 1000) + 2 * lake.definition.txn_ttl_millis
-    expiration.run(None, lake, expiration.Config("local", keep_last=1, older_than_seconds=0, now_millis=later))
+    expiration.run(lake, expiration.Config("local", keep_last=1, older_than_seconds=0, now_millis=later))
     capsys.readouterr()
     version = lake.refresh().version
     assert 0 == cli.main(["snapshot", "drop", lake.root, "before", "--dry-run"])

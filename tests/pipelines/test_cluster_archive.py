@@ -82,8 +82,8 @@ _PROGRAM = """
     with standalone(1, Path(directory), python=bare) as cluster:
         conf = {"spark.archives": archive + "#environment", "spark.pyspark.python": "./environment/bin/python"}
         with lazy_session(cluster.session(**conf)) as spark:
-            assert compaction.run(spark, lake, compaction.Config(engine="spark")).proved
-            assert verify.run(spark, lake.refresh(), verify.Config(engine="spark")).ok
+            assert compaction.run(lake, compaction.Config(engine="spark"), spark).proved
+            assert verify.run(lake.refresh(), verify.Config(engine="spark"), spark).ok
             row = spark().range(1).mapInArrow(where, "prefix string, file string").collect()[0]
             version = spark().version
     assert row.prefix.startswith(directory) and "environment" in row.prefix, row

@@ -76,7 +76,7 @@ def test_every_engine_gives_the_same(spark: SparkSession, place: Place, dirty: F
     for name, config in ENGINES.items():
         place.reset(dirty)
         lake = _open(place)
-        reports[name] = report = compaction.run(spark, lake, compaction.Config(**config))
+        reports[name] = report = compaction.run(lake, compaction.Config(**config), spark)
         fresh = _open(place)
         assert (report.version_before + 1, report.version_after) == (report.version_after, fresh.version)
         assert fresh.version == lake.version
@@ -93,9 +93,9 @@ def test_every_engine_gives_the_same(spark: SparkSession, place: Place, dirty: F
 def test_nothing_to_do_is_no_version(place: Place) -> None:
     """A compacted lakehouse is left alone, and Spark is not even asked for."""
     lake = _open(place)
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     files = place.files()
-    report = compaction.run(None, lake, compaction.Config(engine="spark"))
+    report = compaction.run(lake, compaction.Config(engine="spark"))
     assert (None, 0, 0) == (report.version_after, report.nodes_written, report.subtrees)
     assert files == place.files()
 
@@ -105,7 +105,7 @@ def test_a_dry_run_changes_nothing(place: Place, engine: str) -> None:
     """It tells what would be done, without Spark."""
     files = place.files()
     lake = _open(place)
-    report = compaction.run(None, lake, compaction.Config(engine=engine, dry_run=True))
+    report = compaction.run(lake, compaction.Config(engine=engine, dry_run=True))
     assert files == place.files()
     assert (True, None, lake.version) == (report.dry_run, report.version_after, report.plan.version)
     assert report.plan == compaction.plan(lake, compaction.Config(engine=engine)) or report.plan.subtrees
@@ -130,7 +130,7 @@ def test_one_sync_makes_what_tasks_of_this_machine_wrote_durable(
         if phase == "flush subtrees" and done == total:
             events.append("flushed")
 
-    done = compaction.run(spark, lake, compaction.Config(), told)
+    done = compaction.run(lake, compaction.Config(), spark, progress=told)
     assert done.proved
     assert ["flushed", "sync", "link"] == events
     assert [False] == [storage.spec()[1]["durable"] for storage in asked]
@@ -140,7 +140,7 @@ def test_spark_needs_a_session(place: Place) -> None:
     """And says so before anything is written."""
     files = place.files()
     with pytest.raises(InvalidInput, match="session"):
-        compaction.run(None, _open(place), compaction.Config(engine="spark"))
+        compaction.run(_open(place), compaction.Config(engine="spark"))
     assert files == place.files()
 
 
@@ -167,7 +167,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Files:
         for number in range(OBJECTS):
             txn.put(lake.codec.table("ns", f"t{number:05}"), f"table-{number}")
     lake.refresh()
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     with lake.transaction() as txn:
         for number in range(7000, 7000 + OBJECTS // 100):
             txn.put(lake.codec.table("ns", f"t{number:05}"), None if number % 5 == 0 else f"changed-{number}")
@@ -183,7 +183,7 @@ def test_only_the_dirty_part_is_read_and_written(
     lake = Lakehouse.open((tmp_path / "lake").as_uri(), storage_options=FAST)
     nodes, before = _tree_nodes(lake), lake.digest()
     cold = Lakehouse.open(lake.root, storage_options=FAST)
-    report = compaction.run(spark, cold, compaction.Config(engine=engine))
+    report = compaction.run(cold, compaction.Config(engine=engine), spark)
     record_property("nodes", (nodes, report.nodes_read, report.nodes_written))
     assert nodes > 1200
     assert 0 < report.nodes_read <= 0.03 * nodes
@@ -221,7 +221,7 @@ def test_a_compaction_rebases_over_commits(spark: SparkSession, place: Place, en
     lake = _open(place)
     version = lake.version
     config = compaction.Config(engine=engine, before_commit=_once(commit_three))
-    report = compaction.run(spark, lake, config)
+    report = compaction.run(lake, config, spark)
     fresh = _open(place)
     assert (version + 4, 3, 0) == (report.version_after, report.rebased_over, report.restarts)
     assert OP_COMPACT == fresh.info().operation
@@ -236,7 +236,7 @@ def test_a_compaction_starts_over_after_a_rollback(spark: SparkSession, place: P
     """What it made of the tree that was replaced is thrown away."""
     writer, lake = _open(place), _open(place)
     config = compaction.Config(engine=engine, before_commit=_once(lambda: writer.rollback(version=8, reason="test")))
-    report = compaction.run(spark, lake, config)
+    report = compaction.run(lake, config, spark)
     fresh = _open(place)
     assert 1 == report.restarts
     assert [OP_COMPACT, OP_ROLLBACK] == [info.operation for info in fresh.history(2)]
@@ -267,7 +267,7 @@ def test_a_node_that_breaks_between_plan_and_run_stops_it(spark: SparkSession, p
     broken[len(broken) // 2] ^= 0xFF
     place.reset({**files, path: bytes(broken)})
     with pytest.raises(CorruptNode) as corrupt:
-        compaction.run(spark, _open(place), compaction.Config(engine=engine))
+        compaction.run(_open(place), compaction.Config(engine=engine), spark)
     assert path in str(corrupt.value)
     assert lake.version == _open(place).version
 
@@ -280,7 +280,7 @@ def test_without_its_proof_nothing_is_committed(
     monkeypatch.setattr("trinitylake_core.tree.rewrite.Rewriter.proved", lambda self: False)
     version = _open(place).version
     with pytest.raises(Exception, match="proof"):
-        compaction.run(spark, _open(place), compaction.Config(engine=engine))
+        compaction.run(_open(place), compaction.Config(engine=engine), spark)
     assert version == _open(place).version
 
 
@@ -300,13 +300,13 @@ def test_a_compaction_given_up_before_its_root_leaves_nothing_visible(
 
     lake = _open(place)
     with pytest.raises(_GivenUp):
-        compaction.run(spark, lake, compaction.Config(engine=engine, before_commit=give_up))
+        compaction.run(lake, compaction.Config(engine=engine, before_commit=give_up), spark)
     left = place.files()
     assert before.items() <= left.items()
     assert left.keys() - before.keys()
     assert all("-node-" in path for path in left.keys() - before.keys())
     assert _open(place).version == lake.version
-    assert compaction.run(spark, lake, compaction.Config(engine=engine)).proved
+    assert compaction.run(lake, compaction.Config(engine=engine), spark).proved
     assert [] == list(_open(place).check())
 
 
@@ -322,7 +322,7 @@ def progress(phase, done, total):
         kill()
 if __name__ == "__main__":
     spark = get_session(SessionConfig(master="local[2]"))
-    compaction.run(spark, Lakehouse.open(sys.argv[1]), compaction.Config(), progress)
+    compaction.run(Lakehouse.open(sys.argv[1]), compaction.Config(), spark, progress=progress)
 """
 
 
@@ -342,7 +342,7 @@ def test_a_killed_run_leaves_nothing_visible(dirty: Files, tmp_path: Path, phase
     assert dirty.items() <= left.items()
     lake = Lakehouse.open(uri, storage_options=FAST)
     assert version == lake.version
-    assert compaction.run(None, lake, compaction.Config(engine="local")).proved
+    assert compaction.run(lake, compaction.Config(engine="local")).proved
     assert [] == list(lake.check())
 
 
@@ -366,7 +366,7 @@ def test_nothing_secret_is_in_sparks_configuration_or_plans(
         return collect(frame)
 
     monkeypatch.setattr(kind, "toArrow", spied)
-    report = compaction.run(spark, _open(place), compaction.Config(engine="spark"))
+    report = compaction.run(_open(place), compaction.Config(engine="spark"), spark)
     assert report.proved
     assert plans
     shown = [*plans, repr(report), repr(report.plan)]

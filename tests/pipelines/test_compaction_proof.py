@@ -31,7 +31,7 @@ def half_clean(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """A lakehouse of height 3 whose messages lie on one side: most subtrees need nothing."""
     directory = tmp_path_factory.mktemp("half")
     lake = filled(new_lake(directory, order=4), tables=150, namespaces=3, changes=50)
-    compaction.run(None, lake, LOCAL)
+    compaction.run(lake, LOCAL)
     with lake.refresh().transaction() as txn:
         for number in range(0, 60, 3):
             txn.drop_table("ns0", f"t{number:03}")
@@ -65,7 +65,7 @@ def _refused(place: DiskPlace) -> None:
     lake = _open(place)
     before = lake.version
     with pytest.raises(Corrupt, match="proof"):
-        compaction.run(None, lake, LOCAL)
+        compaction.run(lake, LOCAL)
     assert before == _open(place).version
 
 
@@ -73,7 +73,7 @@ def test_the_fixture_has_clean_and_dirty_subtrees(place: DiskPlace) -> None:
     """Without a mutation it is compacted, proved, and means the same."""
     lake = _open(place)
     before = content(lake)
-    report = compaction.run(None, lake, LOCAL)
+    report = compaction.run(lake, LOCAL)
     assert report.proved
     nodes = len(Surgery(lake.root, 4).tree(report.version_before))
     assert 10 < report.nodes_read < nodes / 2
@@ -128,7 +128,7 @@ def test_leaves_that_lose_rows_as_columns_are_not_committed(
 ) -> None:
     """Neighbouring leaves are rewritten together: laid out, merged, cut, written."""
     lake = filled(new_lake(tmp_path, order=16, target=12_000), tables=300, changes=100)
-    compaction.run(None, lake, LOCAL)
+    compaction.run(lake, LOCAL)
     with lake.refresh().transaction() as txn:
         for number in range(0, 300, 2):
             txn.alter_table(f"ns{number % 3}", f"t{number:03}", properties={"a": "b"})
@@ -154,7 +154,7 @@ def test_leaves_that_lose_rows_as_columns_are_not_committed(
         written = leafflush._written
         monkeypatch.setattr(leafflush, "_written", exchanged)
     with pytest.raises(Corrupt, match="proof"):
-        compaction.run(None, lake, LOCAL)
+        compaction.run(lake, LOCAL)
     assert calls
     assert version == lake.refresh().version
 
@@ -270,7 +270,7 @@ def _sabotaged(files: Files, place: DiskPlace, expected: dict[str, str], seed: i
     with pytest.MonkeyPatch.context() as patch:
         saboteur.install(patch)
         try:
-            compaction.run(None, lake, LOCAL)
+            compaction.run(lake, LOCAL)
         except Exception:  # noqa: BLE001 - whatever stops it stops it: only a commit can be wrong
             assert lake.version == _open(place).version
             return saboteur.done

@@ -29,7 +29,7 @@ def dirty(tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
 def _compacted(lake: Lakehouse) -> tuple[Rounds, compaction.Report]:
     cold = reopened(lake)
     with Rounds(cold.storage, most=AT_ONCE) as rounds:
-        report = compaction.run(None, cold, compaction.Config(engine="local"))
+        report = compaction.run(cold, compaction.Config(engine="local"))
     return rounds, report
 
 
@@ -70,7 +70,7 @@ def test_what_a_compaction_costs_follows_what_is_dirty(tmp_path: Path) -> None:
     for name, numbers in asked.items():
         cold = reopened(change(lake, numbers))
         before = cold.storage.counts.snapshot()
-        report = compaction.run(None, cold, compaction.Config(engine="auto"))  # Spark would need a session
+        report = compaction.run(cold, compaction.Config(engine="auto"))  # Spark would need a session
         counted = cold.storage.counts - before
         assert (report.messages_before, report.messages_after) == (len(numbers), 0)
         files[name] = report.nodes_read + report.nodes_written
@@ -89,11 +89,11 @@ def test_a_compaction_whose_write_fails_in_the_background_commits_nothing(tmp_pa
     storage = open_storage(root, {**options, "max_concurrency": 8})
     attach(storage, FaultPlan("fail_permanently", at=at, kinds={"put"}))
     with pytest.raises(StorageError, match="injected"):
-        compaction.run(None, Lakehouse.open(storage), compaction.Config(engine="local"))
+        compaction.run(Lakehouse.open(storage), compaction.Config(engine="local"))
     detach(storage)
     assert lake.version == reopened(lake).version
     before = content(lake)
-    report = compaction.run(None, Lakehouse.open(storage), compaction.Config(engine="local"))
+    report = compaction.run(Lakehouse.open(storage), compaction.Config(engine="local"))
     assert (0, True) == (report.messages_after, report.proved)
     assert before == content(reopened(lake))
     assert [] == list(reopened(lake).check())

@@ -37,7 +37,7 @@ def harm(lake: Lakehouse, version: int) -> None:
 
 def expire(lake: Lakehouse, keep: int = 1, **more: object) -> expiration.Report:
     later = now_millis() + 30 * DAY
-    return expiration.run(None, lake, expiration.Config("local", keep_last=keep, now_millis=later, **more))  # type: ignore[arg-type]
+    return expiration.run(lake, expiration.Config("local", keep_last=keep, now_millis=later, **more))  # type: ignore[arg-type]
 
 
 def test_nothing_is_deleted_or_rewritten_over_an_unreadable_root(lake: Lakehouse) -> None:
@@ -47,9 +47,9 @@ def test_nothing_is_deleted_or_rewritten_over_an_unreadable_root(lake: Lakehouse
         with pytest.raises(Corrupt):
             expire(handle)
         with pytest.raises(Corrupt):
-            orphans.run(None, handle, orphans.Config("local", older_than_seconds=0, allow_recent=True))
+            orphans.run(handle, orphans.Config("local", older_than_seconds=0, allow_recent=True))
         with pytest.raises(Corrupt):
-            compaction.run(None, handle, compaction.Config("local"))
+            compaction.run(handle, compaction.Config("local"))
         assert before == listing(Path(lake.root.removeprefix("file://")))
 
 
@@ -58,17 +58,15 @@ def test_maintenance_goes_on_after_the_rollback(lake: Lakehouse) -> None:
     Lakehouse.open(lake.root, storage_options=FAST, damaged=True).rollback(version=7, reason="r")
     after = reopened(lake)
     digest = after.digest()
-    assert verify.run(None, after, verify.Config(engine="local", definitions=True)).ok
-    found = verify.run(None, after, verify.Config("all", engine="local"))
+    assert verify.run(after, verify.Config(engine="local", definitions=True)).ok
+    found = verify.run(after, verify.Config("all", engine="local"))
     assert {root_path(8)} == {finding.file for finding in found.findings}
     with pytest.raises(Corrupt):
-        orphans.run(None, after, orphans.Config("local", older_than_seconds=0, allow_recent=True))
+        orphans.run(after, orphans.Config("local", older_than_seconds=0, allow_recent=True))
     assert 9 == expire(after).boundary_after
-    done = orphans.run(
-        None, after.refresh(), orphans.Config("local", older_than_seconds=0, allow_recent=True, dry_run=True)
-    )
+    done = orphans.run(after.refresh(), orphans.Config("local", older_than_seconds=0, allow_recent=True, dry_run=True))
     assert 0 < done.orphan_files
-    assert verify.run(None, after, verify.Config("all", engine="local", definitions=True)).ok
+    assert verify.run(after, verify.Config("all", engine="local", definitions=True)).ok
     assert digest == reopened(lake).digest()
 
 
@@ -102,15 +100,15 @@ def test_an_expiration_whose_root_became_unreadable_deletes_nothing(tmp_path: Pa
 def test_health_and_backup_look_past_an_unreadable_root(lake: Lakehouse, tmp_path: Path) -> None:
     """Anywhere in the history: the oldest version, one that was looked at for its age, the first after the backup."""
     copy = (tmp_path / "copy").as_uri()
-    export.run(None, lake.at(version=6), copy, export.Config(version=6, engine="local"))
+    export.run(lake.at(version=6), copy, export.Config(version=6, engine="local"))
     Lakehouse.open(lake.root, storage_options=FAST, damaged=True).rollback(version=7, reason="r")
     after = reopened(lake)
-    assert backup.run(None, after, copy, backup.Config(engine="local")).ok
+    assert backup.run(after, copy, backup.Config(engine="local")).ok
     for version in (0, 7):  # the oldest one, and the first that the backup lacks
         harm(lake, version)
     assert 0 < (stats.deep(after).oldest_version_age_seconds or 0)
     assert stats.debt(after, 1, 0, now_millis() + DAY).messages
-    assert backup.run(None, after, copy, backup.Config(engine="local")).ok
+    assert backup.run(after, copy, backup.Config(engine="local")).ok
 
 
 def test_the_command_line_reads_older_versions_and_rolls_back(
@@ -174,7 +172,7 @@ def test_a_backup_copies_what_can_be_read_and_names_the_rest(
     assert list(here.history()) == list(there.history())
     for version in (0, 8):
         assert here.storage.read(root_path(version)) == there.storage.read(root_path(version))
-    assert backup.run(None, here, copy.as_uri(), backup.Config(engine="local")).ok
+    assert backup.run(here, copy.as_uri(), backup.Config(engine="local")).ok
     code, out, _ = cli(copy.as_uri())
     assert (1, True) == (code, "nothing to copy" in out)
     with here.transaction() as txn:
@@ -185,12 +183,12 @@ def test_a_backup_copies_what_can_be_read_and_names_the_rest(
 def test_a_version_that_was_copied_before_it_was_damaged_is_said_to_be_in_the_copy(tmp_path: Path) -> None:
     lake, copy = filled(new_lake(tmp_path), tables=28), (tmp_path / "copy").as_uri()
     how = export.Config(history=True, engine="local")
-    export.run(None, lake, copy, how, storage_options=FAST)
+    export.run(lake, copy, how, storage_options=FAST)
     digest = lake.at(version=5).digest()
     harm(lake, 5)
     with lake.transaction() as txn:
         txn.create_namespace("later")
-    done = export.run(None, lake, copy, how, storage_options=FAST)
+    done = export.run(lake, copy, how, storage_options=FAST)
     assert [(5, True)] == [(each.version, each.at_target) for each in done.plan.unreadable]
     assert digest == Lakehouse.open(copy, storage_options=FAST).at(version=5).digest()
 
@@ -199,7 +197,7 @@ def test_a_backup_that_fails_around_an_unreadable_root_opens_and_goes_on(tmp_pat
     """At each request that writes; the unreadable root is never the newest one there."""
     lake, copy = filled(new_lake(tmp_path), tables=8), tmp_path / "copy"
     how = export.Config(history=True, engine="local")
-    export.run(None, lake, copy.as_uri(), how, storage_options=FAST)
+    export.run(lake, copy.as_uri(), how, storage_options=FAST)
     first = lake.version
     for name in ("a", "b"):
         with lake.transaction() as txn:
@@ -213,12 +211,12 @@ def test_a_backup_that_fails_around_an_unreadable_root_opens_and_goes_on(tmp_pat
         target = open_storage(place.as_uri(), FAST)
         plan = attach(target, FaultPlan("fail_permanently", at, {"create", "put"}))
         try:
-            export.run(None, source, target, how)
+            export.run(source, target, how)
         except StorageError:
             there = Lakehouse.open(place.as_uri(), storage_options=FAST)
             assert [] == list(there.check(definitions=True))
             opened.add(there.version)
-        export.run(None, source, place.as_uri(), how, storage_options=FAST)
+        export.run(source, place.as_uri(), how, storage_options=FAST)
         assert list(source.history()) == list(Lakehouse.open(place.as_uri(), storage_options=FAST).history())
         if plan.count < at:
             break
@@ -231,7 +229,7 @@ def test_a_rotten_tree_in_the_history_still_ends_a_backup(tmp_path: Path) -> Non
     surgery = Surgery(lake.root, lake.definition.order)
     surgery.remove(surgery.leaf(5))
     with pytest.raises(Corrupt):
-        export.run(None, lake, (tmp_path / "copy").as_uri(), export.Config(history=True, engine="local"))
+        export.run(lake, (tmp_path / "copy").as_uri(), export.Config(history=True, engine="local"))
 
 
 def test_by_the_root_of_another_lakehouse_nothing_is_deleted_and_a_rollback_leaves_it_behind(tmp_path: Path) -> None:
@@ -242,7 +240,7 @@ def test_by_the_root_of_another_lakehouse_nothing_is_deleted_and_a_rollback_leav
     with theirs.transaction() as txn:
         txn.create_namespace("other")
     later = now_millis() + 30 * DAY
-    expiration.run(None, ours, expiration.Config(engine="local", keep_last=2, now_millis=later))
+    expiration.run(ours, expiration.Config(engine="local", keep_last=2, now_millis=later))
     wanted, boundary = ours.refresh().digest(), ours.stats().oldest_version
     while theirs.refresh().version < ours.version + 1:
         theirs.alter({"turn": str(theirs.version)})
@@ -251,12 +249,12 @@ def test_by_the_root_of_another_lakehouse_nothing_is_deleted_and_a_rollback_leav
     before = {*listing(Path(ours.root.removeprefix("file://")))}
     assert theirs.version == reopened(ours).version
     with pytest.raises(Corrupt, match=rf"the root '{path}' names it.* nothing was deleted. `trinitylake rollback"):
-        orphans.run(None, reopened(ours), orphans.Config(engine="local", older_than_seconds=0, allow_recent=True))
+        orphans.run(reopened(ours), orphans.Config(engine="local", older_than_seconds=0, allow_recent=True))
     with pytest.raises(Corrupt, match=path):
-        expiration.run(None, reopened(ours), expiration.Config(engine="local", keep_last=1, now_millis=later))
+        expiration.run(reopened(ours), expiration.Config(engine="local", keep_last=1, now_millis=later))
     assert before == {*listing(Path(ours.root.removeprefix("file://")))}
     back = rollback.Config(version=theirs.version - 1, reason="not ours", engine="local")
-    rollback.run(None, Lakehouse.open(ours.root, storage_options=FAST, damaged=True), back)
+    rollback.run(Lakehouse.open(ours.root, storage_options=FAST, damaged=True), back)
     after = reopened(ours)
     assert (wanted, boundary, ["kept"]) == (
         after.digest(),

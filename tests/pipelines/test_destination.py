@@ -52,7 +52,7 @@ def names(lake: Lakehouse) -> set[str]:
 def copy_of_one(place: Path) -> tuple[Lakehouse, Path]:
     """Return a lakehouse at version 6, and a copy of its version 1 alone."""
     lake, copy = grown(new_lake(place), "a"), place / "copy"
-    export.run(None, lake, copy.as_uri(), VERSION, storage_options=FAST)
+    export.run(lake, copy.as_uri(), VERSION, storage_options=FAST)
     return grown(lake, "b", "c", "d", "e", "f"), copy
 
 
@@ -62,7 +62,7 @@ def changes_in(lake: Lakehouse, copy: Path) -> int:
     shutil.copytree(copy, again)
     storage = open_storage(again.as_uri(), FAST)
     count = attach(storage, FaultPlan("count"))
-    export.run(None, lake, storage, VERSION)
+    export.run(lake, storage, VERSION)
     return count.count
 
 
@@ -73,7 +73,7 @@ def interrupted(lake: Lakehouse, start: Path, at: int) -> Path:
     storage = open_storage(copy.as_uri(), FAST)
     attach(storage, FaultPlan("fail_permanently", at=at))
     with contextlib.suppress(StorageError):  # nobody minds if the hint is not written
-        export.run(None, lake, storage, VERSION)
+        export.run(lake, storage, VERSION)
     if (boundary := copy / spec.BOUNDARY_FILE).exists():  # a disk tells times to 4 ms: what is written next is younger
         os.utime(boundary, (boundary.stat().st_atime, boundary.stat().st_mtime - 1))
     return copy
@@ -82,7 +82,7 @@ def interrupted(lake: Lakehouse, start: Path, at: int) -> Path:
 def given_back(root: str) -> None:
     """Do what the errors advise where the export will not be repeated."""
     kept = [info.version for info in opened(root).history()]
-    expiration.run(None, opened(root), expiration.Config(engine="local", keep_last=100))
+    expiration.run(opened(root), expiration.Config(engine="local", keep_last=100))
     assert kept == [info.version for info in opened(root).history()][-len(kept) :]
 
 
@@ -119,7 +119,7 @@ def test_an_export_that_was_stopped_anywhere_is_completed_by_the_next_one(place:
     copies = [interrupted(lake, start, at) for at in range(1, changes_in(lake, start))]
     grown(lake, "g", "h")
     for copy in copies:
-        export.run(None, lake, copy.as_uri(), VERSION, storage_options=FAST)
+        export.run(lake, copy.as_uri(), VERSION, storage_options=FAST)
         assert {root_path(lake.version)} == {path.name for path in copy.glob("_*.ipc")}
         assert b"%d" % lake.version == (copy / spec.BOUNDARY_FILE).read_bytes()
         assert lake.digest() == opened(copy.as_uri()).digest()
@@ -131,17 +131,17 @@ def test_an_unfinished_export_of_a_later_version_is_not_replaced_by_an_earlier_o
     lake, start = copy_of_one(place)
     (start / spec.BOUNDARY_FILE).write_bytes(b"6\n")
     with pytest.raises(Refused, match=r"begins with version 6 is not complete.*Repeat that one"):
-        export.run(None, lake, start.as_uri(), export.Config(version=4, engine="local"), storage_options=FAST)
+        export.run(lake, start.as_uri(), export.Config(version=4, engine="local"), storage_options=FAST)
     assert "a" in names(opened(start.as_uri()))
 
 
 def test_an_unfinished_export_hides_no_history_from_an_export_of_one_version(place: Path) -> None:
     lake, copy = grown(new_lake(place), "a", "b"), place / "copy"
-    export.run(None, lake, copy.as_uri(), HISTORY, storage_options=FAST)
+    export.run(lake, copy.as_uri(), HISTORY, storage_options=FAST)
     grown(lake, "c", "d", "e")
     (copy / spec.BOUNDARY_FILE).write_bytes(b"5\n")
     with pytest.raises(Refused, match="holds 3 older versions, which an export of one version would remove"):
-        export.run(None, lake, copy.as_uri(), VERSION, storage_options=FAST)
+        export.run(lake, copy.as_uri(), VERSION, storage_options=FAST)
 
 
 def test_a_verification_forgets_nothing_below_a_boundary_that_decides_nothing(place: Path) -> None:
@@ -149,22 +149,22 @@ def test_a_verification_forgets_nothing_below_a_boundary_that_decides_nothing(pl
     path = next(lake.objects()).path
     lake.storage.replace(spec.BOUNDARY_FILE, b"7\n")
     lake.storage.delete_many([path])
-    found = verify.run(None, opened(lake.root), verify.Config(engine="local", definitions=True))
+    found = verify.run(opened(lake.root), verify.Config(engine="local", definitions=True))
     assert ([2], [path]) == (found.versions, [each.file for each in found.findings])
 
 
 def test_an_expiration_gives_a_copy_back_to_those_who_commit_to_it(place: Path) -> None:
     """The claim of an export that will never be completed is replaced by the first version that is there."""
     lake, copy = grown(new_lake(place), "a", "b"), place / "copy"
-    export.run(None, lake, copy.as_uri(), HISTORY, storage_options=FAST)
+    export.run(lake, copy.as_uri(), HISTORY, storage_options=FAST)
     (copy / spec.BOUNDARY_FILE).write_bytes(b"7\n")
-    assert [2] == verify.run(None, opened(copy.as_uri()), verify.Config(engine="local")).versions
-    assert [0, 1, 2] == verify.run(None, opened(copy.as_uri()), verify.Config(engine="local", versions="all")).versions
+    assert [2] == verify.run(opened(copy.as_uri()), verify.Config(engine="local")).versions
+    assert [0, 1, 2] == verify.run(opened(copy.as_uri()), verify.Config(engine="local", versions="all")).versions
     again = copy.with_name("again").as_uri()
-    export.run(None, opened(copy.as_uri()), again, HISTORY, storage_options=FAST)
+    export.run(opened(copy.as_uri()), again, HISTORY, storage_options=FAST)
     assert [2, 1, 0] == [info.version for info in opened(again).history()]
     with pytest.raises(Corrupt, match=r"export to this place that is not complete.*`trinitylake expire`"):
-        orphans.run(None, opened(copy.as_uri()), orphans.Config(engine="local"))
+        orphans.run(opened(copy.as_uri()), orphans.Config(engine="local"))
     given_back(copy.as_uri())
     assert b" 0" == (copy / spec.BOUNDARY_FILE).read_bytes()  # not what it said when it was claimed
     assert {"a", "b", "c"} == names(grown(opened(copy.as_uri()), "c"))

@@ -29,8 +29,8 @@ def test_both_engines_yield_the_same_differences(tmp_path: Path, spark: Any) -> 
         txn.put(lake.codec.table("ns", "t00001"), "0000/0000/0000/00000000-y")
     lake.refresh()
     one, two = lake.at(version=a), lake.at(version=lake.version)
-    here = list(diff.run(None, one, two, diff.Config("local")))
-    there = list(diff.run(spark, one, two, diff.Config("spark")))
+    here = list(diff.run(one, two, diff.Config("local")))
+    there = list(diff.run(one, two, diff.Config("spark"), spark))
     assert here == there
     assert {"added", "removed", "changed"} == {change.change for change in here}
     assert "local" == diff.plan(one, two).engine

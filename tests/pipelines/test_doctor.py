@@ -43,7 +43,7 @@ def test_a_snapshot_of_the_lakehouse_counts_after_its_version_expired(catalog: T
     lake = catalog.lakehouse
     lake.create_snapshot("old", version=1)
     later = now_millis() + 30 * DAY
-    expiration.run(None, lake.refresh(), expiration.Config(engine="local", keep_last=1, now_millis=later))
+    expiration.run(lake.refresh(), expiration.Config(engine="local", keep_last=1, now_millis=later))
     lake.refresh()
     assert lake.stats().oldest_version > 1
     found, old = table_retention(lake, now=later), lake.at(snapshot="old").info().created_at_millis

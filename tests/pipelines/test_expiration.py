@@ -45,7 +45,7 @@ LATER = 30 * DAY
 
 def expire(lake: Lakehouse, now: int | None = None, **options: Any) -> expiration.Report:
     now = now_millis() + LATER if now is None else now
-    return expiration.run(None, lake, expiration.Config(engine="local", now_millis=now, **options))
+    return expiration.run(lake, expiration.Config(engine="local", now_millis=now, **options))
 
 
 def versions_on_disk(lake: Lakehouse) -> list[int]:
@@ -146,7 +146,7 @@ def test_expired_snapshots_are_dropped_in_the_same_commit(tmp_path: Path) -> Non
     assert before == content(lake.at(snapshot="long"))
     with pytest.raises(SnapshotNotFound):
         lake.at(snapshot="short")
-    orphans.run(None, lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    orphans.run(lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
     assert before == content(reopened(lake).at(snapshot="long"))
     assert_sound(lake, lake.stats().oldest_version)
 
@@ -161,12 +161,12 @@ def test_a_dry_run_tells_what_it_frees(tmp_path: Path) -> None:
     lake.refresh().create_snapshot("kept", version=4)
     before = {path: len(data) for path, data in listing(directory_of(lake)).items()}
     later = now_millis() + LATER
-    orphans.run(None, lake, orphans.Config(engine="local", now_millis=later))
+    orphans.run(lake, orphans.Config(engine="local", now_millis=later))
     planned = expire(lake, later, keep_last=2, dry_run=True)
     assert listing(directory_of(lake)).keys() <= before.keys()
     before = {path: len(data) for path, data in listing(directory_of(lake)).items()}
     done = expire(lake, later, keep_last=2)
-    orphans.run(None, lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    orphans.run(lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
     gone = before.keys() - listing(directory_of(lake)).keys()
     assert planned.freed is not None
     assert (len(gone), sum(before[path] for path in gone)) == (planned.freed.files, planned.freed.bytes)
@@ -283,7 +283,7 @@ def test_late_roots_below_the_boundary_are_removed(tmp_path: Path) -> None:
     assert 1 == expire(reopened(lake), keep_last=50).leftovers
     assert not late.exists()
     late.write_bytes(files[root_path(2)])
-    orphans.run(None, reopened(lake), orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    orphans.run(reopened(lake), orphans.Config(engine="local", now_millis=now_millis() + LATER))
     assert not late.exists()
     assert_sound(lake, oldest)
 
@@ -300,7 +300,7 @@ def test_cleaning_finishes_the_boundary_of_an_expiration_that_died(tmp_path: Pat
         return action()
 
     cleaner.storage.interceptor = record  # type: ignore[attr-defined]
-    report = orphans.run(None, cleaner, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+    report = orphans.run(cleaner, orphans.Config(engine="local", now_millis=now_millis() + LATER))
     assert (True, oldest) == (report.deleted > 0, boundary(lake))
     deletes = [number for number, (kind, _) in enumerate(order) if kind == "delete"]
     assert order.index(("put", True)) < deletes[0]
@@ -346,7 +346,7 @@ def test_a_plan_that_no_longer_holds_changes_nothing(tmp_path: Path) -> None:
     uri = (tmp_path / "plan.parquet").as_uri()
     expire(lake, keep_last=3, plan_to=uri)
     with pytest.raises(InvalidInput, match="plan of"):
-        orphans.run(None, lake, orphans.Config(engine="local", plan=uri))
+        orphans.run(lake, orphans.Config(engine="local", plan=uri))
     other = filled(new_lake(tmp_path / "other", txn_ttl_millis=DAY), tables=20)
     with pytest.raises(InvalidInput, match="another lakehouse"):
         expire(other, plan=uri)
@@ -426,9 +426,9 @@ def test_a_compaction_of_an_expired_version_starts_over(tmp_path: Path) -> None:
             compacted(other.refresh())
             assert lake.version + 1 == expire(other, keep_last=2).boundary_after
             config = orphans.Config(engine="local", now_millis=now_millis() + LATER)
-            orphans.run(None, other, config)
+            orphans.run(other, config)
 
-    report = compaction.run(None, lake, compaction.Config(engine="local", before_commit=meanwhile))
+    report = compaction.run(lake, compaction.Config(engine="local", before_commit=meanwhile))
     assert 1 == report.restarts
     assert "meanwhil" in reopened(lake).namespaces()
     assert_sound(lake, boundary(lake))
@@ -463,7 +463,7 @@ def _compact(root: str, seed: int, until: float, answers: Any) -> None:
     lake, done = Lakehouse.open(root, storage_options=FAST), 0
     while time.time() < until + (0 if done else 30):
         try:
-            done += compaction.run(None, lake.refresh(), compaction.Config(engine="local")).version_after is not None
+            done += compaction.run(lake.refresh(), compaction.Config(engine="local")).version_after is not None
         except (CommitConflict, TransactionExpired):
             continue
         time.sleep(0.1)
@@ -487,11 +487,9 @@ def test_writers_compactions_expiration_and_cleaning_race(tmp_path: Path, second
     expired = deleted = 0
     maintainer = reopened(lake)
     while any(process.is_alive() for process in processes) and answers.qsize() < len(work):
-        expired += expiration.run(
-            None, maintainer.refresh(), expiration.Config(engine="local", keep_last=1)
-        ).versions_expired
+        expired += expiration.run(maintainer.refresh(), expiration.Config(engine="local", keep_last=1)).versions_expired
         config = orphans.Config(engine="local", older_than_seconds=7, allow_recent=True)
-        cleaned = orphans.run(None, maintainer.refresh(), config)
+        cleaned = orphans.run(maintainer.refresh(), config)
         assert 0 == cleaned.failed
         deleted += cleaned.deleted
         time.sleep(0.02)
@@ -500,7 +498,7 @@ def test_writers_compactions_expiration_and_cleaning_race(tmp_path: Path, second
         process.join(30)
         assert 0 == process.exitcode
     lake = reopened(lake)
-    report = verify.run(None, lake, verify.Config("all", definitions=True, engine="local"))
+    report = verify.run(lake, verify.Config("all", definitions=True, engine="local"))
     assert [] == report.findings
     for version in (report.versions[0], report.versions[-1]):
         assert [] == list(check_version(lake.files.versions, version, definitions=True))
@@ -528,7 +526,7 @@ def test_the_ledger_tells_what_was_deleted(tmp_path: Path, caplog: pytest.LogCap
     lake = filled(new_lake(tmp_path), tables=8)
     with caplog.at_level("INFO", "pipelines.ledger"):
         expire(lake, keep_last=1)
-        orphans.run(None, lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
+        orphans.run(lake, orphans.Config(engine="local", now_millis=now_millis() + LATER))
     kinds = [record.getMessage().split(" ", 2) for record in caplog.records]
     assert ["expire", "clean"] == [each[0] for each in kinds][:2] or ["expire"] == [each[0] for each in kinds]
     assert json.loads(kinds[0][2])["deleted"] == 3
@@ -545,7 +543,7 @@ def test_what_is_not_deleted_frees_no_bytes_on_either_engine(tmp_path: Path, spa
     with Surgery(lake.root, lake.definition.order).node(root_path(0)) as node:
         node.keys, node.values = ["C===ns0     theirs  "], ["0000/0000/theirs.binpb"]
     freed = [
-        expiration.plan(session, reopened(lake), expiration.Config(engine, 1, now_millis=now_millis() + LATER)).freed
+        expiration.plan(reopened(lake), expiration.Config(engine, 1, now_millis=now_millis() + LATER), session).freed
         for engine, session in (("local", None), ("spark", spark))
     ]
     assert freed[0] is not None

@@ -60,7 +60,7 @@ def opened(root: str) -> Lakehouse:
 
 
 def run(lake: Lakehouse, target: str, config: export.Config = HERE, spark: Any = None) -> export.Report:
-    return export.run(spark, lake, target, config, storage_options=FAST)
+    return export.run(lake, target, config, spark, storage_options=FAST)
 
 
 def files(root: str) -> dict[str, bytes]:
@@ -151,14 +151,14 @@ def test_an_older_version_is_copied_without_what_was_dropped_since(lake: Lakehou
 @pytest.mark.s3
 def test_on_s3(lake: Lakehouse, moto_server: S3Server) -> None:
     there, back = moto_server.new_root(), moto_server.new_root()
-    done = export.run(None, lake, there, HISTORY, storage_options=moto_server.options)
+    done = export.run(lake, there, HISTORY, storage_options=moto_server.options)
     assert (lake.version + 1, 0) == (done.roots_created, done.plan.files_there)
     middle = Lakehouse.open(there, storage_options=moto_server.options)
     assert (lake.digest(), []) == (middle.digest(), list(middle.check(definitions=True)))
-    export.run(None, middle, back, HERE, storage_options=moto_server.options)
+    export.run(middle, back, HERE, storage_options=moto_server.options)
     copy = Lakehouse.open(back, storage_options=moto_server.options)
     assert (lake.digest(), []) == (copy.digest(), list(copy.check(definitions=True)))
-    again = export.run(None, middle, back, HERE, storage_options=moto_server.options)
+    again = export.run(middle, back, HERE, storage_options=moto_server.options)
     assert (0, 0, 0) == (again.definitions_copied, again.nodes_copied, again.roots_created)
 
 
@@ -175,7 +175,7 @@ def test_a_second_export_copies_only_what_is_new(lake: Lakehouse, target: str, c
     new -= set() if config.history else {lake.root_node.definition_path}
     nodes = {path for path in new if "-node-" in path}
     storage = open_storage(target, FAST)
-    done = export.run(None, lake, storage, config)
+    done = export.run(lake, storage, config)
     assert (len(new - nodes), len(nodes), len(versions)) == (
         done.definitions_copied,
         done.nodes_copied,
@@ -193,7 +193,7 @@ def test_a_second_export_copies_only_what_is_new(lake: Lakehouse, target: str, c
     if not config.history:
         assert 1 == done.roots_removed
         assert roots == {path for path in files(target) if path.endswith(".ipc") and path.startswith("_")}
-    again = export.run(None, lake, storage, config)
+    again = export.run(lake, storage, config)
     assert (0, 0, 0, 0, 0) == (
         again.definitions_copied,
         again.nodes_copied,
@@ -268,7 +268,7 @@ def test_failed_at_any_request_and_repeated_the_result_is_the_same(
     shutil.copytree(target.removeprefix("file://"), small.removeprefix("file://")) if before else None
     storage = open_storage(small, FAST)
     count = attach(storage, FaultPlan("count"))
-    export.run(None, lake, storage, config)
+    export.run(lake, storage, config)
     wanted = files(small)
     for at in {*range(1, count.count + 1, 11), *range(count.count - 12, count.count + 1)}:
         shutil.rmtree(target.removeprefix("file://"), ignore_errors=True)
@@ -277,7 +277,7 @@ def test_failed_at_any_request_and_repeated_the_result_is_the_same(
         storage = open_storage(target, FAST)
         attach(storage, FaultPlan("fail_permanently", at=at))
         try:
-            export.run(None, lake, storage, config)
+            export.run(lake, storage, config)
         except StorageError:
             usable(target, lake, before=bool(before))
         run(lake, target, config)
@@ -310,7 +310,7 @@ def test_killed_in_the_middle_and_repeated_the_result_is_the_same(lake: Lakehous
         "source, target, at = sys.argv[1:]\n"
         "storage = open_storage(target, {'durable': False})\n"
         "attach(storage, FaultPlan('kill', at=int(at)))\n"
-        "export.run(None, Lakehouse.open(source), storage, export.Config(engine='local'))\n"
+        "export.run(Lakehouse.open(source), storage, export.Config(engine='local'))\n"
     )
     killed = subprocess.run([sys.executable, "-c", program, lake.root, target, str(at)], check=False, cwd=Path.cwd())
     assert -9 == killed.returncode
@@ -374,7 +374,7 @@ def test_two_exports_to_one_target_hide_nothing_that_one_of_them_has_put_there(
         storage = open_storage(place, FAST)
         count = beside(storage, at, meanwhile)
         with contextlib.suppress(Refused, AlreadyExists):
-            ended.append(export.run(None, waits[0], storage, waits[1]).plan)
+            ended.append(export.run(waits[0], storage, waits[1]).plan)
         if count[0] < at:
             break
         boundary = Versions(storage).boundary()
@@ -453,7 +453,7 @@ def test_wrong_input_is_refused(lake: Lakehouse, target: str, java_lakehouse: st
     with pytest.raises(InvalidInput, match="do not give a version"):
         export.Config(history=True, version=3)
     with pytest.raises(ReadOnly, match="trinitylake upgrade"):
-        export.run(None, Lakehouse.open(java_lakehouse), target, HERE)
+        export.run(Lakehouse.open(java_lakehouse), target, HERE)
     with pytest.raises(LookupError, match="version 99 does not exist"):
         run(lake, target, export.Config(version=99, engine="local"))
     assert not Path(target.removeprefix("file://")).exists()
@@ -507,7 +507,7 @@ def test_a_root_that_says_that_it_has_expired_itself_is_not_copied(lake: Lakehou
 def test_a_full_snapshot_is_an_export_with_a_name(lake: Lakehouse, target: str) -> None:
     digest = lake.at(version=8).digest()
     config = export.Config(version=8, engine="local")
-    done = snapshot.full(None, lake, "offsite", target, config, reason="audit", storage_options=FAST)
+    done = snapshot.full(lake, "offsite", target, config, reason="audit", storage_options=FAST)
     assert done.snapshot is not None
     assert ("full", 8, opened(target).root) == (done.snapshot.kind, done.snapshot.version, done.snapshot.target_uri)
     assert digest == opened(target).digest() == lake.at(snapshot="offsite").digest()
@@ -517,7 +517,7 @@ def test_a_full_snapshot_is_an_export_with_a_name(lake: Lakehouse, target: str) 
         lake.at(snapshot="offsite")
     before = files(target)
     with pytest.raises(AlreadyExists, match="snapshot 'offsite' already exists"):
-        snapshot.full(None, lake, "offsite", target, HERE, storage_options=FAST)
+        snapshot.full(lake, "offsite", target, HERE, storage_options=FAST)
     assert before == files(target)
 
 

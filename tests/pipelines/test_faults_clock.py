@@ -29,7 +29,7 @@ _SECONDS_OF_SHORT: Final = 1.0
 
 
 def _verify(stage: Stage) -> object:
-    done = verify.run(stage.spark, stage.lake, verify.Config(definitions=True, engine=stage.engine))
+    done = verify.run(stage.lake, verify.Config(definitions=True, engine=stage.engine), stage.spark)
     return done.ok, done.nodes_read, done.definitions_read
 
 

@@ -62,47 +62,47 @@ def test_the_server_is_fit_for_a_lakehouse(server: SlowS3) -> None:
 
 
 def _compact(stage: Stage) -> object:
-    done = compaction.run(stage.spark, stage.lake, compaction.Config(engine=stage.engine))
+    done = compaction.run(stage.lake, compaction.Config(engine=stage.engine), stage.spark)
     return done.version_after, done.messages_after, done.proved, done.height_after
 
 
 def _verify(stage: Stage) -> object:
-    done = verify.run(stage.spark, stage.lake, verify.Config(versions="all", definitions=True, engine=stage.engine))
+    done = verify.run(stage.lake, verify.Config(versions="all", definitions=True, engine=stage.engine), stage.spark)
     return done.ok, done.nodes_read, done.definitions_read, done.versions
 
 
 def _clean(stage: Stage) -> object:
     config = orphans.Config(engine=stage.engine, older_than_seconds=0, allow_recent=True)
-    done = orphans.run(stage.spark, stage.lake, config)
+    done = orphans.run(stage.lake, config, stage.spark)
     return done.deleted, done.failed
 
 
 def _expire(stage: Stage) -> object:
     config = expiration.Config(engine=stage.engine, keep_last=3, now_millis=now_millis() + 30 * DAY)
-    done = expiration.run(stage.spark, stage.lake, config)
+    done = expiration.run(stage.lake, config, stage.spark)
     return done.boundary_after, done.versions_expired
 
 
 def _export(stage: Stage) -> object:
     config = export.Config(engine=stage.engine, history=True)
-    export.run(stage.spark, stage.lake, stage.beside, config)
+    export.run(stage.lake, stage.beside, config, stage.spark)
     copy = Lakehouse.open(stage.beside)
     return copy.version, copy.digest()
 
 
 def _load(stage: Stage) -> object:
-    done = load.run(stage.spark, stage.lake, stage.source, load.Config(engine=stage.engine))
+    done = load.run(stage.lake, stage.source, load.Config(engine=stage.engine), stage.spark)
     return done.version_after, done.added, done.replaced, done.skipped
 
 
 def _rollback(stage: Stage) -> object:
     config = rollback.Config(version=stage.start - 3, reason="test", engine=stage.engine)
-    return rollback.run(stage.spark, stage.lake, config).version_after
+    return rollback.run(stage.lake, config, stage.spark).version_after
 
 
 def _restore(stage: Stage) -> object:
     config = restore.Config(only=["ns0.*"], version=stage.start - 3, reason="test", exact=True, engine=stage.engine)
-    done = restore.run(stage.spark, stage.lake, config)
+    done = restore.run(stage.lake, config, stage.spark)
     return done.version_after
 
 
@@ -113,12 +113,12 @@ def _snapshot(stage: Stage) -> object:
 
 def _upgrade(stage: Stage) -> object:
     config = upgrade.Config(engine=stage.engine, definition={"order": 7})
-    done = upgrade.run(stage.spark, stage.lake, stage.beside, config)
+    done = upgrade.run(stage.lake, stage.beside, config, stage.spark)
     return done.version, done.digest, Lakehouse.open(stage.beside).digest()
 
 
 def _diff(stage: Stage) -> object:
-    changes = diff.run(stage.spark, stage.lake.at(version=stage.start - 9), stage.lake, diff.Config(stage.engine))
+    changes = diff.run(stage.lake.at(version=stage.start - 9), stage.lake, diff.Config(stage.engine), stage.spark)
     return [str(change) for change in changes]
 
 

@@ -32,7 +32,7 @@ def test_the_worst_come_first_and_say_why(tmp_path: Path) -> None:
     """Those that cannot be opened, then those whose backup cannot, then by debt."""
     small, large, copied = (lake(tmp_path / name, count) for name, count in (("a", 1), ("b", 9), ("c", 3)))
     target = (tmp_path / "copy").as_uri() + "/"
-    export.run(None, Lakehouse.open(copied), target, export.Config(history=True, engine="local"))
+    export.run(Lakehouse.open(copied), target, export.Config(history=True, engine="local"))
     Lakehouse.open(copied).create_snapshot("now")
     report = fleet.run(
         [

@@ -55,7 +55,7 @@ def test_wrong_settings_are_refused(options: dict[str, object]) -> None:
 
 def test_a_difference_is_counted_and_cut(lake: Lakehouse) -> None:
     old, new = reopened(lake).at(version=1), lake.at(version=4)
-    report = diff.report(None, old, new, limit=3)
+    report = diff.report(old, new, limit=3)
     assert ({"added": 7, "removed": 0, "changed": 0}, 3) == (report.counts, len(report.changes))
     assert (lake.root, lake.root, 1, 4) == (report.root, report.other, report.a, report.b)
-    assert 7 == len(diff.report(None, old, new).changes)
+    assert 7 == len(diff.report(old, new).changes)

@@ -24,7 +24,7 @@ def lake(tmp_path: Path) -> Lakehouse:
 
 def dry(lake: Lakehouse, now: int, **options: object) -> expiration.Report:
     config = expiration.Config("local", now_millis=now, dry_run=True, **options)  # type: ignore[arg-type]
-    return expiration.run(None, lake, config)
+    return expiration.run(lake, config)
 
 
 def test_each_rule_keeps_what_it_says() -> None:
@@ -62,12 +62,12 @@ def test_the_rule_that_decides_comes_first(lake: Lakehouse) -> None:
 
 
 def test_a_run_that_finds_nothing_says_why_too(lake: Lakehouse) -> None:
-    done = expiration.run(None, lake, expiration.Config("local", keep_last=1, older_than_seconds=0))
+    done = expiration.run(lake, expiration.Config("local", keep_last=1, older_than_seconds=0))
     assert (0, None, TTL) == (done.versions_expired, done.version_after, done.kept[0].rule)
     later = now_millis() + 30 * int(DAY) * 1000
-    expired = expiration.run(None, lake, expiration.Config("local", keep_last=3, now_millis=later))
+    expired = expiration.run(lake, expiration.Config("local", keep_last=3, now_millis=later))
     assert (8, ()) == (expired.versions_expired, expired.kept)
-    again = expiration.run(None, lake, expiration.Config("local", keep_last=3, now_millis=later))
+    again = expiration.run(lake, expiration.Config("local", keep_last=3, now_millis=later))
     assert (0, OWN_VERSION) == (again.versions_expired, again.kept[0].rule)
 
 

@@ -38,7 +38,7 @@ def _root(catalog: TrinityLakeCatalog) -> str:
 
 
 def _verified(catalog: TrinityLakeCatalog, versions: str | int, tables: float | None) -> verify.Report:
-    return verify.run(None, catalog.lakehouse, verify.Config(versions, tables=tables, engine="local"))
+    return verify.run(catalog.lakehouse, verify.Config(versions, tables=tables, engine="local"))
 
 
 def test_verify_finds_the_tables_whose_metadata_file_is_gone(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_a_rollback_to_a_version_whose_tables_expired_is_refused_and_can_be_forc
     _remove_metadata(catalog, "sales.orders", good)
     config = rollback.Config(version=good, reason="test", engine="local")
     with pytest.raises(Corrupt, match=r"metadata file of table 'sales.orders' does not exist"):
-        rollback.run(None, catalog.lakehouse, config)
+        rollback.run(catalog.lakehouse, config)
     back = restore.Config(only=["sales.orders"], version=good, reason="test", engine="local")
     with pytest.raises(Corrupt, match=r"metadata file of table 'sales.orders' does not exist"):
-        restore.run(None, catalog.lakehouse, back)
+        restore.run(catalog.lakehouse, back)
     assert [1, 2] == ids(catalog.load_table("sales.orders"))
     anyway = rollback.Config(version=good, reason="test", engine="local", tables=None)
-    assert rollback.run(None, catalog.lakehouse, anyway).version_after is not None
+    assert rollback.run(catalog.lakehouse, anyway).version_after is not None
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
@@ -103,12 +103,12 @@ def test_the_plan_names_for_each_table_the_snapshot_and_time_it_goes_back_to(
         for name in names[count - 2 :]:
             txn.drop_table(name)
     config = rollback.Config(version=good, reason="undo the bad job", engine="local")
-    planned = rollback.plan(None, catalog.lakehouse, config)
+    planned = rollback.plan(catalog.lakehouse, config)
     assert expected == {
         f"{each.namespace}.{each.name}": (each.snapshot_id, each.snapshot_at) for each in planned.tables
     }
     assert count == planned.tables_checked
-    done = rollback.run(None, catalog.lakehouse, config)
+    done = rollback.run(catalog.lakehouse, config)
     assert (good + 2, ()) == (done.version_after, done.tables)
     assert {name: [number] for number, name in enumerate(names)} == {
         name: ids(catalog.load_table(name)) for name in names
@@ -184,7 +184,7 @@ def test_spark_looks_for_the_files_in_its_tasks(catalog: TrinityLakeCatalog, spa
     good = catalog.lakehouse.version
     orders.append(rows(2))
     _remove_metadata(catalog, "sales.items", good)
-    report = verify.run(spark, catalog.lakehouse, verify.Config(tables=1.0, engine="spark"))
+    report = verify.run(catalog.lakehouse, verify.Config(tables=1.0, engine="spark"), spark)
     assert (["I19"], 2) == ([each.invariant for each in report.findings], report.tables_checked)
     config = restore.Config(only=["sales.*"], version=good, reason="test", engine="spark")
-    assert 1 == restore.run(spark, catalog.lakehouse, config).tables_checked, "the other one did not change"
+    assert 1 == restore.run(catalog.lakehouse, config, spark).tables_checked, "the other one did not change"

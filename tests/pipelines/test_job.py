@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import pipelines
+from pipelines import compaction
 from pipelines.job import SPARK_FROM_OBJECTS, Meter, Stopwatch, engine_for, refuse_unknown, started
 from tests.support.contracts import PLANNED
 from tests.support.lakes import filled, new_lake
@@ -82,10 +83,20 @@ def test_a_plan_is_the_report_of_a_dry_run_and_changes_nothing(tmp_path: Path, n
         txn.create_namespace("extra")
     job, config = PLANNED[name]
     before = _files(tmp_path)
-    planned = job.plan(None, lake.refresh(), config)
+    planned = job.plan(lake.refresh(), config)
     assert before == _files(tmp_path)
-    assert _but_for_time(planned) == _but_for_time(job.run(None, lake.refresh(), replace(config, dry_run=True)))
+    assert _but_for_time(planned) == _but_for_time(job.run(lake.refresh(), replace(config, dry_run=True)))
     assert before == _files(tmp_path)
+
+
+def test_a_job_takes_its_session_also_ahead_of_the_lakehouse(tmp_path: Path) -> None:
+    """The order of before: session, lakehouse, config, progress."""
+    lake, phases = filled(new_lake(tmp_path), tables=8), list[str]()
+    older: Any = compaction.run
+    done = older(None, lake, compaction.Config("local", dry_run=True), lambda phase, *_: phases.append(phase))
+    assert _but_for_time(done) == _but_for_time(compaction.run(lake, compaction.Config("local", dry_run=True)))
+    older(lambda: None, lake, compaction.Config("local"), lambda phase, *_: phases.append(phase))
+    assert "commit" in phases
 
 
 def test_configs_plans_and_reports_of_all_jobs_are_frozen() -> None:

@@ -85,7 +85,7 @@ def names(lake: Lakehouse) -> set[tuple[str, str, str | None]]:
 
 
 def loaded(spark: SparkSession | None, lake: Lakehouse, uri: str, engine: str = "local", **how: Any) -> load.Report:
-    return load.run(spark, lake, uri, load.Config(engine=engine, **how), source_options={})
+    return load.run(lake, uri, load.Config(engine=engine, **how), spark, source_options={})
 
 
 @engines
@@ -237,7 +237,7 @@ def test_commits_in_between_stay(lake: Lakehouse, tmp_path: Path) -> None:
             txn.alter_table("ns1", "t001", properties={"a": "b"})
             txn.drop_table("ns2", "t002")
         other.refresh()
-        compaction.run(None, other, compaction.Config(engine="local"))
+        compaction.run(other, compaction.Config(engine="local"))
         with other.refresh().transaction() as txn:
             txn.drop_namespace("ns2", cascade=True)
 
@@ -308,7 +308,7 @@ def test_versions_before_a_load_can_be_read_and_rolled_back_to(lake: Lakehouse, 
 def test_what_it_costs(tmp_path: Path) -> None:
     """A definition is one put, a new node one put, a node that is there two gets, and the source one."""
     lake = filled(new_lake(tmp_path), tables=200, changes=50)
-    compaction.run(None, lake, compaction.Config(engine="local"))
+    compaction.run(lake, compaction.Config(engine="local"))
     cold = Lakehouse.open(open_storage(lake.root, FAST))
     nodes = sum(1 for _ in nodes_below(cold))
     before = cold.storage.counts.snapshot()
@@ -336,7 +336,7 @@ def test_on_s3_with_a_source_on_s3(spark: SparkSession, moto_server: S3Server) -
     lake = Lakehouse.create(f"{root}lake", storage_options=moto_server.options, order=8)
     text = "".join(json.dumps(each) + "\n" for each in [namespace("a"), *(table("a", f"t{n:03}") for n in range(200))])
     open_storage(root, moto_server.options).replace("export/part-0.jsonl", text.encode())
-    done = load.run(spark, lake, f"{root}export/")
+    done = load.run(lake, f"{root}export/", engine=spark)
     assert ("spark", 201, []) == (done.engine, done.added, list(Lakehouse.open(lake.storage).check(definitions=True)))
 
 

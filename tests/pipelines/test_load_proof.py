@@ -135,7 +135,7 @@ def test_a_load_that_loses_rows_is_not_committed(
     with pytest.MonkeyPatch.context() as patch:
         sabotage(patch)
         with pytest.raises(Corrupt, match="report this as a bug"):
-            load.run(None, lake, source, load.Config(engine="local", existing=existing))
+            load.run(lake, source, load.Config(engine="local", existing=existing))
     assert version == lake.refresh().version
 
 
@@ -143,7 +143,7 @@ def test_a_load_that_loses_rows_is_not_committed(
 def test_a_load_onto_waiting_messages_is_proved(lake: Lakehouse, source: str, existing: str) -> None:
     """Without sabotage it is committed, and everything is there."""
     before = content(lake)
-    report = load.run(None, lake, source, load.Config(engine="local", existing=existing))
+    report = load.run(lake, source, load.Config(engine="local", existing=existing))
     after = content(lake.refresh())
     changed = {key for key, path in before.items() if after.get(key) != path}
     assert before.keys() <= after.keys()

@@ -100,7 +100,7 @@ def source(tmp_path: Path) -> str:
 
 
 def _loaded(lake: Lakehouse, source: str, existing: str = "replace") -> load.Report:
-    report = load.run(None, lake, source, load.Config(engine="local", existing=existing))
+    report = load.run(lake, source, load.Config(engine="local", existing=existing))
     cold = reopened(lake)
     assert [] == list(cold.check(definitions=True))
     assert (40 + NEW, 40 + NEW + 3) == (sum(each.kind == "table" for each in cold.objects()), cold.stats().objects)
@@ -165,7 +165,7 @@ def test_an_interrupt_commits_nothing_and_ends_the_helpers(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        load.run(None, lake, source, load.Config(engine="local", existing="skip"), interrupted)
+        load.run(lake, source, load.Config(engine="local", existing="skip"), progress=interrupted)
     assert watched
     assert lake.version == reopened(lake).version
 
@@ -177,13 +177,13 @@ def test_what_a_helper_refuses_is_said_as_if_it_had_been_read_here(
     good = Path(source).read_text()
     Path(source).write_text(good + '{"create_table": {"namespace": "ns0", "name": 7}}\n')
     with pytest.raises(InvalidInput, match=f"line {NEW + 11}.*name must be text"):
-        load.run(None, lake, source, load.Config(engine="local"))
+        load.run(lake, source, load.Config(engine="local"))
     Path(source).write_text(good + good.splitlines(keepends=True)[0])
     with pytest.raises(InvalidInput, match=f"appears twice: .*, line 1 and .*, line {NEW + 11};"):
-        load.run(None, lake, source, load.Config(engine="local"))
+        load.run(lake, source, load.Config(engine="local"))
     Path(source).write_text(good)
     with pytest.raises(AlreadyExists, match=f"10 objects exist already: .*, line {NEW + 1}"):
-        load.run(None, lake, source, load.Config(engine="local"))
+        load.run(lake, source, load.Config(engine="local"))
     assert watched
     assert lake.version == reopened(lake).version
 

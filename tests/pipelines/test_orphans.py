@@ -40,7 +40,7 @@ LOCAL = orphans.Config(engine="local")
 
 def clean(lake: Lakehouse, now: int | None = None, spark: Any = None, **options: Any) -> orphans.Report:
     engine = "local" if spark is None else "spark"
-    return orphans.run(spark, lake, orphans.Config(engine=engine, now_millis=now, **options))
+    return orphans.run(lake, orphans.Config(engine=engine, now_millis=now, **options), spark)
 
 
 def later() -> int:
@@ -207,7 +207,7 @@ def test_the_owner_can_forbid_it(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"maintenance\.delete\.enabled"):
         clean(lake, later())
     with pytest.raises(Refused, match=r"maintenance\.delete\.enabled"):
-        expiration.run(None, lake, expiration.Config(engine="local", keep_last=1))
+        expiration.run(lake, expiration.Config(engine="local", keep_last=1))
     assert before == listing(directory_of(lake))
     assert 1 == clean(lake, later(), dry_run=True).orphan_files
 
@@ -577,7 +577,7 @@ def test_a_root_that_is_wrong_about_its_height_stops_everything(tmp_path: Path, 
     with pytest.raises(CorruptNode, match="height"):
         clean(lake, later())
     with pytest.raises(CorruptNode, match="height"):
-        export.run(None, reopened(lake), (tmp_path / "copy").as_uri(), export.Config(engine="local"))
+        export.run(reopened(lake), (tmp_path / "copy").as_uri(), export.Config(engine="local"))
     assert before == listing(directory_of(lake))
 
 

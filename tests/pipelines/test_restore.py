@@ -31,10 +31,10 @@ def test_a_restore_proves_the_definitions_it_brings_back(
     surgery.remove(path)
     before = listing(surgery.directory)
     with pytest.raises(Corrupt, match=path):
-        restore.run(spark, lake, config)
+        restore.run(lake, config, spark)
     assert before == listing(surgery.directory)
     surgery.write(path, data)
-    done = restore.run(spark, lake, config)
+    done = restore.run(lake, config, spark)
     assert (engine, 11, GOOD + 2) == (done.engine, done.definitions_checked, done.version_after)
     assert lake.at(version=GOOD).tables("ns0") == lake.tables("ns0")
     assert {"a": "b"} == lake.table("ns1", "t001").properties
@@ -45,7 +45,7 @@ def test_restore_from_another_root(tmp_path: Path, capsys: pytest.CaptureFixture
     lake = with_a_mistake(tmp_path)
     good = lake.at(version=GOOD)
     copy = (tmp_path / "backup").as_uri()
-    export.run(None, lake, copy, export.Config(version=GOOD, engine="local"))
+    export.run(lake, copy, export.Config(version=GOOD, engine="local"))
     common = ["restore", lake.root, "--only", "*", "--from", copy, "--reason", "r", "--engine", "local"]
     assert 0 == main([*common, "--dry-run"])
     told = capsys.readouterr().out

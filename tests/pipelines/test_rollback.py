@@ -43,11 +43,11 @@ def test_a_rollback_proves_its_target_and_commits_once(
 ) -> None:
     spark = session(engine, request)
     config = rollback.Config(version=GOOD, reason="ticket 4711", engine=engine)
-    planned = rollback.plan(spark, lake, config)
+    planned = rollback.plan(lake, config, spark)
     assert ({"added": 11, "removed": 0, "changed": 1}, None) == (planned.plan.counts, planned.version_after)
     assert ["nightly deploy"] == [info.reason for info in planned.plan.since]
     before = lake.storage.counts.snapshot()
-    done = rollback.run(spark, lake, config)
+    done = rollback.run(lake, config, spark)
     spent = lake.storage.counts - before
     target = lake.at(version=GOOD)
     assert (GOOD + 2, GOOD + 2, target.digest()) == (done.version_after, lake.version, lake.digest())
@@ -68,7 +68,7 @@ def nodes(lake: Lakehouse) -> int:
 
 
 def test_auto_starts_no_spark_for_a_small_lakehouse(lake: Lakehouse) -> None:
-    done = rollback.run(None, lake, rollback.Config(version=GOOD, reason="r", engine="auto"))
+    done = rollback.run(lake, rollback.Config(version=GOOD, reason="r", engine="auto"))
     assert ("local", GOOD + 2) == (done.engine, done.version_after)
 
 
@@ -81,7 +81,7 @@ def test_somebody_commits_while_the_target_is_proved(lake: Lakehouse) -> None:
         txn.create_namespace("new")
     config = rollback.Config(version=GOOD, reason="r", engine="local", expected_version=GOOD + 1)
     with pytest.raises(PlanOutdated, match="somebody committed since the plan"):
-        rollback.run(None, lake, config, progress)
+        rollback.run(lake, config, progress=progress)
     assert GOOD + 2 == lake.refresh().version
 
 
@@ -244,15 +244,13 @@ def test_every_command_has_an_example_that_parses() -> None:
 
 
 JOBS: dict[str, Callable[[Lakehouse], int | None]] = {
-    "rollback": lambda lake: (
-        rollback.run(None, lake, rollback.Config(version=2, reason="r", engine="local")).version_after
-    ),
+    "rollback": lambda lake: rollback.run(lake, rollback.Config(version=2, reason="r", engine="local")).version_after,
     "restore": lambda lake: (
-        restore.run(None, lake, restore.Config(only=["ns0.*"], version=8, reason="r", engine="local")).version_after
+        restore.run(lake, restore.Config(only=["ns0.*"], version=8, reason="r", engine="local")).version_after
     ),
     "expiration": lambda lake: (
         expiration.run(
-            None, lake, expiration.Config(engine="local", keep_last=2, now_millis=now_millis() + 30 * DAY)
+            lake, expiration.Config(engine="local", keep_last=2, now_millis=now_millis() + 30 * DAY)
         ).version_after
     ),
     "snapshot policy": lambda lake: snapshot.run(lake, {"hourly": 1}).version_after,

@@ -107,8 +107,8 @@ def test_a_node_that_was_cut_becomes_what_it_would_have_become(
 ) -> None:
     dirty = _dirty(_copy(base, tmp_path / "dirty"), tasks, deleted)
     whole, cut = _copy(dirty, tmp_path / "whole"), _copy(dirty, tmp_path / "cut")
-    compaction.run(None, whole, compaction.Config(engine="local"))
-    report = compaction.run(None, cut, compaction.Config(engine="spark", tasks=tasks))
+    compaction.run(whole, compaction.Config(engine="local"))
+    report = compaction.run(cut, compaction.Config(engine="spark", tasks=tasks))
     assert _shape(whole.refresh()) == _shape(cut.refresh())
     assert content(dirty) == content(reopened(cut))
     assert [] == list(reopened(cut).check())
@@ -122,7 +122,7 @@ def test_a_node_that_was_cut_becomes_what_it_would_have_become(
 def test_slices_go_through_spark(base: Lakehouse, tmp_path: Path, spark: SparkSession) -> None:
     lake = _dirty(_copy(base, tmp_path / "dirty"), 7, 0.15)
     before = content(lake)
-    report = compaction.run(spark, lake, compaction.Config(engine="spark", tasks=12))
+    report = compaction.run(lake, compaction.Config(engine="spark", tasks=12), spark)
     assert before == content(reopened(lake))
     assert [] == list(reopened(lake).check())
     assert report.proved
@@ -157,7 +157,7 @@ def test_a_slice_that_loses_a_leaf_on_its_way_is_not_committed(
     monkeypatch.setattr(subtrees, "_part", part)
     version = lake.version
     with pytest.raises(Corrupt, match="a slice lost leaves"):
-        compaction.run(None, lake, compaction.Config(engine="spark", tasks=12, restarts=0))
+        compaction.run(lake, compaction.Config(engine="spark", tasks=12, restarts=0))
     assert version == reopened(lake).version
     assert lost
     assert pieces

@@ -65,7 +65,7 @@ def _source(directory: Path, entries: Sequence[Entry]) -> str:
 
 
 def _run(lake: Lakehouse, source: str, existing: str = "refuse") -> load.Report:
-    return load.run(None, lake, source, load.Config(engine="local", existing=existing))
+    return load.run(lake, source, load.Config(engine="local", existing=existing))
 
 
 @pytest.mark.parametrize("existing", ["skip", "replace"])
@@ -177,7 +177,7 @@ def test_the_driver_holds_no_object(shares: list[int], tmp_path: Path) -> None:
                 found.append(tracemalloc.get_traced_memory()[0])
 
         tracemalloc.start()
-        load.run(None, lake, source, load.Config(engine="local"), tell)
+        load.run(lake, source, load.Config(engine="local"), progress=tell)
         tracemalloc.stop()
         return found[0]
 

@@ -51,7 +51,7 @@ def deployed(lake: Lakehouse, commit: Commit) -> Lakehouse:
 
 
 def undone(lake: Lakehouse, **options: object) -> undo.Report:
-    return undo.run(None, lake, undo.Config(reason="incident", engine="local", **options))  # type: ignore[arg-type]
+    return undo.run(lake, undo.Config(reason="incident", engine="local", **options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def test_smaller_nodes_and_the_same_content(tmp_path: Path) -> None:
     compacted(lake)
     target = (tmp_path / "target").as_uri()
     config = upgrade.Config(engine="local", definition={"order": 7})
-    done = upgrade.run(None, lake, target, config, storage_options=FAST)
+    done = upgrade.run(lake, target, config, storage_options=FAST)
     made = Lakehouse.open(target, storage_options=FAST)
     assert (7, 0, lake.digest(), made.digest()) == (made.definition.order, done.version, done.digest, done.digest)
     assert {"check", "copy", "write"} == set(done.seconds)
@@ -31,4 +31,4 @@ def test_a_file_that_a_task_cannot_write_is_named(spark: Any, tmp_path: Path) ->
     path = next(entry.path for entry in lake.objects())
     (target / path).mkdir(parents=True)  # where a file is to be written
     with pytest.raises(StorageError, match=path):
-        upgrade.run(spark, lake, target.as_uri(), upgrade.Config(engine="spark"))
+        upgrade.run(lake, target.as_uri(), upgrade.Config(engine="spark"), spark)

@@ -42,7 +42,7 @@ ORDER = 4
 
 def verified(lake: Lakehouse, versions: str | int = "all", spark: Any = None, **options: Any) -> verify.Report:
     engine = "local" if spark is None else "spark"
-    return verify.run(spark, open_storage(*lake.storage.spec()), verify.Config(versions, engine=engine, **options))
+    return verify.run(open_storage(*lake.storage.spec()), verify.Config(versions, engine=engine, **options), spark)
 
 
 def many(directory: Path) -> Lakehouse:
@@ -93,7 +93,7 @@ def test_roots_are_read_twice_and_each_lakehouse_definition_once(tmp_path: Path)
     lake = many(tmp_path)
     storage = open_storage(*lake.storage.spec())
     with Rounds(storage) as rounds:
-        assert verify.run(None, storage, verify.Config("all", engine="local")).ok
+        assert verify.run(storage, verify.Config("all", engine="local")).ok
     reads = Counter(path for _, _, path in rounds.log)
     assert 1 == reads[lake.root_node.definition_path]
     roots = sum(reads[root_path(version)] for version in range(lake.version + 1))
@@ -103,7 +103,7 @@ def test_roots_are_read_twice_and_each_lakehouse_definition_once(tmp_path: Path)
 def test_one_version_is_verified_with_one_get_per_file(tmp_path: Path) -> None:
     """What it means is proved from the nodes of the walk; nothing but a few roots is read again."""
     storage = open_storage(*many(tmp_path).storage.spec())
-    report = verify.run(None, storage, verify.Config("newest", definitions=True, engine="local"))
+    report = verify.run(storage, verify.Config("newest", definitions=True, engine="local"))
     assert report.ok
     assert report.nodes_read + report.definitions_read + 12 >= storage.counts.get
 
@@ -481,7 +481,7 @@ def test_deep_statistics_tell_what_files_are_there_for(tmp_path: Path) -> None:
     everything.pop(spec.HINT_FILE)
     assert (len(everything), sum(everything.values())) == (sum(p.files for p in parts), sum(p.bytes for p in parts))
     assert found.oldest_version_age_seconds is not None
-    expiration.run(None, lake, expiration.Config(engine="local", keep_last=1, now_millis=later() + 30 * 86_400_000))
+    expiration.run(lake, expiration.Config(engine="local", keep_last=1, now_millis=later() + 30 * 86_400_000))
     after = deep(reopened(lake), storage=True).reach
     assert after is not None
     assert after.nothing.files > found.reach.nothing.files

@@ -47,11 +47,11 @@ def _kinds(rounds: Rounds) -> Counter[str]:
 
 def _expire(lake: Lakehouse) -> object:
     now = now_millis() + 30 * DAY
-    return expiration.run(None, lake, expiration.Config(keep_last=5, dry_run=True, engine="local", now_millis=now))
+    return expiration.run(lake, expiration.Config(keep_last=5, dry_run=True, engine="local", now_millis=now))
 
 
 def _clean(lake: Lakehouse) -> object:
-    return orphans.run(None, lake, orphans.Config(dry_run=True, engine="local"))
+    return orphans.run(lake, orphans.Config(dry_run=True, engine="local"))
 
 
 @pytest.mark.parametrize("job", [_expire, _clean])
@@ -69,7 +69,7 @@ def test_all_versions_are_verified_side_by_side(lake: Lakehouse) -> None:
     reports = []
 
     def job(cold: Lakehouse) -> None:
-        reports.append(verify.run(None, cold, verify.Config(versions="all", definitions=True, engine="local")))
+        reports.append(verify.run(cold, verify.Config(versions="all", definitions=True, engine="local")))
 
     alone, rounds = (_measured(job, lake, most=most) for most in (1, AT_ONCE))
     assert reports[0].findings == reports[1].findings == []
@@ -86,7 +86,7 @@ def test_an_export_reads_writes_and_reads_back_many_files_at_once(tmp_path: Path
     for most in (1, AT_ONCE):
         target = open_storage((tmp_path / f"copy{most}").as_uri(), FAST)
         rounds = _measured(
-            lambda cold, to=target: export.run(None, cold, to, export.Config(engine="local")), lake, target, most=most
+            lambda cold, to=target: export.run(cold, to, export.Config(engine="local")), lake, target, most=most
         )
         requests.append(_kinds(rounds))
         assert [] == list(Lakehouse.open(target).check(definitions=True))
@@ -103,7 +103,7 @@ def test_a_version_of_many_objects_is_verified_as_fast_as_it_is_read(tmp_path: P
     lake.refresh()
 
     def job(cold: Lakehouse) -> None:
-        assert verify.run(None, cold, verify.Config(versions="all", engine="local")).ok
+        assert verify.run(cold, verify.Config(versions="all", engine="local")).ok
 
     alone, rounds = (_measured(job, lake, most=most) for most in (1, AT_ONCE))
     assert rounds.requests <= alone.requests

@@ -88,7 +88,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
 
 def test_several_processes_make_what_one_makes(dirty: Lakehouse, watched: list[Watched]) -> None:
     before = content(dirty)
-    report = compaction.run(None, dirty, compaction.Config(engine="local"))
+    report = compaction.run(dirty, compaction.Config(engine="local"))
     assert report.proved
     assert sum(worker.rows for worker in watched) > 0
     assert before == content(reopened(dirty))
@@ -106,7 +106,7 @@ def test_a_worker_that_is_killed_loses_nothing(
 
     monkeypatch.setattr(Watched, "disturb", die)
     before = content(dirty)
-    assert compaction.run(None, dirty, compaction.Config(engine="local")).proved
+    assert compaction.run(dirty, compaction.Config(engine="local")).proved
     assert watched
     assert before == content(reopened(dirty))
     assert [] == list(reopened(dirty).check())
@@ -121,13 +121,13 @@ def test_what_fails_in_a_worker_is_raised_as_itself(
 
     monkeypatch.setattr(Watched, "disturb", damage)
     with pytest.raises(CorruptNode, match="cannot be read"):
-        compaction.run(None, dirty, compaction.Config(engine="local"))
+        compaction.run(dirty, compaction.Config(engine="local"))
     assert dirty.version == reopened(dirty).version
 
 
 def test_without_processes_to_be_had_this_one_does_it_alone(dirty: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert compaction.run(None, dirty, compaction.Config(engine="local")).proved
+    assert compaction.run(dirty, compaction.Config(engine="local")).proved
 
 
 def test_an_interrupt_ends_the_workers(
@@ -138,7 +138,7 @@ def test_an_interrupt_ends_the_workers(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compaction.run(None, dirty, compaction.Config(engine="local"), interrupted)
+        compaction.run(dirty, compaction.Config(engine="local"), progress=interrupted)
     assert dirty.version == reopened(dirty).version
 
 
@@ -153,7 +153,7 @@ def test_secrets_travel_through_the_pipe_alone(
 
     monkeypatch.setattr(Watched, "disturb", look)
     monkeypatch.setattr(LocalStorage, "spec", lambda self: (self.root, {**self._given, "retries": "7"}))
-    assert compaction.run(None, dirty, compaction.Config(engine="local")).proved
+    assert compaction.run(dirty, compaction.Config(engine="local")).proved
     assert seen
     assert not [text for text in seen if "retries" in text]
 
@@ -174,7 +174,7 @@ def test_what_was_flushed_is_not_held_until_the_end(dirty: Lakehouse, monkeypatc
 
     monkeypatch.setattr(workers, "flush_here", flush_here)
     before = content(dirty)
-    report = compaction.run(None, dirty, compaction.Config(engine="local", tasks=8))
+    report = compaction.run(dirty, compaction.Config(engine="local", tasks=8))
     assert (True, 0, before) == (report.proved, report.messages_after, content(reopened(dirty)))
     assert held[0] > 4
     assert held[1] == 0

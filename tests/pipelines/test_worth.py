@@ -64,6 +64,6 @@ def test_it_pays_when_waiting_has_cost_as_much_and_not_before(lake: Lakehouse) -
 
 def test_the_estimate_of_a_compaction_is_near_what_it_does(lake: Lakehouse) -> None:
     expected = worth.price_of(lake, MONTH, worth.Prices())
-    done = compaction.run(None, lake, compaction.Config(engine="local"))
+    done = compaction.run(lake, compaction.Config(engine="local"))
     assert 0.5 < expected.nodes / done.nodes_written < 2
     assert 0.2 < expected.bytes / done.bytes_written < 5

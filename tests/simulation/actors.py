@@ -180,29 +180,29 @@ def _pipeline(run: Callable[[World, Lakehouse], Any], version: int | None = None
 
 
 def _compact(world: World, lake: Lakehouse) -> Any:
-    return compaction.run(None, lake, compaction.Config(engine="local"))
+    return compaction.run(lake, compaction.Config(engine="local"))
 
 
 def _load(world: World, lake: Lakehouse) -> Any:
-    return load.run(None, lake, f"{SOURCE}objects.jsonl", load.Config(engine="local", existing="skip"))
+    return load.run(lake, f"{SOURCE}objects.jsonl", load.Config(engine="local", existing="skip"))
 
 
 def _expire(keep: int) -> Callable[[World, Lakehouse], Any]:
-    return lambda world, lake: expiration.run(None, lake, expiration.Config(engine="local", keep_last=keep))
+    return lambda world, lake: expiration.run(lake, expiration.Config(engine="local", keep_last=keep))
 
 
 def _cleaner(age_seconds: float) -> Callable[[World], Action]:
     def prepare(world: World) -> Action:
         lake = world.handle()
         config = orphans.Config(engine="local", older_than_seconds=age_seconds, allow_recent=True)
-        return lambda: orphans.run(None, lake, config).deleted
+        return lambda: orphans.run(lake, config).deleted
 
     return prepare
 
 
 def _rollback(world: World, lake: Lakehouse) -> Any:
     world.rollback_target = TARGET
-    return rollback.run(None, lake, rollback.Config(version=TARGET, reason="simulated", engine="local"))
+    return rollback.run(lake, rollback.Config(version=TARGET, reason="simulated", engine="local"))
 
 
 def _recoverer(damaged: int, how: str = "short") -> Callable[[World], Action]:
@@ -216,7 +216,7 @@ def _recoverer(damaged: int, how: str = "short") -> Callable[[World], Action]:
         def act() -> int | None:
             lake = Lakehouse.open(SimStorage(), damaged=True)
             config = rollback.Config(version=TARGET, reason="simulated", engine="local", force=True)
-            return _acked(world, rollback.run(None, lake, config).version_after)
+            return _acked(world, rollback.run(lake, config).version_after)
 
         return act
 
@@ -225,7 +225,7 @@ def _recoverer(damaged: int, how: str = "short") -> Callable[[World], Action]:
 
 def _restore(world: World, lake: Lakehouse) -> Any:
     config = restore.Config(only=["a.t31"], version=TARGET, reason="simulated", engine="local")
-    return restore.run(None, lake, config)
+    return restore.run(lake, config)
 
 
 def _snapshotter(kind: str, version: int | None) -> Callable[[World], Action]:
@@ -265,7 +265,7 @@ def _export_older(world: World, config: export.Config) -> None:
 
 
 def _export(world: World, lake: Lakehouse, config: export.Config) -> str:
-    done = export.run(None, lake, COPY, config).plan
+    done = export.run(lake, COPY, config).plan
     world.exported.append(Exported(done.first, done.version))
     return f"{done.first} to {done.version}"
 
@@ -288,7 +288,7 @@ def _copy_writer(world: World) -> Action:
 
 def _restore_copied(world: World, lake: Lakehouse) -> Any:
     config = restore.Config(only=["a.t31"], source=COPY, damaged=True, reason="simulated", engine="local")
-    done = restore.run(None, lake, config)
+    done = restore.run(lake, config)
     if done.version_after is not None:
         world.restored.append(done.version_after)
     return done

@@ -45,7 +45,7 @@ def _unreadable(world: World) -> Iterator[str]:
         found = Lakehouse.open(SimStorage())
         if found.version not in world.damaged or not list(found.check(definitions=True)):
             yield f"a cold open finds version {found.version}, and the newest one is damaged"
-        expiration.run(None, found, expiration.Config(engine="local", keep_last=1))
+        expiration.run(found, expiration.Config(engine="local", keep_last=1))
     except Corrupt as error:
         if not world.names_damage(error):
             yield f"the damaged root is not named: {error}"
@@ -126,9 +126,9 @@ def _checked(world: World) -> Iterator[str]:
 def _maintained(world: World) -> Iterator[str]:
     """A month later the lakehouse can be expired, cleaned and written to, and nothing that is kept is lost."""
     world.store.now_millis += DURATIONS["month"]
-    expiration.run(None, Lakehouse.open(SimStorage()), expiration.Config(engine="local", keep_last=1))
+    expiration.run(Lakehouse.open(SimStorage()), expiration.Config(engine="local", keep_last=1))
     config = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
-    orphans.run(None, Lakehouse.open(SimStorage()), config)
+    orphans.run(Lakehouse.open(SimStorage()), config)
     with Lakehouse.open(SimStorage()).transaction() as txn:
         count_up(txn, "t22")
     oracle = Oracle(world, ())

@@ -81,7 +81,7 @@ def ground() -> Ground:
         with lake.transaction() as txn:
             count_up(txn, "t31")
         at[lake.refresh().version] = store.copy()
-        compaction.run(None, lake, compaction.Config(engine="local"))
+        compaction.run(lake, compaction.Config(engine="local"))
         at[lake.refresh().version] = store.copy()
         lake.create_snapshot(SNAPSHOT, version=2)
         at[lake.refresh().version] = store.copy()
@@ -109,7 +109,7 @@ def foreign(version: int) -> bytes:
                 txn.create_namespace(f"f{number}")
             lake.refresh()
         store.now_millis += DURATIONS["month"]
-        expiration.run(None, lake, expiration.Config(engine="local", keep_last=2))
+        expiration.run(lake, expiration.Config(engine="local", keep_last=2))
         assert version == lake.refresh().version
     return bytes(lake.root_node.data)
 

@@ -34,14 +34,14 @@ def main(directory: Path) -> None:
 
 def _told(spark: Any, lake: Lakehouse, directory: Path) -> Any:
     start = lake.version
-    done = compaction.run(spark, lake, compaction.Config(engine="spark", tasks=3))
+    done = compaction.run(lake, compaction.Config(engine="spark", tasks=3), spark)
     yield "compaction", [done.messages_after, done.proved, done.nodes_read, done.nodes_written, done.height_after]
     yield "digest", [digest(spark, lake.refresh(), engine) for engine in ("spark", "local")]
-    seen = verify.run(spark, lake, verify.Config(versions="all", definitions=True))
+    seen = verify.run(lake, verify.Config(versions="all", definitions=True), spark)
     yield "verify", [seen.ok, seen.nodes_read, seen.definitions_read, seen.definitions_proved, seen.versions]
-    changes = diff.run(spark, lake.at(version=start - 5), lake, diff.Config(engine="spark"))
+    changes = diff.run(lake.at(version=start - 5), lake, diff.Config(engine="spark"), spark)
     yield "diff", [[change.change, change.kind, change.namespace, change.name] for change in changes]
-    loaded = load.run(spark, lake, str(OBJECTS), load.Config(engine="spark"))
+    loaded = load.run(lake, str(OBJECTS), load.Config(engine="spark"), spark)
     yield "load", [loaded.engine, loaded.added, loaded.replaced, loaded.skipped]
     lake.refresh()
     health = stats.deep(lake, spark, storage=True)
@@ -49,16 +49,16 @@ def _told(spark: Any, lake: Lakehouse, directory: Path) -> Any:
         "stats",
         [health.nodes, health.keys, health.messages, None if health.reach is None else health.reach.newest.files],
     )
-    copied = export.run(spark, lake, open_storage((directory / "copy").as_uri(), FAST), export.Config(engine="spark"))
+    copied = export.run(lake, open_storage((directory / "copy").as_uri(), FAST), export.Config(engine="spark"), spark)
     yield "export", [copied.definitions_copied, copied.nodes_copied, copied.roots_created]
-    back = rollback.run(spark, lake, rollback.Config(version=start, reason="test", engine="spark"))
+    back = rollback.run(lake, rollback.Config(version=start, reason="test", engine="spark"), spark)
     yield "rollback", back.version_after
     lake.refresh()
     rules = expiration.Config(keep_last=3, now_millis=now_millis() + 30 * _DAY, dry_run=True)
-    freed = expiration.run(spark, lake, rules).freed
+    freed = expiration.run(lake, rules, spark).freed
     yield "expire", None if freed is None else [freed.versions, freed.files]
-    expiration.run(spark, lake, expiration.Config(keep_last=3, now_millis=now_millis() + 30 * _DAY))
-    cleaned = orphans.run(spark, lake.refresh(), orphans.Config(older_than_seconds=0, allow_recent=True))
+    expiration.run(lake, expiration.Config(keep_last=3, now_millis=now_millis() + 30 * _DAY), spark)
+    cleaned = orphans.run(lake.refresh(), orphans.Config(older_than_seconds=0, allow_recent=True), spark)
     yield "clean", [cleaned.deleted, cleaned.failed, cleaned.nodes_read, sorted(cleaned.orphans)]
     yield "violations", [str(each) for each in lake.refresh().check(definitions=True)]
 

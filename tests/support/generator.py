@@ -233,7 +233,7 @@ def _expire(case: Case, draw: random.Random) -> None:
     kept = draw.randint(1, case.lake.refresh().version + 1)
     before = listing(case.directory)
     config = expiration.Config(engine="local", keep_last=kept, now_millis=now_millis() + 30 * DAY)
-    expiration.run(None, case.lake, config)
+    expiration.run(case.lake, config)
     case.lake.refresh()
     if draw.random() < 0.4:  # killed before all roots were deleted
         for path in sorted(before.keys() - listing(case.directory).keys()):

@@ -273,7 +273,7 @@ def _create(open_at: Open, arg: Any) -> Action:
 
 
 def _compact(lake: Lakehouse) -> None:
-    compaction.run(None, lake, compaction.Config(engine="local", reason="sweep"))
+    compaction.run(lake, compaction.Config(engine="local", reason="sweep"))
 
 
 def _compact_rebased(open_at: Open, arg: Any) -> Action:
@@ -285,7 +285,7 @@ def _compact_rebased(open_at: Open, arg: Any) -> Action:
                 txn.create_table("ns0", "meantime")
 
     config = compaction.Config(engine="local", before_commit=write_meanwhile)
-    return lambda: compaction.run(None, lake, config)
+    return lambda: compaction.run(lake, config)
 
 
 def _with_expiring_snapshot(directory: Path) -> None:
@@ -303,11 +303,11 @@ def _with_orphans(directory: Path) -> None:
 
 def _expire(lake: Lakehouse) -> None:
     config = expiration.Config(engine="local", keep_last=2, now_millis=now_millis() + 30 * _DAY)
-    expiration.run(None, lake, config)
+    expiration.run(lake, config)
 
 
 def _clean(lake: Lakehouse) -> None:
-    orphans.run(None, lake, orphans.Config(engine="local", now_millis=now_millis() + 4 * _DAY))
+    orphans.run(lake, orphans.Config(engine="local", now_millis=now_millis() + 4 * _DAY))
 
 
 def _first(log: list[tuple[str, str]], wanted: str) -> int:
@@ -316,14 +316,14 @@ def _first(log: list[tuple[str, str]], wanted: str) -> int:
 
 def _load(lake: Lakehouse) -> None:
     how = load.Config(existing="skip", engine="local")
-    load.run(None, lake, str(Path(__file__).parent / "objects.jsonl"), how, source_options={})
+    load.run(lake, str(Path(__file__).parent / "objects.jsonl"), how, source_options={})
 
 
 def _upgrade(open_at: Open, history: bool) -> Action:
     source = Lakehouse.open(open_at("src/lake/"))
     target = open_at("dst/")
     config = upgrade.Config(history=history, engine="local")
-    return lambda: upgrade.run(None, source, target, config)
+    return lambda: upgrade.run(source, target, config)
 
 
 def _with_place(directory: Path) -> None:
@@ -337,7 +337,7 @@ def _with_place(directory: Path) -> None:
 
 def _expire_to(lake: Lakehouse, version: int) -> None:
     keep = lake.refresh().version - version + 1
-    expiration.run(None, lake, expiration.Config(engine="local", keep_last=keep, now_millis=now_millis() + 30 * _DAY))
+    expiration.run(lake, expiration.Config(engine="local", keep_last=keep, now_millis=now_millis() + 30 * _DAY))
     assert version == lake.refresh().stats().oldest_version
 
 
@@ -349,7 +349,7 @@ def _with_copy(*, history: bool) -> Callable[[Path], None]:
         root = directory / "lake"
         lake = Lakehouse.open((root / "src/lake").as_uri(), storage_options=FAST)
         config = export.Config(engine="local", history=history)
-        export.run(None, lake, (root / "dst").as_uri(), config, storage_options=FAST)
+        export.run(lake, (root / "dst").as_uri(), config, storage_options=FAST)
         _small_commit(lake.transaction())
         _compact(lake.refresh())
         _expire_to(lake, 3)
@@ -360,7 +360,7 @@ def _with_copy(*, history: bool) -> Callable[[Path], None]:
 def _export(*, history: bool) -> Callable[[Open, Any], Action]:
     def begin(open_at: Open, arg: Any) -> Action:
         source, target = Lakehouse.open(open_at("src/lake/")), open_at("dst/")
-        return lambda: export.run(None, source, target, export.Config(engine="local", history=history))
+        return lambda: export.run(source, target, export.Config(engine="local", history=history))
 
     return begin
 

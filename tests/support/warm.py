@@ -39,7 +39,7 @@ def _use_everything() -> None:
     )
     with tempfile.TemporaryDirectory() as name:
         lake = filled(new_lake(Path(name)), tables=12)
-        compaction.run(None, lake, compaction.Config(engine="local"))
+        compaction.run(lake, compaction.Config(engine="local"))
         list(lake.check(definitions=True))
 
 

@@ -167,7 +167,7 @@ def compact_until(place: Place, stop: Path, had_enough: Path) -> Compacted:
     deadline = time.monotonic() + _COMPACTING_SECONDS
     versions, rebased, restarts = [], 0, 0
     while not stop.exists() and time.monotonic() < deadline:
-        report = compaction.run(None, lake, config)
+        report = compaction.run(lake, config)
         restarts += report.restarts
         rebased += report.rebased_over
         if report.version_after is None:

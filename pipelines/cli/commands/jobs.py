@@ -82,7 +82,7 @@ def load(call: Call) -> Result:
     )
     given = options.source_storage_option
     source = storage_options(given) if given else call.options_for(options.source)
-    done = loading.run(call.spark, call.open(), options.source, config, call.progress, source_options=source)
+    done = loading.run(call.open(), options.source, config, call.spark, progress=call.progress, source_options=source)
     return reported(call, done, loaded(done))
 
 
@@ -95,7 +95,7 @@ def _register(call: Call) -> registering.Report:
         dry_run=options.dry_run,
         reason=options.reason,
     )
-    return registering.run(call.open(), config, call.progress)
+    return registering.run(call.open(), config, progress=call.progress)
 
 
 @command(
@@ -110,7 +110,7 @@ def compact(call: Call) -> Result:
     """Compact the newest version."""
     options = call.options
     config = compaction.Config(engine=options.engine, dry_run=options.dry_run, reason=options.reason)
-    done = compaction.run(call.spark, call.open(), config, call.progress)
+    done = compaction.run(call.open(), config, call.spark, progress=call.progress)
     return reported(call, done, compacted(done))
 
 
@@ -144,10 +144,10 @@ def upgrade(call: Call) -> Result:
     )
     target = storage_options(options.target_storage_option) if options.target_storage_option else None
     done = upgrading.run(
-        call.spark,
         call.open(options.src),
         options.dst,
         config,
+        call.spark,
         storage_options=call.options_for(options.dst, options.src) if target is None else target,
         progress=call.progress,
     )

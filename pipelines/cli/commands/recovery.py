@@ -74,7 +74,7 @@ def rollback(call: Call) -> Result:
         engine=options.engine,
         tables=None if options.no_tables else 1.0,
     )
-    done = rolling_back.run(call.spark, lake, config, call.progress)
+    done = rolling_back.run(lake, config, call.spark, progress=call.progress)
     return Result(done, in_order(*rolled_back(done)))
 
 
@@ -158,7 +158,7 @@ def restore(call: Call) -> Result:
         engine=options.engine,
         tables=None if options.no_tables else 1.0,
     )
-    done = restoring.run(call.spark, lake, config, call.progress)
+    done = restoring.run(lake, config, call.spark, progress=call.progress)
     then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
     then += "" if done.plan.source is None else f" at {done.plan.source}"
     if done.version_after is not None:
@@ -279,10 +279,10 @@ def export(call: Call) -> Result:
         dry_run=options.dry_run,
     )
     done = exporting.run(
-        call.spark,
         lake,
         options.target,
         config,
+        call.spark,
         storage_options=target_options(call, options.target),
         progress=call.progress,
     )

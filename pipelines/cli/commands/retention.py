@@ -64,7 +64,7 @@ def expire(call: Call) -> Result:
         plan_to=options.plan_to,
         plan=options.plan,
     )
-    done = expiration.run(call.spark, call.open(), config, call.progress)
+    done = expiration.run(call.open(), config, call.spark, progress=call.progress)
     parts = [expired(done), _kept(done)]
     if options.verbose:
         parts += [report.fields(_figures(done)), _alone(done)]
@@ -130,7 +130,7 @@ def clean(call: Call) -> Result:
         plan_to=options.plan_to,
         plan=options.plan,
     )
-    done = orphans.run(call.spark, call.open(), config, call.progress)
+    done = orphans.run(call.open(), config, call.spark, progress=call.progress)
     return reported(call, done, cleaned(done), code=_code(done))
 
 
@@ -160,7 +160,7 @@ def verify(call: Call) -> Result:
     tables = None if not options.tables else 1.0 if options.table_sample is None else options.table_sample
     config = verifying.Config(chosen, definitions=options.definitions, engine=options.engine, tables=tables)
     storage = open_storage(call.root, call.options_for(call.root))
-    return _verified(verifying.run(call.spark, storage, config, call.progress))
+    return _verified(verifying.run(storage, config, call.spark, progress=call.progress))
 
 
 def _version(call: Call) -> int:

@@ -56,11 +56,11 @@ def create_snapshot(call: Call) -> Result:
     if options.target is None:
         raise InvalidInput("--kind full needs --target, the root URI of the copy")
     done = snapshots.full(
-        call.spark,
         lake,
         name,
         options.target,
         exporting.Config(version=version, engine=options.engine),
+        call.spark,
         expires_at=expires,
         reason=options.reason,
         storage_options=target_options(call, options.target),

@@ -48,7 +48,7 @@ def undo(call: Call) -> Result:
         expected_version=options.expected_version,
         engine=options.engine,
     )
-    done = undoing.run(call.spark, call.open(damaged=True), config, call.progress)
+    done = undoing.run(call.open(damaged=True), config, call.spark, progress=call.progress)
     parts = (_versions("found", done.undone), _versions("by others, undone too", done.others))
     return Result(done, in_order(*parts, *rolled_back(done.rollback)))
 

@@ -150,7 +150,7 @@ def diff(call: Call) -> Result:
     options, lake = call.options, call.open(damaged=True)
     other = lake if options.other is None else call.open(options.other, damaged=True)
     old, new = which.at(lake, options.a, "A"), which.at(other, options.b, "B")
-    found = diffing.run(call.spark, old, new, diffing.Config(options.engine), call.progress)
+    found = diffing.run(old, new, diffing.Config(options.engine), call.spark, progress=call.progress)
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
     if not options.definitions:
         rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found)
