@@ -23,7 +23,7 @@ from dagster_project.supervised import (
     supervised,
     with_advice,
 )
-from pipelines import auto, compaction, export, stats, worth
+from pipelines import auto, compaction, compaction_policy, export, stats
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, InvalidInput, Lakehouse, TrinityLakeError
 from trinitylake_core.spec import QUIET_OPERATIONS
@@ -249,10 +249,10 @@ def _before_and_after(settings: LakehouseSettings, report: compaction.Report) ->
     if report.version_after is None:
         return {}
     try:
-        prices, lake = settings.compaction.costs.prices, open_lakehouse(settings)
+        lake = open_lakehouse(settings)
         both = {"before": lake.at(version=report.version_before), "after": lake.at(version=report.version_after)}
         picture = pictures.trees([(f"{when}: version {each.version}", sketch(each)) for when, each in both.items()])
-        gain = worth.gains(both["before"], both["after"], report, settings.kept_seconds, prices)
+        gain = compaction_policy.compare(both["before"], both["after"], report)
     except TrinityLakeError as error:  # the compaction is committed: a missing picture must not fail it
         return {"picture_not_drawn": str(error)}
     return {"picture": picture} | health.of_gains(gain)

@@ -44,7 +44,7 @@ def opened(version: int) -> dg.AssetCheckResult:
 
 def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
     """Return whether the backlog is below the threshold; with ``cost``, also what a compaction would rewrite."""
-    decision = compaction_policy.pays(settings.compaction, lake.stats())
+    decision = compaction_policy.too_many(settings.compaction, lake.stats())
     plan = compaction.plan(lake) if cost and decision.wanted and not lake.read_only else None
     return _verdict(
         DEBT,

@@ -1,4 +1,4 @@
-"""Decides when a compaction pays: pure functions, each decision with its reason."""
+"""Decides when a compaction is requested: pure functions, each decision with its reason."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from dagster_project.config.settings import Compaction, LakehouseSettings
+from dagster_project.config.settings import Compaction
 from dagster_project.config.values import format_duration
-from dagster_project.metadata.health import weighed_text
-from pipelines.worth import Weighed, bytes_waiting, weigh
+from pipelines.compaction_policy import waiting_bytes
 from trinitylake_core import Lakehouse, Stats
 
 
@@ -24,10 +23,8 @@ class Seen:
             long it has been so, in epoch seconds; ``None`` if the last tick saw it below.
         failing: how many looks in a row could not open the lakehouse.
         alerted: whether somebody was told that it cannot be opened.
-        commits: how many versions there were since the last compaction, as far as it looked.
-        written: how many bytes these wrote because messages waited in the root.
+        waiting_since: when messages were first seen after the last compaction, in epoch seconds; ``None`` without any.
         debt: how many messages were buffered at the last look.
-        counted: the version of that look; ``version`` may be older, since not every new version is recorded.
     """
 
     version: int | None = None
@@ -35,27 +32,23 @@ class Seen:
     over_since: float | None = None
     failing: int = 0
     alerted: bool = False
-    commits: int = 0
-    written: float = 0.0
+    waiting_since: float | None = None
     debt: int = 0
-    counted: int | None = None
 
     @classmethod
     def parse(cls, cursor: str | None) -> Self:
         """Return the content of a cursor; the defaults if it is empty or not ours."""
         try:
             found = json.loads(cursor or "{}")
-            since = found.get("over_since")
+            since, waiting = found.get("over_since"), found.get("waiting_since")
             return cls(
                 found.get("version"),
                 float(found.get("requested_at", 0.0)),
                 None if since is None else float(since),
                 int(found.get("failing", 0)),
                 bool(found.get("alerted", False)),
-                int(found.get("commits", 0)),
-                float(found.get("written", 0.0)),
+                None if waiting is None else float(waiting),
                 int(found.get("debt", 0)),
-                found.get("counted"),
             )
         except (AttributeError, TypeError, ValueError):
             return cls()
@@ -67,11 +60,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to request a compaction, and why; ``weighed`` holds both sides in figures."""
+    """Whether to request a compaction, and why."""
 
     wanted: bool
     reason: str
-    weighed: Weighed | None = None
 
 
 def too_soon(policy: Compaction, last: float, now: float) -> Decision | None:
@@ -86,29 +78,30 @@ def too_soon(policy: Compaction, last: float, now: float) -> Decision | None:
     )
 
 
-def since_compaction(seen: Seen, lake: Lakehouse) -> Seen:
-    """Return what to remember of the commits since the last compaction. No request.
+def with_debt(seen: Seen, lake: Lakehouse, now: float) -> Seen:
+    """Return what to remember of the waiting messages. No request.
 
-    A look sees the newest root only, so commits since the last look count as if all had written what this one did.
-    Fewer than half of the messages of the last look: somebody compacted in between.
+    Fewer than half of the messages of the last look: another process has compacted in between.
     """
     debt = debt_of(lake.stats())
-    compacted = debt * 2 < seen.debt or debt == 0
-    known = Seen() if compacted else seen
-    new = 0 if seen.counted is None else max(0, lake.version - seen.counted)
-    commits = 0 if debt == 0 else known.commits + new
-    written = 0.0 if debt == 0 else known.written + new * bytes_waiting(lake)[0]
-    return replace(seen, commits=commits, written=written, debt=debt, counted=lake.version)
+    since = seen.waiting_since if debt * 2 >= seen.debt else None
+    return replace(seen, waiting_since=(since or now) if debt else None, debt=debt)
 
 
-def weighed(settings: LakehouseSettings, lake: Lakehouse, seen: Seen) -> Decision:
-    """Return whether a compaction pays: enough messages are buffered, or waiting has cost as much. No request."""
-    decision, costs = pays(settings.compaction, lake.stats()), settings.compaction.costs
-    if debt_of(lake.stats()) == 0 or lake.read_only:
+def compaction_pays(policy: Compaction, lake: Lakehouse, seen: Seen, now: float) -> Decision:
+    """Return whether to compact: too many messages, too many bytes of them in the root, or too old. No request."""
+    decision = too_many(policy, lake.stats())
+    if seen.waiting_since is None or lake.read_only:
         return decision
-    both = weigh(lake, seen.commits, seen.written, settings.kept_seconds, costs.prices)
-    wanted = decision.wanted or (costs.enabled and both.pays)
-    return Decision(wanted, f"{decision.reason}; {weighed_text(both)}", both)
+    reasons, in_root, waited = [decision.reason], waiting_bytes(lake)[0], now - seen.waiting_since
+    wanted = decision.wanted
+    if policy.root_bytes is not None:
+        wanted = wanted or in_root >= policy.root_bytes
+        reasons.append(f"{in_root:,} bytes of them in the root, limit {policy.root_bytes:,}")
+    if policy.older_than is not None:
+        wanted = wanted or waited >= policy.older_than.total_seconds()
+        reasons.append(f"waiting for {waited:,.0f}s, limit {format_duration(policy.older_than)}")
+    return Decision(wanted, "; ".join(reasons))
 
 
 def debt_of(stats: Stats) -> int:
@@ -116,8 +109,8 @@ def debt_of(stats: Stats) -> int:
     return stats.messages if stats.messages is not None else stats.root_messages
 
 
-def pays(policy: Compaction, stats: Stats) -> Decision:
-    """Return whether so many messages are buffered that a compaction is wanted, whatever it costs."""
+def too_many(policy: Compaction, stats: Stats) -> Decision:
+    """Return whether the number of buffered messages alone asks for a compaction."""
     debt = debt_of(stats)
     figures = f"version {stats.version}: {debt:,} buffered messages, threshold {policy.messages:,}"
     return Decision(wanted=debt >= policy.messages, reason=figures)

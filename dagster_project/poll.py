@@ -12,7 +12,7 @@ from typing import Final
 import dagster as dg
 
 from dagster_project import assets, check_results, compaction_policy
-from dagster_project.compaction_policy import Seen
+from dagster_project.compaction_policy import Decision, Seen
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import health
 from dagster_project.resources import open_for_poll
@@ -39,14 +39,14 @@ class Poll:
         version: the newest version.
         observed: what is to be recorded of it, if it is another one than at the last look.
         pays: whether a compaction pays.
-        seen: what to remember of the commits since the last compaction.
+        seen: what to remember of the messages that wait.
         over_since: since when more is buffered than is wanted, as :class:`Seen` has it; ``None`` if it is not.
         verdicts: the verdicts of the checks that the root suffices for, each with its asset.
     """
 
     version: int
     observed: dg.ObserveResult | None
-    pays: compaction_policy.Decision
+    pays: Decision
     seen: Seen
     over_since: float | None
     verdicts: tuple[tuple[str, dg.AssetCheckResult], ...]
@@ -72,9 +72,9 @@ def poll_lakehouse(settings: LakehouseSettings, seen: Seen, now: float, *, known
     ``known_stale``: that they are was recorded already. Raises ``TrinityLakeError``.
     """
     lake = open_for_poll(settings)
-    too_many = compaction_policy.pays(settings.compaction, lake.stats()).wanted
-    since = compaction_policy.since_compaction(seen, lake)
-    pays = compaction_policy.weighed(settings, lake, since)
+    too_many = compaction_policy.too_many(settings.compaction, lake.stats()).wanted
+    since = compaction_policy.with_debt(seen, lake, now)
+    pays = compaction_policy.compaction_pays(settings.compaction, lake, since, now)
     over_since = (seen.over_since or now) if too_many else None
     limit = settings.compaction.max_age.total_seconds()
     too_long = over_since is not None and now - over_since >= limit
@@ -82,7 +82,7 @@ def poll_lakehouse(settings: LakehouseSettings, seen: Seen, now: float, *, known
     # searching the history costs more than one root: at most once per max_age
     observed = None
     if lake.version != seen.version:
-        costs = {} if pays.weighed is None else health.of_weighed(pays.weighed)
+        costs = health.of_waiting(lake) if since.debt and not lake.read_only else {}
         observed = assets.observation(assets.key(settings, assets.DEFINITION), lake, costs)
     return Poll(lake.version, observed, pays, since, now if too_long else over_since, judged)
 

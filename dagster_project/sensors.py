@@ -10,8 +10,9 @@ from typing import Final
 import dagster as dg
 
 from dagster_project import assets, check_results, compaction_policy, notifications, poll
-from dagster_project.compaction_policy import Seen
+from dagster_project.compaction_policy import Decision, Seen
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, Notifications
+from dagster_project.config.values import format_duration
 from dagster_project.jobs import Jobs
 from dagster_project.poll import Poll, Trouble
 from trinitylake_core import TrinityLakeError
@@ -55,8 +56,10 @@ def compaction_sensor(settings: LakehouseSettings, jobs: Jobs, notify: Notificat
 def _policy(policy: Compaction) -> str:
     if not policy.enabled:
         return "never requests a compaction: compaction.enabled is false in lakehouses.yaml."
-    sooner = "once waiting has cost as much as a compaction does, or " if policy.costs.enabled else "once "
-    return f"requests a compaction, one at a time, {sooner}{policy.messages:,} messages are buffered."
+    limits = [f"{policy.messages:,} messages are buffered"]
+    limits += [] if policy.root_bytes is None else [f"take {policy.root_bytes:,} bytes of the root"]
+    limits += [] if policy.older_than is None else [f"have waited for {format_duration(policy.older_than)}"]
+    return f"requests a compaction, one at a time, once {' or '.join(limits)}."
 
 
 def evaluate(
@@ -78,9 +81,8 @@ def evaluate(
     decision = _decided(settings, context.instance, found.pays, seen, now)
     since = found.seen
     seen = replace(
-        seen, version=found.version, over_since=found.over_since,
-        commits=since.commits, written=since.written, debt=since.debt, counted=since.counted,
-    )  # fmt: skip
+        seen, version=found.version, over_since=found.over_since, waiting_since=since.waiting_since, debt=since.debt
+    )
     if not decision.wanted:
         return dg.SensorResult(skip_reason=decision.reason, cursor=seen.text(), asset_events=events)
     request = _request(settings, decision.reason, f"{found.version}-{now:.0f}")
@@ -144,16 +146,14 @@ def _events(
 
 
 def _decided(
-    settings: LakehouseSettings, instance: dg.DagsterInstance, pays: compaction_policy.Decision, seen: Seen, now: float
-) -> compaction_policy.Decision:
+    settings: LakehouseSettings, instance: dg.DagsterInstance, pays: Decision, seen: Seen, now: float
+) -> Decision:
     """Return whether to request a compaction now: if it pays, none is running, and the last one is long enough ago."""
     if not settings.compaction.enabled:
-        return compaction_policy.Decision(
-            wanted=False, reason=f"{pays.reason}; compaction.enabled is false in lakehouses.yaml"
-        )
+        return Decision(wanted=False, reason=f"{pays.reason}; compaction.enabled is false in lakehouses.yaml")
     run = run_at_work(settings, instance)
     if run is not None:
-        return compaction_policy.Decision(wanted=False, reason=f"run {run} of this lakehouse has not finished yet")
+        return Decision(wanted=False, reason=f"run {run} of this lakehouse has not finished yet")
     if not pays.wanted:
         return pays
     last = max(seen.requested_at, _last_compaction(settings, instance))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,16 @@ from typing import Any, Final
 
 from pipelines import lakehouses
 from pipelines.bounded import Bounded, NoAnswer
-from pipelines.growth import Growth, growth_of
+from pipelines.compaction_policy import waiting_bytes
 from trinitylake_core import Lakehouse
 from trinitylake_core.brief import Brief
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
 from trinitylake_core.storage import normalise_root
 
 _SECONDS: Final = 20.0
-_FOREVER: Final = 86_400.0
+_DAY: Final = 86_400.0
+_SHORTEST_HISTORY: Final = 3600.0
+"""A shorter history says nothing about a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,25 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """How fast a lakehouse grows. A figure that is not known is ``None``.
+
+    Attributes:
+        since: when the oldest version that is kept was made; the rates are since then.
+        versions_per_day: versions that were made.
+        objects_per_day: objects that came, less those that went.
+        kept_bytes: about the size of the roots that are kept, together.
+        waiting_bytes: bytes that each commit writes because messages wait in the root.
+    """
+
+    since: datetime | None = None
+    versions_per_day: float | None = None
+    objects_per_day: float | None = None
+    kept_bytes: int | None = None
+    waiting_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """The state of one lakehouse. What could not be read is ``None``.
 
@@ -67,7 +88,7 @@ class State:
         backup_version: the newest version in the backup.
         backup_lag: how many versions it is behind.
         backup_at: when its newest version was made.
-        growth: how fast it grows, and what it costs.
+        growth: how fast it grows.
     """
 
     name: str
@@ -129,7 +150,7 @@ class Config:
 
     at_once: int = 16
     seconds: float = _SECONDS
-    total_seconds: float = _FOREVER
+    total_seconds: float = _DAY
     threads: Bounded | None = field(default=None, compare=False)
 
 
@@ -168,6 +189,27 @@ def state_of(member: Member) -> State:
         snapshot_at=max((each.created_at for each in snapshots), default=None),
         growth=growth_of(lake),
         **_backup(member, stats.version),
+    )
+
+
+def growth_of(lake: Lakehouse) -> Growth:
+    """Return how fast a lakehouse grows. One ``get``: the oldest root that is kept."""
+    now = lake.stats()
+    alone = Growth(waiting_bytes=waiting_bytes(lake)[0])
+    try:
+        first = lake.at(version=now.oldest_version).stats()
+    except TrinityLakeError:  # it has just expired, or is damaged, which `verify` finds
+        return alone
+    kept = (now.version - now.oldest_version + 1) * (first.root_bytes + now.root_bytes) // 2
+    since = replace(alone, since=first.created_at, kept_bytes=kept)
+    days = (now.created_at - first.created_at).total_seconds() / _DAY
+    if days * _DAY < _SHORTEST_HISTORY:
+        return since
+    known = now.objects is not None and first.objects is not None
+    return replace(
+        since,
+        versions_per_day=round((now.version - first.version) / days, 2),
+        objects_per_day=round(((now.objects or 0) - (first.objects or 0)) / days, 2) if known else None,
     )
 
 
@@ -268,9 +310,7 @@ _GAUGES: Final = (
     ),
     ("versions_per_day", "Versions made per day.", lambda state, _: state.growth.versions_per_day),
     ("objects_per_day", "Objects that came per day.", lambda state, _: state.growth.objects_per_day),
-    ("dollars_per_month", "Requests of commits, storage of roots.", lambda state, _: state.growth.dollars_per_month),
     ("waiting_bytes_per_commit", "Bytes of waiting messages.", lambda state, _: state.growth.waiting_bytes),
-    ("compaction_dollars", "What a compaction costs now.", lambda state, _: state.growth.compaction_dollars),
     ("backup_lag_versions", "Versions that are not in the backup.", lambda state, _: state.backup_lag),
 )
 

@@ -28,6 +28,12 @@ from pipelines.lakehouses import (
 
 ENV_FILE: Final = VARIABLE
 
+_REMOVED: Final = {
+    "compaction.costs": "removed, compactions are not weighed in dollars any more; delete it, and say with "
+    "compaction.messages, compaction.root_bytes and compaction.older_than when to compact"
+}
+"""Fields of older releases, and what to write instead."""
+
 Layout = Literal["assets", "partitions"]
 """Whether each lakehouse has assets and jobs of its own, or is a partition of those that all share."""
 
@@ -107,12 +113,12 @@ def _mistakes(error: ValidationError, stanzas: Sequence[Any], path: Path) -> Ite
             where += f"{label(stanzas[number] if number < len(stanzas) else None, number + 1)}: "
             fields = fields[2:]
         field = ".".join(fields)
-        yield where + (f"{field}: " if field else "") + _in_words(each["type"], each["msg"])
+        yield where + (f"{field}: " if field else "") + _in_words(field, each["type"], each["msg"])
 
 
-def _in_words(kind: str, message: str) -> str:
+def _in_words(field: str, kind: str, message: str) -> str:
     if kind == "extra_forbidden":
-        return "unknown field"
+        return _REMOVED.get(field, "unknown field")
     if kind == "missing":
         return "required, but missing"
     message = message.removeprefix("Value error, ")

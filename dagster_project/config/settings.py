@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from dagster_project.config.costs import Costs
 from dagster_project.config.values import Cron, Duration, EnvRef, MaybeEnv, Model, Options, Owner, TimeZone, resolved
 from pipelines.session import SessionConfig
 from trinitylake_core.storage import normalise_root
@@ -71,18 +70,19 @@ class Schedules(Model):
 class Compaction(Model):
     """When a compaction pays, and how it runs.
 
-    The sensor reads the root every ``poll``. It requests a compaction once waiting has cost as much as one does
-    (``costs``), or ``messages`` messages are buffered, but at most one per ``min_interval``. A compaction that takes
-    longer than ``timeout`` is stopped. If the backlog stays above that number of messages for ``max_age``, compactions
-    count as stale.
+    The sensor reads the root every ``poll``. It requests a compaction once ``messages`` messages are buffered, those in
+    the root take ``root_bytes``, or they have waited for ``older_than``, but at most one per ``min_interval``. A
+    compaction that takes longer than ``timeout`` is stopped. If the backlog stays above that number of messages for
+    ``max_age``, compactions count as stale.
     """
 
     enabled: bool = True
     messages: int = Field(default=10_000, ge=1)
+    root_bytes: int | None = Field(default=262_144, ge=1)
+    older_than: Duration | None = _DAY
     min_interval: Duration = timedelta(minutes=15)
     poll: Duration = timedelta(minutes=1)
     max_age: Duration = _DAY
-    costs: Costs = Costs()
     engine: Engine = "spark"
     timeout: Duration = timedelta(hours=6)
 
@@ -216,11 +216,6 @@ class LakehouseSettings(Model):
     def key_prefix(self) -> list[str]:
         """The prefix of the keys of this lakehouse's assets."""
         return ["lakehouse", self.name]
-
-    @property
-    def kept_seconds(self) -> float:
-        """How long a version is kept: as `retention` says, or for a month, as far as costs are concerned."""
-        return (timedelta(days=30) if self.retention is None else self.retention.older_than).total_seconds()
 
     @property
     def pool(self) -> str:

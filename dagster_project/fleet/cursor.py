@@ -58,13 +58,12 @@ def _mark(
     quiet: int,
     signs: str,
     observed: int = 0,  # what was written before there was one has none
-    commits: int = 0,
-    written: int = 0,
-    debt: int = 0,
-    counted: int | None = None,
+    *waiting: int | None,
 ) -> Mark:
+    since, debt = waiting if len(waiting) == 2 else (None, 0)  # older releases wrote four figures, or none
     over = None if over_since is None else float(over_since)
-    seen = Seen(version, float(requested), over, failing, bool(alerted), commits, float(written), debt, counted)
+    waiting_since = None if since is None else float(since)
+    seen = Seen(version, float(requested), over, failing, bool(alerted), waiting_since, int(debt or 0))
     verdicts = {name: _WORDS[sign] for name, sign in zip(_CHECKS, signs, strict=True) if sign in _WORDS}
     return Mark(seen, float(look), quiet, verdicts, float(observed))
 
@@ -81,5 +80,5 @@ def _row(mark: Mark) -> list[Any]:
     over = None if seen.over_since is None else int(seen.over_since)
     signs = "".join(_SIGNS[mark.verdicts.get(name)] for name in _CHECKS)
     row: list[Any] = [seen.version, int(mark.next_look), int(seen.requested_at), over, seen.failing, int(seen.alerted)]
-    weighed = [seen.commits, int(seen.written), seen.debt, seen.counted]
-    return [*row, mark.quiet, signs, int(mark.observed_at), *weighed]
+    since = None if seen.waiting_since is None else int(seen.waiting_since)
+    return [*row, mark.quiet, signs, int(mark.observed_at), since, seen.debt]

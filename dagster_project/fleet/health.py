@@ -31,8 +31,7 @@ _COLUMNS: Final = (
     "newest_snapshot", "backup_lag", "last_failure",
 )  # fmt: skip
 _GROWTH: Final = (
-    "lakehouse", "newest_backup", "objects_per_day", "versions_per_day", "kept_bytes", "dollars_per_month",
-    "bytes_reclaimed_in_a_week",
+    "lakehouse", "newest_backup", "objects_per_day", "versions_per_day", "kept_bytes", "bytes_reclaimed_in_a_week",
 )  # fmt: skip
 _ROWS: Final = 500
 _NAMED: Final = 10
@@ -184,7 +183,6 @@ def _metadata(
         oldest_of_the_newest_backups=dg.MetadataValue.timestamp(min(backups)) if backups else None,
         objects_per_day=_sum(state.growth.objects_per_day for state in report.states),
         kept_bytes=sum(state.growth.kept_bytes or 0 for state in report.states),
-        dollars_per_month=_sum(state.growth.dollars_per_month for state in report.states),
         bytes_reclaimed_in_a_week=sum(reclaimed.values()),
         seconds=report.seconds,
         growth=table(rows, _GROWTH),
@@ -215,7 +213,6 @@ def _row(state: State, failures: Mapping[str, datetime], reclaimed: Mapping[str,
         "objects_per_day": state.growth.objects_per_day,
         "versions_per_day": state.growth.versions_per_day,
         "kept_bytes": state.growth.kept_bytes,
-        "dollars_per_month": state.growth.dollars_per_month,
         "bytes_reclaimed_in_a_week": reclaimed.get(state.name),
         "last_failure": _minute(failures.get(state.name)),
     }

@@ -159,9 +159,11 @@ class Tick:
             self.back[name] = found.version
         since = found.seen
         seen = replace(
-            poll.recovered(mark.seen), over_since=found.over_since,
-            commits=since.commits, written=since.written, debt=since.debt, counted=since.counted,
-        )  # fmt: skip
+            poll.recovered(mark.seen),
+            over_since=found.over_since,
+            waiting_since=since.waiting_since,
+            debt=since.debt,
+        )
         seen = replace(seen, alerted=mark.seen.alerted)  # until the webhook has heard of it
         decision = self._decided(settings, found, mark)
         if decision.wanted:

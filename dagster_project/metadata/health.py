@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import dagster as dg
 
-from pipelines import compaction, worth
+from pipelines import compaction, compaction_policy
 from pipelines.cli.report import human_bytes, utc
 from pipelines.stats import Deep, Level
-from pipelines.worth import Weighed
-from trinitylake_core import Stats, VersionInfo
+from trinitylake_core import Lakehouse, Stats, VersionInfo
 from trinitylake_core.definitions import IsolationLevel, LakehouseDef
 
 Metadata = dict[str, Any]
@@ -130,41 +129,20 @@ def history_table(versions: Sequence[VersionInfo]) -> dg.TableMetadataValue:
     return table([{name: getattr(each, name) for name in _HISTORY} for each in versions], _HISTORY)
 
 
-def weighed_text(both: Weighed) -> str:
-    """Return what waiting messages have cost since the last compaction, and what one costs now, for people."""
-    waiting, price = both.waiting, both.compaction
-    return (
-        f"{waiting.commits:,} commits since the last compaction cost {human_bytes(waiting.bytes)}, "
-        f"{waiting.seconds:.2g} s and {dollars(waiting.dollars)} more because messages wait (each "
-        f"{human_bytes(waiting.bytes_per_commit)}, an open {human_bytes(waiting.bytes_per_open)}); a compaction now "
-        f"costs {price.requests:,} requests, {human_bytes(price.bytes)} and {dollars(price.dollars)}"
-    )
-
-
-def dollars(amount: float) -> str:
-    """Return a sum of money with two digits that count, however small it is."""
-    return f"${amount:.2f}" if amount >= 1 or amount == 0 else f"${float(f'{amount:.1e}'):.10f}".rstrip("0")
-
-
-def of_weighed(both: Weighed) -> Metadata:
-    """Return what waiting messages have cost since the last compaction, and what one costs now; numbers are plotted."""
-    waiting, price = both.waiting, both.compaction
+def of_waiting(lake: Lakehouse) -> Metadata:
+    """Return the bytes that waiting messages cost, and the cost of a compaction now; the numbers are plotted."""
+    expected = compaction_policy.estimate(lake)
+    per_commit, per_open = compaction_policy.waiting_bytes(lake)
     return {
-        "waiting_or_compacting": weighed_text(both),
-        "commits_since_compaction": waiting.commits,
-        "waiting_bytes_per_commit": waiting.bytes_per_commit,
-        "waiting_bytes_per_open": waiting.bytes_per_open,
-        "waiting_milliseconds_per_commit": round(waiting.seconds_per_commit * 1000, 3),
-        "waiting_milliseconds_per_open": round(waiting.seconds_per_open * 1000, 3),
-        "waiting_dollars": float(f"{waiting.dollars:.3g}"),
-        "compaction_requests": price.requests,
-        "compaction_bytes": price.bytes,
-        "compaction_dollars": float(f"{price.dollars:.3g}"),
+        "waiting_bytes_per_commit": per_commit,
+        "waiting_bytes_per_open": per_open,
+        "compaction_requests": expected.requests,
+        "compaction_bytes": expected.bytes,
     }
 
 
-def of_gains(gains: Sequence[worth.Gain]) -> Metadata:
-    """Return what a compaction was expected to cost and to save beside what it did, as a table."""
+def of_gains(gains: Sequence[compaction_policy.Gain]) -> Metadata:
+    """Return the expected cost and saving of a compaction beside the realised ones, as a table."""
     rows = [
         {"what": each.what, "unit": each.unit, "predicted": each.predicted, "realised": each.realised} for each in gains
     ]

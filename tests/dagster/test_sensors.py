@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -13,6 +14,7 @@ from dagster_project.compaction_policy import Seen
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, SnapshotPolicy
 from dagster_project.factory import merged
 from pipelines import compaction, snapshot, stats
+from pipelines.compaction_policy import waiting_bytes
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 
@@ -43,7 +45,7 @@ def test_it_asks_with_its_reason(settings: LakehouseSettings, lake: Lakehouse, i
     (request,) = result.run_requests or []
     figures = f"version {lake.version}: {lake.stats().messages} buffered messages, threshold 5"
     reason = request.tags[REASON_TAG]
-    assert f"{figures}; 0 commits since the last compaction cost" in reason
+    assert f"{figures}; " in reason
     assert {"ops": {"lakehouse__sales_eu__tree_compaction": {"config": {"reason": reason}}}} == request.run_config
     assert Seen.parse(cursor).requested_at > 0
     (seen, *_) = result.asset_events
@@ -199,7 +201,7 @@ def test_a_cursor_that_is_not_ours_is_no_cursor(cursor: str | None) -> None:
     assert Seen() == Seen.parse(cursor)
 
 
-def test_pacing_at_the_minimum_interval() -> None:
+def test_the_policy_at_the_minimum_interval() -> None:
     policy = Compaction.model_validate({"min_interval": "60s"})
     assert compaction_policy.too_soon(policy, last=1000.0, now=1060.0) is None
     waiting = compaction_policy.too_soon(policy, last=1000.0, now=1059.0)
@@ -207,38 +209,53 @@ def test_pacing_at_the_minimum_interval() -> None:
     assert not waiting.wanted
 
 
-def weighing(settings: LakehouseSettings, **costs: float) -> LakehouseSettings:
-    """Return settings whose number of messages is never reached."""
-    policy = {"messages": 1_000_000, "engine": "local", "min_interval": "0s", "costs": costs}
-    return settings.model_copy(update={"compaction": Compaction.model_validate(policy)})
+def patient(settings: LakehouseSettings, **limits: object) -> LakehouseSettings:
+    """Return settings whose number of messages is never reached, and no other limit than those given."""
+    policy = {"messages": 1_000_000, "root_bytes": None, "older_than": None, "engine": "local", "min_interval": "0s"}
+    return settings.model_copy(update={"compaction": Compaction.model_validate(policy | limits)})
 
 
-def test_it_asks_once_waiting_has_cost_as_much_as_a_compaction(
+def test_it_asks_when_the_messages_in_the_root_are_too_large(
     settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
-    """What commits wrote because of waiting messages adds up from look to look; dear requests make it wait longer."""
-    cheap, dear = weighing(settings, opens_per_commit=1000, hour=10.0), weighing(settings)
-    result, cursor = look(cheap, instance)
-    assert not result.run_requests
-    (seen, *_) = result.asset_events
-    assert (0, True) == (
-        seen.metadata["commits_since_compaction"].value,
-        0 < seen.metadata["compaction_dollars"].value,
-    )
-    for number in range(12):
-        with lake.transaction() as txn:
-            txn.create_namespace(f"n{number}")
-    result, after = look(dear, instance, cursor)
-    assert "12 commits since the last compaction cost" in str(result.skip_reason)
-    result, asked = look(cheap, instance, cursor)
-    (request,) = result.run_requests or []
-    assert "12 commits since the last compaction cost" in request.tags[REASON_TAG]
-    assert Seen.parse(after).written == Seen.parse(asked).written > 0
-    off = weighing(settings, opens_per_commit=1000, hour=10.0, enabled=False)
-    assert not look(off, instance, cursor)[0].run_requests
+    """The bytes of the messages count, those of the rest of the root do not: a compaction makes no difference to it."""
+    size = waiting_bytes(lake)[0]
+    result, cursor = look(patient(settings, root_bytes=size + 1), instance)
+    assert f"{size:,} bytes of them in the root, limit {size + 1:,}" in str(result.skip_reason)
+    (observed, *_) = result.asset_events
+    assert size == observed.metadata["waiting_bytes_per_commit"].value
+    (request,) = look(patient(settings, root_bytes=size), instance)[0].run_requests or []
+    assert f"limit {size:,}" in request.tags[REASON_TAG]
     compaction.run(lake, compaction.Config(engine="local"))
-    _, cursor = look(cheap, instance, asked)
-    assert (0, 0.0, 0) == (Seen.parse(cursor).commits, Seen.parse(cursor).written, Seen.parse(cursor).debt)
+    assert not look(patient(settings, root_bytes=1), instance, cursor)[0].run_requests
+
+
+def test_it_asks_when_messages_have_waited_too_long(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """Since the sensor saw the first of them after the last compaction, whoever made that."""
+    day = patient(settings, older_than="1d")
+    result, cursor = look(day, instance)
+    assert "waiting for 0s, limit 1d" in str(result.skip_reason)
+    since = Seen.parse(cursor).waiting_since or 0.0
+    older = replace(Seen.parse(cursor), waiting_since=since - 86_400).text()
+    (request,) = look(day, instance, older)[0].run_requests or []
+    assert "limit 1d" in request.tags[REASON_TAG]
+    assert not look(patient(settings), instance, older)[0].run_requests, "no limit, no request"
+    compaction.run(lake, compaction.Config(engine="local"))
+    result, cursor = look(day, instance, older)
+    assert not result.run_requests
+    assert (None, 0) == (Seen.parse(cursor).waiting_since, Seen.parse(cursor).debt)
+
+
+def test_a_compaction_by_another_process_begins_the_wait_again(
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """It left fewer than half of the messages, which came after it."""
+    _, cursor = look(settings, instance)
+    long_ago = replace(Seen.parse(cursor), waiting_since=1.0, debt=10_000).text()
+    _, cursor = look(patient(settings, older_than="1d"), instance, long_ago)
+    assert (Seen.parse(cursor).waiting_since or 0.0) > 1.0
 
 
 def test_a_compaction_shows_what_was_predicted_beside_what_it_did(
@@ -250,5 +267,5 @@ def test_a_compaction_shows_what_was_predicted_beside_what_it_did(
     rows = {row.data["what"]: row.data for row in done.materialization.metadata["predicted_and_realised"].records}
     saved = rows["saved by each commit"]
     assert saved["predicted"] == saved["realised"] > 0
-    for what in ("cost: requests", "cost: written", "cost: all in all", "the root"):
+    for what in ("cost: requests", "cost: written", "the root"):
         assert 0.2 < float(rows[what]["predicted"]) / float(rows[what]["realised"]) < 5, what

@@ -40,8 +40,8 @@ _FORMATS = ("table", "csv", "json", "openmetrics")
     details="""\
 Those that cannot be opened come first, then those whose backup cannot, then the others by debt: buffered messages as a
 share of the threshold from which a compaction pays. A lakehouse whose storage gives no answer costs its timeout, and
-holds up no other one. What it grows by, and what its commits and roots cost, is judged from the versions that are
-kept, at the prices of S3 Standard. --json adds root URIs and everything else that is known.""",
+holds up no other one. The growth is judged from the versions that are kept. --json adds root URIs and everything else
+that is known.""",
 )
 def fleet(call: Call) -> Result:
     """Survey a fleet."""
@@ -83,8 +83,8 @@ def _lines_of(path: Path) -> list[str]:
 
 def _table(done: Report) -> report.Table:
     header = ["lakehouse", "debt", "messages", "objects", "version", "committed", "snapshots", "backup"]
-    header += ["grows", "costs", "problem"]
-    return report.Table(header, map(_cells, done.states), spare=("grows", "costs", "snapshots", "committed", "objects"))
+    header += ["grows", "problem"]
+    return report.Table(header, map(_cells, done.states), spare=("grows", "snapshots", "committed", "objects"))
 
 
 def _lines(done: Report) -> Iterator[Line]:
@@ -101,7 +101,7 @@ def _cells(state: State) -> list[Any]:
     behind = None if state.backup_lag is None else f"-{state.backup_lag}" if state.backup_lag else "current"
     problem = state.problem or (None if state.backup_problem is None else f"backup: {state.backup_problem}")
     committed = None if state.committed_at is None else report.utc(state.committed_at)
-    grows, costs = state.growth.objects_per_day, state.growth.dollars_per_month
-    rates = [None if grows is None else f"{grows:+,.0f}/day", None if costs is None else f"${costs:,.2f}/month"]
-    shown = [state.messages, state.objects, state.version, committed, state.snapshots, behind, *rates, problem or ""]
+    per_day = state.growth.objects_per_day
+    grows = None if per_day is None else f"{per_day:+,.0f}/day"
+    shown = [state.messages, state.objects, state.version, committed, state.snapshots, behind, grows, problem or ""]
     return [state.name, debt, *shown]

@@ -1,4 +1,4 @@
-"""How fast a lakehouse grows and what it costs: rates since the oldest version that is kept."""
+"""How fast a lakehouse grows: rates since the oldest version that is kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import growth
+from pipelines import fleet
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.handle import Handle
@@ -20,14 +20,12 @@ def lake(tmp_path: Path) -> Lakehouse:
 
 
 def test_a_history_of_seconds_says_nothing_about_a_day(lake: Lakehouse) -> None:
-    found = growth.growth_of(lake)
-    assert (None, None, None) == (found.versions_per_day, found.objects_per_day, found.dollars_per_month)
-    assert (True, True) == ((found.kept_bytes or 0) > 0, (found.compaction_dollars or 0) > 0)
+    found = fleet.growth_of(lake)
+    assert (None, None) == (found.versions_per_day, found.objects_per_day)
+    assert (True, True) == ((found.kept_bytes or 0) > 0, (found.waiting_bytes or 0) > 0)
 
 
-def test_rates_and_costs_are_those_of_the_versions_that_are_kept(
-    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rates_are_those_of_the_versions_that_are_kept(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten days lie between the first version and the newest: so much of everything a day; one ``get``."""
     real = Handle.stats
 
@@ -38,16 +36,14 @@ def test_rates_and_costs_are_those_of_the_versions_that_are_kept(
     monkeypatch.setattr(Handle, "stats", dated)
     newest, opened = lake.stats(), reopened(lake)
     before = opened.storage.counts.requests()
-    found = growth.growth_of(opened)
+    found = fleet.growth_of(opened)
     assert opened.storage.counts.requests() - before <= 1
     assert newest.version / 10 == pytest.approx(found.versions_per_day, abs=0.01)
     assert (newest.objects or 0) / 10 == pytest.approx(found.objects_per_day, abs=0.01)
-    commits = (found.versions_per_day or 0) * 30 * 0.0158 / 1000
-    assert commits == pytest.approx(found.dollars_per_month, rel=0.05)
 
 
 def test_an_oldest_root_that_cannot_be_read_leaves_the_rest(lake: Lakehouse) -> None:
     oldest = lake.at(version=lake.stats().oldest_version)
     (Path(lake.root.removeprefix("file://")) / oldest.root_node.path).write_bytes(b"garbage")
-    found = growth.growth_of(reopened(lake))
+    found = fleet.growth_of(reopened(lake))
     assert (None, True) == (found.since, (found.waiting_bytes or 0) > 0)

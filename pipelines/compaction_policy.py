@@ -1,0 +1,67 @@
+"""What waiting messages cost each commit and each open, what a compaction costs, and what it saved.
+
+All of it in requests and bytes, estimated from roots that are in memory already: no request. Each commit writes the
+root with the messages in it, and each open reads it. A compaction reads and writes the nodes that the messages hit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipelines import compaction
+from pipelines.trees.subtrees import nodes_hit
+from trinitylake_core import Lakehouse
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a compaction is expected to cost: nodes that it reads and writes, requests, and bytes that it writes."""
+
+    nodes: int
+    requests: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One figure of a compaction: the predicted value and the realised one."""
+
+    what: str
+    unit: str
+    predicted: int
+    realised: int
+
+
+def waiting_bytes(lake: Lakehouse) -> tuple[int, int]:
+    """Return the bytes that waiting messages add to each commit, and to each open with one lookup."""
+    node = lake.root_node.node
+    row = node.nbytes / max(1, len(node.keys) + len(node.buffer))
+    below = max(0, (node.subtree_messages or 0) - len(node.buffer))
+    in_root = row * len(node.buffer)
+    return round(in_root), round(in_root + row * below / max(1, len(node.keys) + 1))
+
+
+def estimate(lake: Lakehouse) -> Estimate:
+    """Return the cost of a compaction of a version, if its messages are spread by chance."""
+    node = lake.root_node.node
+    messages = node.subtree_messages if node.subtree_messages is not None else len(node.buffer)
+    nodes = nodes_hit(messages, node.subtree_keys, node.height or 0, lake.definition.order)
+    rows = max(1, len(node.keys) + len(node.buffer))
+    return Estimate(nodes, 2 * nodes + 2, nodes * node.nbytes * lake.definition.order * 2 // (3 * rows))
+
+
+def compare(before: Lakehouse, after: Lakehouse, done: compaction.Report) -> list[Gain]:
+    """Return the expected cost and saving of a compaction, each beside the realised one.
+
+    ``before`` and ``after`` are handles of its two versions. What was committed in between counts as not saved.
+    """
+    expected = estimate(before)
+    commit, read = waiting_bytes(before)
+    commit_left, read_left = waiting_bytes(after)
+    return [
+        Gain("cost: requests", "requests", expected.requests, done.nodes_read + done.nodes_written + 1),
+        Gain("cost: written", "bytes", expected.bytes, done.bytes_written),
+        Gain("saved by each commit", "bytes", commit, commit - commit_left),
+        Gain("saved by each open with one lookup", "bytes", read, read - read_left),
+        Gain("the root", "bytes", before.stats().root_bytes - commit, after.stats().root_bytes),
+    ]
