@@ -238,9 +238,8 @@ def _compact(
             engine=config.engine or settings.compaction.engine,
             dry_run=config.dry_run,
             reason=config.reason,
-            before_commit=watch.before_commit,
         )
-        return compaction.run(open_lakehouse(settings), how, watch.spark, progress=watch.progress)
+        return compaction.run(open_lakehouse(settings), how, watch.spark, cancel=watch, progress=watch.progress)
 
     return supervised(context, spark_session(spark, settings), work, settings.compaction.timeout)
 
@@ -296,10 +295,11 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
             how = export.Config(
                 history=True,
                 engine=config.engine or settings.compaction.engine,
-                before_commit=watch.before_commit,
             )
             options = settings.resolved_target_options(policy.target)
-            return export.run(lake, policy.target, how, watch.spark, storage_options=options, progress=watch.progress)
+            return export.run(
+                lake, policy.target, how, watch.spark, storage_options=options, cancel=watch, progress=watch.progress
+            )
 
         done = run_supervised(context, settings, spark, work)
         metadata = health.with_sizes(recovery.of_export(done))

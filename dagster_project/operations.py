@@ -52,11 +52,12 @@ def _export(scope: Scope) -> dg.OpDefinition:
                 history=config.history and config.version is None,
                 engine=engine(settings, config.engine),
                 dry_run=config.dry_run,
-                before_commit=watch.before_commit,
             )
             target = launchpads.chosen_target(config.target, settings)
             options = settings.resolved_target_options(target)
-            return export.run(lake, target, how, watch.spark, storage_options=options, progress=watch.progress)
+            return export.run(
+                lake, target, how, watch.spark, storage_options=options, cancel=watch, progress=watch.progress
+            )
 
         named = config.version is not None
         tell(context, recovery.of_export(run_supervised(context, settings, spark, work, damaged=named)))
@@ -81,11 +82,12 @@ def _upgrade(scope: Scope) -> dg.OpDefinition:
                 definition=config.definition,
                 engine=engine(settings, config.engine),
                 dry_run=config.dry_run,
-                before_commit=watch.before_commit,
             )
             target = launchpads.chosen_target(config.target, settings)
             options = settings.resolved_target_options(target)
-            return upgrade.run(lake, target, how, watch.spark, storage_options=options, progress=watch.progress)
+            return upgrade.run(
+                lake, target, how, watch.spark, storage_options=options, cancel=watch, progress=watch.progress
+            )
 
         tell(context, recovery.of_upgrade(run_supervised(context, settings, spark, work)))
 
@@ -107,7 +109,7 @@ def _alter(scope: Scope) -> dg.OpDefinition:
         def work(lake: Lakehouse, watch: Supervisor) -> Alteration:
             changed: dict[str, str | None] = {**config.properties, **dict.fromkeys(config.remove)}
             return lake.alter(
-                changed, reason=required(config.reason), dry_run=config.dry_run, before_commit=watch.before_commit
+                changed, reason=required(config.reason), dry_run=config.dry_run, before_commit=watch.check
             )
 
         tell(context, recovery.of_alteration(run_supervised(context, settings, spark, work)))

@@ -33,13 +33,13 @@ def rollback_step(scope: Scope) -> dg.OpDefinition:
         settings = settings_of(scope, context)
 
         def work(lake: Lakehouse, watch: Supervisor) -> tuple[rollback.Report, rollback.Report]:
-            how = rollback.Config(**chosen(settings, config, watch))
+            how = rollback.Config(**chosen(settings, config))
             planned = rollback.plan(lake, how, watch.spark, progress=watch.progress)
             _show(context, watch, planned.plan)
             if config.dry_run:
                 return planned, planned
             approved = how if how.force else _of_this_plan(how, planned.plan)
-            return planned, rollback.run(lake, approved, watch.spark, progress=watch.progress)
+            return planned, rollback.run(lake, approved, watch.spark, cancel=watch, progress=watch.progress)
 
         planned, done = run_supervised(context, settings, spark, work, damaged=True)
         tell(context, recovery.of_rollback(planned, done))
@@ -62,13 +62,13 @@ def restore_step(scope: Scope) -> dg.OpDefinition:
 
         def work(lake: Lakehouse, watch: Supervisor) -> tuple[restore.Report, restore.Report]:
             options = None if config.source is None else settings.resolved_target_options(config.source)
-            how = restore.Config(**chosen(settings, config, watch), source_options=options)
+            how = restore.Config(**chosen(settings, config), source_options=options)
             planned = restore.plan(lake, how, watch.spark, progress=watch.progress)
             _show(context, watch, planned.plan)
             if config.dry_run:
                 return planned, planned
             approved = _of_this_plan(how, planned.plan)
-            return planned, restore.run(lake, approved, watch.spark, progress=watch.progress)
+            return planned, restore.run(lake, approved, watch.spark, cancel=watch, progress=watch.progress)
 
         planned, done = run_supervised(context, settings, spark, work)
         tell(context, recovery.of_restore(planned, done))
@@ -92,13 +92,13 @@ def undo_step(scope: Scope) -> dg.OpDefinition:
         settings = settings_of(scope, context)
 
         def work(lake: Lakehouse, watch: Supervisor) -> tuple[undo.Report, undo.Report]:
-            how = undo.Config(**chosen(settings, config, watch))
+            how = undo.Config(**chosen(settings, config))
             planned = undo.plan(lake, how, watch.spark, progress=watch.progress)
             _show(context, watch, planned.rollback.plan)
             if config.dry_run:
                 return planned, planned
             approved = how if how.force else _of_this_plan(how, planned.rollback.plan)
-            return planned, undo.run(lake, approved, watch.spark, progress=watch.progress)
+            return planned, undo.run(lake, approved, watch.spark, cancel=watch, progress=watch.progress)
 
         planned, done = run_supervised(context, settings, spark, work, damaged=True)
         tell(context, recovery.of_undo(planned, done))
@@ -109,7 +109,7 @@ def undo_step(scope: Scope) -> dg.OpDefinition:
 def _show(context: dg.OpExecutionContext, watch: Supervisor, plan: RecoveryPlan) -> None:
     """Log the plan, as one event, before anything is done; a run that was terminated meanwhile ends here."""
     context.log.info(recovery.plan_text(plan))
-    watch.before_commit()
+    watch.check()
 
 
 def _of_this_plan(how: How, plan: RecoveryPlan) -> How:

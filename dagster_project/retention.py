@@ -72,10 +72,8 @@ def root_version_snapshots(scope: Scope) -> dg.AssetsDefinition:
         policies = {str(period): policy.keep for period, policy in settings.snapshots.items()}
 
         def work(lake: Lakehouse, watch: Supervisor) -> dg.MaterializeResult[Any]:
-            watch.before_commit()
-            done = snapshot.run(
-                lake, policies, dry_run=config.dry_run, reason=config.reason, before_commit=watch.before_commit
-            )
+            watch.check()
+            done = snapshot.run(lake, policies, dry_run=config.dry_run, reason=config.reason, cancel=watch)
             versions = list(lake.history(limit=health.HISTORY_LIMIT))
             metadata = retention.of_snapshots(done, lake.snapshots()) | health.of_history(versions)
             return dg.MaterializeResult(
@@ -123,8 +121,9 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
         def work(lake: Lakehouse, watch: Supervisor) -> retention.Deletion[expiration.Report]:
             def step(**how: Any) -> expiration.Report:
                 how |= {"engine": engine, "reason": config.reason, "plan_options": {}}
-                how |= {"before_commit": watch.before_commit}
-                return expiration.run(lake, expiration.Config(**how), watch.spark, progress=watch.progress)
+                return expiration.run(
+                    lake, expiration.Config(**how), watch.spark, cancel=watch, progress=watch.progress
+                )
 
             wanted = partial(step, keep_last=policy.keep_last, older_than_seconds=age)
             return _planned(wanted, step, watch, dry_run=config.dry_run)
@@ -161,8 +160,8 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
 
         def work(lake: Lakehouse, watch: Supervisor) -> retention.Deletion[orphans.Report]:
             def step(**how: Any) -> orphans.Report:
-                how |= {"engine": engine, "plan_options": {}, "before_commit": watch.before_commit}
-                return orphans.run(lake, orphans.Config(**how), watch.spark, progress=watch.progress)
+                how |= {"engine": engine, "plan_options": {}}
+                return orphans.run(lake, orphans.Config(**how), watch.spark, cancel=watch, progress=watch.progress)
 
             wanted = partial(step, older_than_seconds=policy.older_than.total_seconds())
             return _planned(wanted, step, watch, dry_run=config.dry_run)
@@ -195,7 +194,7 @@ def _planned(
         file = Path(directory) / "plan.parquet"
         planned = plan(plan_to=file.as_uri())
         rows, total = retention.rows_of(file)
-        watch.before_commit()
+        watch.check()
         done = None if dry_run else act(plan=file.as_uri())
     return retention.Deletion(planned, done, rows, total)
 

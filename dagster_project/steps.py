@@ -11,7 +11,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.launchpads import Launchpad
 from dagster_project.metadata import health
 from dagster_project.scope import Scope
-from dagster_project.supervised import RETRY, Supervisor, advice
+from dagster_project.supervised import RETRY, advice
 from trinitylake_core import TrinityLakeError
 
 _NEVER_AGAIN: Final = ("rollback", "restore", "undo")
@@ -94,7 +94,7 @@ def engine(settings: LakehouseSettings, chosen: str | None) -> str:
     return chosen or settings.compaction.engine
 
 
-def chosen(settings: LakehouseSettings, config: Launchpad, watch: Supervisor) -> dict[str, Any]:
+def chosen(settings: LakehouseSettings, config: Launchpad) -> dict[str, Any]:
     """Return the launchpad options as arguments of the ``Config`` of a pipeline, whose fields have the same names."""
     given = config.model_dump()
-    return given | {"engine": engine(settings, given["engine"]), "before_commit": watch.before_commit}
+    return given | {"engine": engine(settings, given["engine"])}

@@ -89,11 +89,11 @@ class Supervisor:
         A cancelled run stops before a new phase, because that phase may commit or delete.
         """
         if self.latest is None or self.latest[0] != phase:
-            self.before_commit()
+            self.check()
         self._refuse_stopped()
         self.latest = (phase, done, total)
 
-    def before_commit(self) -> None:
+    def check(self) -> None:
         """Raise ``Stopped`` if the run was cancelled or given up meanwhile, even if no signal has arrived."""
         self._refuse_stopped()
         run = self._instance.get_run_by_id(self._run_id)

@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipelines.job import NEVER_CANCELLED, Cancel
 from pipelines.source.entries import Entry, entry_of
 from trinitylake_core import Lakehouse, Transaction
 from trinitylake_core.brief import Brief
@@ -72,6 +73,7 @@ def run(
     reason: str | None = None,
     isolation: str | None = None,
     allow_loss: bool = False,
+    cancel: Cancel | None = None,
 ) -> Report:
     """Carry out changes as one transaction, all or none.
 
@@ -82,6 +84,7 @@ def run(
         reason: why, for the history.
         isolation: the isolation level of the transaction.
         allow_loss: a new schema may leave out columns, or make a primary key nullable.
+        cancel: what can stop it before it commits.
 
     Raises:
         Refused: a new schema loses columns or keys, and ``allow_loss`` is not set.
@@ -102,7 +105,7 @@ def run(
     if dry_run:
         transaction.abort()
     else:
-        transaction.commit()
+        transaction.commit(before_commit=(cancel or NEVER_CANCELLED).check)
     after = None if dry_run else transaction.version
     return Report(before, after, dry_run, len(entries), transaction.id, transaction.isolation, changes, losses)
 

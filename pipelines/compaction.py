@@ -9,12 +9,22 @@ Nothing is visible before that root exists; a task that ran twice leaves harmles
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pipelines import auto
-from pipelines.job import Progress, Session, Stopwatch, engine_for, lake_first, refuse_unknown, silent, started
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    Progress,
+    Session,
+    Stopwatch,
+    engine_for,
+    lake_first,
+    refuse_unknown,
+    silent,
+    started,
+)
 from pipelines.processes import never
 from pipelines.tasks import slots
 from pipelines.trees import subtrees, workers
@@ -50,7 +60,6 @@ class Config:
         spark_from_nodes: from so many nodes on ``auto`` is Spark from the beginning, wherever it runs.
         restarts: how often to start over after a rollback or a bulk load came in between, or `clean` removed, or may
             have removed, what was written or read.
-        before_commit: called right before the root is created; raising there gives the compaction up.
     """
 
     engine: str = "spark"
@@ -59,7 +68,6 @@ class Config:
     tasks: int | None = None
     spark_from_nodes: int | None = None
     restarts: int = 5
-    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -117,13 +125,18 @@ class Report:
 
 def plan(lake: Lakehouse, config: Config | None = None) -> Plan:
     """Return what a compaction of the newest version would do. Reads the top of the tree only."""
-    work = _Work(lake.refresh(), config or Config())
+    work = _Work(lake.refresh(), config or Config(), None, None)
     return work.planned(work.open(1))
 
 
 @lake_first
 def run(
-    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
+    lake: Lakehouse,
+    config: Config | None = None,
+    engine: Session = None,
+    *,
+    cancel: Cancel | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Compact the newest version of a lakehouse.
 
@@ -139,7 +152,7 @@ def run(
     """
     config = config or Config()
     for restart in range(config.restarts + 1):
-        work = _Work(lake.refresh(), config, progress)
+        work = _Work(lake.refresh(), config, cancel, progress)
         try:
             report = work.run(engine)
         except (TreeReplaced, Corrupt) as error:
@@ -155,10 +168,11 @@ def run(
 class _Work:
     """One attempt at one version."""
 
-    def __init__(self, lake: Lakehouse, config: Config, progress: Progress | None = None) -> None:
+    def __init__(self, lake: Lakehouse, config: Config, cancel: Cancel | None, progress: Progress | None) -> None:
         self.files = lake.files
         self.base: Root = lake.root_node
         self.config = config
+        self.cancel = cancel or NEVER_CANCELLED
         self.progress = progress or silent
         self.writer = NodeWriter(self.files.store)
         stamp = max(now_millis(), self.base.created_at_millis)
@@ -281,7 +295,7 @@ class _Work:
             engine=planned.engine,
         )
         change = Compacted(node, summary, counted_anew(self.files, self.base, node))
-        root = commit(self.files, self.base, change, before_commit=self.config.before_commit)
+        root = commit(self.files, self.base, change, before_commit=self.cancel.check)
         self.rebased_over = change.rebased_over
         return root
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -23,7 +23,17 @@ from pipelines.files.deletion import Deleted, delete
 from pipelines.files.holds import OWN_VERSION, Hold, Rules
 from pipelines.files.listing import ROOT, Listed, listed
 from pipelines.files.retained import Retained, refuse_guarded, retained
-from pipelines.job import Meter, Progress, Session, Stopwatch, lake_first, proceed, refuse_unknown, silent
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    Meter,
+    Progress,
+    Session,
+    Stopwatch,
+    lake_first,
+    refuse_unknown,
+    silent,
+)
 from pipelines.sweep.released import Freed, freed_by
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.brief import Brief
@@ -58,8 +68,6 @@ class Config:
         plan: URI of a plan to carry out, if it still holds.
         plan_options: storage options for these two; by default those of the lakehouse that apply to them.
         now_millis: the time, for tests.
-        before_commit: called right before the root is created, before the boundary file is advanced, and before
-            roots are deleted; raising there gives the rest up.
     """
 
     engine: str = "spark"
@@ -71,7 +79,6 @@ class Config:
     plan: str | None = None
     plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
     now_millis: int | None = None
-    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -131,7 +138,12 @@ class Report(Brief):
 
 @lake_first
 def run(
-    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
+    lake: Lakehouse,
+    config: Config | None = None,
+    engine: Session = None,
+    *,
+    cancel: Cancel | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Expire versions, or say what that would free.
 
@@ -145,7 +157,7 @@ def run(
         UnsafeStorage: the storage cannot compare and set, so that two runs could lower the boundary.
         ReadOnly, InvalidInput, Corrupt, StorageError.
     """
-    work = _Expiration(engine, lake, config or Config(), progress or silent)
+    work = _Expiration(engine, lake, config or Config(), cancel or NEVER_CANCELLED, progress or silent)
     report = work.run()
     if report.version_after is not None or report.attempted:
         _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
@@ -163,11 +175,11 @@ def plan(
 class _Expiration:
     """One run."""
 
-    def __init__(self, spark: Session, lake: Lakehouse, config: Config, progress: Progress) -> None:
+    def __init__(self, spark: Session, lake: Lakehouse, config: Config, cancel: Cancel, progress: Progress) -> None:
         self.spark = spark
         self.files = lake.files
         self.config = config
-        self.still_wanted = config.before_commit or proceed
+        self.cancel = cancel
         self.progress = progress
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.meter = Meter(lake.storage)
@@ -205,10 +217,10 @@ class _Expiration:
         if boundary > self.retained.newest.oldest_version or self.report.snapshots_expired:
             boundary = self.commit(boundary)
             self.watch.lap("commit")
-        self.still_wanted()
+        self.cancel.check()
         below = self.advance_boundary(boundary)
         self.watch.lap("boundary")
-        self.still_wanted()
+        self.cancel.check()
         self.delete_roots(below)
         self.heal_hint()
         self.watch.lap("delete")
@@ -301,7 +313,7 @@ class _Expiration:
         counted = {"versions_expired": count, "first_expired": self.oldest, "oldest_version": boundary}
         summary = facts(reason=self.config.reason, **counted)
         change = Expired(self.files, boundary, summary, self.edited)
-        root = commit(self.files, self.retained.newest, change, before_commit=self.still_wanted)
+        root = commit(self.files, self.retained.newest, change, before_commit=self.cancel.check)
         self.report = replace(self.report, version_after=root.version)
         return root.oldest_version
 

@@ -14,7 +14,7 @@ that cannot be read, left behind by a rollback, is no exception; what its tree h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,18 @@ from pipelines.auto import engine_ready
 from pipelines.files.destination import Destination, inspect, without_snapshots
 from pipelines.files.missing import DEFINITION, NODE, Comparison, Missing, looked_up
 from pipelines.files.unreadable import Unreadable, unreadable_roots
-from pipelines.job import Meter, Progress, Session, Stopwatch, lake_first, proceed, refuse_unknown, silent, started
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    Meter,
+    Progress,
+    Session,
+    Stopwatch,
+    lake_first,
+    refuse_unknown,
+    silent,
+    started,
+)
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
@@ -41,8 +52,6 @@ class Config:
         engine: ``spark``, ``local`` or ``auto``: Spark from ``spark_from_files`` files on.
         dry_run: plan, print, change nothing.
         spark_from_files: where ``auto`` changes from this process to Spark.
-        before_commit: called before the roots are created at the target, and before older ones are removed there;
-            raising there gives the rest up.
     """
 
     version: int | None = None
@@ -50,7 +59,6 @@ class Config:
     engine: str = "spark"
     dry_run: bool = False
     spark_from_files: int = 20_000
-    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -111,6 +119,7 @@ def run(
     engine: Session = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
+    cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Export a lakehouse; it is only read.
@@ -144,16 +153,24 @@ def run(
             "meets the files of the other; export beside it"
         )
     require_writable(source.files, source.root_node)
-    return _Export(engine, source, target, config, progress or silent).run()
+    return _Export(engine, source, target, config, cancel or NEVER_CANCELLED, progress or silent).run()
 
 
 class _Export:
-    def __init__(self, spark: Session, source: Lakehouse, target: Storage, config: Config, progress: Progress) -> None:
+    def __init__(
+        self,
+        spark: Session,
+        source: Lakehouse,
+        target: Storage,
+        config: Config,
+        cancel: Cancel,
+        progress: Progress,
+    ) -> None:
         self.spark = spark
         self.source = source
         self.target = target
         self.config = config
-        self.still_wanted = config.before_commit or proceed
+        self.cancel = cancel
         self.progress = progress
         self.order = source.definition.order
         self.version = source.version
@@ -280,9 +297,9 @@ class _Export:
         nodes, more, again = todo.copy(NODE)
         self.requests += requests + again
         self.watch.lap("nodes")
-        self.still_wanted()
+        self.cancel.check()
         rest = self.create_roots(to)
-        self.still_wanted()
+        self.cancel.check()
         removed = to.finish()
         self.watch.lap("roots")
         return {

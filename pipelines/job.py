@@ -37,6 +37,22 @@ _R = TypeVar("_R")
 _P = ParamSpec("_P")
 
 
+class Cancel(Protocol):
+    """What can stop a job while it runs."""
+
+    def check(self) -> None:
+        """Raise if the job must stop. Called before each commit, and before files are deleted."""
+
+
+class _NeverCancelled:
+    def check(self) -> None:
+        """Let the job go on."""
+
+
+NEVER_CANCELLED: Final[Cancel] = _NeverCancelled()
+"""For a job that nothing stops."""
+
+
 def lake_first(run: Callable[_P, _R]) -> Callable[_P, _R]:
     """Return a job that can also be called in the older order: session, lakehouse, and so on, progress last."""
     names = [each.name for each in signature(run).parameters.values() if each.kind is each.POSITIONAL_OR_KEYWORD]
@@ -98,10 +114,6 @@ SPARK_FROM_OBJECTS: Final = 200_000
 def silent(phase: str, done: int, total: int | None) -> None:
     """Tell nobody."""
     del phase, done, total
-
-
-def proceed() -> None:
-    """Let the work go on: the ``before_commit`` of a job that nobody wants to stop."""
 
 
 def refuse_unknown(engine: str) -> None:

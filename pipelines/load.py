@@ -14,13 +14,13 @@ Writers go on meanwhile; what they commit stays, unless it touches what is loade
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final
 
 from pipelines.auto import engine_ready
-from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
+from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
 from pipelines.loading import open_load
 from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target, prove_complete
 from pipelines.source.lines import text_files
@@ -54,7 +54,6 @@ class Config:
         reason: why, for the history.
         spark_from_bytes: where ``auto`` changes from this process to Spark.
         restarts: how often to start over after `clean` removed, or may have removed, what was written or read.
-        before_commit: called right before the root is created; raising there gives the load up.
     """
 
     existing: str = REFUSE
@@ -63,7 +62,6 @@ class Config:
     reason: str | None = None
     spark_from_bytes: int = 64 << 20
     restarts: int = 5
-    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -105,6 +103,7 @@ def run(
     config: Config | None = None,
     engine: Session = None,
     *,
+    cancel: Cancel | None = None,
     progress: Progress | None = None,
     source_options: Mapping[str, Any] | None = None,
 ) -> Report:
@@ -129,7 +128,7 @@ def run(
     options = options_for(source, *lake.storage.spec()) if source_options is None else source_options
     config = config or Config()
     for restart in range(config.restarts + 1):
-        work = _Load(engine, lake.refresh(), source, options, config, progress or silent)
+        work = _Load(engine, lake.refresh(), source, options, config, cancel or NEVER_CANCELLED, progress or silent)
         try:
             report = work.run()
         except (FilesVoid, Corrupt) as error:
@@ -149,10 +148,12 @@ class _Load:
         uri: str,
         options: Mapping[str, Any],
         config: Config,
+        cancel: Cancel,
         progress: Progress,
     ) -> None:
         self.lake = lake
         self.config = config
+        self.cancel = cancel
         self.progress = progress
         self.base: Root = lake.root_node
         require_writable(lake.files, self.base)
@@ -198,7 +199,7 @@ class _Load:
             engine=self.engine, source=self.named,
         )  # fmt: skip
         change = Loaded(self.lake.files, self.base, node, summary)
-        root = commit(self.lake.files, self.base, change, before_commit=self.config.before_commit)
+        root = commit(self.lake.files, self.base, change, before_commit=self.cancel.check)
         self.lake.catch_up()
         self.watch.lap("commit")
         return self.report(counts, built, root, writer, change.rebased_over)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -27,7 +27,17 @@ from pipelines.files import plans
 from pipelines.files.deletion import Deleted
 from pipelines.files.listing import Listed, inventory_millis
 from pipelines.files.retained import Retained, SavedTransactions, refuse_guarded, slack
-from pipelines.job import Meter, Progress, Session, Stopwatch, lake_first, proceed, refuse_unknown, silent
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    Meter,
+    Progress,
+    Session,
+    Stopwatch,
+    lake_first,
+    refuse_unknown,
+    silent,
+)
 from pipelines.sweep import Sweep, open_sweep
 from pipelines.sweep.marking import Marking, Vanished
 from pipelines.sweep.model import Size, Totals, UnknownFiles
@@ -64,8 +74,6 @@ class Config:
         plan: URI of a plan to carry out, if it still holds.
         plan_options: storage options for these three; by default those of the lakehouse that apply to them.
         now_millis: the time instead of the storage's, for tests.
-        before_commit: called right before the fence is committed and before anything is deleted; raising there deletes
-            nothing.
     """
 
     engine: str = "spark"
@@ -77,7 +85,6 @@ class Config:
     plan: str | None = None
     plan_options: Mapping[str, Any] | None = field(default=None, repr=False)
     now_millis: int | None = None
-    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -147,7 +154,12 @@ class Report:
 
 @lake_first
 def run(
-    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
+    lake: Lakehouse,
+    config: Config | None = None,
+    engine: Session = None,
+    *,
+    cancel: Cancel | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Remove what nothing reaches, or say what that would be.
 
@@ -161,7 +173,7 @@ def run(
         ReadOnly, InvalidInput, StorageError.
     """
     config = config or Config()
-    work = _Clean(engine, lake, config, progress or silent)
+    work = _Clean(engine, lake, config, cancel or NEVER_CANCELLED, progress or silent)
     try:
         report = work.run()
     finally:
@@ -181,10 +193,10 @@ def plan(
 class _Clean:
     """One cleaning."""
 
-    def __init__(self, spark: Session, lake: Lakehouse, config: Config, progress: Progress) -> None:
+    def __init__(self, spark: Session, lake: Lakehouse, config: Config, cancel: Cancel, progress: Progress) -> None:
         self.files = lake.files
         self.config = config
-        self.still_wanted = config.before_commit or proceed
+        self.cancel = cancel
         newest = self.files.newest()
         self.files.saw(newest)
         require_writable(self.files, newest)
@@ -342,10 +354,10 @@ class _Clean:
             marking.mark_since(fence, _refuse_guarded, list_again=self.config.inventory is None)
             found = _counted(found, self.sweep.subtract_again())
             self.watch.lap("mark again")
-            self.still_wanted()
+            self.cancel.check()
             done = self.sweep.act()
             in_tasks = {"delete in tasks": done.requests} if self.engine == "spark" else {}
-        self.still_wanted()
+        self.cancel.check()
         age = max(self.config.older_than_seconds, _TEMPORARY_AGE_SECONDS)
         temporary = self.files.storage.remove_temporary(age)
         self.watch.lap("delete")
@@ -364,7 +376,7 @@ class _Clean:
     def fence(self, marked: Retained, cutoff: int, orphan_files: int) -> Root:
         """Commit the fence: who commits after it knows that files before ``cutoff`` are void."""
         summary = facts(safety_age_seconds=self.safety_age_seconds, orphan_files=orphan_files)
-        root = commit(self.files, marked.newest, Fence(cutoff, summary), before_commit=self.still_wanted)
+        root = commit(self.files, marked.newest, Fence(cutoff, summary), before_commit=self.cancel.check)
         self.version_after = root.version
         self.watch.lap("fence")
         return root

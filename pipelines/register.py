@@ -6,11 +6,11 @@ other catalog goes on; repeated, what changed there since follows. PyIceberg is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pipelines.job import Progress, Stopwatch
+from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Stopwatch
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 
@@ -31,7 +31,6 @@ class Config:
         existing: what becomes of another table of the same name that is here: ``refuse``, ``skip`` or ``replace``.
         dry_run: compare and count; write nothing.
         reason: why, for the history.
-        before_commit: called right before the root is created; raising there gives it up.
     """
 
     catalog: str
@@ -39,7 +38,6 @@ class Config:
     existing: str = "refuse"
     dry_run: bool = False
     reason: str | None = None
-    before_commit: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class Report:
     seconds: dict[str, float]
 
 
-def run(lake: Lakehouse, config: Config, *, progress: Progress | None = None) -> Report:
+def run(lake: Lakehouse, config: Config, *, cancel: Cancel | None = None, progress: Progress | None = None) -> Report:
     """Register another catalog; the handle moves to the newest version.
 
     Costs and raises what ``trinitylake_core.iceberg.registration.register_all`` does, and ``InvalidInput`` where
@@ -72,7 +70,7 @@ def run(lake: Lakehouse, config: Config, *, progress: Progress | None = None) ->
             dry_run=config.dry_run,
             reason=config.reason,
             progress=progress,
-            before_commit=config.before_commit,
+            before_commit=(cancel or NEVER_CANCELLED).check,
         )
     watch.lap("all")
     return Report(lake.root, done, watch.seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from pipelines import diff
 from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, states_after
 from pipelines.integrity.preflight import Preflight
-from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
+from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.brief import Brief
 from trinitylake_core.errors import InvalidInput
@@ -41,7 +41,6 @@ class Config:
         spark_from_files: where ``auto`` changes from this process to Spark.
         tables: of which share of the Iceberg tables that come back the metadata file must exist; ``None``: of none.
             Not looked for where they come from another lakehouse.
-        before_commit: called right before the root is created; raising there gives the restore up.
     """
 
     only: Sequence[str] = ()
@@ -57,7 +56,6 @@ class Config:
     expected_version: int | None = None
     engine: str = "spark"
     spark_from_files: int = 20_000
-    before_commit: Callable[[], None] | None = None
     tables: float | None = EVERY
 
     def __post_init__(self) -> None:
@@ -105,7 +103,14 @@ def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: P
 
 
 @lake_first
-def run(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
+def run(
+    lake: Lakehouse,
+    config: Config,
+    engine: Session = None,
+    *,
+    cancel: Cancel | None = None,
+    progress: Progress | None = None,
+) -> Report:
     """Restore objects; the handle moves to the newest version.
 
     Raises:
@@ -136,7 +141,7 @@ def run(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Pr
         expected_version=config.expected_version,
         preflight=preflight.definitions,
         differ=differ,
-        before_commit=config.before_commit,
+        before_commit=(cancel or NEVER_CANCELLED).check,
     )
     if done.version_after is not None:
         lake.catch_up()  # no request: one that failed now would make what is done look like a failure

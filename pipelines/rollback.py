@@ -6,14 +6,23 @@ before the commit, and names what would change.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pipelines import diff
 from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, states_after
 from pipelines.integrity.preflight import Preflight
-from pipelines.job import Meter, Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    Meter,
+    Progress,
+    Session,
+    Stopwatch,
+    lake_first,
+    refuse_unknown,
+    silent,
+)
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.brief import Brief
 from trinitylake_core.recovery.recover import required
@@ -34,7 +43,6 @@ class Config:
         engine: of the pre-flight: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` files on.
         spark_from_files: where ``auto`` changes from this process to Spark.
         tables: of which share of the Iceberg tables that come back the metadata file must exist; ``None``: of none.
-        before_commit: called right before the root is created; raising there gives the rollback up.
     """
 
     version: int | None = None
@@ -46,7 +54,6 @@ class Config:
     expected_version: int | None = None
     engine: str = "spark"
     spark_from_files: int = 20_000
-    before_commit: Callable[[], None] | None = None
     tables: float | None = EVERY
 
     def __post_init__(self) -> None:
@@ -91,7 +98,14 @@ def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: P
 
 
 @lake_first
-def run(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
+def run(
+    lake: Lakehouse,
+    config: Config,
+    engine: Session = None,
+    *,
+    cancel: Cancel | None = None,
+    progress: Progress | None = None,
+) -> Report:
     """Roll the lakehouse back; the handle moves to the newest version.
 
     Args:
@@ -118,7 +132,7 @@ def run(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Pr
         expected_version=config.expected_version,
         preflight=preflight,
         differ=diff.differ(engine, lake.files, diff.Config(_of_diff(config.engine))),
-        before_commit=config.before_commit,
+        before_commit=(cancel or NEVER_CANCELLED).check,
     )
     checked = preflight.checked
     on_spark = checked.engine == "spark"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pipelines import export
-from pipelines.job import Progress, Session, lake_first
+from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Session, lake_first
 from trinitylake_core import Lakehouse, SnapshotInfo
 from trinitylake_core.brief import Brief
 from trinitylake_core.errors import AlreadyExists, InvalidInput, SnapshotNotFound
@@ -123,12 +123,11 @@ def run(
     *,
     dry_run: bool = False,
     reason: str | None = None,
-    before_commit: Callable[[], None] | None = None,
+    cancel: Cancel | None = None,
 ) -> Report:
     """Carry policies out on the newest version; the handle moves there. One commit a name.
 
-    ``before_commit`` is called right before each root is created; raising there gives the rest up. What somebody
-    else created or dropped meanwhile is as good.
+    A snapshot that another writer created or dropped in between counts as created or dropped.
 
     Raises:
         InvalidInput, ReadOnly, StorageError.
@@ -138,7 +137,7 @@ def run(
     report = Report(before, before, dry_run, asked)
     if dry_run or not (asked.create or asked.drop):
         return report
-    how: dict[str, Any] = {"reason": reason or "snapshot policy", "before_commit": before_commit}
+    how: dict[str, Any] = {"reason": reason or "snapshot policy", "before_commit": (cancel or NEVER_CANCELLED).check}
     created = [name for name in asked.create if _created(lake, name, before, how)]
     dropped = [name for name in asked.drop if _dropped(lake, name, how)]
     return replace(report, version_after=lake.catch_up().version, created=tuple(created), dropped=tuple(dropped))
@@ -171,6 +170,7 @@ def full(
     expires_at: datetime | None = None,
     reason: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Full:
     """Export a version and record the copy as a snapshot. The handle moves to the newest version.
@@ -184,7 +184,9 @@ def full(
     if config.history:
         raise InvalidInput("a snapshot holds one version, so it cannot be made with history")
     _refuse_taken(lake.refresh().snapshots(), name)
-    done = export.run(lake, target_uri, config, engine, storage_options=storage_options, progress=progress)
+    done = export.run(
+        lake, target_uri, config, engine, storage_options=storage_options, cancel=cancel, progress=progress
+    )
     if config.dry_run:
         return Full(None, done)
     made = lake.create_snapshot(
@@ -194,7 +196,7 @@ def full(
         target_uri=done.target,
         expires_at=expires_at,
         reason=reason,
-        before_commit=config.before_commit,
+        before_commit=(cancel or NEVER_CANCELLED).check,
     )
     lake.catch_up()
     return Full(made, done)

@@ -5,12 +5,11 @@ For the engineer who knows "the deploy bot, a quarter of an hour ago" and not a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pipelines import rollback
 from pipelines.history import changes_objects, selector
-from pipelines.job import Progress, Session, lake_first, refuse_unknown
+from pipelines.job import Cancel, Progress, Session, lake_first, refuse_unknown
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
 from trinitylake_core.brief import Brief
 from trinitylake_core.recovery.recover import required
@@ -34,7 +33,6 @@ class Config:
         force: also undo what somebody commits while this runs.
         expected_version: the newest version that the plan you looked at was made for.
         engine: of the pre-flight, as of a rollback.
-        before_commit: called right before the root is created; raising there gives it up.
     """
 
     since: str | None = None
@@ -46,7 +44,6 @@ class Config:
     force: bool = False
     expected_version: int | None = None
     engine: str = "spark"
-    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -78,7 +75,14 @@ def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: P
 
 
 @lake_first
-def run(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
+def run(
+    lake: Lakehouse,
+    config: Config,
+    engine: Session = None,
+    *,
+    cancel: Cancel | None = None,
+    progress: Progress | None = None,
+) -> Report:
     """Undo; the handle moves to the newest version. One ``get`` per version looked at, then as a rollback.
 
     Raises:
@@ -103,9 +107,9 @@ def run(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Pr
             force=config.force,
             expected_version=newest if config.expected_version is None else config.expected_version,
             engine=config.engine,
-            before_commit=config.before_commit,
         ),
         engine,
+        cancel=cancel,
         progress=progress,
     )
     return Report(undone, others, done)

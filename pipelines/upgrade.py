@@ -8,14 +8,24 @@ on where it stopped when it is run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 from pipelines.auto import ready
 from pipelines.files.copying import Copied, copy_all
-from pipelines.job import Progress, Session, Stopwatch, lake_first, proceed, refuse_unknown, silent, started
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    Progress,
+    Session,
+    Stopwatch,
+    lake_first,
+    refuse_unknown,
+    silent,
+    started,
+)
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.changes import facts
@@ -52,14 +62,12 @@ class Config:
             ``order`` or ``table_name_max_size_bytes``.
         engine: ``spark`` copies the definitions in Spark tasks, ``local`` in this process.
         dry_run: read and check everything, write nothing.
-        before_commit: called right before each root is created at the target; raising there gives the rest up.
     """
 
     history: bool = False
     definition: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "spark"
     dry_run: bool = False
-    before_commit: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -92,6 +100,7 @@ def run(
     engine: Session = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
+    cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Write the newest content of ``source``, or its whole history, as a canonical lakehouse at ``target_root``.
@@ -106,16 +115,24 @@ def run(
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI; the source is never changed")
-    return _Upgrade(engine, source, target, config, progress or silent).run()
+    return _Upgrade(engine, source, target, config, cancel or NEVER_CANCELLED, progress or silent).run()
 
 
 class _Upgrade:
-    def __init__(self, spark: Session, source: Lakehouse, target: Storage, config: Config, progress: Progress) -> None:
+    def __init__(
+        self,
+        spark: Session,
+        source: Lakehouse,
+        target: Storage,
+        config: Config,
+        cancel: Cancel,
+        progress: Progress,
+    ) -> None:
         self.spark = spark
         self.source = source
         self.target = target
         self.config = config
-        self.still_wanted = config.before_commit or proceed
+        self.cancel = cancel
         self.progress = progress
         self.definition = new_definition(source.definition, config.definition)
         self.codec = codec_of(self.definition)
@@ -226,7 +243,7 @@ class _Upgrade:
         draft = Draft(node, spec.OP_UPGRADE, new_id(), self.facts(self.versions[0]), counts=counts)
         if self.config.history:
             draft.system[spec.CREATED_AT_MILLIS] = str(self.created_at(self.versions[0]))
-        self.still_wanted()
+        self.cancel.check()
         create_first(Versions(self.target), self.definition, draft)
         return Lakehouse.open(self.target)
 
@@ -239,7 +256,7 @@ class _Upgrade:
         for change in self.source.diff(before, after):
             key = self.key(change.kind, change.namespace, change.name)
             transaction.put(key, change.new_path, replaces=change.old_path is not None)
-        transaction.commit(allow_empty=True, before_commit=self.still_wanted)
+        transaction.commit(allow_empty=True, before_commit=self.cancel.check)
 
     def created_at(self, version: int) -> int:
         return self.source.at(version=version).info().created_at_millis

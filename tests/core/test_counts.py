@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import compaction, load, verify
-from tests.support.lakes import compacted, content, filled, new_lake, reopened
+from tests.support.lakes import CancelBy, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, Transaction, spec
 from trinitylake_core.catalog import object_counts
@@ -169,8 +169,8 @@ def test_a_load_counts_also_when_it_is_rebased(tmp_path: Path) -> None:
             with reopened(lake).transaction() as txn:
                 txn.create_namespace("beside")
 
-    config = load.Config(engine="local", existing="replace", before_commit=beside)
-    assert 1 == load.run(lake, source.as_uri(), config).rebased_over
+    config = load.Config(engine="local", existing="replace")
+    assert 1 == load.run(lake, source.as_uri(), config, cancel=CancelBy(beside)).rebased_over
     prove(lake.refresh())
     assert 4 + 1 == held(lake).namespaces
 

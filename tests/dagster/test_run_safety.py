@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from pipelines import auto, compaction, expiration, export, orphans, restore, ro
 from pipelines.session import LazySession, SessionConfig, spark
 from tests.dagster.test_assets import STEP
 from tests.dagster.test_retention import files
+from tests.support.lakes import CancelBy
 from trinitylake_core import Lakehouse, StorageDenied, StorageError
 from trinitylake_core.commits.commit import now_millis
 
@@ -160,13 +160,7 @@ def cancelling(
         return cancelled_now
 
     def call(*args: Any, **more: Any) -> Any:
-        if "before_commit" in more:
-            more["before_commit"] = guarded(more["before_commit"])
-        args = tuple(
-            replace(each, before_commit=guarded(each.before_commit)) if hasattr(each, "before_commit") else each
-            for each in args
-        )
-        return run(*args, **more)
+        return run(*args, **more | {"cancel": CancelBy(guarded(more["cancel"].check))})
 
     return call
 

@@ -1,4 +1,4 @@
-"""``before_commit``: asked right before a root is created or files are deleted; raising there changes nothing more."""
+"""``cancel.check``: called right before a root is created or files are deleted; raising there changes nothing more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipelines import compaction, expiration, export, load, orphans, restore, rollback, snapshot, upgrade
-from tests.support.lakes import FAST, filled, new_lake
+from tests.support.lakes import FAST, CancelBy, filled, new_lake
 from trinitylake_core import Lakehouse, NotALakehouse
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.storage import open_storage
@@ -45,30 +45,30 @@ def lake(tmp_path: Path) -> Lakehouse:
 
 
 def _restore(lake: Lakehouse, hook: Hook) -> Any:
-    how = restore.Config(only=["ns0.*"], version=3, exact=True, reason="test", engine="local", before_commit=hook)
-    return restore.run(lake, how)
+    how = restore.Config(only=["ns0.*"], version=3, exact=True, reason="test", engine="local")
+    return restore.run(lake, how, cancel=CancelBy(hook))
 
 
 def _rollback(lake: Lakehouse, hook: Hook) -> Any:
-    return rollback.run(lake, rollback.Config(version=3, reason="test", engine="local", before_commit=hook))
+    return rollback.run(lake, rollback.Config(version=3, reason="test", engine="local"), cancel=CancelBy(hook))
 
 
 def _expire(lake: Lakehouse, hook: Hook) -> Any:
     how = {"keep_last": 2, "now_millis": now_millis() + LATER}
-    return expiration.run(lake, expiration.Config(engine="local", before_commit=hook, **how))
+    return expiration.run(lake, expiration.Config(engine="local", **how), cancel=CancelBy(hook))
 
 
 def _compact(lake: Lakehouse, hook: Hook) -> Any:
-    return compaction.run(lake, compaction.Config(engine="local", before_commit=hook))
+    return compaction.run(lake, compaction.Config(engine="local"), cancel=CancelBy(hook))
 
 
 def _snapshot(lake: Lakehouse, hook: Hook) -> Any:
-    return snapshot.run(lake, {"daily": 2}, datetime(2026, 11, 20, tzinfo=UTC), before_commit=hook)
+    return snapshot.run(lake, {"daily": 2}, datetime(2026, 11, 20, tzinfo=UTC), cancel=CancelBy(hook))
 
 
 def _load(lake: Lakehouse, hook: Hook) -> Any:
-    how = load.Config(existing="skip", engine="local", before_commit=hook)
-    return load.run(lake, str(OBJECTS), how, source_options={})
+    how = load.Config(existing="skip", engine="local")
+    return load.run(lake, str(OBJECTS), how, source_options={}, cancel=CancelBy(hook))
 
 
 COMMITS = (_compact, _load, _rollback, _restore, _expire, _snapshot)
@@ -124,8 +124,8 @@ def test_orphans_stay_if_the_removal_is_cancelled(lake: Lakehouse) -> None:
     before = {each.path for each in lake.storage.list("")}
 
     def clean(hook: Hook) -> Any:
-        how = orphans.Config(engine="local", now_millis=now_millis() + LATER, before_commit=hook)
-        return orphans.run(lake, how)
+        how = orphans.Config(engine="local", now_millis=now_millis() + LATER)
+        return orphans.run(lake, how, cancel=CancelBy(hook))
 
     with pytest.raises(Cancelled):
         clean(Asked())
@@ -137,7 +137,7 @@ def test_an_export_that_is_cancelled_leaves_no_lakehouse_or_the_old_one(lake: La
     target = open_storage((tmp_path / "copy").as_uri(), FAST)
 
     def copy(hook: Hook) -> Any:
-        return export.run(lake, target, export.Config(history=True, engine="local", before_commit=hook))
+        return export.run(lake, target, export.Config(history=True, engine="local"), cancel=CancelBy(hook))
 
     with pytest.raises(Cancelled):
         copy(Asked())
@@ -155,7 +155,7 @@ def test_an_upgrade_that_is_cancelled_goes_on_where_it_stopped(java_lakehouse: s
     source, target = Lakehouse.open(java_lakehouse), open_storage((tmp_path / "new").as_uri(), FAST)
 
     def renew(hook: Hook) -> Any:
-        return upgrade.run(source, target, upgrade.Config(history=True, engine="local", before_commit=hook))
+        return upgrade.run(source, target, upgrade.Config(history=True, engine="local"), cancel=CancelBy(hook))
 
     with pytest.raises(Cancelled):
         renew(Asked())

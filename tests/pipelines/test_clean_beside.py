@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipelines import compaction, expiration, load, orphans
-from tests.support.lakes import content, filled, new_lake, reopened
+from tests.support.lakes import CancelBy, content, filled, new_lake, reopened
 from tests.support.surgery import listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
@@ -49,7 +49,7 @@ def sleep_for_days(lake: Lakehouse) -> orphans.Report:
 
 
 def once(action: Callable[[], Any]) -> Callable[[], None]:
-    """Return a ``before_commit`` that acts the first time it is asked."""
+    """Return a hook before commits that acts the first time it is called."""
     asked: list[int] = []
 
     def hook() -> None:
@@ -71,12 +71,12 @@ def broken(lake: Lakehouse) -> list[Any]:
 
 def _compact(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
     engine = "local" if spark is None else "spark"
-    return compaction.run(lake, compaction.Config(engine=engine, before_commit=hook), spark)
+    return compaction.run(lake, compaction.Config(engine=engine), spark, cancel=CancelBy(hook))
 
 
 def _load(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
-    how = load.Config(existing="skip", engine="local" if spark is None else "spark", before_commit=hook)
-    return load.run(lake, str(OBJECTS), how, spark, source_options={})
+    how = load.Config(existing="skip", engine="local" if spark is None else "spark")
+    return load.run(lake, str(OBJECTS), how, spark, source_options={}, cancel=CancelBy(hook))
 
 
 def _snapshot(lake: Lakehouse, hook: Any) -> Any:

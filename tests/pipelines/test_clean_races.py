@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from pipelines import compaction, orphans, verify
-from tests.support.lakes import FAST
+from tests.support.lakes import FAST, CancelBy
 from tests.support.s3_servers import S3Server
 from tests.support.sweep import S3Place, write_files
 from tests.support.writers import Place, forking
@@ -87,7 +87,7 @@ def _save(place: Place, seed: int, done: Done) -> None:
 
 def _compact(place: Place, seed: int, done: Done) -> None:
     lake = Lakehouse.open(place[0], storage_options=place[1])
-    report = compaction.run(lake, compaction.Config(engine="local", before_commit=_dawdle))
+    report = compaction.run(lake, compaction.Config(engine="local"), cancel=CancelBy(_dawdle))
     done.through -= report.version_after is None
     time.sleep(0.02)
     del seed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipelines import compaction
-from tests.support.lakes import FAST, content, filled, new_lake
+from tests.support.lakes import FAST, CancelBy, content, filled, new_lake
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from tests.support.sweep import DiskPlace, Files, Place, S3Place, read_files, write_files
 from trinitylake_core import Lakehouse
@@ -220,8 +220,7 @@ def test_a_compaction_rebases_over_commits(spark: SparkSession, place: Place, en
 
     lake = _open(place)
     version = lake.version
-    config = compaction.Config(engine=engine, before_commit=_once(commit_three))
-    report = compaction.run(lake, config, spark)
+    report = compaction.run(lake, compaction.Config(engine=engine), spark, cancel=CancelBy(_once(commit_three)))
     fresh = _open(place)
     assert (version + 4, 3, 0) == (report.version_after, report.rebased_over, report.restarts)
     assert OP_COMPACT == fresh.info().operation
@@ -235,8 +234,8 @@ def test_a_compaction_rebases_over_commits(spark: SparkSession, place: Place, en
 def test_a_compaction_starts_over_after_a_rollback(spark: SparkSession, place: Place, engine: str) -> None:
     """What it made of the tree that was replaced is thrown away."""
     writer, lake = _open(place), _open(place)
-    config = compaction.Config(engine=engine, before_commit=_once(lambda: writer.rollback(version=8, reason="test")))
-    report = compaction.run(lake, config, spark)
+    cancel = CancelBy(_once(lambda: writer.rollback(version=8, reason="test")))
+    report = compaction.run(lake, compaction.Config(engine=engine), spark, cancel=cancel)
     fresh = _open(place)
     assert 1 == report.restarts
     assert [OP_COMPACT, OP_ROLLBACK] == [info.operation for info in fresh.history(2)]
@@ -300,7 +299,7 @@ def test_a_compaction_given_up_before_its_root_leaves_nothing_visible(
 
     lake = _open(place)
     with pytest.raises(_GivenUp):
-        compaction.run(lake, compaction.Config(engine=engine, before_commit=give_up), spark)
+        compaction.run(lake, compaction.Config(engine=engine), spark, cancel=CancelBy(give_up))
     left = place.files()
     assert before.items() <= left.items()
     assert left.keys() - before.keys()

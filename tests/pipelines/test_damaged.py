@@ -10,8 +10,9 @@ import pytest
 
 from pipelines import backup, compaction, expiration, export, orphans, rollback, stats, verify
 from pipelines.cli import main
+from pipelines.job import Cancel
 from tests.support.faults import FaultPlan, attach
-from tests.support.lakes import FAST, filled, new_lake, reopened
+from tests.support.lakes import FAST, CancelBy, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Corrupt, CorruptNode, Lakehouse, spec
 from trinitylake_core.commits.commit import now_millis
@@ -35,9 +36,9 @@ def harm(lake: Lakehouse, version: int) -> None:
     surgery.write(root_path(version), surgery.read(root_path(version))[:1000])
 
 
-def expire(lake: Lakehouse, keep: int = 1, **more: object) -> expiration.Report:
-    later = now_millis() + 30 * DAY
-    return expiration.run(lake, expiration.Config("local", keep_last=keep, now_millis=later, **more))  # type: ignore[arg-type]
+def expire(lake: Lakehouse, keep: int = 1, cancel: Cancel | None = None, **more: object) -> expiration.Report:
+    config = expiration.Config("local", keep_last=keep, now_millis=now_millis() + 30 * DAY, **more)  # type: ignore[arg-type]
+    return expiration.run(lake, config, cancel=cancel)
 
 
 def test_nothing_is_deleted_or_rewritten_over_an_unreadable_root(lake: Lakehouse) -> None:
@@ -90,7 +91,7 @@ def test_an_expiration_whose_root_became_unreadable_deletes_nothing(tmp_path: Pa
             Lakehouse.open(lake.root, storage_options=FAST, damaged=True).rollback(version=3, reason="r")
 
     with pytest.raises(CorruptNode):
-        expire(lake, before_commit=pause)
+        expire(lake, cancel=CancelBy(pause))
     after = reopened(lake)
     assert (10, 0) == (after.version, after.root_node.oldest_version)
     assert [] == list(after.check(definitions=True))

@@ -17,7 +17,7 @@ from pipelines import compaction, expiration, orphans, verify
 from tests.pipelines.test_orphans import assert_sound, directory_of
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY
-from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened
+from tests.support.lakes import FAST, CancelBy, compacted, content, filled, new_lake, operations, reopened
 from tests.support.moto_s3 import IGNORES_IF_MATCH
 from tests.support.s3_servers import S3Server
 from tests.support.surgery import Surgery, listing
@@ -428,7 +428,7 @@ def test_a_compaction_of_an_expired_version_starts_over(tmp_path: Path) -> None:
             config = orphans.Config(engine="local", now_millis=now_millis() + LATER)
             orphans.run(other, config)
 
-    report = compaction.run(lake, compaction.Config(engine="local", before_commit=meanwhile))
+    report = compaction.run(lake, compaction.Config(engine="local"), cancel=CancelBy(meanwhile))
     assert 1 == report.restarts
     assert "meanwhil" in reopened(lake).namespaces()
     assert_sound(lake, boundary(lake))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipelines import compaction, load
+from pipelines.job import Cancel
 from pipelines.loading import spark as load_spark
-from tests.support.lakes import FAST, content, filled, new_lake, reopened
+from tests.support.lakes import FAST, CancelBy, content, filled, new_lake, reopened
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import TreeReplaced
@@ -84,8 +85,15 @@ def names(lake: Lakehouse) -> set[tuple[str, str, str | None]]:
     return {(entry.kind, entry.namespace, entry.name) for entry in lake.objects()}
 
 
-def loaded(spark: SparkSession | None, lake: Lakehouse, uri: str, engine: str = "local", **how: Any) -> load.Report:
-    return load.run(lake, uri, load.Config(engine=engine, **how), spark, source_options={})
+def loaded(
+    spark: SparkSession | None,
+    lake: Lakehouse,
+    uri: str,
+    engine: str = "local",
+    cancel: Cancel | None = None,
+    **how: Any,
+) -> load.Report:
+    return load.run(lake, uri, load.Config(engine=engine, **how), spark, source_options={}, cancel=cancel)
 
 
 @engines
@@ -225,7 +233,7 @@ def raced(lake: Lakehouse, uri: str, meanwhile: Any, **how: Any) -> load.Report:
         if len(calls) == 1:
             meanwhile(Lakehouse.open(lake.storage))
 
-    return loaded(None, lake, uri, before_commit=first_time, **how)
+    return loaded(None, lake, uri, cancel=CancelBy(first_time), **how)
 
 
 def test_commits_in_between_stay(lake: Lakehouse, tmp_path: Path) -> None:
@@ -290,7 +298,7 @@ def test_nothing_is_committed_after_a_cancellation(lake: Lakehouse, tmp_path: Pa
 
     version = lake.version
     with pytest.raises(KeyboardInterrupt):
-        loaded(None, lake, source(tmp_path, [namespace("new")]), before_commit=cancel)
+        loaded(None, lake, source(tmp_path, [namespace("new")]), cancel=CancelBy(cancel))
     assert version == Lakehouse.open(lake.storage).version
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +22,13 @@ FAST: Final = {"durable": False}
 NAME_SIZE: Final = 8
 TINY: Final = 4500
 """A target size that leaves a few messages of room in each node."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelBy:
+    """Stops a job by a function that raises, or acts beside it right before each of its commits."""
+
+    check: Callable[[], None]
 
 
 def new_lake(directory: Path, order: int = 4, target: int = TINY, **definition: Any) -> Lakehouse:

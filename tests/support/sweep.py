@@ -28,7 +28,7 @@ from pipelines import compaction, expiration, export, load, orphans, upgrade
 from pipelines.files.tablefiles import TableFiles
 from tests.support.faults import FaultPlan, Mode, attach
 from tests.support.icebergs import SCHEMA
-from tests.support.lakes import FAST, filled, new_lake
+from tests.support.lakes import FAST, CancelBy, filled, new_lake
 from tests.support.moto_s3 import RAW
 from tests.support.s3_servers import S3Server
 from tests.support.writers import forking
@@ -284,8 +284,8 @@ def _compact_rebased(open_at: Open, arg: Any) -> Action:
             with writer.transaction() as txn:
                 txn.create_table("ns0", "meantime")
 
-    config = compaction.Config(engine="local", before_commit=write_meanwhile)
-    return lambda: compaction.run(lake, config)
+    cancel = CancelBy(write_meanwhile)
+    return lambda: compaction.run(lake, compaction.Config(engine="local"), cancel=cancel)
 
 
 def _with_expiring_snapshot(directory: Path) -> None:
