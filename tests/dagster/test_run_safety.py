@@ -160,7 +160,9 @@ def cancelling(
         return cancelled_now
 
     def call(*args: Any, **more: Any) -> Any:
-        return run(*args, **more | {"cancel": CancelBy(guarded(more["cancel"].check))})
+        if "cancel" in more:
+            more["cancel"] = CancelBy(guarded(more["cancel"].check))
+        return run(*args, **more)
 
     return call
 
