@@ -10,8 +10,7 @@ from dagster_project.resources import SparkResource
 from dagster_project.scope import Scope
 from dagster_project.steps import engine, step, tell
 from dagster_project.supervised import Supervisor, run_supervised
-from pipelines import diff, history, verify
-from pipelines.cli.commands import which
+from pipelines import diff, history, verify, version_ref
 from trinitylake_core import Lakehouse
 from trinitylake_core.storage import normalise_root
 
@@ -52,7 +51,7 @@ def diff_step(scope: Scope) -> dg.OpDefinition:
 
         def work(lake: Lakehouse, watch: Supervisor) -> diff.Report:
             other = lake if config.other is None else _other(settings, config.other)
-            old, new = which.at(lake, config.before, "before"), which.at(other, config.after, "after")
+            old, new = version_ref.at(lake, config.before, "before"), version_ref.at(other, config.after, "after")
             how = diff.Config(config.engine or "auto")
             return diff.report(old, new, how, watch.spark, progress=watch.progress, limit=config.limit)
 

@@ -13,8 +13,7 @@ from pydantic import Field
 
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata.recovery import DEFINITION_FIELDS
-from pipelines import history, restore, rollback, undo, verify
-from pipelines.cli.commands import which
+from pipelines import history, restore, rollback, undo, verify, version_ref
 from trinitylake_core import InvalidInput, spec
 from trinitylake_core.recovery.recover import required
 from trinitylake_core.storage import normalise_root
@@ -155,7 +154,7 @@ class HistoryConfig(Launchpad):
 
     def filters(self) -> history.Config:
         """Return the same as a history wants it. Raises ``InvalidInput``."""
-        since = which.moment(self.since)
+        since = version_ref.moment(self.since)
         text = since.isoformat() if isinstance(since, datetime) else since
         return history.Config(self.limit, text, self.author, self.matching, tuple(self.operations))
 
@@ -163,7 +162,7 @@ class HistoryConfig(Launchpad):
 class DiffConfig(Launchpad):
     """Which versions to compare. A version is a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h."""
 
-    before: str = Field(description=f"The old version: {which.MEANING}.")
+    before: str = Field(description=f"The old version: {version_ref.MEANING}.")
     after: str = Field(default="HEAD", description="The new version, likewise.")
     other: str | None = Field(
         default=None, description="Root URI of the lakehouse of the new version, if it is another one: the backup."
@@ -175,7 +174,7 @@ class DiffConfig(Launchpad):
         _refuse_too_many(self.limit)
         for name, text in (("before", self.before), ("after", self.after)):
             if not text.strip():
-                raise InvalidInput(f"say which version to compare: `{name}` is {which.MEANING}")
+                raise InvalidInput(f"say which version to compare: `{name}` is {version_ref.MEANING}")
         if self.other is not None:
             normalise_root(self.other)
 

@@ -26,8 +26,9 @@ from pydantic import BaseModel
 import trinitylake_core
 from dagster_project.config.file import ProjectSettings
 from dagster_project.config.values import Cron, Duration, MaybeEnv, Options, Owner, TimeZone
-from pipelines.cli.arguments import PROGRAM, program
-from pipelines.cli.commands import index
+from pipelines.cli.command import COMMON, PROGRAM
+from pipelines.cli.contents import ALIASES, ENTRIES, SECTIONS
+from pipelines.cli.program import load
 from pipelines.durations import shown
 from trinitylake_core.definitions import LakehouseOptions, TableChanges, TableOptions, ViewChanges, ViewOptions
 
@@ -65,40 +66,23 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def commands() -> Iterator[str]:
     """Yield the reference of all commands, section by section, and the options that all of them have."""
-    index.load_all()
-    own = set(index.names())
-    common: list[click.Option] = []
-    for title, rows in index.sections().items():
+    for title, entries in SECTIONS.items():
         yield from (f"## {title.capitalize()}", "")
-        for synopsis, _ in rows:
-            leaf = _leaf(index.name_in(synopsis))
-            common = [each for each in _options(leaf) if each not in leaf.command.options]
-            yield from _command(leaf.command)
+        for each in entries:
+            yield from _command(each.name)
     yield from ("## Options of every command", "")
-    yield from _table(("Option", ""), (_row(each) for each in common))
-    aliases = ", ".join(f"`{alias}` is `{name}`" for alias, name in index.ALIASES.items() if name in own)
+    yield from _table(("Option", ""), map(_row, COMMON))
+    aliases = ", ".join(f"`{alias}` is `{name}`" for alias, name in ALIASES.items())
     yield from ("", f"Aliases: {aliases}.", "")
 
 
-def _leaf(name: str) -> Any:
-    found: Any = program()
-    for word in name.split():
-        found = found.get_command(click.Context(found, info_name=PROGRAM), word)
-    return found
-
-
-def _options(leaf: click.Command) -> list[click.Option]:
-    return [each for each in leaf.params if isinstance(each, click.Option)]
-
-
-def _command(command: Any) -> Iterator[str]:
-    yield from (f"### {command.name}", "", f"    {PROGRAM} {command.synopsis} [options]", "")
-    yield from (f"{command.help[0].upper()}{command.help[1:]}.", "")
+def _command(name: str) -> Iterator[str]:
+    entry, command = ENTRIES[name], load(name)
+    yield from (f"### {name}", "", f"    {PROGRAM} {entry.synopsis} [options]", "")
+    yield from (f"{entry.summary[0].upper()}{entry.summary[1:]}.", "")
     if command.details:
         yield from (_escaped(command.details), "")
-    rows = [
-        (f"`{name}`", _escaped(command.arguments[name])) for name, _ in command.positionals if name in command.arguments
-    ]
+    rows = [(f"`{name}`", _escaped(meaning)) for name, meaning in command.meanings.items() if name != "ROOT"]
     rows += [_row(each) for each in command.options]
     if rows:
         yield from (*_table(("Argument or option", ""), rows), "")

@@ -22,15 +22,15 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Final
 
+import click
+
 from pipelines.cli import output
-from pipelines.cli.arguments import COMPLETE_VARIABLE, PROGRAM, Answer, overview, program, run
-from pipelines.cli.commands import Command
-from pipelines.cli.commands.command import Call, key_value
-from pipelines.cli.named import root_of, uri_of
+from pipelines.cli.command import Answer, Call, Command, key_value
+from pipelines.cli.program import complete, overview, run, sentence
 from pipelines.cli.progress import Printed, printed
 from pipelines.cli.report import plain
+from pipelines.cli.resolve_root import root_of, uri_of
 from pipelines.cli.storage_options import environment_options, storage_options
-from pipelines.cli.usage import UsageError
 from trinitylake_core.errors import (
     AlreadyExists,
     Corrupt,
@@ -71,10 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = os.environ.get(DEBUG, "") not in {"", "0"}
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     output.prepare()
-    if COMPLETE_VARIABLE in os.environ and argv is None:
-        from click.shell_completion import shell_complete
-
-        return shell_complete(program(), {}, PROGRAM, COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
+    if argv is None and (completed := complete()) is not None:
+        return completed
     try:
         return _main(words, debug=debug)
     except BrokenPipeError:  # `trinitylake ls … | head`
@@ -153,8 +151,6 @@ def _agreed(command: Command, call: Call, progress: Printed | None) -> bool:
     options.dry_run = False
     if getattr(options, "expected_version", 0) is None:
         options.expected_version = getattr(planned.data, "rollback", planned.data).version_before
-    import click
-
     try:
         return click.confirm("Go on?")
     except click.Abort:
@@ -173,7 +169,7 @@ def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debu
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         error = InvalidInput(f"{str(error.object)[:100]!r} holds bytes that are not UTF-8")
     message, code = _described(error)
-    if not isinstance(error, UsageError):
+    if not isinstance(error, click.UsageError):
         from trinitylake_core.storage.failures import sanitise
 
         message = sanitise(message, secrets)
@@ -183,7 +179,7 @@ def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debu
     if isinstance(error, output.OutputFailed):
         output.forget_stdout()
     elif as_json:
-        kind = InvalidInput if isinstance(error, UsageError) else type(error)
+        kind = InvalidInput if isinstance(error, click.UsageError) else type(error)
         output.write_document({"error": {"type": kind.__name__, "message": message}})
     return code
 
@@ -191,6 +187,8 @@ def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debu
 def _described(error: BaseException) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", INTERRUPTED
+    if isinstance(error, click.UsageError):
+        return sentence(error), WRONG_INPUT
     if isinstance(error, output.OutputFailed):
         return str(error), FAILED
     for kind, code in _EXIT_CODES:

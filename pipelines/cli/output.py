@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Any, Final, TextIO
 
 from pipelines.cli import report
-from pipelines.cli.commands.command import Line, Result
+from pipelines.cli.command import Line, Result
 from pipelines.cli.progress import Printed
 from trinitylake_core.errors import InvalidInput
 
@@ -32,16 +32,16 @@ def prepare() -> None:
 def print_lines(lines: Iterable[Line], progress: Printed | None = None, *, paged: bool = False) -> None:
     """Print a result: on a terminal as it fits, in the pager if it may be long; elsewhere line by line."""
     if is_terminal(sys.stdout):
-        from pipelines.cli import pretty
+        from pipelines.cli import terminal
 
         if paged and is_terminal(sys.stdin):
-            shown = pretty.lines(lines)
+            shown = terminal.lines(lines)
             first = list(islice(shown, 1))
             if progress is not None:
                 progress.mute()
-            pretty.page(chain(first, shown))
+            terminal.page(chain(first, shown))
             return
-        lines = pretty.lines(lines)
+        lines = terminal.lines(lines)
     for line in _flat(lines):
         if progress is not None:
             progress.close()

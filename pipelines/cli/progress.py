@@ -100,7 +100,7 @@ class Bar:
 def _bars(stream: TextIO, clock: Callable[[], float]) -> Bars:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from pipelines.cli.pretty import console
+    from pipelines.cli.terminal import console
 
     columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[done]}"))
     bars = Progress(

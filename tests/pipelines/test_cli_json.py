@@ -13,79 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-import pipelines.expiration
 from pipelines import cli, register
-from pipelines.cli.arguments import JSON_VERSION
-from pipelines.cli.commands.index import load_all
+from pipelines.cli.contents import ENTRIES
+from pipelines.cli.program import JSON_VERSION
 from pipelines.cli.report import to_json
+from tests.support.transcript import SCENARIO, a_month_later, prepare, roots_in
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg.registration import Registered
 from trinitylake_core.locations import root_path
 
 PAGE = Path(__file__).parents[2] / "docs/json.md"
-METADATA = {"current-snapshot-id": 5, "snapshots": [{"snapshot-id": 5, "timestamp-ms": 1_700_000_000_000}]}
-MONTH = 30 * 86_400_000
-CHANGES = """
-- create_namespace: {namespace: sales, properties: {owner: emea}}
-- create_table:
-    namespace: sales
-    name: orders
-    schema: [{name: id, type: bigint, nullable: false}]
-    format_properties: {metadata_location: tables/orders/metadata/1.json}
-- create_view: {namespace: sales, name: top, sql: "SELECT 1"}
-"""
-OBJECTS = """{"create_namespace": {"namespace": "loaded"}}
-{"create_table": {"namespace": "loaded", "name": "t"}}
-"""
-DROPPED = "- drop_table: {namespace: sales, name: orders}"
-SCENARIO = """
-create {lake} --order 8 --property owner=emea
-apply {lake} changes.yaml --reason first --dry-run
-apply {lake} changes.yaml --reason first
-ls {lake}
-show {lake}
-show {lake} sales
-show {lake} sales.orders
-show {lake} sales.top
-history {lake}
-diff {lake} 0 1
-diff {lake} 0 1 --definitions
-stats {lake}
-stats {lake} --deep --storage --engine local
-tree {lake}
-fleet fleet.txt
-load {lake} objects.jsonl --engine local --dry-run
-load {lake} objects.jsonl --engine local
-alter {lake} --set a=b --reason r
-alter {lake} sales --set a=b --comment c
-alter {lake} sales --set a=c --unset comment
-diff {lake} HEAD~1 HEAD --definitions
-rename {lake} loaded.t t2
-compact {lake} --engine local --dry-run
-compact {lake} --engine local
-snapshot create {lake} first --version 1 --expires-in 30d --reason r
-snapshot create {lake} whole --kind full --target {full} --engine local
-snapshot list {lake}
-apply {lake} dropped.yaml
-rollback {lake} --to-version HEAD~1 --reason r --engine local --dry-run
-rollback {lake} --to-version HEAD~1 --reason r --engine local
-undo {lake} --author * --reason r --engine local --dry-run
-restore {lake} --only sales.orders --version HEAD~1 --reason r --engine local --dry-run
-restore {lake} --only sales.orders --version 1 --reason r --engine local
-snapshot drop {lake} first --dry-run
-snapshot drop {lake} first
-export {lake} {copy} --engine local --dry-run
-export {lake} {copy} --engine local
-upgrade {copy} {up} --engine local
-verify {lake} --all --definitions --tables --engine local
-expire {lake} --keep-last 2 --engine local --dry-run
-expire {lake} --keep-last 2 --engine local
-clean {lake} --engine local --dry-run
-clean {lake} --engine local
-doctor {lake}
-completion bash
-"""
-"""Commands on one small lakehouse, in order."""
 
 
 # -- the page ------------------------------------------------------------------------------------------
@@ -179,16 +116,8 @@ def test_every_command_prints_what_the_page_declares(
     monkeypatch.chdir(tmp_path)
     for name in ("ROOT", "LAKEHOUSES", "STORAGE_OPTIONS"):
         monkeypatch.delenv(f"TRINITYLAKE_{name}", raising=False)
-    now = pipelines.expiration.now_millis
-    monkeypatch.setattr("pipelines.expiration.now_millis", lambda: now() + MONTH)
-    roots = {name: (tmp_path / name).as_uri() for name in ("lake", "copy", "full", "up")}
-    metadata = tmp_path / "lake/tables/orders/metadata/1.json"
-    metadata.parent.mkdir(parents=True)
-    metadata.write_text(json.dumps(METADATA))
-    (tmp_path / "lake/README.txt").write_text("of somebody else")
-    for file, text in {"changes.yaml": CHANGES, "dropped.yaml": DROPPED, "fleet.txt": roots["lake"]}.items():
-        Path(file).write_text(text)
-    Path("objects.jsonl").write_text(OBJECTS)
+    roots = roots_in(tmp_path)
+    prepare(tmp_path)
     seen: set[str] = set()
     wrong: list[str] = []
 
@@ -198,8 +127,9 @@ def test_every_command_prints_what_the_page_declares(
         name, document = _section(words), json.loads(capsys.readouterr().out)
         wrong.extend(f"{' '.join(words)}: {each}" for each in mismatches(DECLARED[name], document, name, seen))
 
-    for line in SCENARIO.strip().splitlines():
-        run(line.split())
+    with a_month_later():
+        for line in SCENARIO.strip().splitlines():
+            run(line.split())
     newest = Lakehouse.open(roots["lake"]).version
     (tmp_path / "lake" / root_path(newest)).write_bytes(b"garbage")
     run(["verify", "{lake}", "--engine", "local"], code=1)
@@ -210,7 +140,7 @@ def test_every_command_prints_what_the_page_declares(
 
 
 def test_the_page_declares_every_command() -> None:
-    assert set() == load_all().keys() - DECLARED.keys()
+    assert set() == ENTRIES.keys() - DECLARED.keys()
 
 
 def test_an_error_is_what_the_page_declares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipelines import cli
-from pipelines.cli.commands import COMMANDS
+from pipelines.cli.contents import ENTRIES
+from pipelines.cli.program import load
 from trinitylake_core import Lakehouse
 
 ROOT = "{root}"
@@ -139,7 +140,7 @@ def test_a_version_of_thousands_of_digits_is_no_bug(
 
 
 def _valued(name: str) -> list[str]:
-    return [each.opts[0] for each in COMMANDS[name].options if not each.is_flag]
+    return [each.opts[0] for each in load(name).options if not each.is_flag]
 
 
 _REQUIRED = {
@@ -158,7 +159,7 @@ _REQUIRED = {
     "upgrade": ["./copy"],
 }
 """What a command needs besides ROOT to get as far as its options; nothing that changes a lakehouse."""
-_READING = sorted({"ls", "show", "history", "diff", "stats", "tree", "verify", *_REQUIRED} & COMMANDS.keys())
+_READING = sorted({"ls", "show", "history", "diff", "stats", "tree", "verify", *_REQUIRED} & ENTRIES.keys())
 
 
 @pytest.mark.parametrize("name", _READING)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pipelines import cli
-from pipelines.cli.named import root_of
+from pipelines.cli.resolve_root import root_of
 from trinitylake_core import InvalidInput, Lakehouse
 
 Run = Callable[..., Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dagster_project import config
-from pipelines.cli.named import root_of
+from pipelines.cli.resolve_root import root_of
 from pipelines.fleet import members_of
 from pipelines.lakehouses import ConfigError, looked_up
 from trinitylake_core.errors import InvalidInput

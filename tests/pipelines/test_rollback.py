@@ -11,7 +11,6 @@ import pytest
 
 from pipelines import expiration, restore, rollback, snapshot
 from pipelines.cli import main
-from pipelines.cli.commands.command import COMMANDS
 from pipelines.integrity.preflight import Preflight
 from tests.support.lakes import FAST, GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
 from tests.support.surgery import Surgery, listing
@@ -233,11 +232,6 @@ def test_exit_codes(cli: _Cli, lake: Lakehouse, words: list[str], code: int, mes
     got, _, err = cli(*words[0].split(), cli.root, *words[1:])
     assert (code, True) == (got, message in err), err
     assert before == listing(Path(lake.root.removeprefix("file://")))
-
-
-def test_every_command_has_an_example_that_parses() -> None:
-    for name in ("rollback", "restore", "export", "snapshot create", "snapshot list", "snapshot drop"):
-        assert COMMANDS[name].example.startswith(f"trinitylake {name} ")
 
 
 # -- what is done is told as done ----------------------------------------------------------------------

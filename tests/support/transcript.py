@@ -15,10 +15,12 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 METADATA: Final = {"current-snapshot-id": 5, "snapshots": [{"snapshot-id": 5, "timestamp-ms": 1_700_000_000_000}]}
 MONTH: Final = 30 * 86_400_000
@@ -160,14 +162,8 @@ def prepare(directory: Path) -> None:
 @contextmanager
 def a_month_later() -> Iterator[None]:
     """Let expirations see versions a month older than they are."""
-    from pipelines import expiration
-
-    now: Callable[[], int] = expiration.now_millis
-    expiration.now_millis = lambda: now() + MONTH
-    try:
+    with patch("pipelines.expiration.now_millis", lambda: int(time.time() * 1000) + MONTH):
         yield
-    finally:
-        expiration.now_millis = now
 
 
 def written(words: list[str]) -> str:
@@ -177,7 +173,7 @@ def written(words: list[str]) -> str:
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            code = cli.main(words)
+            code = str(cli.main(words))
         except SystemExit as error:
             code = f"SystemExit {error.code}"
     return f"exit code {code}\n--- standard output\n{out.getvalue()}--- standard error\n{err.getvalue()}"

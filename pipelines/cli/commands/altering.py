@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pipelines.cli import report
-from pipelines.cli.commands.command import Call, Result, command, in_order, key_value, option
+from pipelines.cli.command import Call, Result, command, in_order, key_value, option
 from pipelines.cli.commands.objects import destination, find_object, qualified
 from pipelines.cli.commands.options import DRY_RUN, KIND, REASON, WITHIN
 from trinitylake_core import Lakehouse, ObjectEntry, Transaction
@@ -24,8 +24,7 @@ _COMMENT = "comment"
 
 
 @command(
-    "alter ROOT [OBJECT]",
-    "set or remove properties of the lakehouse, a namespace, a table or a view",
+    "alter",
     "trinitylake alter file:///data/lake sales --set owner=emea --unset team --reason 'new owner' --dry-run",
     options=(
         option("--set", multiple=True, metavar="KEY=VALUE", help="set a property; may be repeated"),
@@ -127,8 +126,7 @@ def _with_properties(
 
 
 @command(
-    "rename ROOT OBJECT NAME",
-    "rename a table or a view, or move it to another namespace",
+    "rename",
     "trinitylake rename file:///data/lake sales.orders sales.orders2 --reason 'ticket 4711' --dry-run",
     options=(
         option("--kind", choices=(TABLE, VIEW), help="OBJECT is of this kind"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines import apply as changes
 from pipelines.cli import report
-from pipelines.cli.commands.command import Call, Result, command, in_order, key_value, option
+from pipelines.cli.command import Call, Result, command, in_order, key_value, option
 from pipelines.cli.commands.objects import qualified
 from pipelines.cli.commands.options import DRY_RUN, REASON
 from trinitylake_core import SERIALIZABLE, SNAPSHOT, Lakehouse
@@ -62,8 +62,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 @command(
-    "create ROOT",
-    "create an empty lakehouse",
+    "create",
     "trinitylake create file:///data/lake --order 128 --property owner=platform",
     options=DEFINITION,
     details="Refused if ROOT already holds a lakehouse. Other files at ROOT are left alone.",
@@ -77,8 +76,7 @@ def create(call: Call) -> Result:
 
 
 @command(
-    "apply ROOT FILE",
-    "make the changes in a YAML or JSON list, as one transaction",
+    "apply",
     "trinitylake apply file:///data/lake changes.yaml --reason 'new tables for sales' --dry-run",
     options=(
         DRY_RUN,

@@ -9,8 +9,8 @@ from typing import Any
 
 from pipelines import fleet as surveys
 from pipelines.cli import report
-from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, option
-from pipelines.cli.named import found_file
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, option
+from pipelines.cli.resolve_root import found_file
 from pipelines.fleet import Config, Member, Report, State
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import normalise_root
@@ -19,8 +19,7 @@ _FORMATS = ("table", "csv", "json", "openmetrics")
 
 
 @command(
-    "fleet [FILE]",
-    "show many lakehouses, the worst first; exit code 1 if one cannot be opened",
+    "fleet",
     "trinitylake fleet lakehouses.yaml --format openmetrics",
     options=(
         option(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pipelines import compaction
+from pipelines import compaction, version_ref
 from pipelines import load as loading
 from pipelines import register as registering
 from pipelines import upgrade as upgrading
 from pipelines.cli import report
-from pipelines.cli.commands import which
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, key_value, option
 from pipelines.cli.commands.changing import DEFINITION, definition_of
-from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, key_value, option
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE
 from pipelines.cli.commands.sentences import compacted, loaded, reported, upgraded
 from pipelines.cli.storage_options import storage_options
@@ -21,8 +20,7 @@ from trinitylake_core.storage import probe
 
 
 @command(
-    "load ROOT SOURCE",
-    "create many objects at once, from JSON Lines",
+    "load",
     "trinitylake load file:///data/lake s3://exports/catalog/ --engine auto --reason 'the old metastore' --dry-run",
     options=(
         option(
@@ -99,8 +97,7 @@ def _register(call: Call) -> registering.Report:
 
 
 @command(
-    "compact ROOT",
-    "push all buffered messages down the tree",
+    "compact",
     "trinitylake compact file:///data/lake --engine auto --dry-run",
     options=(ENGINE, DRY_RUN, VERBOSE, REASON, *SPARK),
     details="Changes no object, and writers may commit meanwhile. With nothing to do, it commits nothing and does not\n"
@@ -115,8 +112,7 @@ def compact(call: Call) -> Result:
 
 
 @command(
-    "upgrade SRC DST",
-    "rewrite a lakehouse of any generation in the canonical format at another root URI",
+    "upgrade",
     "trinitylake upgrade file:///data/java-lake file:///data/lake --history",
     options=(
         option("--history", is_flag=True, help="upgrade all retained versions, not only the newest"),
@@ -155,15 +151,14 @@ def upgrade(call: Call) -> Result:
 
 
 @command(
-    "doctor ROOT",
-    "test whether a storage is fit for a lakehouse; exit code 1 if it is not",
+    "doctor",
     "trinitylake doctor s3://bucket/lake",
     details="Works in a scratch directory below ROOT and removes it afterwards. ROOT need not hold a lakehouse. If it\n"
     "does, Iceberg tables that may expire their snapshots before the lakehouse expires its versions are named.",
 )
 def doctor(call: Call) -> Result:
     """Probe a storage."""
-    which.warn_of_future(call.open)
+    version_ref.warn_of_future(call.open)
     found = list(probe(call.root, call.options_for(call.root)))
     ok = all(each.ok for each in found)
     rows = ([each.name, "ok" if each.ok else "FAILED", each.detail] for each in found)

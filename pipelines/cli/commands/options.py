@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipelines.cli.commands.command import option
+from pipelines.cli.command import option
 from trinitylake_core.keys import KINDS
 
 AT: Final = (

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pipelines.cli import report
-from pipelines.cli.commands.command import Call, Line, Result, command, in_order, limited, option
+from pipelines.cli.command import Call, Line, Result, command, in_order, limited, option
 from pipelines.cli.commands.objects import find_object, qualified
 from pipelines.cli.commands.options import AT, ENGINE, FORMAT, KIND, LIMIT, SPARK, WITHIN
 from trinitylake_core import Lakehouse, ObjectEntry
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 @command(
-    "ls ROOT [PATTERN]",
-    "list namespaces, tables and views",
+    "ls",
     "trinitylake ls file:///data/lake 'sales.*' --kind table --limit 100",
     options=(KIND, LIMIT, FORMAT, *AT),
     arguments={
@@ -69,8 +68,7 @@ def _matching(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEn
 
 
 @command(
-    "show ROOT [OBJECT]",
-    "show the definition of the lakehouse, a namespace, a table or a view",
+    "show",
     "trinitylake show file:///data/lake sales.orders",
     options=(KIND, WITHIN, *AT),
     arguments={"OBJECT": "sales, or sales.orders (default: the lakehouse itself)"},
@@ -112,8 +110,7 @@ def _type(column: dict[str, Any]) -> str:
 
 
 @command(
-    "stats ROOT",
-    "show the figures of the root: objects, height, buffered messages; reads one file",
+    "stats",
     "trinitylake stats file:///data/lake --json",
     options=(
         option("--deep", is_flag=True, help="read every node: fill, reads per lookup, cost of a compaction"),
@@ -161,8 +158,7 @@ class Level:
 
 
 @command(
-    "tree ROOT",
-    "show the levels of the tree: nodes, keys, messages, fill, bytes",
+    "tree",
     "trinitylake tree file:///data/lake --depth 2",
     options=(option("--depth", type=int, metavar="N", help="read at most N levels below the root"), FORMAT, *AT),
     details="Reads every node down to the requested depth.",

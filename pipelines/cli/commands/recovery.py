@@ -1,4 +1,4 @@
-"""Commands of the on-call engineer: rollback, restore, export."""
+"""Commands of the on-call engineer: rollback, restore, undo, export."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 from pipelines import export as exporting
 from pipelines import restore as restoring
 from pipelines import rollback as rolling_back
+from pipelines import undo as undoing
+from pipelines import version_ref
 from pipelines.cli import report
-from pipelines.cli.commands import which
-from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, in_order, option
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, in_order, option
 from pipelines.cli.commands.objects import qualified
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.commands.sentences import exported, reported
 from pipelines.cli.storage_options import storage_options
-from trinitylake_core import Lakehouse, RecoveryPlan, spec
+from trinitylake_core import Lakehouse, RecoveryPlan, VersionInfo, spec
 
 _SHOWN = 50
 """How many changes are printed; ``--json`` lists up to 1000."""
@@ -39,11 +40,10 @@ _NO_TABLES = option(
 
 
 @command(
-    "rollback ROOT",
-    "return the whole catalog to an older version",
+    "rollback",
     "trinitylake rollback file:///data/lake --to-version 41 --reason 'bad deploy, ticket 4711' --dry-run",
     options=(
-        option("--to-version", metavar="V", group="to", help=f"the version to go back to: {which.MEANING}"),
+        option("--to-version", metavar="V", group="to", help=f"the version to go back to: {version_ref.MEANING}"),
         option(
             "--to-timestamp", metavar="T", group="to", help="the version that was the newest at time T, ISO 8601, UTC"
         ),
@@ -66,7 +66,7 @@ def rollback(call: Call) -> Result:
     """Roll back."""
     options, lake = call.options, call.open(damaged=True)
     config = rolling_back.Config(
-        **which.target(lake, options.to_version, options.to_timestamp, options.to_snapshot).keywords(),
+        **version_ref.target(lake, options.to_version, options.to_timestamp, options.to_snapshot).keywords(),
         reason=options.reason,
         dry_run=options.dry_run,
         force=options.force,
@@ -75,10 +75,10 @@ def rollback(call: Call) -> Result:
         tables=None if options.no_tables else 1.0,
     )
     done = rolling_back.run(lake, config, call.spark, progress=call.progress)
-    return Result(done, in_order(*rolled_back(done)))
+    return Result(done, in_order(*_rolled_back(done)))
 
 
-def rolled_back(done: rolling_back.Report) -> tuple[Iterable[Line], ...]:
+def _rolled_back(done: rolling_back.Report) -> tuple[Iterable[Line], ...]:
     """Return the parts of what a rollback did, or would do, for people."""
     read = f"{done.nodes_checked} nodes below the root and {done.definitions_checked} definitions read, all intact"
     then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
@@ -96,8 +96,7 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
 
 
 @command(
-    "restore ROOT",
-    "bring selected objects back as they were at a version",
+    "restore",
     "trinitylake restore file:///data/lake --only 'sales.*' --version 41 --reason 'dropped by mistake' --dry-run",
     options=(
         option(
@@ -107,7 +106,7 @@ def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
             help="the objects: sales.orders, 'sales.*', or sales for the namespace itself; a backslash takes the next "
             "character as it is, 'a\\.b.c' is c in a.b; may be repeated",
         ),
-        option("--version", metavar="V", group="from", help=f"as they were at this version: {which.MEANING}"),
+        option("--version", metavar="V", group="from", help=f"as they were at this version: {version_ref.MEANING}"),
         option("--timestamp", metavar="T", group="from", help="as they were at time T, ISO 8601, UTC"),
         option("--snapshot", metavar="NAME", group="from", help="as they were in this snapshot"),
         option(
@@ -147,7 +146,7 @@ def restore(call: Call) -> Result:
     options, lake = call.options, call.open()
     config = restoring.Config(
         only=options.only,
-        **which.target(_source(call, lake), options.version, options.timestamp, options.snapshot).keywords(),
+        **version_ref.target(_source(call, lake), options.version, options.timestamp, options.snapshot).keywords(),
         source=options.source,
         source_options=_source_options(call),
         reason=options.reason,
@@ -241,20 +240,69 @@ def _since(plan: RecoveryPlan) -> Iterator[str]:
 def _source(call: Call, lake: Lakehouse) -> Lakehouse:
     """Return the lakehouse that versions of a restore are versions of; another one only if it has to be asked."""
     options = call.options
-    if options.source is None or options.version is None or which.plain_number(options.version) is not None:
+    if options.source is None or options.version is None or version_ref.plain_number(options.version) is not None:
         return lake
     return Lakehouse.open(options.source, storage_options=_source_options(call))
+
+
+# -- undo ----------------------------------------------------------------------------------------------
+
+
+@command(
+    "undo",
+    "trinitylake undo file:///data/lake --author 'deploy-bot@*' --reason 'bad deploy, ticket 4711' --dry-run",
+    options=(
+        option("--since", metavar="T", help="what was committed at T or later, ISO 8601, UTC"),
+        option("--author", metavar="PATTERN", help="whose commits, with * and ?"),
+        option("--matching", metavar="TEXT", help="commits with this text in their reason"),
+        option("--others", is_flag=True, help="also undo what others committed after it"),
+        REASON,
+        DRY_RUN,
+        YES,
+        option("--force", is_flag=True, help="also undo what is committed while this runs"),
+        EXPECTED_VERSION,
+        ENGINE,
+        *SPARK,
+    ),
+    details="""\
+With --since alone: everything from then on. With --author or --matching: the newest commits in a row that match.
+A rollback to the version before the first of them follows, with all that `rollback` proves. What others committed
+after it would be undone, too, so it is refused unless --others is given; `restore` brings back single objects.""",
+)
+def undo(call: Call) -> Result:
+    """Undo."""
+    options = call.options
+    config = undoing.Config(
+        since=options.since,
+        author=options.author,
+        matching=options.matching,
+        others=options.others,
+        reason=options.reason,
+        dry_run=options.dry_run,
+        force=options.force,
+        expected_version=options.expected_version,
+        engine=options.engine,
+    )
+    done = undoing.run(call.open(damaged=True), config, call.spark, progress=call.progress)
+    parts = (_versions("found", done.undone), _versions("by others, undone too", done.others))
+    return Result(done, in_order(*parts, *_rolled_back(done.rollback)))
+
+
+def _versions(what: str, versions: tuple[VersionInfo, ...]) -> Iterable[Line]:
+    if versions:
+        yield f"{what}: {len(versions)}"
+        rows = ([each.version, each.created_at, each.operation, each.author, each.reason] for each in versions[:20])
+        yield from report.table(["version", "created", "operation", "author", "reason"], rows)
 
 
 # -- export --------------------------------------------------------------------------------------------
 
 
 @command(
-    "export ROOT TARGET",
-    "copy one version or all retained versions to another root URI; repeated, an incremental backup",
+    "export",
     "trinitylake export file:///data/lake s3://backup/lake --history",
     options=(
-        option("--version", metavar="V", help=f"the version to export: {which.MEANING} (default: the newest)"),
+        option("--version", metavar="V", help=f"the version to export: {version_ref.MEANING} (default: the newest)"),
         option("--history", is_flag=True, help="export all retained versions and all snapshots"),
         DRY_RUN,
         VERBOSE,
@@ -273,7 +321,7 @@ def export(call: Call) -> Result:
     """Export a lakehouse."""
     options, lake = call.options, call.open(damaged=call.options.version is not None)
     config = exporting.Config(
-        version=which.number(lake, options.version),
+        version=version_ref.number(lake, options.version),
         history=options.history,
         engine=options.engine,
         dry_run=options.dry_run,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from pipelines import expiration, orphans
+from pipelines import expiration, orphans, version_ref
 from pipelines import verify as verifying
 from pipelines.cli import report
-from pipelines.cli.commands import which
-from pipelines.cli.commands.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, in_order, option
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, in_order, option
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.commands.sentences import cleaned, expired, reported
 from pipelines.durations import parse_age
@@ -33,8 +32,7 @@ def _code(done: expiration.Report | orphans.Report) -> int:
 
 
 @command(
-    "expire ROOT",
-    "remove old versions that no retention rule keeps",
+    "expire",
     "trinitylake expire file:///data/lake --keep-last 100 --older-than 7d --dry-run",
     options=(
         option("--keep-last", type=int, metavar="N", help="keep the newest N versions"),
@@ -53,7 +51,7 @@ def _code(done: expiration.Report | orphans.Report) -> int:
 )
 def expire(call: Call) -> Result:
     """Expire versions."""
-    which.warn_of_future(call.open)
+    version_ref.warn_of_future(call.open)
     options = call.options
     config = expiration.Config(
         engine=options.engine,
@@ -96,8 +94,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 @command(
-    "clean ROOT",
-    "remove files that no version, snapshot or saved transaction needs",
+    "clean",
     "trinitylake clean file:///data/lake --dry-run",
     options=(
         option("--older-than", metavar="AGE", help="safety age: keep younger files (default 3d)"),
@@ -135,12 +132,14 @@ def clean(call: Call) -> Result:
 
 
 @command(
-    "verify ROOT",
-    "check every invariant of the format; exit code 1 if one is broken",
+    "verify",
     "trinitylake verify file:///data/lake --all --definitions",
     options=(
         option(
-            "--version", metavar="V", group="which", help=f"check this version: {which.MEANING} (default: the newest)"
+            "--version",
+            metavar="V",
+            group="which",
+            help=f"check this version: {version_ref.MEANING} (default: the newest)",
         ),
         option("--all", is_flag=True, group="which", help="check all retained versions and all snapshots"),
         option("--definitions", is_flag=True, help="also read and parse every definition"),
@@ -152,7 +151,7 @@ def clean(call: Call) -> Result:
 )
 def verify(call: Call) -> Result:
     """Check one version, or all."""
-    which.warn_of_future(call.open)
+    version_ref.warn_of_future(call.open)
     options = call.options
     chosen = _version(call) if options.version is not None else verifying.ALL if options.all else verifying.NEWEST
     if options.table_sample is not None and not options.tables:
@@ -165,8 +164,8 @@ def verify(call: Call) -> Result:
 
 def _version(call: Call) -> int:
     text = str(call.options.version)
-    plain = which.plain_number(text)
-    return which.at(call.open(damaged=True), text).version if plain is None else plain
+    plain = version_ref.plain_number(text)
+    return version_ref.at(call.open(damaged=True), text).version if plain is None else plain
 
 
 def _verified(done: verifying.Report) -> Result:

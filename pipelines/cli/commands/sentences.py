@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pipelines.cli.commands.command import Call, Line, Result, in_order
+from pipelines.cli.command import Call, Line, Result, in_order
 from pipelines.cli.report import fields, human_bytes, plain
 from pipelines.durations import shown
 

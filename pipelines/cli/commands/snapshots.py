@@ -8,9 +8,9 @@ from typing import Any
 
 from pipelines import export as exporting
 from pipelines import snapshot as snapshots
+from pipelines import version_ref
 from pipelines.cli import report
-from pipelines.cli.commands import which
-from pipelines.cli.commands.command import Call, Result, command, option
+from pipelines.cli.command import Call, Result, command, option
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, FORMAT, REASON, SPARK, YES
 from pipelines.cli.commands.recovery import TARGET_OPTION, target_options
 from pipelines.durations import parse_age
@@ -20,11 +20,10 @@ from trinitylake_core.snapshots import KINDS
 
 
 @command(
-    "snapshot create ROOT NAME",
-    "name a version, so that it stays readable after it expires",
+    "snapshot create",
     "trinitylake snapshot create file:///data/lake before-migration --expires-in 30d",
     options=(
-        option("--version", metavar="V", help=f"the version to name: {which.MEANING} (default: the newest)"),
+        option("--version", metavar="V", help=f"the version to name: {version_ref.MEANING} (default: the newest)"),
         option(
             "--kind",
             choices=KINDS,
@@ -42,10 +41,10 @@ from trinitylake_core.snapshots import KINDS
     ),
     arguments={"NAME": "1 to 255 characters without spaces"},
 )
-def create_snapshot(call: Call) -> Result:
+def snapshot_create(call: Call) -> Result:
     """Create a snapshot."""
     options, lake, name = call.options, call.open(), call.options.name
-    version, expires = which.number(lake, options.version), None
+    version, expires = version_ref.number(lake, options.version), None
     if options.expires_in is not None:
         expires = datetime.now(UTC) + timedelta(seconds=parse_age(options.expires_in))
     if options.kind != "full":
@@ -70,12 +69,11 @@ def create_snapshot(call: Call) -> Result:
 
 
 @command(
-    "snapshot list ROOT",
-    "list the snapshots, oldest first",
+    "snapshot list",
     "trinitylake snapshot list file:///data/lake",
     options=(FORMAT,),
 )
-def list_snapshots(call: Call) -> Result:
+def snapshot_list(call: Call) -> Result:
     """List snapshots."""
     lake = call.open()
     found = lake.snapshots()
@@ -91,12 +89,11 @@ def _snapshot_cells(info: SnapshotInfo) -> list[Any]:
 
 
 @command(
-    "snapshot drop ROOT NAME",
-    "drop a snapshot; `clean` removes its files later",
+    "snapshot drop",
     "trinitylake snapshot drop file:///data/lake before-migration",
     options=(REASON, DRY_RUN, YES),
 )
-def drop_snapshot(call: Call) -> Result:
+def snapshot_drop(call: Call) -> Result:
     """Drop a snapshot."""
     options, lake, name = call.options, call.open(), call.options.name
     shown, version = report.plain(name), None

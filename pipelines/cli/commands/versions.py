@@ -8,9 +8,9 @@ from itertools import chain, pairwise
 from typing import Any
 
 from pipelines import diff as diffing
+from pipelines import version_ref
 from pipelines.cli import report
-from pipelines.cli.commands import which
-from pipelines.cli.commands.command import Call, Line, Result, command, in_order, limited, option
+from pipelines.cli.command import Call, Line, Result, command, in_order, limited, option
 from pipelines.cli.commands.objects import keys_of, qualified, readings
 from pipelines.cli.commands.options import ENGINE, FORMAT, SPARK
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
@@ -23,8 +23,7 @@ from trinitylake_core.versions import Root, to_millis, version_info
 
 
 @command(
-    "history ROOT",
-    "list the versions, newest first, each with its time, operation, author and reason",
+    "history",
     "trinitylake history file:///data/lake --since 2026-11-20 --object sales.orders",
     options=(
         option("--limit", type=int, metavar="N", help="print at most N versions"),
@@ -82,7 +81,7 @@ def _history_data(info: VersionInfo) -> dict[str, Any]:
 
 def _chosen(lake: Lakehouse, call: Call) -> Iterator[VersionInfo]:
     options = call.options
-    after = which.moment(options.since)
+    after = version_ref.moment(options.since)
     since = to_millis(after) if after is not None else None
     if not options.operation:
         yield from lake.unreadable
@@ -132,8 +131,7 @@ def _same() -> str:
 
 
 @command(
-    "diff ROOT A B",
-    "list what was added, removed and changed from version A to version B",
+    "diff",
     "trinitylake diff file:///data/lake HEAD~1 HEAD --definitions",
     options=(
         option("--definitions", is_flag=True, help="show what changed inside objects: columns, properties, SQL"),
@@ -142,14 +140,14 @@ def _same() -> str:
         ENGINE,
         *SPARK,
     ),
-    arguments={"A": f"version: {which.MEANING}", "B": "version, likewise"},
+    arguments={"A": f"version: {version_ref.MEANING}", "B": "version, likewise"},
     details="Reads only nodes that the two versions do not share.",
 )
 def diff(call: Call) -> Result:
     """Compare two versions."""
     options, lake = call.options, call.open(damaged=True)
     other = lake if options.other is None else call.open(options.other, damaged=True)
-    old, new = which.at(lake, options.a, "A"), which.at(other, options.b, "B")
+    old, new = version_ref.at(lake, options.a, "A"), version_ref.at(other, options.b, "B")
     found = diffing.run(old, new, diffing.Config(options.engine), call.spark, progress=call.progress)
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
     if not options.definitions:

@@ -1,0 +1,101 @@
+"""The table of contents of the command line: what ``trinitylake --help`` shows without loading a single command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+_POSITIONAL: Final = re.compile(r"\[?([A-Z]+)\]?")
+
+
+class Entry(NamedTuple):
+    """A command in the table of contents.
+
+    Attributes:
+        synopsis: name and arguments, such as ``snapshot create ROOT NAME``. Arguments are in capitals, optional
+            ones in brackets.
+        summary: what the command does, in one line.
+        module: the module that holds it, as an attribute: ``snapshot_create``.
+    """
+
+    synopsis: str
+    summary: str
+    module: str
+
+    @property
+    def name(self) -> str:
+        """The words that call the command."""
+        return " ".join(word for word in self.synopsis.split() if not _POSITIONAL.fullmatch(word))
+
+    @property
+    def arguments(self) -> list[tuple[str, bool]]:
+        """Its arguments, and whether each is required."""
+        words = ((word, _POSITIONAL.fullmatch(word)) for word in self.synopsis.split())
+        return [(match[1], word == match[1]) for word, match in words if match is not None]
+
+
+SECTIONS: Final[dict[str, tuple[Entry, ...]]] = {
+    "look": (
+        Entry("ls ROOT [PATTERN]", "list namespaces, tables and views", "reading"),
+        Entry("show ROOT [OBJECT]", "show the definition of the lakehouse, a namespace, a table or a view", "reading"),
+        Entry(
+            "history ROOT",
+            "list the versions, newest first, each with its time, operation, author and reason",
+            "versions",
+        ),
+        Entry("diff ROOT A B", "list what was added, removed and changed from version A to version B", "versions"),
+        Entry(
+            "stats ROOT", "show the figures of the root: objects, height, buffered messages; reads one file", "reading"
+        ),
+        Entry("tree ROOT", "show the levels of the tree: nodes, keys, messages, fill, bytes", "reading"),
+        Entry("fleet [FILE]", "show many lakehouses, the worst first; exit code 1 if one cannot be opened", "fleets"),
+    ),
+    "change": (
+        Entry("create ROOT", "create an empty lakehouse", "changing"),
+        Entry("apply ROOT FILE", "make the changes in a YAML or JSON list, as one transaction", "changing"),
+        Entry("load ROOT SOURCE", "create many objects at once, from JSON Lines", "jobs"),
+        Entry(
+            "alter ROOT [OBJECT]",
+            "set or remove properties of the lakehouse, a namespace, a table or a view",
+            "altering",
+        ),
+        Entry("rename ROOT OBJECT NAME", "rename a table or a view, or move it to another namespace", "altering"),
+        Entry(
+            "upgrade SRC DST",
+            "rewrite a lakehouse of any generation in the canonical format at another root URI",
+            "jobs",
+        ),
+    ),
+    "maintain": (
+        Entry("compact ROOT", "push all buffered messages down the tree", "jobs"),
+        Entry("verify ROOT", "check every invariant of the format; exit code 1 if one is broken", "retention"),
+        Entry("expire ROOT", "remove old versions that no retention rule keeps", "retention"),
+        Entry("clean ROOT", "remove files that no version, snapshot or saved transaction needs", "retention"),
+        Entry("doctor ROOT", "test whether a storage is fit for a lakehouse; exit code 1 if it is not", "jobs"),
+    ),
+    "recover": (
+        Entry("rollback ROOT", "return the whole catalog to an older version", "recovery"),
+        Entry("undo ROOT", "find what somebody did, by time, author or reason, and roll back to before it", "recovery"),
+        Entry("restore ROOT", "bring selected objects back as they were at a version", "recovery"),
+        Entry("snapshot create ROOT NAME", "name a version, so that it stays readable after it expires", "snapshots"),
+        Entry("snapshot list ROOT", "list the snapshots, oldest first", "snapshots"),
+        Entry("snapshot drop ROOT NAME", "drop a snapshot; `clean` removes its files later", "snapshots"),
+        Entry(
+            "export ROOT TARGET",
+            "copy one version or all retained versions to another root URI; repeated, an incremental backup",
+            "recovery",
+        ),
+    ),
+    "this terminal": (Entry("completion SHELL", "print the script that completes commands and options", "program"),),
+}
+"""Every command, in the order of the overview."""
+ALIASES: Final = {"log": "history"}
+ENTRIES: Final = {each.name: each for section in SECTIONS.values() for each in section}
+
+
+def beginning_with(prefix: str) -> Iterator[tuple[str, list[Entry]]]:
+    """Yield the sections that have commands whose names begin so, with these commands."""
+    for title, section in SECTIONS.items():
+        if found := [each for each in section if each.name.startswith(prefix)]:
+            yield title, found

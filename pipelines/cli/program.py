@@ -1,0 +1,181 @@
+"""The whole command line for click: groups of commands, each loaded when it is called, their help and completion."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import click
+from click.shell_completion import get_completion_class, shell_complete
+
+from pipelines.cli.command import HELP, JSON, PROGRAM, QUIET, Answer, Call, Command, Result, answering, command
+from pipelines.cli.contents import ALIASES, ENTRIES, beginning_with
+from trinitylake_core.errors import InvalidInput
+
+JSON_VERSION: Final = 1
+"""Version of the contract on ``--json`` (``docs/json.md``): raised when a field goes, or changes its type."""
+_COMPLETE_VARIABLE: Final = "_TRINITYLAKE_COMPLETE"
+_SHELLS: Final = ("bash", "zsh", "fish")
+_ENVIRONMENT: Final = """
+environment:
+  TRINITYLAKE_ROOT             ROOT, if it is omitted
+  TRINITYLAKE_LAKEHOUSES       lakehouses.yaml (default: the nearest one upwards)
+  TRINITYLAKE_STORAGE_OPTIONS  storage options, as a JSON object
+  TRINITYLAKE_SPARK_MASTER     default of --master
+  TRINITYLAKE_SPARK_REMOTE     default of --remote
+  TRINITYLAKE_DEBUG            1: show tracebacks and Spark's log
+  PAGER, NO_COLOR              what shows long lists on a terminal; no colours there
+
+exit codes:
+  0 done   1 the check found problems   2 wrong usage or input
+  3 a conflict or a refused operation   4 the storage failed, or data is damaged
+"""
+
+
+class Group(click.Group):
+    """The commands whose names begin with the same words; without a prefix, the whole program."""
+
+    def __init__(self, prefix: str = "") -> None:
+        params: list[click.Parameter] = [JSON, QUIET, HELP] if prefix else [JSON, QUIET, HELP, _VERSION]
+        super().__init__(
+            prefix.strip() or PROGRAM,
+            params=params,
+            add_help_option=False,
+            invoke_without_command=True,
+            callback=self._refuse_alone,
+        )
+        self.prefix = prefix
+        self.context_settings = {"max_content_width": 120}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the next words of all commands, in the order of the overview."""
+        rest = (name.removeprefix(self.prefix) for name in ENTRIES if name.startswith(self.prefix))
+        return list(dict.fromkeys(name.split()[0] for name in rest))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its next word, or the group of those that begin with it."""
+        name = ALIASES.get(cmd_name, f"{self.prefix}{cmd_name}")
+        if name in ENTRIES:
+            return load(name)
+        return Group(f"{name} ") if next(beginning_with(f"{name} "), None) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the next word names. Raises ``UsageError`` with the one that may be meant."""
+        found, known = self.get_command(ctx, args[0]), self.list_commands(ctx)
+        if found is None and not ctx.resilient_parsing:
+            if self.prefix:
+                raise self._needs(ctx)
+            error = click.exceptions.NoSuchCommand(args[0], possibilities=[*known, *ALIASES])
+            hint = f"{error.message[:-1]}; the commands are: {', '.join(known)}"
+            raise error if error.possibilities else click.UsageError(hint)
+        return args[0], found, args[1:]
+
+    def _refuse_alone(self, **_: Any) -> None:
+        context = click.get_current_context()
+        if context.invoked_subcommand is None:
+            raise self._needs(context)
+
+    def _needs(self, ctx: click.Context) -> click.UsageError:
+        if self.prefix:
+            return click.UsageError(f"{self.prefix}needs one of: {', '.join(self.list_commands(ctx))}")
+        return click.UsageError("say which command; `trinitylake --help` lists them")
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write usage, every command with its summary, and an example or the environment."""
+        formatter.write_usage(PROGRAM, f"{self.prefix}<command> ROOT [options]", prefix="usage: ")
+        what = f"Commands that begin with `{self.name}`." if self.prefix else "Maintenance of TrinityLake lakehouses."
+        formatter.write(f"\n{what}\n")
+        for title, entries in beginning_with(self.prefix):
+            with formatter.section("commands" if self.prefix else title):
+                formatter.write_dl([(each.synopsis, each.summary) for each in entries], col_max=32)
+        if self.prefix:
+            first = load(next(name for name in ENTRIES if name.startswith(self.prefix)))
+            formatter.write(f"\nexample:\n  {first.example}\n")
+        else:
+            formatter.write("\n`trinitylake <command> --help` shows the options of a command, with an example.\n")
+            formatter.write(_ENVIRONMENT)
+
+
+def load(name: str) -> Command:
+    """Return a command by its name; its module is imported now."""
+    module = ENTRIES[name].module
+    place = __name__ if module == "program" else f"pipelines.cli.commands.{module}"
+    found: Command = getattr(import_module(place), name.replace(" ", "_"))
+    return found
+
+
+def overview() -> str:
+    """Return the help text of ``trinitylake`` itself."""
+    top = Group()
+    return top.get_help(click.Context(top, info_name=PROGRAM, max_content_width=120))
+
+
+def run(words: Sequence[str], carry_out: Any) -> int:
+    """Parse a command line, let ``carry_out`` run the command, and return the exit code.
+
+    Args:
+        words: the command line without the name of the program.
+        carry_out: called with the command, its options and its ROOT; returns the exit code.
+
+    Raises:
+        Answer: the words ask for a text: ``--help``, ``--version``.
+        UsageError: they are not a valid command line.
+    """
+    given = [*words[1:], "--help"] if words and words[0] == "help" else list(words)
+    with Group().make_context(PROGRAM, given, obj=carry_out) as context:
+        return int(context.command.invoke(context))
+
+
+def sentence(error: click.UsageError) -> str:
+    """Return what is wrong with a command line, and where help is."""
+    close = getattr(error, "possibilities", None)
+    text = f"{error.message[:-1]}; did you mean {close[0]!r}?" if close else error.format_message()
+    text = (text[:1].lower() if text[1:2].islower() else text[:1]) + text[1:].rstrip(".")
+    return f"{text} (see `{PROGRAM} {error.cmd.name} --help`)" if isinstance(error.cmd, Command) else text
+
+
+def _version(_: click.Context) -> Answer:
+    from importlib import metadata  # takes longer to load than everything else that a help text needs
+
+    try:
+        found = metadata.version("trinitylake-maintenance")
+    except metadata.PackageNotFoundError:
+        found = "(not installed)"
+    return Answer(f"{PROGRAM} {found}", {"version": found, "json": JSON_VERSION})
+
+
+_VERSION: Final = answering(["--version"], _version, "show the version, and with --json that of the JSON")
+
+
+# -- completion ----------------------------------------------------------------------------------------
+
+
+def complete() -> int | None:
+    """Answer a shell that asks for completions, and return the exit code; ``None`` if none asks."""
+    asked = os.environ.get(_COMPLETE_VARIABLE)
+    return None if asked is None else shell_complete(Group(), {}, PROGRAM, _COMPLETE_VARIABLE, asked)
+
+
+@command(
+    "completion",
+    "trinitylake completion bash >> ~/.bashrc",
+    arguments={"SHELL": f"{', '.join(_SHELLS)}"},
+    details="""\
+  bash  trinitylake completion bash >> ~/.bashrc
+  zsh   trinitylake completion zsh >> ~/.zshrc
+  fish  trinitylake completion fish > ~/.config/fish/completions/trinitylake.fish
+
+Open a new terminal afterwards.""",
+)
+def completion(call: Call) -> Result:
+    """Print a completion script."""
+    shell = call.options.shell
+    found = get_completion_class(shell) if shell in _SHELLS else None
+    if found is None:
+        raise InvalidInput(f"SHELL must be one of {', '.join(_SHELLS)}, not {shell!r}")
+    script = found(Group(), {}, PROGRAM, _COMPLETE_VARIABLE).source()
+    return Result({"shell": shell, "script": script}, [script.strip()])
