@@ -33,7 +33,7 @@ import yaml
 
 from benchmarks import report
 from benchmarks.soak import TICKS, Load, role
-from dagster_project.fleet import cursor as cursors
+from dagster_project import sensor_state
 from tests.support.deployment import Deployment, deployed
 from tests.support.fleets import TROUBLES, WRONG, Silent, Webhook, lakehouses_yaml, made, troubled, webhook
 from tests.support.postgres import PostgresServer, run_postgres
@@ -147,9 +147,9 @@ class Looks:
     def take(self, _: int = 0) -> None:
         """Read the cursor."""
         for (body,) in query(self.server, "SELECT instigator_body FROM instigators"):
-            for text in re.findall(r'"(1:[A-Za-z0-9+/=]{20,})"', body):
-                for name, mark in cursors.parse(text).items():
-                    self.seen.setdefault(name, set()).add(mark.next_look - _MINUTE * min(2**mark.quiet, 8))
+            for text in re.findall(r'"(2:[A-Za-z0-9+/=]{20,})"', body):
+                for name, mark in sensor_state.parse(text).items():
+                    self.seen.setdefault(name, set()).add(mark.next_poll - _MINUTE * min(2**mark.quiet, 8))
 
     def figures(self, names: Iterable[str], begun: float, ended: float) -> dict[str, Any]:
         """Return how often lakehouses were looked at, and the time between two looks."""

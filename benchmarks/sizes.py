@@ -29,11 +29,11 @@ from playwright.sync_api import Page, expect
 
 from benchmarks import report
 from benchmarks.fleet import LOAD
+from dagster_project import sensor_state
 from dagster_project.config.stanzas import Stanzas
 from dagster_project.factory import fleet
-from dagster_project.fleet import cursor as cursors
-from dagster_project.fleet import sensor as sensors
 from dagster_project.scope import FLEET
+from dagster_project.sensor import FLEET_SENSOR
 from tests.support.browser import browser
 from tests.support.fleets import SMALL
 from tests.support.lakes import FAST
@@ -109,22 +109,22 @@ class Rounds:
 
     def later(self) -> None:
         """Make the time of the next look of every lakehouse come; none has anything new to record."""
-        marks = cursors.parse(self.cursor)
-        self.cursor = cursors.text(
+        marks = sensor_state.parse(self.cursor)
+        self.cursor = sensor_state.text(
             {
-                name: replace(mark, next_look=mark.next_look - _DAY, observed_at=time.time())
+                name: replace(mark, next_poll=mark.next_poll - _DAY, observed_at=time.time())
                 for name, mark in marks.items()
             }
         )
 
     def _looked_at_since(self, now: float) -> list[str]:
-        return [name for name, mark in cursors.parse(self.cursor).items() if mark.next_look > now]
+        return [name for name, mark in sensor_state.parse(self.cursor).items() if mark.next_poll > now]
 
     def _tick(self) -> None:
         with dg.build_sensor_context(
             instance=self.instance, cursor=self.cursor or None, repository_def=self.repository
         ) as context:
-            result = self.repository.get_sensor_def(sensors.NAME)(context)
+            result = self.repository.get_sensor_def(FLEET_SENSOR)(context)
         self.cursor = result.cursor
         for request in result.dynamic_partitions_requests or []:
             self.instance.add_dynamic_partitions(FLEET, list(request.partition_keys))

@@ -106,7 +106,7 @@ def _verdict(check: str, message: str, *, passed: bool, **metadata: Any) -> dg.A
     )
 
 
-def judged(
+def evaluate_root(
     settings: LakehouseSettings, lake: Lakehouse, *, over_too_long: bool
 ) -> Iterator[tuple[str, dg.AssetCheckResult]]:
     """Yield the verdicts on a version that its root suffices for, each with the asset that the check is on.

@@ -7,32 +7,31 @@ import dagster as dg
 from dagster_project.assets import assets_of
 from dagster_project.checks import checks_of
 from dagster_project.config.settings import LakehouseSettings, Notifications
-from dagster_project.config.stanzas import Stanzas
+from dagster_project.config.stanzas import Known, Stanzas
 from dagster_project.crash_retry import repeats_sensor
-from dagster_project.fleet.health import fleet_checks, fleet_health
-from dagster_project.fleet.schedule import fleet_schedule, health_schedule
-from dagster_project.fleet.sensor import fleet_sensor
+from dagster_project.fleet_health import fleet_checks, fleet_health
 from dagster_project.jobs import Jobs, jobs_of
 from dagster_project.notifications import failure_sensors
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
-from dagster_project.schedules import schedules_of
+from dagster_project.schedule import health_schedule, maintenance_schedule
 from dagster_project.scope import Fleet, One
-from dagster_project.sensors import sensors_of
+from dagster_project.sensor import compaction_sensor
 
 
 def build(
     settings: LakehouseSettings, notifications: Notifications | None = None, jobs: Jobs | None = None
 ) -> dg.Definitions:
     """Return the definitions of one lakehouse. Touches no storage."""
-    scope = One(settings)
+    scope, only = One(settings), Known({settings.name: settings})
     jobs = jobs or jobs_of(scope)
+    scheduled = settings.schedules.maintenance is not None
     return dg.Definitions(
         assets=[*assets_of(scope), *retention_of(scope)],
         asset_checks=checks_of(scope),
         jobs=jobs.all(),
-        schedules=schedules_of(settings, jobs),
-        sensors=sensors_of(settings, jobs, notifications),
+        schedules=[maintenance_schedule(scope, jobs.maintenance, lambda: only)] if scheduled else [],
+        sensors=[compaction_sensor(scope, jobs.compaction, lambda: only, notifications or Notifications())],
     )
 
 
@@ -58,9 +57,9 @@ def fleet(
             assets=[*assets_of(scope), *retention_of(scope), page],
             asset_checks=[*checks_of(scope), fleet_checks(scope, stanzas)],
             jobs=[*jobs.all(), survey],
-            schedules=[fleet_schedule(scope, jobs, stanzas), health_schedule(survey)],
+            schedules=[maintenance_schedule(scope, jobs.maintenance, stanzas.all), health_schedule(survey)],
             sensors=[
-                fleet_sensor(scope, jobs, stanzas, notifications or Notifications()),
+                compaction_sensor(scope, jobs.compaction, stanzas.all, notifications or Notifications()),
                 repeats_sensor([jobs.maintenance]),
             ],
         ),

@@ -18,6 +18,16 @@ from trinitylake_core.errors import InvalidInput
 PARTITION_TAG: Final = "dagster/partition"
 """The tag that Dagster gives each run of a partition."""
 FLEET: Final = "lakehouses"
+AT_WORK: Final = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+_ASSET_JOB: Final = "__ASSET_JOB"
+"""The job that Dagster makes for assets that are materialised or checked without one of ours."""
+_MANY: Final = 200
 LAKEHOUSES: Final = dg.DynamicPartitionsDefinition(name=FLEET)
 
 
@@ -51,6 +61,8 @@ class Scope(Protocol):
     @property
     def tags(self) -> Mapping[str, str]: ...  # noqa: D102
     def settings(self, context: Any) -> LakehouseSettings: ...  # noqa: D102
+    def partition(self, name: str) -> str | None: ...  # noqa: D102
+    def run_tags(self, settings: LakehouseSettings) -> Mapping[str, str]: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +103,15 @@ class One:
         return {LAKEHOUSE_TAG: self.known.slug}
 
     def settings(self, context: Any) -> LakehouseSettings:
-        """Return the settings, whatever runs."""
+        """Return the settings."""
         return self.known
+
+    def partition(self, name: str) -> None:
+        """Return ``None``: its assets have no partitions."""
+
+    def run_tags(self, settings: LakehouseSettings) -> Mapping[str, str]:
+        """Return the tags that every run of our jobs has; one that was launched from the assets has none."""
+        return {LAKEHOUSE_TAG: settings.slug}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +146,27 @@ class Fleet:
         if name is None:
             raise InvalidInput("choose one partition (one lakehouse): a run works on one at a time")
         return self.find(name)
+
+    def partition(self, name: str) -> str:
+        """Return the name: it is the key of the partition."""
+        return name
+
+    def run_tags(self, settings: LakehouseSettings) -> Mapping[str, str]:
+        """Return the tag that Dagster gives every run of the partition."""
+        return {PARTITION_TAG: settings.name}
+
+
+def run_at_work(scope: Scope, settings: LakehouseSettings, instance: dg.DagsterInstance) -> str | None:
+    """Return the ID of a queued or running run on a lakehouse; ``None`` without one.
+
+    Most are found by their tags, in the database. Without partitions a run that was launched from the assets has no
+    tag of ours, and is found by its assets.
+    """
+    for run in instance.get_runs(dg.RunsFilter(statuses=AT_WORK, tags=dict(scope.run_tags(settings))), limit=1):
+        return run.run_id
+    if scope.known is not None:
+        by_hand = dg.RunsFilter(statuses=AT_WORK, job_name=_ASSET_JOB)
+        for run in instance.get_runs(by_hand, limit=_MANY):
+            if any(key.has_prefix(scope.key_prefix) for key in run.asset_selection or ()):
+                return run.run_id
+    return None

@@ -24,7 +24,7 @@ import yaml
 from dagster_project.config.settings import Notifications
 from dagster_project.config.stanzas import Stanzas
 from dagster_project.factory import fleet
-from dagster_project.fleet import sensor as sensors
+from dagster_project.sensor import FLEET_SENSOR, FleetTick
 from tests.dagster.conftest import filled
 from tests.support import postgres
 from tests.support.deployment import Deployment, deployed, eventually
@@ -115,13 +115,13 @@ def test_what_a_tick_says_of_lakehouses_that_cannot_be_opened_holds_no_secret(
     """Nor what it keeps, tells the webhook, logs, or what the page of the fleet and the monitoring text show."""
     for name, value in variables("http://127.0.0.1:1/CANARYHOOK").items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sensors, "_LOOK_SECONDS", 2.0)
+    monkeypatch.setattr(FleetTick, "poll_seconds", 2.0)
     lakes = closed(tmp_path, *doors)
     (tmp_path / "lakehouses.yaml").write_text(stanzas_of(lakes, "partitions"))
     told = Notifications.model_validate({"webhook": env("MAINTENANCE_WEBHOOK")})
     repository = fleet(Stanzas(tmp_path / "lakehouses.yaml"), told).get_repository_def()
     with dg.build_sensor_context(instance=instance, repository_def=repository) as context:
-        result = repository.get_sensor_def(sensors.NAME)(context)
+        result = repository.get_sensor_def(FLEET_SENSOR)(context)
     assert isinstance(result, dg.SensorResult)
     shown = [str(result), *(str(vars(event)) for event in result.asset_events), *capfd.readouterr()]
     said = next(str(event) for event in result.asset_events if getattr(event, "check_name", None) == "reachable")

@@ -23,8 +23,8 @@ from dagster_project.config.stanzas import Stanzas
 from dagster_project.crash_retry import AT_MOST, OF_TAG, REPEAT_TAG
 from dagster_project.dead_runs import end_lost_runs
 from dagster_project.factory import fleet, merged
-from dagster_project.fleet.schedule import DUE_TAG
 from dagster_project.notifications import failure_sensors
+from dagster_project.schedule import DUE_TAG
 from dagster_project.scope import FLEET, PARTITION_TAG
 from dagster_project.supervised import with_advice
 from tests.dagster.conftest import filled

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,19 +12,15 @@ import dagster as dg
 import pytest
 import yaml
 
-from dagster_project import assets, check_results, poll, schedule_times
-from dagster_project.compaction_policy import Seen
+from dagster_project import assets, check_results, fleet_health, poll, schedule_times, sensor, sensor_state
 from dagster_project.config.file import load_head
 from dagster_project.config.settings import Notifications
 from dagster_project.config.stanzas import Stanzas
 from dagster_project.factory import fleet
-from dagster_project.fleet import cursor as cursors
-from dagster_project.fleet import health
-from dagster_project.fleet import sensor as sensors
-from dagster_project.fleet.cursor import Mark
-from dagster_project.fleet.schedule import DUE_TAG
-from dagster_project.fleet.schedule import NAME as SCHEDULE
+from dagster_project.schedule import DUE_TAG
 from dagster_project.scope import FLEET, PARTITION_TAG
+from dagster_project.sensor import FLEET_SENSOR
+from dagster_project.sensor_state import SensorState
 from pipelines import export
 from pipelines.bounded import Bounded
 from pipelines.cli.report import utc
@@ -70,7 +63,7 @@ class Lakes:
         """Evaluate the sensor, and do with its result what the daemon does."""
         repository = self.definitions.get_repository_def()
         with dg.build_sensor_context(instance=self.instance, cursor=self.cursor, repository_def=repository) as context:
-            result = repository.get_sensor_def(sensors.NAME)(context)
+            result = repository.get_sensor_def(FLEET_SENSOR)(context)
         assert isinstance(result, dg.SensorResult)
         self.cursor = result.cursor
         for request in result.dynamic_partitions_requests or []:
@@ -91,12 +84,12 @@ class Lakes:
 
     def later(self, seconds: float) -> None:
         """Make the time of the next look of every lakehouse come."""
-        marks = cursors.parse(self.cursor)
+        marks = sensor_state.parse(self.cursor)
         moved = {
-            name: replace(mark, next_look=mark.next_look - seconds, observed_at=mark.observed_at - seconds)
+            name: replace(mark, next_poll=mark.next_poll - seconds, observed_at=mark.observed_at - seconds)
             for name, mark in marks.items()
         }
-        self.cursor = cursors.text(moved)
+        self.cursor = sensor_state.text(moved)
 
 
 @pytest.fixture
@@ -108,7 +101,7 @@ def lakes(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.Monk
 def failing(result: dg.SensorResult) -> dict[str, dict[str, str]]:
     """Return the evaluations of a tick: for each check the lakehouses that fail it, and why."""
     found = [each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
-    assert all(each.asset_key == key(health.NAME) and each.partition is None for each in found)
+    assert all(each.asset_key == key(fleet_health.NAME) and each.partition is None for each in found)
     rows = {each.check_name: each.metadata["lakehouses"].records for each in found}  # type: ignore[union-attr]
     told = {name: {str(row.data["lakehouse"]): str(row.data["why"]) for row in some} for name, some in rows.items()}
     assert {each.check_name: each.passed for each in found} == {name: not some for name, some in told.items()}
@@ -128,11 +121,13 @@ def test_the_names_of_a_fleet_do_not_depend_on_its_lakehouses(lakes: Lakes) -> N
     jobs = ("alter", "compaction", "diff", "export", "health", "history", "maintenance", "restore", "rollback", "undo")
     jobs += ("upgrade", "verify")
     assert {f"lakehouses_{job}" for job in jobs} == {each.name for each in repository.get_all_jobs()} - {"__ASSET_JOB"}
-    assert {sensors.NAME, "maintenance_repeats"} == {each.name for each in repository.sensor_defs}
-    assert {SCHEDULE, "lakehouses_health_schedule"} == {each.name for each in repository.schedule_defs}
+    assert {FLEET_SENSOR, "maintenance_repeats"} == {each.name for each in repository.sensor_defs}
+    assert {"lakehouses_maintenance_schedule", "lakehouses_health_schedule"} == {
+        each.name for each in repository.schedule_defs
+    }
     specs = [repository.asset_graph.get_check_spec(each) for each in repository.asset_graph.asset_check_keys]
     of_all = {spec.name for spec in specs if spec.partitions_def is None}
-    assert (6, {*health.CHECKS}) == (len(specs) - len(of_all), of_all)
+    assert (6, {*fleet_health.CHECKS}) == (len(specs) - len(of_all), of_all)
 
 
 def test_the_sensor_adds_and_removes_partitions_from_the_file(lakes: Lakes, instance: dg.DagsterInstance) -> None:
@@ -144,7 +139,7 @@ def test_the_sensor_adds_and_removes_partitions_from_the_file(lakes: Lakes, inst
     lakes.write()
     lakes.tick()
     assert ["sales"] == list(instance.get_dynamic_partitions(FLEET))
-    assert ["sales"] == list(cursors.parse(lakes.cursor))
+    assert ["sales"] == list(sensor_state.parse(lakes.cursor))
 
 
 def test_what_it_asks_for_runs_and_its_checks_are_those_of_the_partition(
@@ -206,7 +201,7 @@ def test_maintenance_of_a_partition_does_what_its_stanza_says(on_disk: Lakes) ->
 
 def scheduled(lakes: Lakes, when: datetime) -> list[dg.RunRequest]:
     repository = lakes.definitions.get_repository_def()
-    schedule = repository.get_schedule_def(SCHEDULE)
+    schedule = repository.get_schedule_def("lakehouses_maintenance_schedule")
     with dg.build_schedule_context(
         instance=lakes.instance, scheduled_execution_time=when, repository_def=repository
     ) as context:
@@ -380,20 +375,20 @@ def test_quiet_lakehouses_are_looked_at_less_often_and_busy_ones_as_often_as_tol
     for _ in range(6):
         result = lakes.tick()
         assert "looked at 1 of 1" in str(result.skip_reason)
-        mark = cursors.parse(lakes.cursor)["sales"]
-        waits.append(round((mark.next_look - datetime.now(UTC).timestamp()) / 60))
+        state = sensor_state.parse(lakes.cursor)["sales"]
+        waits.append(round((state.next_poll - datetime.now(UTC).timestamp()) / 60))
         lakes.later(3600)
     assert [1, 2, 4, 8, 8, 8] == waits
     with lake.transaction() as txn:
         txn.create_namespace("more")
     lakes.tick()
-    assert 0 == cursors.parse(lakes.cursor)["sales"].quiet
+    assert 0 == sensor_state.parse(lakes.cursor)["sales"].quiet
 
 
 def test_a_tick_records_few_versions_and_none_is_forgotten(on_disk: Lakes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dagster needs 10 ms and more for each; a version that is not recorded now is recorded with what follows it."""
     lakes = on_disk
-    monkeypatch.setattr(sensors, "_OBSERVED", 2)
+    monkeypatch.setattr(sensor, "_OBSERVED", 2)
     made = [lakes.add(name, commits=0) for name in "abcde"]
 
     def observed(seconds: float) -> set[str]:
@@ -435,28 +430,23 @@ def test_a_partition_whose_stanza_is_gone_fails_with_advice(lakes: Lakes, instan
     assert "there is no lakehouse 'gone' any more" in str(failure.event_specific_data)
 
 
-@pytest.mark.parametrize("rest", [[], [0], [0, 12, 4711, 12, 7]])
-def test_a_cursor_of_an_older_release_is_read(rest: list[int]) -> None:
-    """Of before versions were recorded now and then, and of when commits since the last compaction were counted."""
-    rows = [["sales", 7, 100, 0, None, 2, 1, 3, "-???", *rest]]
-    old = "1:" + base64.b64encode(zlib.compress(json.dumps(rows).encode())).decode()
-    assert {"sales": Mark(Seen(7, 0.0, None, 2, True), 100.0, 3, {"reachable": False})} == cursors.parse(old)
-
-
 def test_a_cursor_is_small_and_comes_back_as_it_was() -> None:
     """Three thousand lakehouses in less than a hundred kilobytes; one that is not ours is no cursor."""
 
-    def mark(n: int) -> Mark:
-        waiting = (None, 0) if n % 2 else (1e9 + n, n)
-        seen = Seen(n * 7, 1e9 + n, None if n % 3 else 1e9, n % 2, n % 5 == 0, *waiting)
-        return Mark(seen, 1.7e9 + n * 13 % 600, n % 9, {"reachable": n % 7 != 0})
+    def state(n: int) -> SensorState:
+        over = None if n % 3 else 1e9
+        polled = SensorState(n * 7, 1e9 + n, over, n % 2, n % 5 == 0, 1.7e9 + n * 13 % 600, n % 9)
+        waiting = None if n % 2 else 1e9 + n
+        return replace(
+            polled, waiting_since=waiting, debt=n, results={"reachable": n % 7 != 0, "compaction_debt": n % 5 != 0}
+        )
 
-    marks = {f"lake-{n}": mark(n) for n in range(3000)}
-    text = cursors.text(marks)
-    assert marks == cursors.parse(text)
+    states = {f"lake-{n}": state(n) for n in range(3000)}
+    text = sensor_state.text(states)
+    assert states == sensor_state.parse(text)
     assert len(text) < 100_000
-    for other in (None, "", "x", "1:", "1:abcd", '{"version": 1}'):
-        assert {} == cursors.parse(other)
+    for other in (None, "", "x", "2:", "2:abcd", "1:abcd", '{"version": 1}'):
+        assert {} == sensor_state.parse(other)
 
 
 def test_a_stanza_is_found_without_parsing_the_others(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import assets, check_results, poll, resources
-from dagster_project.compaction_policy import Seen
+from dagster_project import assets, check_results, poll, resources, sensor_state
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import merged
 from dagster_project.scope import One
+from dagster_project.sensor import LakehouseTick
+from dagster_project.sensor_state import SensorState
 from pipelines.bounded import Bounded
 from tests.dagster.test_assets import node_file, run
 from tests.dagster.test_notifications import Received, webhook
@@ -108,10 +109,10 @@ def test_a_webhook_that_is_away_hears_of_it_later(
     nowhere = settings.model_copy(update={"root": settings.root + "nothing/"})
     webhook.status = 500
     _, cursor, _ = tick(nowhere, instance, None, webhook)
-    assert not Seen.parse(cursor).alerted
+    assert not sensor_state.parse(cursor)["sales-eu"].alerted
     webhook.status = 200
     _, cursor, _ = tick(nowhere, instance, cursor, webhook)
-    assert (True, 2) == (Seen.parse(cursor).alerted, len(webhook.messages))
+    assert (True, 2) == (sensor_state.parse(cursor)["sales-eu"].alerted, len(webhook.messages))
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_a_storage_that_hangs_ends_the_tick_in_time_and_holds_up_nobody(
     """On real S3 requests: the deadline of the look, and behind it those of each request, so that its thread ends."""
     threads = Bounded()
     monkeypatch.setattr(poll, "POLLS", threads)
-    monkeypatch.setattr(poll, "SECONDS", 0.5)
+    monkeypatch.setattr(LakehouseTick, "poll_seconds", 0.5)
     monkeypatch.setattr(resources, "hurried", short(resources.hurried))
     options = {"endpoint_url": f"http://127.0.0.1:{silent}", "anon": True, "region": "eu-central-1"}
     hangs = settings.model_copy(update={"root": "s3://hangs/lake/", "storage_options": options})
@@ -138,7 +139,7 @@ def test_a_storage_that_hangs_ends_the_tick_in_time_and_holds_up_nobody(
     failed, cursor, reason = tick(hangs, instance, None)
     assert ([("reachable", False)], True) == (failed, "gave no answer within" in reason)
     assert "has given no answer" in tick(hangs, instance, cursor)[2]
-    monkeypatch.setattr(poll, "SECONDS", 20)
+    monkeypatch.setattr(LakehouseTick, "poll_seconds", 20)
     assert ("compaction_debt", False) in tick(settings, instance, None)[0]
     while threads.hanging:
         assert time.monotonic() < began + 30
@@ -226,5 +227,5 @@ def test_a_look_costs_the_requests_of_opening(
 ) -> None:
     opened: list[Lakehouse] = []
     monkeypatch.setattr(poll, "open_for_poll", lambda each: opened.append(resources.open_for_poll(each)) or opened[-1])
-    assert lake.version == poll.poll_lakehouse(settings, Seen(), time.time(), known_stale=False).version
+    assert lake.version == poll.poll_lakehouse(settings, SensorState(), time.time()).version
     assert 4 >= opened[0].storage.counts.requests()

@@ -15,6 +15,7 @@ import sysconfig
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -285,7 +286,10 @@ def test_the_schedule_skips_while_its_last_run_is_not_over(settings: LakehouseSe
     repository = merged((settings,)).get_repository_def()
     schedule = repository.get_schedule_def("sales_eu_maintenance_schedule")
     job = repository.get_job("sales_eu_maintenance")
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance, dg.build_schedule_context(instance) as context:
+    with (
+        dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+        dg.build_schedule_context(instance, datetime.now(UTC)) as context,
+    ):
         assert 1 == len(schedule.evaluate_tick(context).run_requests or [])
         run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
         skipped = schedule.evaluate_tick(context)

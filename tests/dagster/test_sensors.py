@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from dagster_project import assets, check_results, compaction_policy
-from dagster_project.compaction_policy import Seen
+from dagster_project import assets, check_results, compaction_policy, sensor_state
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, SnapshotPolicy
 from dagster_project.factory import merged
+from dagster_project.sensor_state import SensorState
 from pipelines import compaction, snapshot, stats
 from pipelines.compaction_policy import waiting_bytes
 from trinitylake_core import Lakehouse
@@ -31,6 +30,11 @@ def look(
         return result, result.cursor
 
 
+def state(cursor: str | None) -> SensorState:
+    """Return what a cursor holds of the lakehouse."""
+    return sensor_state.parse(cursor)["sales-eu"]
+
+
 def told(result: dg.SensorResult, instance: dg.DagsterInstance) -> list[tuple[str, bool]]:
     """Tell Dagster what a tick found, as the daemon does; return the verdicts."""
     for event in result.asset_events:
@@ -47,7 +51,7 @@ def test_it_asks_with_its_reason(settings: LakehouseSettings, lake: Lakehouse, i
     reason = request.tags[REASON_TAG]
     assert f"{figures}; " in reason
     assert {"ops": {"lakehouse__sales_eu__tree_compaction": {"config": {"reason": reason}}}} == request.run_config
-    assert Seen.parse(cursor).requested_at > 0
+    assert state(cursor).requested_at > 0
     (seen, *_) = result.asset_events
     assert lake.stats().messages == seen.metadata["buffered_messages"].value
 
@@ -71,7 +75,7 @@ def test_it_paces_itself(settings: LakehouseSettings, instance: dg.DagsterInstan
     assert not result.asset_events
     assert "the minimum interval is 1h" in str(result.skip_reason)
     assert cursor == again
-    waited = json.dumps({"version": 1, "requested_at": 1.0})
+    waited = sensor_state.text({"sales-eu": SensorState(version=1, requested_at=1.0)})
     assert look(settings, instance, waited)[0].run_requests
 
 
@@ -87,7 +91,7 @@ def test_it_tells_verdicts_when_they_change(
     snapshot.run(lake, {"daily": 2})
     result, cursor = look(daily, instance, cursor)
     assert [("compaction_debt", True), ("snapshots_fresh", True), ("compaction_fresh", True)] == told(result, instance)
-    assert Seen.parse(cursor).over_since is None
+    assert state(cursor).over_since is None
     assert [] == told(look(daily, instance, cursor)[0], instance)
 
 
@@ -105,13 +109,13 @@ def test_it_looks_closer_once_there_was_too_much_for_too_long(
     monkeypatch.setattr(stats, "debt", counted)
     result, cursor = look(settings, instance)
     assert ([("compaction_debt", False)], []) == (told(result, instance), looks)
-    long_ago = Seen(lake.version, 0.0, Seen.parse(cursor).over_since - 25 * 3600).text()
+    long_ago = sensor_state.text({"sales-eu": replace(state(cursor), over_since=state(cursor).over_since - 25 * 3600)})
     result, cursor = look(settings, instance, long_ago)
     assert [("compaction_fresh", False)] == told(result, instance)
     (stale,) = [each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)]
     assert "the limit is 1d. Check the runs of sales_eu_compaction" in str(stale.description)
     assert ([], 1) == (told(look(settings, instance, cursor)[0], instance), len(looks))
-    assert (Seen.parse(cursor).over_since or 0.0) > (Seen.parse(long_ago).over_since or 0.0) + 24 * 3600
+    assert (state(cursor).over_since or 0.0) > (state(long_ago).over_since or 0.0) + 24 * 3600
 
 
 def test_it_counts_compactions_that_others_started(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:
@@ -196,9 +200,9 @@ def test_compactions_can_be_turned_off_and_what_is_new_is_told_all_the_same(
     assert [("compaction_debt", False)] == [(each.check_name, each.passed) for each in late if not each.passed]
 
 
-@pytest.mark.parametrize("cursor", [None, "", "garbage", "[]", '{"requested_at": "x"}'])
+@pytest.mark.parametrize("cursor", [None, "", "garbage", "2:x", '{"requested_at": 1.0}'])
 def test_a_cursor_that_is_not_ours_is_no_cursor(cursor: str | None) -> None:
-    assert Seen() == Seen.parse(cursor)
+    assert {} == sensor_state.parse(cursor)
 
 
 def test_the_policy_at_the_minimum_interval() -> None:
@@ -237,15 +241,15 @@ def test_it_asks_when_messages_have_waited_too_long(
     day = patient(settings, older_than="1d")
     result, cursor = look(day, instance)
     assert "waiting for 0s, limit 1d" in str(result.skip_reason)
-    since = Seen.parse(cursor).waiting_since or 0.0
-    older = replace(Seen.parse(cursor), waiting_since=since - 86_400).text()
+    since = state(cursor).waiting_since or 0.0
+    older = sensor_state.text({"sales-eu": replace(state(cursor), waiting_since=since - 86_400)})
     (request,) = look(day, instance, older)[0].run_requests or []
     assert "limit 1d" in request.tags[REASON_TAG]
     assert not look(patient(settings), instance, older)[0].run_requests, "no limit, no request"
     compaction.run(lake, compaction.Config(engine="local"))
     result, cursor = look(day, instance, older)
     assert not result.run_requests
-    assert (None, 0) == (Seen.parse(cursor).waiting_since, Seen.parse(cursor).debt)
+    assert (None, 0) == (state(cursor).waiting_since, state(cursor).debt)
 
 
 def test_a_compaction_by_another_process_begins_the_wait_again(
@@ -253,9 +257,9 @@ def test_a_compaction_by_another_process_begins_the_wait_again(
 ) -> None:
     """It left fewer than half of the messages, which came after it."""
     _, cursor = look(settings, instance)
-    long_ago = replace(Seen.parse(cursor), waiting_since=1.0, debt=10_000).text()
+    long_ago = sensor_state.text({"sales-eu": replace(state(cursor), waiting_since=1.0, debt=10_000)})
     _, cursor = look(patient(settings, older_than="1d"), instance, long_ago)
-    assert (Seen.parse(cursor).waiting_since or 0.0) > 1.0
+    assert (state(cursor).waiting_since or 0.0) > 1.0
 
 
 def test_a_compaction_shows_what_was_predicted_beside_what_it_did(

@@ -9,11 +9,11 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import assets, check_results, poll
-from dagster_project.compaction_policy import Seen
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.stanzas import Known, Stanzas
 from dagster_project.metadata.health import given, table, with_sizes
 from dagster_project.scope import FLEET, PARTITION_TAG, Fleet
+from dagster_project.sensor_state import SensorState
 from pipelines import fleet
 from pipelines.bounded import Bounded
 from pipelines.fleet import Member, Report, State
@@ -35,6 +35,7 @@ _GROWTH: Final = (
 )  # fmt: skip
 _ROWS: Final = 500
 _NAMED: Final = 10
+_POLL_SECONDS: Final = 20.0
 _WEEK: Final = timedelta(days=7)
 
 
@@ -118,16 +119,14 @@ def _judged(known: Known) -> dict[str, dict[str, str]]:
     failing: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
     for name, reason in known.bad.items():
         failing[check_results.REACHABLE][name] = poll.trouble_of(InvalidInput(reason)).text
-    work = (
-        (name, partial(poll.poll_lakehouse, each, Seen(), now, known_stale=False)) for name, each in known.good.items()
-    )
-    for outcome in Bounded().each(work, poll.SECONDS, 86_400.0):
+    work = ((name, partial(poll.poll_lakehouse, each, SensorState(), now)) for name, each in known.good.items())
+    for outcome in Bounded().each(work, _POLL_SECONDS, 86_400.0):
         if outcome.error is not None:
             error = outcome.error
             trouble = poll.trouble_of(error).text if isinstance(error, TrinityLakeError) else repr(error)
             failing[check_results.REACHABLE][outcome.name] = trouble
             continue
-        for _, each in outcome.get().verdicts:
+        for _, each in outcome.get().results:
             if not each.passed:
                 failing[str(each.check_name)][outcome.name] = str(each.description)
     return failing

@@ -1,0 +1,114 @@
+"""The schedule: requests the maintenance of lakehouses that are due, and not while the last one is at work.
+
+Both layouts have the same algorithm. With ``layout: assets`` each lakehouse has a schedule that ticks when it is due.
+With ``layout: partitions`` one schedule ticks every few minutes, and makes up for what it missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import dagster as dg
+
+from dagster_project import assets, fleet_health, schedule_times
+from dagster_project.check_results import REACHABLE
+from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
+from dagster_project.config.stanzas import Known
+from dagster_project.jobs import AssetJob, maintained
+from dagster_project.scope import AT_WORK, FLEET, PARTITION_TAG, Scope
+
+DUE_TAG: Final = "trinitylake/due"
+"""The tag of a maintenance run with the time it was due at."""
+_EVERY_FIVE_MINUTES: Final = "*/5 * * * *"
+_LATE: Final = timedelta(hours=6)
+"""What was due longer ago than this, while nothing ticked, is left to the next time."""
+
+
+def maintenance_schedule(scope: Scope, job: AssetJob, lakehouses: Callable[[], Known]) -> dg.ScheduleDefinition:
+    """Return the schedule of one lakehouse, or of a fleet; ``lakehouses`` returns the stanzas at each tick."""
+    known = scope.known
+    cron = _EVERY_FIVE_MINUTES if known is None else schedule_times.cron_of(known)
+
+    @dg.schedule(
+        name=f"{scope.slug}_maintenance_schedule",
+        target=job,
+        cron_schedule=cron,
+        execution_timezone=None if known is None else known.schedules.timezone,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=_description(known),
+    )
+    def evaluate(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest] | dg.SkipReason:
+        now = context.scheduled_execution_time.astimezone(UTC)
+        return _requests(scope, job, lakehouses().good, context.instance, now)
+
+    return evaluate
+
+
+def health_schedule(job: AssetJob) -> dg.ScheduleDefinition:
+    """Return the schedule of the page of the fleet."""
+    return dg.ScheduleDefinition(
+        name=f"{FLEET}_health_schedule",
+        target=job,
+        cron_schedule="17 * * * *",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Surveys all lakehouses once an hour.",
+    )
+
+
+def _description(known: LakehouseSettings | None) -> str:
+    if known is not None:
+        return f"Runs the maintenance of lakehouse {known.name!r}."
+    return (
+        "Requests the maintenance of every lakehouse when its `schedules.maintenance` says so, later by an offset "
+        "below `spread` that its name decides. What was due while nothing ticked is made up for up to six hours "
+        "later; while a run of a lakehouse has not finished, or it cannot be opened, its next one waits."
+    )
+
+
+def _requests(
+    scope: Scope, job: AssetJob, good: Mapping[str, LakehouseSettings], instance: dg.DagsterInstance, now: datetime
+) -> list[dg.RunRequest] | dg.SkipReason:
+    at_work = {_lakehouse(run): run.run_id for run in _runs(instance, job, statuses=AT_WORK)}
+    if scope.known is not None:
+        if at_work:
+            return dg.SkipReason(f"run {at_work[None]} of this job has not finished yet")
+        return [_request(scope, scope.known, now)]
+    partitions = set(instance.get_dynamic_partitions(FLEET))
+    good = {name: each for name, each in good.items() if name in partitions}
+    due = {name: when for name, each in good.items() if name not in at_work and (when := _due(each, now)) is not None}
+    for run in _runs(instance, job, created_after=now - 2 * _LATE) if due else ():
+        name = _lakehouse(run)
+        if name is not None and name in due and run.tags.get(DUE_TAG, "0") >= due[name].isoformat():
+            del due[name]
+    # their runs would take a slot each, for as long as a storage may hang, while others wait
+    page = assets.key(scope, fleet_health.NAME)
+    failing = due.keys() & fleet_health.whys_last(instance, page, REACHABLE).keys()
+    requests = [_request(scope, good[name], due[name]) for name in sorted(due.keys() - failing)]
+    waiting = f"; {len(failing)} that cannot be opened wait until they can" if failing else ""
+    return requests or dg.SkipReason(f"none of {len(good)} lakehouses is due{waiting}")
+
+
+def _runs(instance: dg.DagsterInstance, job: AssetJob, **which: Any) -> Sequence[dg.DagsterRun]:
+    return instance.get_runs(dg.RunsFilter(job_name=job.name, **which))
+
+
+def _lakehouse(run: dg.DagsterRun) -> str | None:
+    """Return the lakehouse of a fleet that a run is for."""
+    return run.tags.get(PARTITION_TAG)
+
+
+def _due(settings: LakehouseSettings, now: datetime) -> datetime | None:
+    """Return when maintenance was due last, if that is not too long ago."""
+    last = schedule_times.last_due(settings, now)
+    return last if last is not None and now - last < _LATE else None
+
+
+def _request(scope: Scope, settings: LakehouseSettings, when: datetime) -> dg.RunRequest:
+    return dg.RunRequest(
+        run_key=f"{settings.name} {when.isoformat()}",
+        partition_key=scope.partition(settings.name),
+        asset_selection=[assets.key(scope, name) for name in maintained(settings)] if scope.known is None else None,
+        tags={LAKEHOUSE_TAG: settings.slug, DUE_TAG: when.isoformat()},
+    )

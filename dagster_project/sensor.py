@@ -1,0 +1,365 @@
+"""The sensor: polls lakehouses, records what is new, requests compactions that pay, reports what cannot be opened.
+
+Both layouts have the same algorithm, :class:`Tick`. With ``layout: assets`` each lakehouse has a sensor, which records
+check results on its assets. With ``layout: partitions`` one sensor polls those lakehouses that are due, each with a
+deadline, and records on the page of the fleet which of them fail a check.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias
+
+import dagster as dg
+
+from dagster_project import assets, check_results, compaction_policy, fleet_health, notifications, poll, sensor_state
+from dagster_project.compaction_policy import Decision
+from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, Notifications
+from dagster_project.config.stanzas import Known
+from dagster_project.config.values import format_duration
+from dagster_project.jobs import AssetJob
+from dagster_project.poll import Poll, Trouble
+from dagster_project.scope import FLEET, LAKEHOUSES, Scope, run_at_work
+from dagster_project.sensor_state import SensorState
+from pipelines.bounded import Outcome
+from trinitylake_core import InvalidInput, TrinityLakeError
+
+FLEET_SENSOR: Final = f"{FLEET}_sensor"
+_FLEET_EVERY_SECONDS: Final = 30
+_BAD_STANZA_SECONDS: Final = 60.0
+_AT_ONCE: Final = 2000
+_SELDOM: Final = 8
+"""A quiet lakehouse of a fleet is polled so many times less often than a busy one, at the most."""
+_NAMED: Final = 10
+_OBSERVED: Final = 50
+"""Dagster takes some 10 ms of CPU for each event of a tick, one after the other, and keeps them for ever: a thousand
+lakehouses with a commit a minute would be 1.4 million events a day, and ticks of minutes."""
+Event: TypeAlias = dg.AssetObservation | dg.AssetCheckEvaluation
+_log: Final = logging.getLogger(__name__)
+
+
+def compaction_sensor(
+    scope: Scope, job: AssetJob, lakehouses: Callable[[], Known], notify: Notifications
+) -> dg.SensorDefinition:
+    """Return the sensor of one lakehouse, or of a fleet; ``lakehouses`` returns the stanzas at each tick."""
+    known = scope.known
+    every = _FLEET_EVERY_SECONDS if known is None else max(1, int(known.compaction.poll.total_seconds()))
+    tick = FleetTick if known is None else LakehouseTick
+
+    @dg.sensor(
+        name=FLEET_SENSOR if known is None else f"{scope.slug}_compaction_sensor",
+        job=job,
+        minimum_interval_seconds=every,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=_description(known),
+    )
+    def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        return tick(scope, context, notify).result(lakehouses())
+
+    return sense
+
+
+def _description(known: LakehouseSettings | None) -> str:
+    if known is None:
+        return (
+            "Looks at the newest root of every lakehouse of lakehouses.yaml: busy ones as often as `compaction.poll` "
+            "says, quiet ones up to 8 times less often. Adds and removes partitions, records new versions, evaluates "
+            f"the checks of {fleet_health.NAME}, requests compactions that pay, and tells which lakehouses cannot be "
+            "opened."
+        )
+    return (
+        f"Reads the newest root of lakehouse {known.name!r}, records new versions and changed checks, tells when the "
+        "lakehouse cannot be opened, and " + _policy(known.compaction)
+    )
+
+
+def _policy(policy: Compaction) -> str:
+    if not policy.enabled:
+        return "never requests a compaction: compaction.enabled is false in lakehouses.yaml."
+    limits = [f"{policy.messages:,} messages are buffered"]
+    limits += [] if policy.root_bytes is None else [f"take {policy.root_bytes:,} bytes of the root"]
+    limits += [] if policy.older_than is None else [f"have waited for {format_duration(policy.older_than)}"]
+    return f"requests a compaction, one at a time, once {' or '.join(limits)}."
+
+
+class Tick(ABC):
+    """One tick. Ends within half a minute, whatever the storages do."""
+
+    poll_seconds = 10.0
+    tick_seconds = 25.0
+    """The daemon waits 60 s for a tick, which also has to ask the database and, perhaps, the webhook."""
+    observe_every_seconds = 0.0
+
+    def __init__(self, scope: Scope, context: dg.SensorEvaluationContext, notify: Notifications) -> None:
+        self.scope, self.context, self.notify = scope, context, notify
+        self.now = time.time()
+        self.states = sensor_state.parse(context.cursor)
+        self.before = self.states
+        self.results: dict[str, list[tuple[str, dg.AssetCheckResult]]] = {}
+        """What was evaluated, by lakehouse, each with the asset that the check is on."""
+        self.requests: list[dg.RunRequest] = []
+        self.reasons: dict[str, str] = {}
+        """Why nothing was requested, by lakehouse."""
+        self.new: dict[str, tuple[int, dg.ObserveResult]] = {}
+        """The new versions, with what is to be recorded of each."""
+        self.down: dict[str, Trouble] = {}
+        self.up: dict[str, int] = {}
+        """Of which the webhook is to be told that they cannot be opened, or can be again, at which version."""
+
+    def result(self, known: Known) -> dg.SensorResult:
+        """Return the result of the tick."""
+        names = {**known.good, **known.bad}
+        self.states = {name: self.states.get(name, SensorState()) for name in names}
+        for name, reason in known.bad.items():
+            self._failed(name, poll.trouble_of(InvalidInput(reason)), _BAD_STANZA_SECONDS)
+        due = self.due(known.good)
+        polled = 0
+        by_root = {known.good[name].root: known.good[name] for name in due}
+        for outcome in self._polls(by_root):
+            polled += 1
+            self._take(by_root[outcome.name], outcome)
+        events = [*self._observations(), *self.check_events()]
+        self._report()
+        return dg.SensorResult(
+            run_requests=self.requests,
+            skip_reason=None if self.requests else self.skip_reason(polled, len(due) - polled),
+            cursor=sensor_state.text(self.states),
+            asset_events=events,
+            dynamic_partitions_requests=self.partitions(set(names)),
+        )
+
+    @abstractmethod
+    def due(self, good: Mapping[str, LakehouseSettings]) -> list[str]:
+        """Return the lakehouses to poll now, in this order."""
+
+    @abstractmethod
+    def again(self, state: SensorState, seconds: float, *, quiet: int) -> SensorState:
+        """Return a state with the time of the next poll."""
+
+    @abstractmethod
+    def check_events(self) -> Iterator[Event]:
+        """Yield the check results that are to be recorded."""
+
+    @abstractmethod
+    def skip_reason(self, polled: int, waiting: int) -> str:
+        """Return what the tick found, where it requested nothing."""
+
+    @abstractmethod
+    def send_down(self) -> None:
+        """Tell the webhook what cannot be opened. Raises ``OSError``."""
+
+    @abstractmethod
+    def send_up(self) -> None:
+        """Tell the webhook what can be opened again. Raises ``OSError``."""
+
+    def partitions(self, names: set[str]) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
+        """Return the changes of the partitions, if there are any."""
+        return []
+
+    def _polls(self, by_root: Mapping[str, LakehouseSettings]) -> Iterator[Outcome[Poll]]:
+        work = (
+            (root, partial(poll.poll_lakehouse, each, self.states[each.name], self.now))
+            for root, each in by_root.items()
+        )
+        return poll.POLLS.each(work, self.poll_seconds, self.tick_seconds)
+
+    def _take(self, settings: LakehouseSettings, outcome: Outcome[Poll]) -> None:
+        """Take in what became of one poll. An unforeseen error concerns this lakehouse only."""
+        seconds = settings.compaction.poll.total_seconds()
+        if outcome.error is None:
+            self._opened(settings, outcome.get(), seconds)
+        elif isinstance(outcome.error, TrinityLakeError):
+            self._failed(settings.name, poll.trouble_of(outcome.error), seconds)
+        else:
+            _log.error("unexpected error while polling %s", settings.name, exc_info=outcome.error)
+            cause = f"{type(outcome.error).__name__}: {outcome.error}"
+            self._failed(settings.name, Trouble(cause, "Unexpected: see the log of the code server.", True), seconds)
+
+    def _failed(self, name: str, trouble: Trouble, seconds: float) -> None:
+        """Remember that a lakehouse cannot be opened; report it once."""
+        state, alert = poll.failed(self.states[name], trouble)
+        if alert:
+            self.down[name] = trouble
+        self.reasons[name] = trouble.text
+        result = check_results.evaluate_unreachable(trouble.cause, trouble.advice)
+        self.states[name] = self.again(
+            self._evaluated(name, state, (assets.DEFINITION, result)), seconds, quiet=state.quiet + 1
+        )
+
+    def _opened(self, settings: LakehouseSettings, found: Poll, seconds: float) -> None:
+        """Remember what was polled, and request a compaction if one pays."""
+        name, before = settings.name, self.states[settings.name]
+        if before.alerted:
+            self.up[name] = found.version
+        if found.observed is not None:
+            self.new[name] = (found.version, found.observed)
+        state = replace(found.state, failing=0)  # alerted until the webhook has accepted that it is over
+        reachable = (assets.DEFINITION, check_results.opened(found.version))
+        state = self._evaluated(name, state, *found.results, reachable)
+        decision = self._decided(settings, found, before)
+        self.reasons[name] = decision.reason
+        if decision.wanted:
+            self.requests.append(self._request(settings, decision.reason, found.version))
+            state = replace(state, requested_at=self.now)
+        quiet = 0 if found.observed is not None or found.pays.wanted else before.quiet + 1
+        self.states[name] = self.again(state, seconds, quiet=quiet)
+
+    def _evaluated(self, name: str, state: SensorState, *results: tuple[str, dg.AssetCheckResult]) -> SensorState:
+        self.results[name] = [*results]
+        return replace(state, results={**state.results, **{str(each.check_name): each.passed for _, each in results}})
+
+    def _observations(self) -> Iterator[dg.AssetObservation]:
+        """Yield new versions: in a fleet of each lakehouse now and then, the one that waits longest first.
+
+        A version that is not recorded now is recorded with those that come after it.
+        """
+        asset = assets.key(self.scope, assets.DEFINITION)
+        waiting = [name for name in self.new if self.now - self.states[name].observed_at >= self.observe_every_seconds]
+        for name in sorted(waiting, key=lambda each: self.states[each].observed_at)[:_OBSERVED]:
+            version, observed = self.new[name]
+            self.states[name] = replace(self.states[name], version=version, observed_at=self.now)
+            yield poll.observation_event(asset, observed, self.scope.partition(name))
+
+    def _decided(self, settings: LakehouseSettings, found: Poll, before: SensorState) -> Decision:
+        """Return whether to request a compaction now. Asks the database only about a lakehouse that wants one."""
+        if not settings.compaction.enabled:
+            return Decision(False, f"{found.pays.reason}; compaction.enabled is false in lakehouses.yaml")
+        if not found.pays.wanted:
+            return found.pays
+        last = max(before.requested_at, self._last_compaction(settings.name))
+        waits = compaction_policy.too_soon(settings.compaction, last, self.now)
+        if waits is not None:
+            return waits
+        run = run_at_work(self.scope, settings, self.context.instance)
+        return found.pays if run is None else Decision(False, f"run {run} of this lakehouse has not finished yet")
+
+    def _last_compaction(self, name: str) -> float:
+        partition = self.scope.partition(name)
+        only = dg.AssetRecordsFilter(
+            asset_key=assets.key(self.scope, assets.COMPACTION),
+            asset_partitions=None if partition is None else [partition],
+        )
+        records = self.context.instance.fetch_materializations(only, limit=1).records
+        return next((each.timestamp for each in records), 0.0)
+
+    def _request(self, settings: LakehouseSettings, reason: str, version: int) -> dg.RunRequest:
+        step = assets.key(self.scope, assets.COMPACTION).to_python_identifier()
+        return dg.RunRequest(
+            run_key=f"{settings.name}-{version}-{self.now:.0f}",
+            partition_key=self.scope.partition(settings.name),
+            tags={LAKEHOUSE_TAG: settings.slug, REASON_TAG: reason},
+            run_config={"ops": {step: {"config": {"reason": reason}}}},
+        )
+
+    def _report(self) -> None:
+        """Tell the webhook what is new; what it does not accept is sent again at the next poll."""
+        for names, send, alerted in ((self.down, self.send_down, True), (self.up, self.send_up, False)):
+            if names:
+                try:
+                    send()
+                except OSError as error:
+                    self.context.log.error(str(error))  # noqa: TRY400 - the reason suffices
+                else:
+                    self.states |= {name: replace(self.states[name], alerted=alerted) for name in names}
+
+
+class LakehouseTick(Tick):
+    """A tick of the sensor of one lakehouse, at each of which it is polled and every new version is recorded."""
+
+    poll_seconds, tick_seconds = 20.0, 21.0
+
+    def due(self, good: Mapping[str, LakehouseSettings]) -> list[str]:  # noqa: D102
+        return [*good]
+
+    def again(self, state: SensorState, seconds: float, *, quiet: int) -> SensorState:  # noqa: D102
+        return state  # Dagster's minimum interval says when
+
+    def check_events(self) -> Iterator[Event]:
+        """Yield the results that differ from what was recorded last: runs evaluate the same checks."""
+        for asset, result in [each for some in self.results.values() for each in some]:
+            key, check = assets.key(self.scope, asset), str(result.check_name)
+            last = check_results.last_result(self.context.instance, key, check)
+            if last is not result.passed and not (last is None and check == check_results.REACHABLE and result.passed):
+                yield check_results.evaluation(key, result)
+
+    def skip_reason(self, polled: int, waiting: int) -> str:  # noqa: D102
+        return "; ".join(self.reasons.values())
+
+    def send_down(self) -> None:  # noqa: D102
+        for trouble in self.down.values():
+            notifications.tell_trouble(self.notify, self.scope.slug, trouble)
+
+    def send_up(self) -> None:  # noqa: D102
+        for version in self.up.values():
+            notifications.tell_recovery(self.notify, self.scope.slug, version)
+
+
+class FleetTick(Tick):
+    """A tick of the sensor of a fleet, which polls and records as much as a tick has time for."""
+
+    observe_every_seconds = 600.0
+
+    def due(self, good: Mapping[str, LakehouseSettings]) -> list[str]:
+        """Return those whose time has come, the one that waits longest first.
+
+        Those that failed last time come after all others: what hangs takes a thread for as long as it may.
+        """
+        states = {name: self.states[name] for name in good if self.states[name].next_poll <= self.now}
+        return sorted(states, key=lambda name: (states[name].failing > 0, states[name].next_poll, name))[:_AT_ONCE]
+
+    def again(self, state: SensorState, seconds: float, *, quiet: int) -> SensorState:
+        """Return a state with the time of the next poll: the longer nothing happens, the later."""
+        return replace(state, quiet=min(quiet, 8), next_poll=self.now + seconds * min(2.0**quiet, _SELDOM) - 1)
+
+    def partitions(  # noqa: D102
+        self, names: set[str]
+    ) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
+        there = set(self.context.instance.get_dynamic_partitions(FLEET))
+        requests: list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest] = []
+        requests += [LAKEHOUSES.build_add_request(sorted(names - there))] if names - there else []
+        requests += [LAKEHOUSES.build_delete_request(sorted(there - names))] if there - names else []
+        return requests
+
+    def check_events(self) -> Iterator[Event]:
+        """Yield the results of those checks that other lakehouses fail than before: which do, and why.
+
+        Dagster keeps one evaluation without a run per check and partition, so these are on an asset without partitions.
+        What this tick did not poll keeps the reason that was recorded last.
+        """
+        asset, instance = assets.key(self.scope, fleet_health.NAME), self.context.instance
+        for check in fleet_health.CHECKS:
+            failing = _failing(self.states, check)
+            if self.before and failing == _failing(self.before, check):
+                continue
+            whys = fleet_health.whys_last(instance, asset, check)
+            polled = [(name, each) for name, results in self.results.items() for _, each in results]
+            whys |= {name: str(each.description) for name, each in polled if each.check_name == check}
+            result = fleet_health.verdict(
+                asset, check, {name: whys.get(name, "") for name in failing}, len(self.states)
+            )
+            yield check_results.evaluation(asset, result)
+
+    def skip_reason(self, polled: int, waiting: int) -> str:  # noqa: D102
+        text = f"looked at {polled} of {len(self.states)} lakehouses in {time.time() - self.now:.1f} s"
+        text += f"; {waiting} wait for the next tick" if waiting else ""
+        failing = _failing(self.states, check_results.REACHABLE)
+        if failing:
+            more = f" and {len(failing) - _NAMED} more" if len(failing) > _NAMED else ""
+            text += f"; {len(failing)} cannot be opened: {', '.join(failing[:_NAMED])}{more}"
+        return text
+
+    def send_down(self) -> None:  # noqa: D102
+        notifications.tell_troubles(self.notify, self.down)
+
+    def send_up(self) -> None:  # noqa: D102
+        notifications.tell_recoveries(self.notify, self.up)
+
+
+def _failing(states: Mapping[str, SensorState], check: str) -> list[str]:
+    """Return the lakehouses that failed a check when they were last polled."""
+    return sorted(name for name, state in states.items() if state.results.get(check) is False)
