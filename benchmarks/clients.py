@@ -1,10 +1,10 @@
-"""The two clients for S3 side by side: CPU per request, requests per second, and a compaction beside one on disk.
+"""What requests to S3 cost: CPU per request, requests per second, and a compaction beside one on disk.
 
 python -m benchmarks clients [--requests 2000] [--objects 100000] [--rounds 3]
 
 Against a server of our own in another process, which answers at once or after 30 ms. CPU is that of this process and
 its helpers, user and system, so that others on the machine count little; seconds are only worth something on an idle
-one. Disk and clients take turns.
+one. Disk and S3 take turns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from tests.support.wide import change, scattered, wide
 from trinitylake_core import Lakehouse
 from trinitylake_core.storage import open_storage
 
-_CLIENTS: Final = ("s3fs", "obstore")
 _BYTES: Final = 8192
 _DELAY_SECONDS: Final = 0.03
 _ORDER: Final = 128
@@ -69,42 +68,41 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _requests(server: SlowS3, count: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Return CPU per request in ms and requests per second: medians over rounds, by kind, threads, delay and client."""
-    found: defaultdict[tuple[str, str], list[_Spent]] = defaultdict(list)
+    """Return CPU per request in ms and requests per second: medians over rounds, by kind, threads and delay."""
+    found: defaultdict[str, list[_Spent]] = defaultdict(list)
     for _ in range(rounds):
         for delay in (0.0, _DELAY_SECONDS):
             server.set(delay=delay)
             for threads in (1, 32):
                 number = count if threads > 1 or not delay else count // 20
-                for client in _CLIENTS:
-                    storage = open_storage(
-                        server.new_root(), {**server.options, "client": client, "max_concurrency": threads}
-                    )
-                    names = [f"file{each}" for each in range(number)]
-                    label = f"threads {threads}, delay {delay * 1000:.0f} ms"
-                    storage.write_many((name, b"x") for name in names[:threads])  # connections
-                    puts = _spent(lambda: storage.write_many((name, bytes(_BYTES)) for name in names))  # noqa: B023
-                    gets = _spent(lambda: list(storage.read_many(names)))  # noqa: B023
-                    for kind, spent in (("put", puts), ("get", gets)):
-                        found[f"{kind}, {label}", client].append(_Spent(spent.cpu / number, spent.seconds / number))
-    rows: dict[str, dict[str, float]] = defaultdict(dict)
-    for (label, client), spents in found.items():
-        rows[label][f"{client}: ms of CPU"] = round(1000 * statistics.median(each.cpu for each in spents), 3)
-        rows[label][f"{client}: requests/s"] = round(1 / statistics.median(each.seconds for each in spents))
-    return dict(rows)
+                storage = open_storage(server.new_root(), {**server.options, "max_concurrency": threads})
+                names = [f"file{each}" for each in range(number)]
+                label = f"threads {threads}, delay {delay * 1000:.0f} ms"
+                storage.write_many((name, b"x") for name in names[:threads])  # connections
+                puts = _spent(lambda: storage.write_many((name, bytes(_BYTES)) for name in names))  # noqa: B023
+                gets = _spent(lambda: list(storage.read_many(names)))  # noqa: B023
+                for kind, spent in (("put", puts), ("get", gets)):
+                    found[f"{kind}, {label}"].append(_Spent(spent.cpu / number, spent.seconds / number))
+    return {
+        label: {
+            "ms of CPU": round(1000 * statistics.median(each.cpu for each in spents), 3),
+            "requests/s": round(1 / statistics.median(each.seconds for each in spents)),
+        }
+        for label, spents in found.items()
+    }
 
 
 def _compactions(server: SlowS3, scratch: Path, objects: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Return CPU, seconds and requests of a compaction of a tenth of the objects, on disk and by each client."""
+    """Return CPU, seconds and requests of a compaction of a tenth of the objects, on disk and on S3."""
     lake = change(wide(scratch / "original", objects, _ORDER), scattered(objects, objects // _CHANGED))
     files = {info.path: lake.storage.read(info.path) for info in lake.storage.list()}
     server.set(delay=_DELAY_SECONDS)
     found: defaultdict[str, list[_Spent]] = defaultdict(list)
     requests: dict[str, int] = {}
     for number in range(rounds + 1):
-        for where in ("disk", *_CLIENTS):
+        for where in ("disk", "S3"):
             root = (scratch / f"disk{number}").as_uri() if where == "disk" else server.new_root()
-            storage = open_storage(root, FAST if where == "disk" else {**server.options, "client": where})
+            storage = open_storage(root, FAST if where == "disk" else server.options)
             storage.write_many(files.items())
             copy = Lakehouse.open(storage)
             before = storage.counts.snapshot()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,19 +13,11 @@ from pipelines import compaction, expiration
 from tests.support.azurite import Azurite, NoAzurite, run_azurite
 from tests.support.lakes import content, filled
 from tests.support.slow_s3 import SlowS3, run_slow_s3
-from tests.support.storage_suite import Place, StorageSuite
+from tests.support.storage_suite import Place, StorageSuite, refuses_after_a_fork
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput, InvalidLocation, StorageError
 from trinitylake_core.storage import open_storage, options_for
-from trinitylake_core.storage.blob_settings import make_store_of
-
-
-def failure_in_child(storage: Any, answer: Any) -> None:
-    """Send what a forked child is told when it reads through its parent's storage object."""
-    try:
-        storage.read("a")
-    except StorageError as error:
-        answer.send(str(error))
+from trinitylake_core.storage.blobs import make_store_of
 
 
 @pytest.fixture(scope="module")
@@ -63,20 +54,7 @@ def test_without_an_emulator_it_says_so_and_fails_in_ci(tmp_path: Path, settings
 class BlobSuite(StorageSuite):
     """The common contract, and what differs from S3."""
 
-    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-    def test_a_storage_works_after_a_fork(self, storage: Any) -> None:
-        """It does not, and says so instead of waiting for ever: only S3 has a second client."""
-        storage.write_many([("a", b"x")])
-        ours, theirs = multiprocessing.Pipe(duplex=False)
-        child = multiprocessing.get_context("fork").Process(target=failure_in_child, args=(storage, theirs))
-        child.start()
-        try:
-            assert ours.poll(20)
-            assert "this process was forked" in ours.recv()
-        finally:
-            child.kill()
-            child.join()
-        assert b"x" == storage.read("a")
+    test_a_storage_works_after_a_fork = refuses_after_a_fork
 
     def test_deletes_are_batched(self, storage: Any) -> None:
         """They are not: each file is a request, and each may fail by itself."""
@@ -161,7 +139,7 @@ def _lives(root: str, options: dict[str, Any]) -> None:
 
 def _store(uri: str, options: dict[str, Any]) -> Any:
     scheme, _, authority = uri.partition("://")
-    return make_store_of(scheme, authority, options)[1](30.0)
+    return make_store_of(authority, options, google=scheme == "gs")[1](30.0)
 
 
 def test_options_of_adlfs_are_known() -> None:
@@ -201,9 +179,3 @@ def test_nothing_secret_is_said() -> None:
     with pytest.raises(StorageError, match="failed 1 times") as caught:
         storage.read("file")
     assert secret not in str(caught.value) + repr(storage) + repr(cast("Any", storage)._client)
-
-
-def test_the_client_of_fsspec_can_be_chosen() -> None:
-    """As before; its package has to be installed."""
-    with pytest.raises(StorageError, match="not installed"):
-        open_storage("gs://lakes/x", {"client": "fsspec"})

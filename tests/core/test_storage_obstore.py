@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -15,23 +14,20 @@ import pytest
 
 from tests.support.misbehaving import Misbehaving
 from tests.support.s3_servers import KEY, SECRET, S3Server
-from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidInput, StorageDenied, StorageError
+from trinitylake_core.errors import FileMissing, InvalidInput, StorageDenied, StorageError
 from trinitylake_core.storage import open_storage
-from trinitylake_core.storage.hedge import Hedge, patiently
+from trinitylake_core.storage.objects import ObjectStorage
 from trinitylake_core.storage.obstore_client import ObstoreClient
-from trinitylake_core.storage.obstore_errors import Answered, answered, is_slow_down
-from trinitylake_core.storage.pace import Pace
-from trinitylake_core.storage.s3_obstore import ObstoreS3Storage
+from trinitylake_core.storage.patience import Pace, Patience
+from trinitylake_core.storage.store_errors import Answered, answered, is_slow_down
 
 pytestmark = pytest.mark.s3
 
 
 def client_of(storage: Any) -> ObstoreClient:
     """Return the client behind a storage."""
-    assert isinstance(storage, ObstoreS3Storage)
-    client = storage._fast()
-    assert client is not None
-    return client
+    assert isinstance(storage, ObjectStorage)
+    return storage._client
 
 
 @pytest.fixture
@@ -102,10 +98,9 @@ def test_a_missing_package_is_named(moto_server: S3Server, monkeypatch: pytest.M
     ],
 )
 def test_what_this_client_cannot_do_is_refused(options: dict[str, Any]) -> None:
-    """Nothing that was asked for is left out silently; the message names the client that can."""
-    with pytest.raises(InvalidInput, match="client: s3fs"):
+    """Nothing that was asked for is left out silently."""
+    with pytest.raises(InvalidInput, match="is not known for s3://"):
         open_storage("s3://b/x", options)
-    assert "S3Storage" == type(open_storage("s3://b/x", options | {"client": "s3fs"})).__name__
 
 
 def test_credentials_and_region_come_from_a_profile(
@@ -194,11 +189,10 @@ def test_errors_say_what_happened_and_nothing_secret(proxy: Misbehaving, behind:
         assert secret not in str(caught.value) + repr(storage) + repr(client_of(storage))
 
 
-@pytest.mark.parametrize("client", ["obstore", "s3fs"])
-def test_a_trickled_answer_ends_at_the_deadline(proxy: Misbehaving, behind: Any, client: str) -> None:
+def test_a_trickled_answer_ends_at_the_deadline(proxy: Misbehaving, behind: Any) -> None:
     """Each byte arrives in time, the answer does not: the request ends, and the next try succeeds."""
     root, options = behind
-    storage = open_storage(root, options | {"client": client, "request_timeout": 1, "read_timeout": 5})
+    storage = open_storage(root, options | {"request_timeout": 1, "read_timeout": 5})
     storage.replace("file", b"x" * 1000)
     proxy.then("trickle")
     started = time.perf_counter()
@@ -207,11 +201,10 @@ def test_a_trickled_answer_ends_at_the_deadline(proxy: Misbehaving, behind: Any,
     assert 2 == storage.counts.get
 
 
-@pytest.mark.parametrize("client", ["obstore", "s3fs"])
-def test_a_create_without_an_answer_is_read_back(proxy: Misbehaving, behind: Any, client: str) -> None:
+def test_a_create_without_an_answer_is_read_back(proxy: Misbehaving, behind: Any) -> None:
     """The server did the work and never said so: at the deadline our own file is found, and that is success."""
     root, options = behind
-    storage = open_storage(root, options | {"client": client, "request_timeout": 1.5})
+    storage = open_storage(root, options | {"request_timeout": 1.5})
     proxy.then("swallow")
     storage.create("root", b"ours")
     assert (1, 1) == (storage.counts.create, storage.counts.get)
@@ -239,7 +232,7 @@ def test_a_late_get_is_asked_for_again(proxy: Misbehaving, behind: Any) -> None:
     storage.replace("file", b"x")
     for _ in range(64):
         storage.read("file")
-    patience = client_of(storage).hedge.patience()
+    patience = client_of(storage).patience["get"].wait(0)
     assert patience is not None
     assert patience < 10
     before = storage.counts.get
@@ -274,45 +267,28 @@ def test_a_late_listing_is_asked_for_again(proxy: Misbehaving, behind: Any) -> N
     assert 2 == storage.counts.list - before
 
 
-def test_a_late_creation_is_given_up_and_looked_for(proxy: Misbehaving, behind: Any) -> None:
-    """What became of it is read back, and it is sent again. With few retries it is waited for until the deadline."""
+@pytest.mark.parametrize("kind", ["create", "put", "delete"])
+def test_what_matters_is_never_sent_while_the_first_may_be_under_way(
+    proxy: Misbehaving, behind: Any, kind: str
+) -> None:
+    """A late creation, conditional replacement or deletion is waited for until its deadline, then it is tried again."""
     root, options = behind
-    options |= {"hedged_share": 0.05, "max_concurrency": 1, "request_timeout": 6}
-    for retries, quick in ((5, True), (3, False)):
-        storage = open_storage(root, options | {"retries": retries})
-        for _ in range(8):
-            storage.replace("file", b"x")
-        proxy.then("stall")
-        started = time.perf_counter()
-        storage.create(f"other{retries}", b"mine")
-        assert quick == (time.perf_counter() - started < 5.9)
-        assert (2, b"mine") == (storage.counts.create, storage.read(f"other{retries}"))
-        with pytest.raises(AlreadyExists):
-            storage.create(f"other{retries}", b"yours")
-
-
-def test_a_late_compare_and_set_is_given_up_and_looked_for(proxy: Misbehaving, behind: Any) -> None:
-    root, options = behind
-    storage = open_storage(root, options | {"hedged_share": 0.05, "request_timeout": 20})
-    before = storage.compare_and_set("file", b"1", storage.read_tagged("file"))
-    assert before is not None
+    storage = open_storage(root, options | {"hedged_share": 0.5, "max_concurrency": 1, "request_timeout": 4})
+    for _ in range(16):
+        storage.replace("file", b"1")  # what is known of other requests changes nothing
+    before = storage.read_tagged("file")
     proxy.then("stall")
-    started = time.perf_counter()
-    after = storage.compare_and_set("file", b"2", before)
-    assert time.perf_counter() - started < 19
-    assert after == storage.read_tagged("file")
-    assert storage.compare_and_set("file", b"3", before) is None
-
-
-def test_a_late_delete_is_sent_again(proxy: Misbehaving, behind: Any) -> None:
-    root, options = behind
-    storage = open_storage(root, options | {"hedged_share": 0.05, "request_timeout": 20})
-    storage.replace("file", b"x")
-    proxy.then("stall")
-    started = time.perf_counter()
-    assert ["file"] == storage.delete_many(["file"]).deleted
-    assert 1.9 < time.perf_counter() - started < 19
-    assert (2, []) == (storage.counts.delete, list(storage.list()))
+    started, sent = time.perf_counter(), storage.counts.snapshot()
+    if kind == "create":
+        storage.create("other", b"mine")
+        assert b"mine" == storage.read("other")
+    elif kind == "put":
+        after = storage.compare_and_set("file", b"2", before)
+        assert after == storage.read_tagged("file")
+    else:
+        assert ["file"] == storage.delete_many(["file"]).deleted
+    assert 3.9 < time.perf_counter() - started < 20
+    assert 2 == getattr(storage.counts - sent, kind)
 
 
 def test_a_store_that_says_slow_down_gets_fewer_requests_at_once(proxy: Misbehaving, behind: Any) -> None:
@@ -330,72 +306,68 @@ def test_a_store_that_says_slow_down_gets_fewer_requests_at_once(proxy: Misbehav
     assert proxy.refused - early < 200
 
 
-# After a fork.
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_goes_on_with_the_other_client(moto_server: S3Server) -> None:
-    """The threads of obstore stay with the parent: a child that used them would wait for ever."""
-    storage = open_storage(moto_server.new_root(), moto_server.options)
-    storage.create("root", b"x")
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.write(writer, storage.read("root") + open_storage(*storage.spec()).read("root"))
-        finally:
-            os._exit(0)
-    os.close(writer)
-    killer = threading.Timer(30, os.kill, (child, 9))
-    killer.start()
-    assert b"xx" == os.read(reader, 10)
-    killer.cancel()
-    os.close(reader)
-    os.waitpid(child, 0)
-    assert b"x" == storage.read("root")
-
-
 # Patience and pace, without a server.
+
+
+def patience(share: float = 0.1, like: Patience | None = None) -> Patience:
+    """Return the patience of a client whose requests may take a minute."""
+    return Patience(share, 60.0, like)
 
 
 @pytest.mark.parametrize(("usual", "expected"), [(0.003, 0.125), (0.03, 0.125), (0.05, 0.25), (0.3, 2.0)])
 def test_patience_is_a_multiple_of_the_median(usual: float, expected: float) -> None:
     """Four to eight times, at least 1/8 s; a few that are late do not change it."""
-    hedge = Hedge(0.05)
-    assert hedge.patience() is None
+    gets = patience()
+    assert 2.0 == gets.wait(0)
     for number in range(64):
-        hedge.note(usual if number % 10 else 30.0)
-    assert expected == hedge.patience()
+        gets.note(usual if number % 10 else 30.0)
+    assert expected == gets.wait(0)
 
 
-def test_only_a_share_of_the_gets_is_asked_for_twice() -> None:
-    """When everything is late, nothing more is asked for twice than the share, and a few to begin with."""
-    hedge = Hedge(0.05)
+def test_patience_falls_when_the_first_requests_were_slow() -> None:
+    """They make the connections. Patience stayed four times as long as it should be."""
+    gets = patience()
+    for seconds in [0.11] * 32 + [0.03] * 96:
+        gets.note(seconds)
+    assert 0.125 == gets.wait(0)
+
+
+def test_only_a_share_of_the_requests_is_repeated() -> None:
+    """When everything is late, no more than the share is repeated, and a few to begin with; then only what is lost."""
+    gets = patience(0.05)
     twice = 0
     for _ in range(1000):
-        hedge.note(0.01)
-        if hedge.patience() is not None:
-            hedge.late()
+        gets.note(0.01)
+        if gets.wait(0) == 0.125:
+            gets.late()
             twice += 1
     assert 40 <= twice <= 50 + 32
-    nothing = Hedge(0.0)
-    for _ in range(100):
-        nothing.note(0.01)
-    assert nothing.patience() is None
+    assert 4.0 == gets.wait(0)
+    assert patience(0.0).wait(0) is None
 
 
 def test_the_same_is_waited_for_longer_when_it_was_late_twice() -> None:
     """And longer if it is large; three times at the most, then as long as the deadline allows."""
-    hedge = Hedge(0.05)
-    assert [2.0, 2.0, 4.0, None] == [hedge.wait(asked) for asked in range(4)]
+    puts = patience()
+    assert [2.0, 2.0, 4.0, None] == [puts.wait(tries) for tries in range(4)]
     for _ in range(64):
-        hedge.note(0.03)
-    assert [0.125, 0.125, 0.25, None] == [hedge.wait(asked) for asked in range(4)]
-    assert [0.125, 0.25, 1.0] == [hedge.wait(0, size) for size in (100_000, 300_000, 1 << 20)]
-    while hedge.patience() is not None:
-        hedge.late()
-    assert [4.0, 4.0, 4.0] == [hedge.wait(asked) for asked in range(3)], "lost, not late"
-    assert Hedge(0.0).wait(0) is None
+        puts.note(0.03)
+    assert [0.125, 0.125, 0.25, None] == [puts.wait(tries) for tries in range(4)]
+    assert [0.125, 0.25, 1.0] == [puts.wait(0, size) for size in (100_000, 300_000, 1 << 20)]
+    assert Patience(0.1, 1.0).wait(0) is None, "the deadline comes first"
+
+
+def test_what_is_known_of_gets_counts_for_others() -> None:
+    """Four times as long, until the kind is known."""
+    gets = patience()
+    puts = patience(like=gets)
+    assert [2.0, 2.0] == [each.wait(0) for each in (gets, puts)]
+    for _ in range(64):
+        gets.note(0.03)
+    assert [0.125, 0.5] == [each.wait(0) for each in (gets, puts)]
+    for _ in range(64):
+        puts.note(0.1)
+    assert [0.125, 0.5] == [each.wait(0) for each in (gets, puts)]
 
 
 def test_a_single_answer_that_asks_for_fewer_changes_nothing() -> None:
@@ -450,7 +422,7 @@ def test_answers_are_read_from_the_words_of_obstore(text: str, expected: int) ->
 
 def test_refusals_are_answers() -> None:
     """A head that finds nothing was answered: an upgrade asks for nothing else, and its share was soon used up."""
-    hedge = Hedge(0.1)
+    heads = patience()
 
     def missing(_: float | None) -> None:
         raise FileNotFoundError
@@ -459,46 +431,10 @@ def test_refusals_are_answers() -> None:
         if not again:
             raise TimeoutError
 
-    for _ in range(300):
+    for number in range(300):
         with pytest.raises(FileNotFoundError):
-            patiently(hedge, 60.0, missing, list)
+            heads.repeat(missing, list)
         again: list[int] = []
-        if _ % 20 == 0:
-            patiently(hedge, 60.0, late, lambda again=again: again.append(1))
-    assert 0.125 == hedge.wait(0)
-
-
-def test_what_is_known_of_one_kind_of_requests_counts_for_another() -> None:
-    """Four times as long, until the kind is known; and of few the longest eight times."""
-    gets = Hedge(0.1)
-    puts, creations = Hedge(0.1, gets), Hedge(0.1, gets, least=1.0)
-    assert [2.0] * 3 == [each.wait(0) for each in (gets, puts, creations)]
-    gets.note(0.1)
-    assert [1.0, 2.0] == [each.wait(0) for each in (gets, puts)]
-    for _ in range(64):
-        gets.note(0.03)
-    assert [0.125, 0.5, 1.0] == [each.wait(0) for each in (gets, puts, creations)]
-    for _ in range(64):
-        puts.note(0.03)
-        creations.note(0.03)
-    assert [0.125, 1.0] == [each.wait(0) for each in (puts, creations)]
-
-
-def test_patience_grows_as_the_share_is_used_up() -> None:
-    hedge = Hedge(0.1)
-    for _ in range(64):
-        hedge.note(0.03)
-    waits = []
-    for _ in range(32):
-        waits.append(hedge.wait(0))
-        hedge.late()
-    assert [0.125] * 17 + [0.25] * 8 + [0.5] * 7 == waits
-    assert 4.0 == hedge.wait(0)
-
-
-def test_patience_falls_when_the_first_requests_were_slow() -> None:
-    """They make the connections. Patience stayed four times as long as it should be."""
-    hedge = Hedge(0.1)
-    for seconds in [0.11] * 32 + [0.03] * 96:
-        hedge.note(seconds)
-    assert 0.125 == hedge.patience()
+        if number % 20 == 0:
+            heads.repeat(late, lambda again=again: again.append(1))
+    assert 0.125 == heads.wait(0)

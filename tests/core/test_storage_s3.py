@@ -11,7 +11,7 @@ import pytest
 from tests.support.faults import FaultPlan, attach
 from tests.support.moto_s3 import IGNORES_IF_MATCH
 from tests.support.s3_servers import SECRET, S3Server, free_port
-from tests.support.storage_suite import Place, StorageSuite
+from tests.support.storage_suite import Place, StorageSuite, refuses_after_a_fork
 from trinitylake_core.errors import (
     AlreadyExists,
     FileMissing,
@@ -22,21 +22,15 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.storage import Storage, open_storage, probe
 from trinitylake_core.storage.failures import Outdated, TransientError
-from trinitylake_core.storage.s3_errors import map_error, refused_swap
+from trinitylake_core.storage.store_errors import map_error, refused_swap
 
 pytestmark = pytest.mark.s3
 
 
-@pytest.fixture(params=["obstore", "s3fs"])
-def client(request: pytest.FixtureRequest) -> str:
-    """Both clients for S3."""
-    return str(request.param)
-
-
 @pytest.fixture
-def options(moto_server: S3Server, client: str) -> dict[str, Any]:
-    """What reaches moto through one of the clients."""
-    return {**moto_server.options, "client": client}
+def options(moto_server: S3Server) -> dict[str, Any]:
+    """What reaches moto."""
+    return moto_server.options
 
 
 @pytest.fixture
@@ -46,14 +40,12 @@ def storage(moto_server: S3Server, options: dict[str, Any]) -> Storage:
 
 
 class TestS3Storage(StorageSuite):
-    """The common contract, by the default client."""
-
-    client = "obstore"
+    """The common contract, but for a fork."""
 
     @pytest.fixture
     def place(self, moto_server: S3Server) -> Place:
         """A prefix of the bucket on moto."""
-        return moto_server.new_root(), {**moto_server.options, "client": self.client}
+        return moto_server.new_root(), moto_server.options
 
     @pytest.fixture
     def put_raw(self, place: Place, moto_server: S3Server) -> Callable[[str, bytes], None]:
@@ -69,15 +61,7 @@ class TestS3Storage(StorageSuite):
         prefix = place[0].removeprefix(f"s3://{moto_server.bucket}/")
         return lambda path: client.get_object(Bucket=moto_server.bucket, Key=prefix + path)["Body"].read()
 
-
-class TestS3fsStorage(TestS3Storage):
-    """The same by s3fs, all but what starts processes: those tests are about the server."""
-
-    client = "s3fs"
-    test_one_of_many_processes_wins = pytest.mark.slow(StorageSuite.test_one_of_many_processes_wins)
-    test_no_increment_is_lost_between_processes = pytest.mark.slow(
-        StorageSuite.test_no_increment_is_lost_between_processes
-    )
+    test_a_storage_works_after_a_fork = refuses_after_a_fork
 
 
 # Requests.
@@ -157,15 +141,13 @@ def test_a_whole_bucket_can_be_a_root(moto_server: S3Server) -> None:
     assert ["d/root"] == [info.path for info in storage.list()]
 
 
-def test_credentials_come_from_the_environment(
-    moto_server: S3Server, client: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_come_from_the_environment(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with every other tool for S3."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "env-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "env-secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto_server.endpoint)
-    storage = open_storage(moto_server.new_root(), {"client": client})
+    storage = open_storage(moto_server.new_root())
     storage.create("root", b"x")
     assert b"x" == storage.read("root")
 
@@ -173,9 +155,9 @@ def test_credentials_come_from_the_environment(
 # Stores that are not safe.
 
 
-def test_a_store_that_ignores_exclusive_creation_is_refused(rclone_server: S3Server, client: str) -> None:
+def test_a_store_that_ignores_exclusive_creation_is_refused(rclone_server: S3Server) -> None:
     """Reading works; the proof fails, again and again, and harms nothing."""
-    storage = open_storage(rclone_server.new_root(), {**rclone_server.options, "client": client})
+    storage = open_storage(rclone_server.new_root(), rclone_server.options)
     storage.write_many([("root", b"first"), ("d/ü b", b"2")])
     assert {"root": b"first", "d/ü b": b"2"} == dict(storage.read_many(["root", "d/ü b"]))
     assert {"root", "d/ü b"} == {info.path for info in storage.list()}
@@ -189,10 +171,9 @@ def test_a_store_that_ignores_exclusive_creation_is_refused(rclone_server: S3Ser
     assert [] == list(storage.list())
 
 
-def test_the_doctor_names_what_is_wrong_with_such_a_store(rclone_server: S3Server, client: str) -> None:
+def test_the_doctor_names_what_is_wrong_with_such_a_store(rclone_server: S3Server) -> None:
     """Everything else works."""
-    options = {**rclone_server.options, "client": client}
-    results = {result.name: result for result in probe(rclone_server.new_root(), options)}
+    results = {result.name: result for result in probe(rclone_server.new_root(), rclone_server.options)}
     assert not results["exclusive creation"].ok
     assert "concurrent commits would overwrite each other" in results["exclusive creation"].detail
     for name in ("write and read", "missing file", "replace", "list", "clock", "delete", "clean up"):
@@ -298,16 +279,16 @@ def test_a_server_that_is_not_there_is_told_after_the_retries(options: dict[str,
     assert 3 + 3 + 1 == storage.counts.requests()
 
 
-def test_wrong_options_are_told(client: str) -> None:
+def test_wrong_options_are_told() -> None:
     """Where they are given or where they are first used."""
     with pytest.raises(InvalidInput, match="client_kwargs must be a mapping"):
-        open_storage("s3://b/x", {"client_kwargs": 3, "client": client})
+        open_storage("s3://b/x", {"client_kwargs": 3})
     with pytest.raises(InvalidInput, match="request_timeout must be a number"):
-        open_storage("s3://b/x", {"request_timeout": "soon", "client": client})
+        open_storage("s3://b/x", {"request_timeout": "soon"})
     with pytest.raises(InvalidInput, match="no-such-profile"):
-        open_storage("s3://b/x", {"profile": "no-such-profile", "client": client}).read("root")
-    with pytest.raises(InvalidInput, match="client must be one of obstore, s3fs, not 'boto'"):
-        open_storage("s3://b/x", {"client": "boto"})
+        open_storage("s3://b/x", {"profile": "no-such-profile"}).read("root")
+    with pytest.raises(InvalidInput, match="storage option client is not known for s3://"):
+        open_storage("s3://b/x", {"client": "s3fs"})
 
 
 def test_a_late_arrival_of_our_own_create_is_success(storage: Storage) -> None:

@@ -72,7 +72,6 @@ def closed(folder: Path, silent: Silent, strict: S3Server) -> dict[str, dict[str
         "hanging": ("s3://lakes/hanging", s3 | {"endpoint_url": silent.endpoint}),
         "nobody-there": ("s3://lakes/nobody", s3 | {"endpoint_url": env("ENDPOINT")}),
         "proxied": ("s3://lakes/proxied", s3 | proxied | {"endpoint_url": "http://127.0.0.1:1"}),
-        "by-s3fs": ("s3://lakes/fs", s3 | {"endpoint_url": "http://127.0.0.1:1", "client": "s3fs"}),
         "unknown-option": ("s3://lakes/unknown", s3 | {"no_such_option": env("HEADER")}),
         "account-key": ("az://lakes/key", azure | {"account_key": env("ACCOUNT_KEY")}),
         "sas": ("az://lakes/sas", azure | {"sas_token": env("SAS")}),

@@ -89,7 +89,7 @@ def test_what_is_cancelled_before_the_commit_does_not_commit(job: Callable[..., 
 
 
 @pytest.mark.parametrize("job", COMMITS)
-def test_it_is_asked_again_after_a_lost_race(job: Callable[..., Any], lake: Lakehouse) -> None:
+def test_it_is_count_after_a_lost_race(job: Callable[..., Any], lake: Lakehouse) -> None:
     """Between two tries time passes, in which the run may be cancelled."""
     calls = []
 

@@ -5,7 +5,7 @@
     assert clock.seconds < 2.0
 
 The faults are those of :mod:`tests.support.slow_s3`, each by chance at ``share``. Every request takes ``delay``; what
-is late is asked for again as the real patience of an S3 client decides (``hedge``), what failed is retried after the
+is late is sent again as the real patience of an S3 client decides, what failed is retried after the
 pauses that the real policy makes, and whoever waits for a result in vain begins more, as with real threads. CPU takes
 no time here, so a run is the same on any machine.
 """
@@ -21,8 +21,8 @@ from typing import Any, Final
 from tests.support.rounds import Rounds
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.failures import TransientError
-from trinitylake_core.storage.hedge import Hedge
-from trinitylake_core.storage.obstore_client import patience_with_kinds
+from trinitylake_core.storage.obstore_client import patience_of_kinds
+from trinitylake_core.storage.patience import Patience
 from trinitylake_core.storage.retry import RetryPolicy
 
 LATE_SECONDS: Final = 2.0
@@ -31,7 +31,6 @@ READ_TIMEOUT_SECONDS: Final = 30.0
 REQUEST_TIMEOUT_SECONDS: Final = 60.0
 _FAULTS: Final = ("slow down", "drop after", "late", "stall", "trickle")
 _WITH_BODIES: Final = frozenset({"get", "list"})
-_CONDITIONAL: Final = "create"
 _ASKED_BEFORE: Final = 64
 """Gets of this client before the clock began: clients are shared by all that goes on in a process."""
 
@@ -49,10 +48,9 @@ class MisbehavingClock(Rounds):
         self._share = share
         self._delay = delay
         self._chance = random.Random(seed)
-        self._patience: dict[str, Hedge] = patience_with_kinds(0.1)
+        self._patience = patience_of_kinds(0.1, REQUEST_TIMEOUT_SECONDS)
         for _ in range(_ASKED_BEFORE):
             self._patience["get"].note(delay)
-        self._dropped: Counter[str] = Counter()
 
     @property
     def seconds(self) -> float:
@@ -75,40 +73,30 @@ class MisbehavingClock(Rounds):
         began = self.now
         self.log.append((began, kind, path))
         try:
-            return self._once(path, action) if kind == _CONDITIONAL else self._patiently(kind, action)
+            patience = self._patience.get(kind)
+            return self._patiently(kind, patience, action) if patience else self._once(kind, action)
         finally:
             self.longest = max(self.longest, self.now - began)
 
-    def _patiently(self, kind: str, action: Callable[[], Any]) -> Any:
-        hedge, asked = self._patience[kind], 0
+    def _patiently(self, kind: str, patience: Patience, action: Callable[[], Any]) -> Any:
+        tries = 0
         while True:
-            fault, wait = self._fault(), hedge.wait(asked)
+            fault, wait = self._fault(), patience.wait(tries)
             seconds = self._takes(kind, fault)
-            if wait is None or wait >= REQUEST_TIMEOUT_SECONDS or seconds <= wait:
+            if wait is None or seconds <= wait:
                 try:
                     return self._answer(fault, seconds, action)
                 finally:
-                    hedge.note(seconds)
+                    patience.note(seconds)
             self.now += wait
-            hedge.late()
+            patience.late()
             self.again[kind] += 1
-            asked += 1
+            tries += 1
 
-    def _once(self, path: str, action: Callable[[], Any]) -> Any:
-        """As :meth:`ObstoreClient.put_if`: given up early, and looked for by who asked."""
-        hedge, fault, asked = self._patience["put if"], self._fault(), self._dropped.pop(path, 0)
-        wait, seconds = hedge.wait(asked), self._takes(_CONDITIONAL, fault)
-        if wait is None or seconds <= wait:
-            try:
-                return self._answer(fault, seconds, action)
-            finally:
-                hedge.note(seconds)
-        self.now += wait
-        hedge.late()
-        self._dropped[path] = asked + 1
-        if fault == "late":
-            action()  # by somebody who looks right now it may be seen already
-        raise TransientError("no answer in time", undone=False)
+    def _once(self, kind: str, action: Callable[[], Any]) -> Any:
+        """Carry out a creation or a deletion: it is waited for."""
+        fault = self._fault()
+        return self._answer(fault, self._takes(kind, fault), action)
 
     def _fault(self) -> str:
         drawn = self._chance.random()

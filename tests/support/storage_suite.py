@@ -63,6 +63,30 @@ def read_in_child(storage: Storage, path: str, answer: Any) -> None:
     answer.close()
 
 
+def failure_in_child(storage: Any, answer: Any) -> None:
+    """Send what a forked child is told when it reads through its parent's storage object."""
+    try:
+        storage.read("a")
+    except StorageError as error:
+        answer.send(str(error))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def refuses_after_a_fork(_: StorageSuite, storage: Storage) -> None:
+    """A forked child cannot use its parent's threads: it is told so, instead of waiting for ever."""
+    storage.write_many([("a", b"x")])
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("fork").Process(target=failure_in_child, args=(storage, theirs))
+    child.start()
+    try:
+        assert ours.poll(20)
+        assert "this process was forked" in ours.recv()
+    finally:
+        child.kill()
+        child.join()
+    assert b"x" == storage.read("a")
+
+
 class StorageSuite:
     """The contract of ``Storage``, method by method."""
 

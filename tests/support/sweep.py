@@ -47,7 +47,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.locations import lakehouse_def_path, node_path, root_path, transaction_path
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
-from trinitylake_core.storage import Storage, open_storage, proving, s3
+from trinitylake_core.storage import Storage, open_storage, precondition_check
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import from_millis
 
@@ -630,14 +630,6 @@ class S3Place(Place):
         self.root = root or server.new_root()
         self.options = {**server.options, **HURRY}
         self._url = f"{server.endpoint}{RAW}{self.root.removeprefix('s3://')}"
-        self._client: Any = None
-
-    def open(self, path: str) -> Storage:
-        """Return a new storage object; all share a client, because making one takes longer than an operation."""
-        storage = super().open(path)
-        assert isinstance(storage, s3.S3Storage)
-        storage._fs = self._client = self._client or storage._filesystem()
-        return storage
 
     def files(self) -> Files:
         """Ask the server; one request, which no storage object counts."""
@@ -777,7 +769,7 @@ def _copy(files: Files) -> Iterator[Path]:
 
 def disturbed(operation: Operation, arg: Any, open_at: Open, plan: FaultPlan) -> None:
     """Run an operation with every storage it opened under one plan, as the first of its process would."""
-    proving._proven.clear()
+    precondition_check._proven.clear()
     opened: list[Storage] = []
 
     def opening(path: str) -> Storage:

@@ -10,15 +10,11 @@ import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final
 
 from trinitylake_core.errors import AlreadyExists, FileMissing, StorageError
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.funnel import Funnel
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
-
-_MOST_TIMES_LATE: Final = 4
-"""A backend gives a request up early at most three times in a row; the one after that is waited for."""
 
 
 class BaseStorage(Funnel):
@@ -124,10 +120,6 @@ class BaseStorage(Funnel):
         """Create exclusively. One ``create``, and a ``get`` after each lost answer. Raises ``AlreadyExists``."""
         self._guard(path)
         self._settle(path, data, partial(self._create, path, data))
-
-    def _asks_often(self) -> bool:
-        """Return whether a creation, or a compare-and-set, may be given up early and asked for again."""
-        return self._retry.retries >= _MOST_TIMES_LATE
 
     def _settle(self, path: str, data: Data, create: Callable[[], None]) -> None:
         """Carry out ``create`` until it is known whether this call or somebody else made the file."""

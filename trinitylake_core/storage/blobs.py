@@ -1,140 +1,90 @@
-"""Azure Blob Storage and Google Cloud Storage, by obstore: ``az://``, ``abfss://``, ``gs://``.
+"""Azure Blob Storage and Google Cloud Storage: ``az://``, ``abfss://``, ``gs://``.
 
 Exclusive creation is ``If-None-Match: *`` or generation 0, compare-and-set is ``If-Match`` or the generation that was
-read. Both are proved as on S3. Deletes are one request each, since obstore does not say which of a batch failed;
-listings are those of a whole directory, since it knows no prefix that ends within a name.
+read. Deletes are one request each, since obstore does not say which of a batch failed; listings are those of a whole
+directory, since it knows no prefix that ends within a name.
 
-Storage options: those of ``blob_settings``, ``connect_timeout``, ``read_timeout``, ``request_timeout``,
-``hedged_share`` and the common ones. ``client: fsspec`` goes back to the fsspec file system.
+Options have the names that gcsfs and adlfs give them, or obstore's own. Without credentials among them obstore looks
+for them where the tools of these clouds do: environment, service account and workload identity files, the identity of
+the machine or pod; it renews them itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar
+import json
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
-from trinitylake_core.errors import FileMissing, StorageDenied, TrinityLakeError
-from trinitylake_core.storage.blob_settings import GOOGLE, make_store_of
-from trinitylake_core.storage.failures import TransientError
-from trinitylake_core.storage.obstore_client import ObstoreClient, shared
-from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
-from trinitylake_core.storage.proving import ProvedByTrying
-from trinitylake_core.storage.retry import take_number
-from trinitylake_core.storage.s3_errors import is_beyond_the_end, map_error, refused_swap
+from trinitylake_core.errors import FileMissing, InvalidInput, InvalidLocation, StorageDenied, TrinityLakeError
+from trinitylake_core.storage.objects import ObjectStorage, millis
+from trinitylake_core.storage.obstore_client import MakeStore, connection_options
+from trinitylake_core.storage.port import DeleteResult, FileInfo, Tagged
+from trinitylake_core.storage.retry import take_flag, take_number
+from trinitylake_core.storage.roots import BLOBS
 from trinitylake_core.storage.s3_settings import environment
+from trinitylake_core.storage.store_errors import map_error
 
-_PAGE = 1000
-_Meta = Mapping[str, Any]
+_PAGE: Final = 1000
+_AZURE_NAMES: Final = {
+    "account_name": "account_name",
+    "account_key": "account_key",
+    "sas_token": "sas_key",
+    "tenant_id": "tenant_id",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+    "endpoint_url": "endpoint",
+    "authority_host": "authority_host",
+    "federated_token_file": "federated_token_file",
+    "msi_endpoint": "msi_endpoint",
+    "object_id": "object_id",
+    "msi_resource_id": "msi_resource_id",
+    "use_azure_cli": "use_azure_cli",
+}
+_GOOGLE_NAMES: Final = {
+    "service_account": "service_account",
+    "service_account_key": "service_account_key",
+    "application_credentials": "application_credentials",
+    "bearer_token": "bearer_token",
+    "endpoint_url": "base_url",
+}
+_IN_CONNECTION_STRING: Final = {
+    "accountname": "account_name",
+    "accountkey": "account_key",
+    "sharedaccesssignature": "sas_key",
+    "blobendpoint": "endpoint",
+}
 
 
-class _Listing:
-    """The objects below a directory, page by page; begun again when a page got lost. Not thread-safe."""
-
-    def __init__(self, client: ObstoreClient, directory: str) -> None:
-        self._client = client
-        self._directory = directory.rstrip("/")
-        self._pages: Iterator[Sequence[_Meta]] | None = None
-        self._arrived: Iterator[Sequence[_Meta]] | None = None
-        self._last = ""
-
-    def page(self) -> Sequence[_Meta]:
-        """Return the next page with something new, none at the end. Called again without ``received``, the same."""
-        pages, self._pages = self._pages, None
-        pages = pages or self._client.listing(self._directory, _PAGE)
-        page = self._client.next_page(pages)
-        while page and page[-1]["path"] <= self._last:
-            page = self._client.next_page(pages)
-        self._arrived = pages
-        return page
-
-    def received(self, page: Sequence[_Meta]) -> Sequence[_Meta]:
-        """Go on behind a page; return what is new in it."""
-        self._pages = self._arrived
-        beyond = [meta for meta in page if meta["path"] > self._last]
-        self._last = page[-1]["path"]
-        return beyond
-
-
-class BlobStorage(ProvedByTrying):
-    """Objects below a prefix of one bucket or container, through the client that this process shares."""
+class BlobStorage(ObjectStorage):
+    """Objects below a prefix of one bucket of Google's or container of Azure's."""
 
     OTHER: ClassVar[Tagged] = Tagged(b"", '"1"')
 
     def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(root, options)
-        self._scheme, _, rest = root.partition("://")
-        authority, _, self._prefix = rest.partition("/")
-        own = dict(self._own_options)
-        own.pop("client", None)
-        self._endpoint = str(own.get("endpoint_url"))
-        self._seconds = take_number(own, "request_timeout", default=60.0, least=0.001)
-        self._hedged_share = take_number(own, "hedged_share", default=0.1, least=0.0)
-        self._bucket, self._make_store = make_store_of(self._scheme, authority, own)
-        self._client: ObstoreClient | None = None
+        self._endpoint = str(self._own_options.get("endpoint_url"))
+        self._google = BLOBS[root.partition("://")[0]] == "gs"
+        authority = self._bucket
+        self._asked = (authority, repr(self._own_options))
+        self._bucket, self._make = make_store_of(authority, self._own_options, google=self._google)
 
-    def _reset_after_fork(self) -> None:
-        super()._reset_after_fork()
-        self._client = None
+    def _settings(self) -> Hashable:
+        return self._google, self._asked, environment()
 
-    def _shared(self) -> ObstoreClient:
-        if self._client is None:
-            asked = (self._scheme, self.root.split("/")[2], repr(self._own_options), environment())
-            make = partial(ObstoreClient, self._make_store, self._seconds, self._hedged_share)
-            self._client = shared(asked, make)
-        return self._client
+    def _make_store(self) -> MakeStore:
+        return self._make
 
-    def _key(self, path: str) -> str:
-        return self._prefix + path
-
-    # Raw operations.
-
-    def _get(self, path: str) -> bytes:
-        return self._shared().get(self._key(path), self._asked_again)
-
-    def _get_range(self, path: str, begin: int, end: int) -> bytes:
-        try:
-            return self._shared().get_range(self._key(path), begin, end, self._asked_again)
-        except Exception as error:
-            if is_beyond_the_end(error):
-                return b""
-            raise
-
-    def _put(self, path: str, data: Data) -> None:
-        self._shared().put(self._key(path), data, self._asked_again)
-
-    def _create(self, path: str, data: Data) -> None:
-        self._shared().put_if(self._key(path), data, "create", settled=self._asks_often())
-
-    def _get_tagged(self, path: str) -> Tagged:
-        data, version = self._shared().get_versioned(self._key(path), self._asked_again)
-        return Tagged(data, self._tag(version))
-
-    def _tag(self, version: Mapping[str, str | None]) -> str | None:
-        """Return what the store compares: the generation on Google's, the ETag on Azure's."""
-        return version["version"] if self._scheme in GOOGLE else version["e_tag"]
-
-    def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
-        mode: str | dict[str, str | None] = "create"
-        if expected.data is not None:
-            mode = {"e_tag": expected.tag, "version": (expected.tag or "").strip('"')}
-        try:
-            done = self._shared().put_if(self._key(path), data, mode, settled=self._asks_often())
-        except Exception as error:
-            refused = refused_swap(f"{self.root}{path}", error)
-            if refused is None:
-                raise
-            raise refused from None
-        return Tagged(bytes(data), self._tag(done))
-
-    def _head(self, path: str) -> FileInfo:
-        return FileInfo(path, *_size_and_age(self._shared().head(self._key(path), self._asked_again)))
+    def _version_of(self, meta: Mapping[str, Any]) -> str | None:
+        """Return the generation on Google's, the ETag on Azure's."""
+        version: str | None = meta["version"] if self._google else meta["e_tag"]
+        return version
 
     # Deleting.
 
     def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
         (path,) = batch
-        self._shared().delete(self._key(path), self._asked_again)
+        client, key = self._client, self._key(path)
+        client.once(lambda store: client.api.delete(store, key))
         return DeleteResult(deleted=[path]), []
 
     def delete_many(self, paths: Sequence[str]) -> DeleteResult:
@@ -161,44 +111,124 @@ class BlobStorage(ProvedByTrying):
     def list(self, prefix: str = "") -> Iterator[FileInfo]:
         """Yield files by prefix. One ``list`` for 1000 files of the directory that the prefix is in.
 
-        A listing that fails is begun again, and what was yielded is skipped: names come in ascending order.
+        Where a page fails, the listing is begun again behind the last one that arrived.
         """
         if prefix:
             self._guard(prefix)
-        listing = _Listing(self._shared(), self._key(prefix.rpartition("/")[0]))
-        while page := self._retrying("list", prefix, listing.page):
-            beyond = listing.received(page)
-            infos = map(self._info, beyond)
+        client, directory = self._client, self._key(prefix.rpartition("/")[0]).rstrip("/") or None
+        begun: Any = None
+        last: str | None = None
+
+        def page() -> tuple[Any, Sequence[Mapping[str, Any]]]:
+            nonlocal begun
+            known, begun = begun, None  # one that fails cannot go on
+
+            def send(store: Any) -> tuple[Any, Sequence[Mapping[str, Any]]]:
+                listing = known or client.api.list(store, directory, offset=last, chunk_size=_PAGE)
+                return listing, next(listing, ())
+
+            return client.once(send)
+
+        while True:
+            begun, found = self._retrying("list", prefix, page)
+            if not found:
+                return
+            last = found[-1]["path"]
+            infos = map(self._info, found)
             yield from (info for info in infos if info.path and info.path.startswith(prefix))
 
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
         """Return one level. Counted as one ``list``, however many pages the store makes of it."""
         if prefix:
             self._guard(prefix)
-        directory = self._key(prefix).rstrip("/")
-        directories, objects = self._retrying("list", prefix, partial(self._shared().list_dirs, directory))
-        files = [info for info in map(self._info, objects) if info.path.startswith(prefix) and info.path != prefix]
-        return [f"{name[len(self._prefix) :]}/" for name in directories], files
+        client, directory = self._client, self._key(prefix).rstrip("/") or None
+        found = self._retrying(
+            "list", prefix, lambda: client.once(lambda store: client.api.list_with_delimiter(store, directory))
+        )
+        files = [info for info in map(self._info, found["objects"]) if info.path.startswith(prefix)]
+        directories = [f"{name[len(self._prefix) :]}/" for name in found["common_prefixes"]]
+        return directories, [info for info in files if info.path != prefix]
 
     def exists(self) -> bool:
         """Return whether anything is there. One ``list``."""
         return next(self.list(), None) is not None
 
-    def _info(self, meta: _Meta) -> FileInfo:
-        return FileInfo(meta["path"][len(self._prefix) :], *_size_and_age(meta))
-
-    # Errors.
+    def _info(self, meta: Mapping[str, Any]) -> FileInfo:
+        return FileInfo(meta["path"][len(self._prefix) :], int(meta["size"]), millis(meta["last_modified"]))
 
     def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
-        where = f"{self.root}{path}"
-        if kind == "delete" and isinstance(mapped := map_error("get", where, self._bucket, error), FileMissing):
-            return mapped
-        mapped = map_error(kind, where, self._bucket, error)
-        clean = self._clean(mapped)
-        if isinstance(mapped, TransientError):
-            return TransientError(clean, undone=mapped.undone)
-        return type(mapped)(clean)
+        if kind == "delete":
+            mapped = map_error("get", f"{self.root}{path}", self._bucket, error)
+            if isinstance(mapped, FileMissing):
+                return mapped
+        return super()._translate(kind, path, error)
 
 
-def _size_and_age(meta: _Meta) -> tuple[int, int]:
-    return int(meta["size"]), int(meta["last_modified"].timestamp() * 1000)
+# Settings.
+
+
+def make_store_of(authority: str, options: dict[str, Any], *, google: bool) -> tuple[str, MakeStore]:
+    """Return the name of bucket or container, and what makes obstore stores for it. No request.
+
+    Raises ``InvalidInput`` for an unknown or malformed option, ``InvalidLocation`` for an invalid account.
+    """
+    connect = take_number(options, "connect_timeout", default=5.0, least=0.001)
+    read = take_number(options, "read_timeout", default=30.0, least=0.001)
+    container, config = (authority, _google(options)) if google else _azure(authority, options)
+    if options:
+        raise InvalidInput(
+            f"storage option {', '.join(sorted(options))} is not known for {'gs' if google else 'az'}://"
+        )
+    http = str(config.get("endpoint") or config.get("base_url") or "").startswith("http://")
+
+    def make(seconds: float) -> Any:
+        from obstore.store import AzureStore, GCSStore  # noqa: PLC0415 - local lakehouses need not pay for it
+
+        arguments: dict[str, Any] = {"config": config, **connection_options(seconds, connect, read, http=http)}
+        return (GCSStore if google else AzureStore)(container, **arguments)
+
+    return container, make
+
+
+def _azure(authority: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return container and configuration; ``abfss://container@account.dfs.core.windows.net`` names the account."""
+    config = _connection_string(options.pop("connection_string", None))
+    container, at, host = authority.partition("@")
+    if at:
+        account, dot, domain = host.partition(".dfs.")
+        if not dot:
+            raise InvalidLocation(f"{authority!r} names no account: write container@account.dfs.core.windows.net")
+        config |= {"account_name": account, "endpoint": f"https://{account}.blob.{domain}"}
+    return container, config | _renamed(options, _AZURE_NAMES)
+
+
+def _google(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration; ``token`` is what gcsfs knows: a file, its content, ``anon`` or ``google_default``."""
+    token = options.pop("token", None)
+    options.pop("project", None)  # nothing is created that would belong to one
+    config = _renamed(options, _GOOGLE_NAMES)
+    if token == "anon":  # noqa: S105 - a word of gcsfs
+        config["skip_signature"] = True
+    elif isinstance(token, Mapping):
+        config["service_account_key"] = json.dumps(dict(token))
+    elif token not in {None, "google_default", "cloud"}:
+        config["application_credentials"] = str(token)
+    return config
+
+
+def _renamed(options: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Take the options that have a name of obstore's out of ``options``."""
+    config = {names[name]: options.pop(name) for name in list(options) if name in names}
+    config = {name: value for name, value in config.items() if value is not None}
+    if take_flag(options, "anon", default=False):
+        config["skip_signature"] = True
+    return config
+
+
+def _connection_string(text: Any) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    for part in str(text or "").split(";"):
+        name, _, value = part.partition("=")
+        if value and name.strip().lower() in _IN_CONNECTION_STRING:
+            config[_IN_CONNECTION_STRING[name.strip().lower()]] = value
+    return config

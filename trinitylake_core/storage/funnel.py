@@ -64,14 +64,14 @@ class Funnel(Storage):
 
     # Requests.
 
-    def _asked_again(self, kind: Kind) -> None:
+    def _count(self, kind: Kind) -> None:
         """Count a request: a backend asks again for what is late."""
         with self._lock:
             setattr(self.counts, kind, getattr(self.counts, kind) + 1)
 
     def _request(self, kind: Kind, path: str, action: Callable[[], T]) -> T:
         """Carry out one raw request: count it, let the interceptor have it, map its errors."""
-        self._asked_again(kind)
+        self._count(kind)
         interceptor = self.interceptor
         try:
             if interceptor is None:

@@ -1,11 +1,11 @@
-"""Any other fsspec file system: ``memory://`` and so on; ``gs://`` and ``az://`` with the option ``client: fsspec``.
+"""Any other fsspec file system: ``memory://`` and so on.
 
 fsspec's default for exclusive creation asks whether the file exists and then writes, which is no lock
-at all. Therefore only file systems known to let the *server* decide may create; all others can be read.
+at all. So only ``memory://`` may create; all others can be read.
 The storage option ``exclusive_create: trusted`` overrides that, at the caller's risk.
 
 fsspec has no compare-and-set at all. Within one process (``memory://``) a lock makes one; everywhere else it is
-refused, and with it what needs it: expiration, and saved transactions.
+refused, and with it what needs it: expiration and saved transactions.
 """
 
 from __future__ import annotations
@@ -25,25 +25,22 @@ from trinitylake_core.errors import (
     TrinityLakeError,
     UnsafeStorage,
 )
-from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
+from trinitylake_core.storage.precondition_check import CheckedByTrying
 
-_DECIDED_BY_THE_SERVER: Final = frozenset({"gs", "gcs", "abfs", "abfss", "az"})
 _WITHIN_ONE_PROCESS: Final = "memory"
 _MODIFIED_FIELDS: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
 _memory_lock = threading.Lock()
-_proven: set[str] = set()
 
 
-class FsspecStorage(BaseStorage):
+class FsspecStorage(CheckedByTrying):
     """Files of an fsspec file system below one root."""
 
     def __init__(self, root: str, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(root, options)
         self._scheme = root.partition("://")[0]
-        self._own_options.pop("client", None)
         self._trusted = self._own_options.pop("exclusive_create", None) == "trusted"
         self._fs: Any = None
         self._base = ""
@@ -107,7 +104,7 @@ class FsspecStorage(BaseStorage):
         self._refuse_swap()
 
     def _refuse_unsafe(self) -> None:
-        if self._trusted or self._scheme in _DECIDED_BY_THE_SERVER or self._scheme == _WITHIN_ONE_PROCESS:
+        if self._trusted or self._scheme == _WITHIN_ONE_PROCESS:
             return
         raise UnsafeStorage(
             f"{self.root}: exclusive creation is not known to be atomic on {self._scheme}://; it can be read only. "
@@ -185,18 +182,9 @@ class FsspecStorage(BaseStorage):
         return bool(files or directories)
 
     def prove_exclusive_create(self, path: str, data: bytes) -> None:
-        """Try to create what exists. One ``create`` the first time. Raises ``UnsafeStorage``."""
-        self._guard(path)
+        """Refuse what is not known to be atomic; try the others. One ``create`` the first time."""
         self._refuse_unsafe()
-        if self.root in _proven:
-            return
-        for _ in range(2):  # somebody may have removed the file, but not twice
-            try:
-                self._retrying("create", path, partial(self._create, path, data))
-            except AlreadyExists:
-                _proven.add(self.root)
-                return
-        raise UnsafeStorage(f"{self.root}: this store ignores exclusive creation: commits would overwrite each other")
+        super().prove_exclusive_create(path, data)
 
     def _translate(self, kind: str, path: str, error: Exception) -> TrinityLakeError:
         where = f"{self.root}{path}"

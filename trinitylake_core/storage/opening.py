@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any
 
-from trinitylake_core.errors import InvalidInput, StorageError
+from trinitylake_core.errors import StorageError
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.generic import FsspecStorage
 from trinitylake_core.storage.local import LocalStorage
@@ -15,7 +15,6 @@ from trinitylake_core.storage.retry import CommonOptions
 from trinitylake_core.storage.roots import BLOBS, S3_SCHEMES, normalise_root
 
 _BACKENDS: dict[str, type[BaseStorage]] = {"file": LocalStorage}
-_S3_CLIENTS: Final = ("obstore", "s3fs")
 
 
 def options_for(uri: str, root: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,26 +41,19 @@ def open_storage(root: str, options: Mapping[str, Any] | None = None) -> Storage
     when the client library for the scheme is not installed.
     """
     normalised = normalise_root(root)
-    return _backend(normalised.partition("://")[0], options or {})(normalised, options)
+    return _backend(normalised.partition("://")[0])(normalised, options)
 
 
-def _backend(scheme: str, options: Mapping[str, Any]) -> type[BaseStorage]:
-    """Return the class for a scheme; what a disk does without (asyncio, sockets) is imported when it is needed."""
-    if scheme in BLOBS and options.get("client") != "fsspec":
-        from trinitylake_core.storage.blobs import BlobStorage  # noqa: PLC0415
-
-        return BlobStorage
-    if scheme != "s3":
-        return _BACKENDS.get(scheme, FsspecStorage)
-    client = options.get("client") or _S3_CLIENTS[0]
-    if missing := [name for name in (client, "botocore") if client in _S3_CLIENTS and find_spec(name) is None]:
-        raise StorageError(f"s3:// needs {' and '.join(missing)}: pip install 'trinitylake-maintenance[s3]'")
-    if client == "obstore":
-        from trinitylake_core.storage.s3_obstore import ObstoreS3Storage  # noqa: PLC0415
-
-        return ObstoreS3Storage
-    if client == "s3fs":
+def _backend(scheme: str) -> type[BaseStorage]:
+    """Return the class for a scheme; what a disk does without is imported when it is needed."""
+    if scheme == "s3":
+        if missing := [name for name in ("obstore", "s3fs") if find_spec(name) is None]:
+            raise StorageError(f"s3:// needs {' and '.join(missing)}: pip install 'trinitylake-maintenance[s3]'")
         from trinitylake_core.storage.s3 import S3Storage  # noqa: PLC0415
 
         return S3Storage
-    raise InvalidInput(f"storage option client must be one of {', '.join(_S3_CLIENTS)}, not {client!r}")
+    if scheme in BLOBS:
+        from trinitylake_core.storage.blobs import BlobStorage  # noqa: PLC0415
+
+        return BlobStorage
+    return _BACKENDS.get(scheme, FsspecStorage)

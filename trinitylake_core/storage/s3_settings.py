@@ -1,21 +1,25 @@
-"""What obstore is told for ``s3://``: the arguments of s3fs in its words, credentials that are renewed.
+"""The storage options of ``s3://``: what s3fs is given, and what obstore is given, its credentials renewed.
+
+``key``, ``secret``, ``token``, ``profile``, ``anon``, ``endpoint_url``, ``region``, ``path_style`` (default: true when
+there is an ``endpoint_url``), ``connect_timeout`` (5 s), ``read_timeout`` (30 s), ``requester_pays``,
+``s3_additional_kwargs``, ``client_kwargs`` and ``config_kwargs``.
 
 Credentials, region and endpoint are looked for where botocore looks for them, in the same order: options, environment,
-profile, role of the machine, task or pod. botocore itself is asked only where options and environment do not say it
-all, since importing it takes longer than most operations.
+profile, role of the machine, task or pod. botocore itself is asked only where options and environment leave something
+open and a profile or a role may say it, since importing it takes longer than most operations.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.storage.obstore_client import client_options, no_retries
+from trinitylake_core.storage.obstore_client import MakeStore, connection_options
+from trinitylake_core.storage.retry import take_flag
 
 _ARGUMENTS: Final = frozenset(
     {"key", "secret", "token", "username", "password", "profile", "anon", "endpoint_url", "requester_pays"}
@@ -42,49 +46,10 @@ _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _ENVIRONMENT: Final = ("AWS_", "BOTO_", "HOME", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http")
 _RENEWED: Final = timedelta(minutes=10)
 """obstore asks again five minutes before credentials end, so every five minutes; botocore knows when to renew them."""
+_DEFAULT_REGION: Final = "us-east-1"
 
 Keys = tuple[str, str, str | None]
-
-
-@dataclass(frozen=True)
-class S3Settings:
-    """Everything an obstore store needs to know; ``credentials`` is ``None`` for requests without a signature."""
-
-    bucket: str
-    endpoint: str
-    region: str
-    path_style: bool
-    credentials: Callable[[], Mapping[str, Any]] | None = field(repr=False)
-    connect_seconds: float
-    read_seconds: float
-    more: Mapping[str, Any] = field(repr=False)
-    connection: Mapping[str, Any] = field(repr=False)
-
-    def store(self, seconds: float) -> Any:
-        """Return an obstore store whose requests take so many seconds at the most. No request."""
-        from obstore.store import S3Store  # noqa: PLC0415 - local lakehouses need not pay for it
-
-        endpoint = self.endpoint
-        if not self.path_style:
-            scheme, _, host = endpoint.partition("://")
-            endpoint = f"{scheme}://{self.bucket}.{host}"
-        http = client_options(seconds, self.connect_seconds, self.read_seconds, http=endpoint.startswith("http://"))
-        config: dict[str, Any] = {
-            **self.more,
-            "endpoint": endpoint,
-            "aws_endpoint_url_s3": endpoint,  # else the environment's would count for more than the option
-            "region": self.region,
-            "virtual_hosted_style_request": not self.path_style,
-            "skip_signature": self.credentials is None,
-            "conditional_put": "etag",
-        }
-        arguments: dict[str, Any] = {
-            "config": config,
-            "client_options": {**http, **self.connection},
-            "retry_config": no_retries(),
-            "credential_provider": self.credentials,
-        }
-        return S3Store(self.bucket, **arguments)
+Credentials = Callable[[], Mapping[str, Any]]
 
 
 def environment() -> tuple[tuple[str, str], ...]:
@@ -92,9 +57,36 @@ def environment() -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)))
 
 
-def refuse_unknown(arguments: Mapping[str, Any]) -> None:
-    """Raise ``InvalidInput`` for what obstore cannot do: nothing that somebody asked for is left out silently."""
-    client, config = arguments.get("client_kwargs") or {}, arguments.get("config_kwargs") or {}
+def arguments_of(options: Mapping[str, Any], max_concurrency: int) -> dict[str, Any]:
+    """Return the storage options as arguments for ``s3fs.S3FileSystem``. No request.
+
+    Raises ``InvalidInput`` for an unknown or malformed option: none is left out silently.
+    """
+    arguments = dict(options)
+    for name in ("client_kwargs", "config_kwargs"):
+        if not isinstance(arguments.get(name) or {}, Mapping):
+            raise InvalidInput(f"storage option {name} must be a mapping, not {type(arguments[name]).__name__}")
+    client = dict(arguments.pop("client_kwargs", None) or {})
+    config = dict(arguments.pop("config_kwargs", None) or {})
+    region = arguments.pop("region", None) or arguments.pop("region_name", None)
+    if region is not None:
+        client.setdefault("region_name", region)
+    custom = bool(arguments.get("endpoint_url") or client.get("endpoint_url"))
+    custom = custom or any(os.environ.get(name) for name in _ENDPOINTS)
+    if take_flag(arguments, "path_style", default=custom):
+        config["s3"] = {"addressing_style": "path", **dict(config.get("s3") or {})}
+    config.setdefault("connect_timeout", arguments.pop("connect_timeout", 5))
+    config.setdefault("read_timeout", arguments.pop("read_timeout", 30))
+    config.setdefault("max_pool_connections", max_concurrency)
+    config["retries"] = {"total_max_attempts": 1, "mode": "standard"}  # ours count, theirs would hide
+    for name in ("anon", "requester_pays"):
+        arguments[name] = take_flag(arguments, name, default=False)
+    _refuse_unknown(arguments, client, config)
+    own = {"client_kwargs": client, "config_kwargs": config, "use_listings_cache": False, "skip_instance_cache": True}
+    return arguments | own
+
+
+def _refuse_unknown(arguments: Mapping[str, Any], client: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     unknown = [name for name in arguments if name not in _ARGUMENTS | _OF_FILES_AND_CACHES]
     unknown += [f"client_kwargs.{name}" for name in client if name not in _CLIENT]
     unknown += [f"config_kwargs.{name}" for name in config if name not in _CONFIG]
@@ -102,39 +94,61 @@ def refuse_unknown(arguments: Mapping[str, Any]) -> None:
     more = arguments.get("s3_additional_kwargs") or {}
     unknown += [f"s3_additional_kwargs.{name}" for name in more if name not in _ENCRYPTION]
     if unknown:
-        raise InvalidInput(
-            f"storage option {', '.join(sorted(unknown))} is not known here; if s3fs knows it, add the storage option "
-            "client: s3fs"
-        )
+        raise InvalidInput(f"storage option {', '.join(sorted(unknown))} is not known for s3://")
 
 
-def settings_of(bucket: str, arguments: Mapping[str, Any]) -> S3Settings:
-    """Return the settings for the arguments that s3fs would get. May read files; may ask a metadata service.
+def make_store_of(bucket: str, arguments: Mapping[str, Any]) -> MakeStore:
+    """Return what makes obstore stores of a bucket. May read files; may ask a metadata service.
 
     Raises what botocore raises when a profile or credentials are missing.
     """
     client, config = arguments["client_kwargs"], arguments["config_kwargs"]
+    endpoint, region, credentials = _place_and_credentials(arguments, client, config)
+    if (config.get("s3") or {}).get("addressing_style") == "path" or "." in bucket:
+        virtual_hosted = False
+    else:
+        virtual_hosted = True
+        scheme, _, host = endpoint.partition("://")
+        endpoint = f"{scheme}://{bucket}.{host}"
+    settings = {
+        **_more(arguments),
+        "endpoint": endpoint,
+        "aws_endpoint_url_s3": endpoint,  # else the environment's would count for more than the option
+        "region": region,
+        "virtual_hosted_style_request": virtual_hosted,
+        "skip_signature": credentials is None,
+        "conditional_put": "etag",
+    }
+    connection = _connection(client, config)
+    connect_seconds, read_seconds = float(config["connect_timeout"]), float(config["read_timeout"])
+
+    def make(seconds: float) -> Any:
+        from obstore.store import S3Store  # noqa: PLC0415 - local lakehouses need not pay for it
+
+        given = connection_options(seconds, connect_seconds, read_seconds, http=endpoint.startswith("http://"))
+        given["client_options"] |= connection
+        given |= {"config": settings, "credential_provider": credentials}
+        return S3Store(bucket, **given)
+
+    return make
+
+
+def _place_and_credentials(
+    arguments: Mapping[str, Any], client: Mapping[str, Any], config: Mapping[str, Any]
+) -> tuple[str, str, Credentials | None]:
+    """Return endpoint, region and credentials, ``None`` for requests without a signature."""
     anonymous = bool(arguments.get("anon")) or config.get("signature_version") == "unsigned"
     keys = None if anonymous else _given_keys(arguments, client)
     endpoint = arguments.get("endpoint_url") or client.get("endpoint_url")
     endpoint = endpoint or next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), None)
     region = client.get("region_name") or os.environ.get("AWS_DEFAULT_REGION")
-    credentials: Any = (lambda: _as_obstore(keys, None)) if keys else None
+    credentials: Credentials | None = (lambda: _as_obstore(keys, None)) if keys else None
     if _needs_botocore(arguments, region, endpoint) or not (keys or anonymous):
         found_endpoint, region, found = _from_botocore(arguments, client, anonymous=anonymous)
         endpoint = endpoint or found_endpoint
         credentials = credentials or found
-    return S3Settings(
-        bucket=bucket,
-        endpoint=(endpoint or f"https://s3.{region}.amazonaws.com").rstrip("/"),
-        region=str(region),
-        path_style=(config.get("s3") or {}).get("addressing_style") == "path" or "." in bucket,
-        credentials=None if anonymous else credentials,
-        connect_seconds=float(config["connect_timeout"]),
-        read_seconds=float(config["read_timeout"]),
-        more=_more(arguments),
-        connection=_connection(client, config),
-    )
+    region = str(region or _DEFAULT_REGION)
+    return (endpoint or f"https://s3.{region}.amazonaws.com").rstrip("/"), region, credentials
 
 
 def _given_keys(arguments: Mapping[str, Any], client: Mapping[str, Any]) -> Keys | None:
@@ -152,15 +166,17 @@ def _given_keys(arguments: Mapping[str, Any], client: Mapping[str, Any]) -> Keys
 
 def _needs_botocore(arguments: Mapping[str, Any], region: str | None, endpoint: str | None) -> bool:
     """Return whether a profile or a partition has a say in region or endpoint."""
-    if not region or arguments.get("profile"):
+    if arguments.get("profile"):
         return True
+    if region and endpoint:
+        return False
     file = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
-    return endpoint is None and (file.exists() or region.startswith(("cn-", "us-iso", "eu-iso")))
+    return bool(os.environ.get("AWS_PROFILE")) or file.exists() or str(region).startswith(("cn-", "us-iso", "eu-iso"))
 
 
 def _from_botocore(
     arguments: Mapping[str, Any], client: Mapping[str, Any], *, anonymous: bool
-) -> tuple[str, str | None, Callable[[], Mapping[str, Any]] | None]:
+) -> tuple[str, str | None, Credentials | None]:
     """Return endpoint, region and credentials as botocore finds them."""
     import botocore.config  # noqa: PLC0415 - a fifth of a second
     import botocore.exceptions  # noqa: PLC0415
@@ -170,7 +186,7 @@ def _from_botocore(
     quiet = botocore.config.Config(signature_version=botocore.UNSIGNED)
     names = {name: client[name] for name in ("region_name", "endpoint_url") if name in client}
     meta = session.create_client("s3", config=quiet, **names).meta
-    region = meta.region_name if meta.region_name != "aws-global" else "us-east-1"
+    region = meta.region_name if meta.region_name != "aws-global" else _DEFAULT_REGION
     if anonymous or _given_keys(arguments, client):
         return meta.endpoint_url, region, None
     found = session.get_credentials()

@@ -19,17 +19,18 @@ _proven_swaps: set[tuple[str, str]] = set()
 _lock = threading.Lock()
 
 
-class ProvedByTrying(BaseStorage):
+class CheckedByTrying(BaseStorage):
     """A storage that has to prove that its server decides."""
 
     #: a state that no file is in
     OTHER: ClassVar[Tagged] = Tagged(b"", '"00000000000000000000000000000000"')
-    _endpoint: str
+    #: the server that decides, where it is not the one that the root names
+    _endpoint: str = ""
 
     def prove_exclusive_create(self, path: str, data: bytes) -> None:
         """Try to create what exists. One ``create`` the first time. Raises ``UnsafeStorage``.
 
-        One that succeeds is tried again: somebody may have removed the file, but not twice.
+        One that succeeds is tried again: another process may have removed the file, but not twice.
         """
         self._guard(path)
         proof = (self.root, self._endpoint)

@@ -1,0 +1,253 @@
+"""What the clients of object stores raise: obstore's words read as the server's answer, and mapped to our errors.
+
+obstore has few classes of errors, and says the rest in words: the status and the body of the answer, or what became of
+the connection. :func:`answered` reads them, so that both clients raise the same: an error with a ``response`` like
+botocore's, ``TimeoutError`` or ``ConnectionError``. No request is made here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from trinitylake_core.errors import (
+    AlreadyExists,
+    FileMissing,
+    InvalidInput,
+    StorageDenied,
+    StorageError,
+    TrinityLakeError,
+    UnsafeStorage,
+)
+from trinitylake_core.storage.failures import Outdated, TransientError
+
+_DETAILS: Final = "\n\nDebug source:"
+_STATUS: Final = re.compile(r"Server returned non-2xx status code: (\d{3})[^:]*: ?(.*)", re.DOTALL)
+_ERROR_BODY: Final = re.compile(r"Server returned error response: (.*)", re.DOTALL)
+_OF_A_BATCH: Final = re.compile(r"Bulk delete request failed for key .*: (.*) \(code: (\d{3})\)", re.DOTALL)
+_CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
+_MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
+_BARE_REDIRECT: Final = "redirect without LOCATION"
+_CREDENTIALS: Final = "credential provider"
+_BEYOND_THE_END: Final = "Wanted range starting at"
+_CONNECTION: Final = "HTTP error:"
+_CAUSE: Final = re.compile(r'message: "([^"]+)"|\b(IncompleteMessage|IncompleteBody|TimedOut)\b|Parse\(\s*(\w+)')
+_TIMED_OUT: Final = re.compile(r"kind: Timeout|\bTimedOut\b")
+_LONGEST_MESSAGE: Final = 200
+_SLOW_DOWN: Final = frozenset({"SlowDown", "ServerBusy", "Throttling", "ThrottlingException", "TooManyRequests"})
+_AS_S3: Final = {
+    "BlobNotFound": "NoSuchKey",
+    "ConditionNotMet": "PreconditionFailed",
+    "TargetConditionNotMet": "PreconditionFailed",
+    "BlobAlreadyExists": "PreconditionFailed",
+    "ContainerNotFound": "NoSuchBucket",
+    "ServerBusy": "SlowDown",
+    "AuthenticationFailed": "AccessDenied",
+    "AuthorizationFailure": "AccessDenied",
+    "InsufficientAccountPermissions": "AccessDenied",
+    "OperationTimedOut": "InternalError",
+}
+"""What other stores call their answers, and S3 the same ones."""
+
+
+class Answered(Exception):
+    """A server answered with an error; ``response`` has its status, code and message, in the shape of botocore."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(f"{status} {code}: {message}")
+        self.response: dict[str, Any] = {
+            "Error": {"Code": code, "Message": message},
+            "ResponseMetadata": {"HTTPStatusCode": status},
+        }
+
+
+class NotRenewed(Exception):
+    """The credentials could not be found or renewed; the message says why."""
+
+
+class Unexplained(Exception):
+    """Whatever else obstore may say, without its details."""
+
+
+def answered(error: Exception) -> Exception:
+    """Return what an error of obstore means; an error of anything else is returned as it is."""
+    text, _, details = str(error).partition(_DETAILS)
+    if (answer := _answer_in(text)) is not None:
+        return answer
+    if _CREDENTIALS in text:
+        return NotRenewed(text.rpartition(_CREDENTIALS)[2].strip(": "))
+    if _CONNECTION in text:
+        if _TIMED_OUT.search(details):
+            return TimeoutError("no complete answer within the time allowed for a request or connection")
+        return ConnectionError(_cause(details) or text.rpartition(_CONNECTION)[2].strip())
+    return Unexplained(text) if details else error
+
+
+def _answer_in(text: str) -> Answered | None:
+    """Return the answer of a server that a text speaks of."""
+    if found := _STATUS.search(text):
+        return _answer(int(found[1]), found[2])
+    if found := _ERROR_BODY.search(text):  # a success by its status, a failure of the server by its body
+        return _answer(500, found[1])
+    if found := _OF_A_BATCH.search(text):
+        return Answered(int(found[2]), "", found[1][:_LONGEST_MESSAGE])
+    if _BARE_REDIRECT in text:
+        return Answered(301, "PermanentRedirect", "the server redirects and does not say where to")
+    if _BEYOND_THE_END in text:  # Azure takes such a range and begins at 0, obstore sees it
+        return Answered(416, "InvalidRange", "the range begins where the object ends, or later")
+    return None
+
+
+def is_slow_down(error: Exception) -> bool:
+    """Return whether a server asked for fewer requests: status 429 or 503, or a code that says so."""
+    if not isinstance(error, Answered):
+        return False
+    status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    return status in {429, 503} or error.response["Error"]["Code"] in _SLOW_DOWN
+
+
+def _answer(status: int, body: str) -> Answered:
+    code, message = _CODE.search(body), _MESSAGE.search(body)
+    name = code[1] if code else ""
+    text = message[1] if message else ("" if body.lstrip().startswith("<") else body.strip())
+    return Answered(status, _AS_S3.get(name, name), text[:_LONGEST_MESSAGE])
+
+
+def _cause(details: str) -> str:
+    found = _CAUSE.search(details)
+    return next((part for part in found.groups() if part), "") if found else ""
+
+
+# Our errors.
+
+_TRANSIENT_CODES: Final = frozenset(
+    {
+        "InternalError",
+        "OperationAborted",
+        "RequestLimitExceeded",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+    }
+)
+_DENIED_CODES: Final = frozenset(
+    {
+        "AccessDenied",
+        "AllAccessDisabled",
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+    }
+)
+_DENIED_CLASSES: Final = frozenset(
+    {
+        "CredentialRetrievalError",
+        "NoCredentialsError",
+        "NotRenewed",
+        "PartialCredentialsError",
+        "SSOTokenLoadError",
+        "TokenRetrievalError",
+        "UnauthorizedSSOTokenError",
+    }
+)
+_TRANSIENT_CLASSES: Final = frozenset(
+    {
+        "ChecksumError",
+        "ConnectionError",  # botocore's and the built-in one
+        "FlexibleChecksumError",
+        "HTTPClientError",
+        "IncompleteReadError",
+        "ResponseStreamingError",
+    }
+)
+_WRONG_OPTIONS: Final = frozenset(
+    {"InvalidConfigError", "InvalidRegionError", "ParamValidationError", "ProfileNotFound"}
+)
+
+
+def is_transient_code(code: str) -> bool:
+    """Return whether a per-key error of a batch is worth another try."""
+    return code in _TRANSIENT_CODES
+
+
+def is_beyond_the_end(error: Exception) -> bool:
+    """Return whether a range of bytes was asked for that begins where the object ends, or later."""
+    response = getattr(error, "response", None)
+    return isinstance(response, dict) and response.get("Error", {}).get("Code") == "InvalidRange"
+
+
+def map_error(kind: str, where: str, bucket: str, error: Exception) -> TrinityLakeError:
+    """Return our error for ``error``, raised by a request of ``kind`` for ``where`` (a URI)."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):
+        return _map_response(kind, where, bucket, response)
+    names = {cls.__name__ for cls in type(error).__mro__}
+    text = f"{kind} of {where}: {type(error).__name__}: {error}"
+    if names & _WRONG_OPTIONS:
+        return InvalidInput(text)
+    if names & _DENIED_CLASSES:
+        return StorageDenied(f"{text}. Pass key and secret, or profile, as storage options")
+    if isinstance(error, OSError | EOFError) or names & _TRANSIENT_CLASSES or _is_client_error_of_aiohttp(error):
+        return TransientError(text)
+    return StorageError(text)
+
+
+def _is_client_error_of_aiohttp(error: Exception) -> bool:
+    return any(cls.__module__.startswith("aiohttp") for cls in type(error).__mro__)
+
+
+def _map_response(kind: str, where: str, bucket: str, response: dict[str, Any]) -> TrinityLakeError:
+    code, status, text = _parts(kind, where, response)
+    if code == "NoSuchBucket":
+        return StorageError(f"{kind} of {where}: the bucket {bucket!r} does not exist; create it first")
+    if kind == "create" and (refused := _refused(code, status, text, "exclusive creation (If-None-Match)", where)):
+        return AlreadyExists(f"{where} already exists") if isinstance(refused, Outdated) else refused
+    if kind in {"get", "head"} and (code == "NoSuchKey" or status == 404):
+        return FileMissing(f"{where} does not exist")
+    if code in _DENIED_CODES or status in {401, 403}:
+        hint = "; without s3:ListBucket a missing file looks like this, too" if kind in {"get", "head"} else ""
+        return StorageDenied(text + hint)
+    if code in _TRANSIENT_CODES or status in {408, 429} or (status >= 500 and status != 501):
+        return TransientError(text)
+    if status in {301, 307, 400} and code in {"PermanentRedirect", "AuthorizationHeaderMalformed", "301"}:
+        text += "; the bucket is in another region: set the storage option region"
+    return StorageError(text)
+
+
+def refused_swap(where: str, error: Exception) -> TrinityLakeError | None:
+    """Return our error if the precondition of a compare-and-set was refused, else ``None``.
+
+    With ``If-Match``, a missing object is refused as missing.
+    """
+    response = getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return None
+    code, status, text = _parts("put", where, response)
+    if code == "NoSuchKey" or (status == 404 and code in {"", "404"}):
+        return Outdated(f"{where} is not what it was when it was read")
+    return _refused(code, status, text, "compare-and-set (If-Match)", where)
+
+
+def _parts(kind: str, where: str, response: dict[str, Any]) -> tuple[str, int, str]:
+    """Return code and status of an answer, and a text of both."""
+    details = response.get("Error", {})
+    code = str(details.get("Code", ""))
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    return code, status, f"{kind} of {where}: {status} {code}: {details.get('Message', '')}"
+
+
+def _refused(code: str, status: int, text: str, what: str, where: str) -> TrinityLakeError | None:
+    """Return our error if a precondition was refused, met a request beside it, or is not known to the store."""
+    if code == "PreconditionFailed" or status == 412:
+        return Outdated(f"{where} is not what it was when it was read")
+    if code == "ConditionalRequestConflict" or (status == 409 and code in {"", "Conflict", "409"}):
+        return TransientError(text, undone=True)
+    if code == "NotImplemented" or status == 501:
+        return UnsafeStorage(f"{where}: this store does not know {what}: {text}")
+    return None
