@@ -45,6 +45,8 @@ class MisbehavingClock(Rounds):
         self.faults: Counter[str] = Counter()
         self.again: Counter[str] = Counter()
         self.longest = 0.0
+        self.waited = 0.0
+        """How long creations and deletions were waited for beyond the usual: they are not sent a second time."""
         self._share = share
         self._delay = delay
         self._chance = random.Random(seed)
@@ -95,8 +97,11 @@ class MisbehavingClock(Rounds):
 
     def _once(self, kind: str, action: Callable[[], Any]) -> Any:
         """Carry out a creation or a deletion: it is waited for."""
-        fault = self._fault()
-        return self._answer(fault, self._takes(kind, fault), action)
+        fault, began = self._fault(), self.now
+        try:
+            return self._answer(fault, self._takes(kind, fault), action)
+        finally:
+            self.waited += self.now - began - self._delay
 
     def _fault(self) -> str:
         drawn = self._chance.random()
