@@ -103,6 +103,7 @@ def run(
     config = config or Config()
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     lake.refresh()
+    lake.files.versions.refuse_hole(lake.version)
     work = _Proof(engine, lake, target, config, progress or silent)
     problems = list(work.run())
     return replace(work.report, problems=problems, seconds=work.watch.seconds)
@@ -129,7 +130,7 @@ class _Proof:
             yield f"the backup cannot be opened: {error}; export to another root URI, this one is damaged"
             return
         self.report = replace(self.report, version=backup.version)
-        mismatch = self.mismatch(backup)
+        mismatch = self.mismatch(backup) or self.hole(backup)
         if mismatch is not None:
             yield mismatch
             return
@@ -156,6 +157,14 @@ class _Proof:
                 f"the backup was written to since it was made: its version {backup.version} is not that of the "
                 "lakehouse; export to another root URI"
             )
+        return None
+
+    def hole(self, backup: Lakehouse) -> str | None:
+        """Return that a root of the backup is missing, where it opens at the version before it; else ``None``."""
+        try:
+            backup.files.versions.refuse_hole(backup.version)
+        except Corrupt as error:
+            return f"the backup is not complete: {error}; export again, which creates the roots that are missing"
         return None
 
     def compared(self, backup: Lakehouse) -> Iterator[str]:

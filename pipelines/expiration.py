@@ -147,7 +147,7 @@ def run(
 ) -> Report:
     """Expire versions, or say what that would free.
 
-    Costs O(log versions) ``get``, one ``create``, two ``put`` (three in the first run of a process on S3), a ``list``
+    Costs O(log versions) ``get``, one ``create``, two ``put`` (three in the first run of a process on S3), two ``list``
     of the roots, and one ``delete`` for a thousand of them. A dry run walks the trees of all versions, each shared
     node read once, and lists everything.
 
@@ -185,6 +185,7 @@ class _Expiration:
         self.meter = Meter(lake.storage)
         self.deletes = not config.dry_run and config.plan_to is None
         self.retained: Retained = retained(lake.files, heal=self.deletes)
+        self.files.versions.refuse_hole(self.retained.newest.version)
         if self.deletes:
             refuse_guarded(self.retained.definition)
             self.files.refuse_no_compare_and_set(self.retained.newest)

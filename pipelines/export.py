@@ -142,6 +142,8 @@ def run(
     config = config or Config()
     named = config.version is not None
     source = lake.at(version=config.version) if named else Lakehouse(lake.files, lake.files.newest())
+    if not named:
+        source.files.versions.refuse_hole(source.version)
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if same_place(target.root, source.root):
         raise InvalidInput("the target must be another root URI than that of the lakehouse, and another directory")

@@ -12,7 +12,7 @@ A damaged file is a finding, what hangs below it is skipped, and everything else
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -28,9 +28,10 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.brief import Brief
 from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
-from trinitylake_core.locations import parse, validate_path
+from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, Versions, VersionsReadOnce
+from trinitylake_core.versions.search import listed_versions
 
 NEWEST: Final = "newest"
 ALL: Final = "all"
@@ -97,8 +98,8 @@ def run(
     """Verify versions of a lakehouse; a storage will do where the newest version cannot be opened.
 
     Costs two ``get`` per version, a third where roots are large or Spark reads them; one per lakehouse definition, one
-    per node of all versions together, one per node that differs between two versions, on both sides; with
-    ``definitions`` one per definition; with ``tables`` one ``head`` per table, too.
+    per node of all versions together, one per node that differs between two versions, on both sides; one
+    ``list`` for a thousand roots; with ``definitions`` one per definition; with ``tables`` one ``head`` per table, too.
 
     Raises:
         NotALakehouse, VersionNotFound, VersionExpired: there is nothing to verify.
@@ -139,13 +140,9 @@ class _Verification:
             newest = self.newest.version
             return list(range(max(self.versions.kept_from(newest), self.newest.oldest_version), newest + 1))
         boundary = self.versions.boundary()
-        return [] if self.config.versions == NEWEST else sorted(each for each in self.listed() if each >= boundary)
-
-    def listed(self) -> Iterable[int]:
-        for file in self.versions.storage.list("_"):
-            parsed = parse(file.path)
-            if parsed is not None and parsed.version is not None and not parsed.legacy:
-                yield parsed.version
+        if self.config.versions == NEWEST:
+            return []
+        return sorted(each for each in listed_versions(self.versions) if each >= boundary)
 
     def run(self) -> Report:
         chosen = self.chosen()
@@ -236,7 +233,7 @@ class _Verification:
             self.watch.lap("one by one")
 
     def lakehouse(self) -> None:
-        """Check boundary and snapshots."""
+        """Check boundary, newest versions and snapshots."""
         if self.newest is None:
             return
         try:

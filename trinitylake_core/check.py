@@ -16,6 +16,7 @@ from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.errors import (
     Corrupt,
     CorruptDefinition,
+    CorruptNode,
     FileMissing,
     InvalidDefinition,
     InvalidLocation,
@@ -129,7 +130,10 @@ def check_snapshots(versions: Versions, definition: LakehouseDef) -> Iterator[Vi
 
 
 def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
-    """Yield what is wrong with boundary and snapshots. Two ``get``, and one per snapshot; a stale hint is fine."""
+    """Yield what is wrong with boundary, newest versions and snapshots; a stale hint is fine.
+
+    Two ``get``, one per snapshot, and one ``list`` for a thousand roots.
+    """
     boundary = versions.boundary()
     if boundary > newest.version:
         if not versions.claimed():  # by an export that has not put its first version here: all is as it was
@@ -138,6 +142,10 @@ def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
     elif not _root_exists(versions, boundary):
         why = f"version {boundary}, the oldest one by the boundary, does not exist"
         yield violation("I16", spec.BOUNDARY_FILE, why)
+    try:
+        versions.refuse_hole(newest.version)
+    except CorruptNode as error:
+        yield violation(error.invariant, error.path or newest.path, str(error))
     yield from check_snapshots(versions, versions.definition(newest))
 
 

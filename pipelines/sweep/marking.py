@@ -50,6 +50,7 @@ class Marking:
         def starts(saved: SavedTransactions) -> list[Start]:
             self.retained = found = retained(self._files)
             check(found)
+            self._files.versions.refuse_hole(found.newest.version)
             return saved.starts + found.starts()
 
         self.saved = self._mark(starts, afresh=True)

@@ -17,8 +17,10 @@ from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import SameContent
 from trinitylake_core.commits.commit import commit
+from trinitylake_core.commits.files import Files
 from trinitylake_core.errors import Corrupt, CorruptNode, StorageError, TransactionExpired
 from trinitylake_core.locations import root_path
+from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.versions import (
@@ -52,8 +54,10 @@ def expired(lake: Lakehouse, up_to: int = 10) -> None:
 
 
 def begun(lake: Lakehouse, version: int) -> tuple[Lakehouse, Any]:
-    """Return a fresh handle of an old version, and a transaction that began there."""
-    handle = reopened(lake).at(version=version)
+    """Return a handle that was opened at an old version, and a transaction that began there."""
+    versions = Versions(open_storage(*lake.storage.spec()))
+    root = versions.root(version)
+    handle = Lakehouse(Files(versions.storage, versions, root), root)
     txn = handle.transaction()
     txn.create_namespace("late")
     return handle, txn
@@ -191,6 +195,57 @@ def test_defect_13_no_commit_is_acknowledged_into_a_hole(lake: Lakehouse, began:
     assert not surgery.file(root_path(6)).exists()
     newest = reopened(lake)
     assert (NEWEST, False) == (newest.version, "late" in newest.namespaces())
+
+
+@pytest.mark.parametrize("version", [5, 9])
+def test_no_commit_goes_into_a_hole_below_a_version_that_its_process_has_seen(lake: Lakehouse, version: int) -> None:
+    """Two neighbouring roots are lost: neither the creation of the first nor the look at the second finds anything."""
+    txn = reopened(lake).at(version=version).transaction()
+    txn.create_namespace("late")
+    surgery = Surgery(lake.root, 4)
+    surgery.remove(root_path(version + 1))
+    surgery.remove(root_path(version + 2))
+    with pytest.raises(CorruptNode) as raised:
+        txn.commit()
+    assert ("I14", root_path(version + 1)) == (raised.value.invariant, raised.value.path)
+    assert not surgery.file(root_path(version + 1)).exists()
+    assert (NEWEST, str(NEWEST).encode()) == (reopened(lake).version, surgery.read(spec.HINT_FILE))
+
+
+@pytest.mark.parametrize(("lost", "hint"), [((6, 7), b"5"), ((6, 7), None), ((6,), b"5")])
+def test_a_hole_that_ends_the_search_is_found_by_a_listing(
+    lake: Lakehouse, lost: tuple[int, ...], hint: bytes | None
+) -> None:
+    """A cold open shows version 5 of 12. A check lists the roots, and says which one is missing."""
+    surgery = Surgery(lake.root, 4)
+    for version in lost:
+        surgery.remove(root_path(version))
+    surgery.remove(spec.HINT_FILE) if hint is None else surgery.write(spec.HINT_FILE, hint)
+    cold = reopened(lake)
+    assert 5 == cold.version
+    assert [("I14", root_path(6))] == [(found.invariant, found.file) for found in cold.check()]
+
+
+def test_versions_that_others_commit_and_expire_meanwhile_are_no_hole(lake: Lakehouse) -> None:
+    """What was not listed is looked for again, and what lies below the boundary by then has expired."""
+    versions = reopened(lake).files.versions
+    versions.refuse_hole(4, listed=[3, 4, 6, 12])
+    versions.refuse_hole(NEWEST)
+    expired(lake, up_to=10)
+    versions.refuse_hole(4, listed=[3, 4, 6, 12])
+    versions.refuse_hole(4, listed=[3, 4, 6])  # the boundary lies beyond them all: it lists again
+    Surgery(lake.root, 4).remove(root_path(11))
+    with pytest.raises(CorruptNode, match="version 11 is missing, though versions are kept from 10 on"):
+        versions.refuse_hole(4, listed=[3, 4, 6, 12])
+
+
+def test_a_boundary_beyond_every_root_hides_no_hole(lake: Lakehouse) -> None:
+    """It is the claim of an export, or a lie, and decides nothing."""
+    surgery = Surgery(lake.root, 4)
+    surgery.write(spec.BOUNDARY_FILE, b"40\n")
+    surgery.remove(root_path(6))
+    with pytest.raises(CorruptNode, match="version 6 is missing"):
+        reopened(lake).files.versions.refuse_hole(5)
 
 
 def test_defect_13_a_known_version_that_is_lost_is_told(lake: Lakehouse) -> None:

@@ -677,4 +677,4 @@ def test_check_costs_one_get_a_node(lake: Lakehouse) -> None:
     before = lake.storage.counts.snapshot()
     assert [] == list(lake.check())
     spent = lake.storage.counts - before
-    assert {"get": nodes - 1 + 5} == {k: v for k, v in spent.as_dict().items() if not k.startswith("bytes")}
+    assert {"get": nodes - 1 + 5, "list": 1} == {k: v for k, v in spent.as_dict().items() if not k.startswith("bytes")}

@@ -215,7 +215,8 @@ def test_a_backup_that_fails_around_an_unreadable_root_opens_and_goes_on(tmp_pat
             export.run(source, target, how)
         except StorageError:
             there = Lakehouse.open(place.as_uri(), storage_options=FAST)
-            assert [] == list(there.check(definitions=True))
+            found = {each.file for each in there.check(definitions=True)}
+            assert found <= {root_path(first + 2)}, "it is the last to come, and missing until the export is repeated"
             opened.add(there.version)
         export.run(source, place.as_uri(), how, storage_options=FAST)
         assert list(source.history()) == list(Lakehouse.open(place.as_uri(), storage_options=FAST).history())

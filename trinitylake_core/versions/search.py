@@ -8,6 +8,7 @@ one found was the newest when the probe found nothing after it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +53,32 @@ def find_newest(files: RootFiles, known: Root | None = None) -> Root:
             break
         found = again
     return _listed(files, found.boundary)
+
+
+def refuse_hole(files: RootFiles, newest: int, listed: Iterable[int] | None = None) -> None:
+    """Prove that no root lies beyond a version that is missing above the one where a search has ended.
+
+    A search by probes ends at a version that is missing: at the first of two lost roots that are neighbours, and at a
+    single one if the hint is behind it. ``listed`` are versions that were listed after the search. Those that are not
+    among them are looked for again, for others commit and expire in the meantime. One ``list`` a page unless ``listed``
+    is given, a ``head`` for each version that was committed since the listing, one ``get`` where one is missing.
+
+    Raises:
+        CorruptNode: a root was lost (I14).
+    """
+    there = set(listed_versions(files) if listed is None else listed)
+    last, version = max(there, default=newest), newest + 1
+    while version <= last:
+        if version in there or files.root_exists(version):
+            version += 1
+            continue
+        boundary = files.boundary()
+        if boundary > last:  # others have gone on since the listing; if they have not, it decides nothing
+            there = set(listed_versions(files))
+            last = max(there, default=last)
+        if not version < boundary <= last:
+            raise missing_root(files, version, boundary if boundary <= version else newest)
+        version = boundary
 
 
 def missing_root(files: RootFiles, version: int, boundary: int) -> CorruptNode:
@@ -198,7 +225,11 @@ def _refuse_fickle(files: RootFiles, version: int) -> None:
 def listed_versions(files: RootFiles) -> list[int]:
     """Return the versions whose roots are listed, whatever the boundary says; in no order. One ``list`` a page."""
     found = (locations.parse(file.path) for file in files.storage.list("_"))
-    return [each.version for each in found if each is not None and each.version is not None]
+    return [
+        each.version
+        for each in found
+        if each is not None and each.version is not None and each.legacy == files.sdk  # the two never share a root URI
+    ]
 
 
 def newest_listed(files: RootFiles) -> tuple[int, bool]:

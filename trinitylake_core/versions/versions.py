@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from trinitylake_core import spec
@@ -11,7 +11,7 @@ from trinitylake_core.versions.boundary import is_claim, lowest_there
 from trinitylake_core.versions.files import RootFiles
 from trinitylake_core.versions.history import at_timestamp, history, since
 from trinitylake_core.versions.root import Delta, Root
-from trinitylake_core.versions.search import find_newest, missing_root, newest_readable
+from trinitylake_core.versions.search import find_newest, missing_root, newest_readable, refuse_hole
 
 
 class Versions(RootFiles):
@@ -59,6 +59,18 @@ class Versions(RootFiles):
             CorruptNode: the known root is gone, and has not expired.
         """
         return find_newest(self, known)
+
+    def refuse_hole(self, newest: int, listed: Iterable[int] | None = None) -> None:
+        """Prove that no root lies beyond a version that is missing above ``newest``, the one where a search has ended.
+
+        Every job that lists the roots calls this: a search by probes does not see two lost roots that are neighbours,
+        nor one if the hint is behind it. ``listed`` are the versions that were listed after the search. One ``list`` a
+        page unless they are given, a ``head`` for each version that was committed since the search.
+
+        Raises:
+            CorruptNode: a root was lost (I14).
+        """
+        refuse_hole(self, newest, listed)
 
     def newest_readable(self) -> tuple[Root, list[Root]]:
         """Return the newest root that can be read, and what stands for those after it, newest first. A listing.
