@@ -10,7 +10,7 @@ import dagster as dg
 from dagster_project import assets
 from dagster_project.check_results import REACHABLE
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.operations import operations_of
+from dagster_project.manual_jobs import manual_jobs
 from dagster_project.scope import Scope
 
 AssetJob: TypeAlias = Any  # what `define_asset_job` returns has no public name
@@ -22,16 +22,16 @@ class Jobs:
 
     maintenance: AssetJob
     compaction: AssetJob
-    operations: list[dg.JobDefinition]
+    manual: list[dg.JobDefinition]
 
     def all(self) -> list[AssetJob | dg.JobDefinition]:
         """Return all of them."""
-        return [self.maintenance, self.compaction, *self.operations]
+        return [self.maintenance, self.compaction, *self.manual]
 
 
 def jobs_of(scope: Scope) -> Jobs:
     """Return the jobs."""
-    return Jobs(maintenance=maintenance(scope), compaction=compaction(scope), operations=operations_of(scope))
+    return Jobs(maintenance=maintenance(scope), compaction=compaction(scope), manual=manual_jobs(scope))
 
 
 def maintained(settings: LakehouseSettings) -> list[str]:

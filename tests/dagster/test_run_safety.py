@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_project import assets, checks, steps
+from dagster_project import assets, checks, manual_jobs
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.supervised import Supervisor
@@ -35,7 +35,7 @@ RECOVERY = {"rollback": (rollback, {"version": 1}), "restore": (restore, {"versi
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried at once; ten days have passed for what deletes."""
-    for module in (assets, checks, steps):
+    for module in (assets, checks, manual_jobs):
         monkeypatch.setattr(module, "RETRY", dg.RetryPolicy(max_retries=2))
     for job in (expiration, orphans):
         monkeypatch.setattr(job, "now_millis", lambda: now_millis() + TEN_DAYS_MILLIS)

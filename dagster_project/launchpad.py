@@ -1,0 +1,95 @@
+"""Launchpads derived from dataclasses: the fields that Dagster shows, and what is refused before a run exists.
+
+A field's name, type and default are those of the dataclass, its description is what the docstring says under
+``Attributes``. Dagster's webserver checks names, types and choices. Everything else is checked by the dataclass itself.
+"""
+
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from datetime import datetime
+from types import NoneType, UnionType
+from typing import Any, Final, Union
+
+import dagster as dg
+
+from dagster_project.supervised import advice
+from trinitylake_core import TrinityLakeError
+
+ENGINE: Final = "engine"
+_ENGINES: Final = dg.Enum("Engine", [dg.EnumValue(each) for each in ("spark", "local", "auto")])
+_ENGINE_TEXT: Final = "spark, local or auto; overrides lakehouses.yaml."
+_HIDDEN: Final = ("spark_from_", "source_options")
+"""How fields begin that stay at their defaults in Dagster, or come from lakehouses.yaml."""
+_ATTRIBUTE: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
+
+
+def fields_of(config: type, changed: Mapping[str, Any]) -> dict[str, dg.Field]:
+    """Return the fields of a launchpad; ``changed`` holds the defaults that differ from those of the dataclass."""
+    kinds, texts = typing.get_type_hints(config), descriptions(config)
+    shown = [each for each in fields(config) if each.init and not each.name.startswith(_HIDDEN)]
+    return {
+        each.name: _engine() if each.name == ENGINE else _field(each, kinds[each.name], texts.get(each.name), changed)
+        for each in shown
+    }
+
+
+def descriptions(config: type) -> dict[str, str]:
+    """Return what the docstrings of a dataclass, and of those that it extends, say of each field."""
+    found: dict[str, str] = {}
+    for each in reversed(config.__mro__):
+        section = (each.__doc__ or "").partition("    Attributes:\n")[2]
+        for name, text in _ATTRIBUTE.findall(section):
+            sentence = " ".join(text.split()).replace("``", "`")
+            found[name] = sentence[0].upper() + sentence[1:]
+    return found
+
+
+def checked(
+    op: dg.OpDefinition, schema: Mapping[str, dg.Field], job: str, check: Callable[[dict[str, Any]], object]
+) -> dg.OpDefinition:
+    """Return a step whose options are checked where Dagster resolves the configuration: before it creates a run.
+
+    The code server then makes the plan of the run, and what is refused there is the answer to ``launchRun``.
+    """
+
+    def refuse(given: dict[str, Any]) -> dict[str, Any]:
+        try:
+            check(given)
+        except TrinityLakeError as error:
+            text = f"{job}: {error}\n{advice(error)}".strip()
+            raise dg.DagsterInvalidConfigError(text, [], given) from None  # type: ignore[no-untyped-call]
+        return given
+
+    made = op.configured(refuse, name=op.name, config_schema=dict(schema))
+    if not isinstance(made, dg.OpDefinition):
+        raise TypeError(type(made))
+    return made
+
+
+def _engine() -> dg.Field:
+    return dg.Field(dg.Noneable(_ENGINES), default_value=None, is_required=False, description=_ENGINE_TEXT)
+
+
+def _field(field: Field[Any], kind: Any, text: str | None, changed: Mapping[str, Any]) -> dg.Field:
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    default = changed.get(field.name, default)
+    if default is MISSING:
+        return dg.Field(_schema(kind), is_required=True, description=text)
+    default = [*default] if isinstance(default, tuple) else default
+    return dg.Field(_schema(kind), is_required=False, default_value=default, description=text)
+
+
+def _schema(kind: Any) -> Any:
+    """Return the type of a field for Dagster. A time is a text, and so is a version that may be one."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in {Union, UnionType}:
+        kinds = [each for each in arguments if each not in {NoneType, datetime}]
+        schema = str if str in kinds else _schema(kinds[0])
+        return dg.Noneable(schema) if NoneType in arguments else schema
+    if origin is not None and issubclass(origin, Mapping):
+        return dict if arguments[1] is Any else {str: _schema(arguments[1])}
+    if origin is not None and issubclass(origin, Sequence):
+        return [_schema(arguments[0])]
+    return kind

@@ -1,0 +1,460 @@
+"""The jobs that people launch by hand: one table, :data:`TABLE`. Each has one step, which calls one pipeline.
+
+When the storage fails, a step is retried where repeating is safe; a rollback, a restore or an undo never is: another
+writer's commit may have made it wrong. Jobs that lead back show their plan before they do anything.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from types import ModuleType
+from typing import Any, Final
+
+import dagster as dg
+
+from dagster_project import launchpad
+from dagster_project.assets import key, settings_of
+from dagster_project.config.settings import LakehouseSettings
+from dagster_project.metadata import health, recovery, versions
+from dagster_project.resources import SparkResource
+from dagster_project.scope import Scope
+from dagster_project.supervised import RETRY, Supervisor, run_supervised
+from pipelines import diff, export, history, restore, rollback, undo, upgrade, verify, version_ref
+from trinitylake_core import InvalidInput, Lakehouse, RecoveryPlan, spec
+from trinitylake_core.recovery.recover import required
+from trinitylake_core.storage import normalise_root
+from trinitylake_core.versions import to_millis
+
+_MOST: Final = 1000
+"""So many rows a table may have that the webserver still shows quickly."""
+
+
+# -- options that the dataclasses of the pipelines do not have -------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOptions(history.Config):
+    """Which versions to list.
+
+    Attributes:
+        limit: at most so many, the newest first; up to 1000.
+        since: only those created then or later: ISO 8601, UTC, or an age such as 2h or 3d.
+        operations: only those made by one of these: commit, compact, rollback, ...
+    """
+
+    def __post_init__(self) -> None:
+        since = version_ref.moment(self.since)
+        object.__setattr__(self, "since", since.isoformat() if isinstance(since, datetime) else since)
+        history.Config.__post_init__(self)
+        _refuse_too_many(self.limit)
+        if unknown := sorted({*self.operations} - {*spec.OPERATIONS}):
+            raise InvalidInput(f"operations: unknown {', '.join(unknown)}; there are {', '.join(spec.OPERATIONS)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffOptions(diff.Config):
+    """Which versions to compare: each is a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h.
+
+    Attributes:
+        before: the old version.
+        after: the new version.
+        other: root URI of the lakehouse of the new version, if it is another one: the backup.
+        limit: so many changes are shown, up to 1000; all are counted.
+    """
+
+    before: str
+    after: str = "HEAD"
+    other: str | None = None
+    limit: int = 500
+
+    def __post_init__(self) -> None:
+        diff.Config.__post_init__(self)
+        _refuse_too_many(self.limit)
+        for name, text in (("before", self.before), ("after", self.after)):
+            if not text.strip():
+                raise InvalidInput(f"say which version to compare: `{name}` is {version_ref.MEANING}")
+        if self.other is not None:
+            normalise_root(self.other)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions(export.Config):
+    """What to copy, and where to.
+
+    Attributes:
+        target: root URI to write to. Its storage options are those of `export` in lakehouses.yaml, or those of `backup`
+            if it is the target of the backup.
+        version: copy only this version; overrides history.
+        history: copy all retained versions and snapshots: a backup.
+        dry_run: count what would be copied; write nothing.
+    """
+
+    target: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "history", self.history and self.version is None)
+        export.Config.__post_init__(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeOptions(upgrade.Config):
+    """What to rewrite in the canonical format, and where.
+
+    Attributes:
+        target: root URI to write to. Its storage options are those of `export` in lakehouses.yaml.
+    """
+
+    target: str
+
+    def __post_init__(self) -> None:
+        upgrade.Config.__post_init__(self)
+        if unknown := sorted(self.definition.keys() - recovery.DEFINITION_FIELDS):
+            known = ", ".join(sorted(recovery.DEFINITION_FIELDS))
+            raise InvalidInput(f"definition: unknown field {', '.join(unknown)}; the fields are {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions(verify.Config):
+    """What to verify.
+
+    Attributes:
+        versions: newest, all (all retained versions and snapshots), or a version number.
+    """
+
+    def __post_init__(self) -> None:
+        text = str(self.versions)
+        object.__setattr__(self, "versions", int(text) if text.isascii() and text.isdecimal() else text)
+        verify.Config.__post_init__(self)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterOptions:
+    """Which properties of the lakehouse to set or to remove.
+
+    Attributes:
+        properties: values by name, such as maintenance.delete.enabled: 'false'.
+        remove: names of properties to remove.
+        reason: why; required, and recorded in the history.
+        dry_run: show what would change; false carries it out.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    remove: tuple[str, ...] = ()
+    reason: str = ""
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        required(self.reason)
+        if both := sorted(self.properties.keys() & set(self.remove)):
+            raise InvalidInput(f"{', '.join(both)}: either a value or `remove`")
+
+
+def _refuse_too_many(limit: int) -> None:
+    if not 1 <= limit <= _MOST:
+        raise InvalidInput(f"limit must be from 1 to {_MOST}, not {limit}")
+
+
+# -- what the jobs do ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a job works with: the lakehouse, its settings, the options, and the run that supervises it."""
+
+    lake: Lakehouse
+    settings: LakehouseSettings
+    options: Any
+    context: dg.OpExecutionContext
+    supervisor: Supervisor
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """What every pipeline takes besides: the Spark session, and where to report progress."""
+        return {"engine": self.supervisor.spark, "progress": self.supervisor.progress}
+
+    def show(self, plan: RecoveryPlan) -> None:
+        """Log a plan, as one event, before anything is done; a run that has been terminated ends here."""
+        self.context.log.info(recovery.plan_text(plan))
+        self.supervisor.check()
+
+
+def _recover(
+    pipeline: ModuleType, shown: Callable[..., health.Metadata], plan_of: Callable[[Any], RecoveryPlan]
+) -> Callable[[Launch], health.Metadata]:
+    """Return how a job that leads back works: it carries out the plan that was shown or approved, and no other."""
+
+    def work(launch: Launch) -> health.Metadata:
+        options = launch.options
+        if isinstance(options, restore.Config) and options.source is not None:
+            there = launch.settings.resolved_target_options(options.source)
+            options = replace(options, source_options=there)
+        planned = pipeline.plan(launch.lake, options, **launch.more)
+        plan = plan_of(planned)
+        launch.show(plan)
+        if options.dry_run:
+            return shown(planned, planned)
+        if options.expected_version is None and not getattr(options, "force", False):
+            options = replace(options, expected_version=plan.version)
+        return shown(planned, pipeline.run(launch.lake, options, cancel=launch.supervisor, **launch.more))
+
+    return work
+
+
+def _history(launch: Launch) -> health.Metadata:
+    return versions.of_history(history.run(launch.lake, launch.options))
+
+
+def _diff(launch: Launch) -> health.Metadata:
+    options, other = launch.options, launch.lake
+    if options.other is not None:
+        there = launch.settings.resolved_target_options(normalise_root(options.other))
+        other = Lakehouse.open(options.other, storage_options=there, damaged=True)
+    old = version_ref.at(launch.lake, options.before, "before")
+    new = version_ref.at(other, options.after, "after")
+    return versions.of_diff(diff.report(old, new, options, limit=options.limit, **launch.more))
+
+
+def _verify(launch: Launch) -> health.Metadata:
+    done = verify.run(launch.lake, launch.options, **launch.more)
+    metadata = recovery.of_verification(done)
+    if not done.ok:
+        advice = "See `violations` for the remedy of each; most often: roll back to an intact version."
+        raise dg.Failure(f"{metadata['outcome']}. {advice}", metadata=metadata, allow_retries=False)
+    return metadata
+
+
+def _copy(pipeline: ModuleType, shown: Callable[..., health.Metadata]) -> Callable[[Launch], health.Metadata]:
+    def work(launch: Launch) -> health.Metadata:
+        target = chosen_target(launch.options.target, launch.settings)
+        there = launch.settings.resolved_target_options(target)
+        more = launch.more | {"storage_options": there, "cancel": launch.supervisor}
+        return shown(pipeline.run(launch.lake, target, launch.options, **more))
+
+    return work
+
+
+def _alter(launch: Launch) -> health.Metadata:
+    options = launch.options
+    changed: dict[str, str | None] = {**options.properties, **dict.fromkeys(options.remove)}
+    return recovery.of_alteration(
+        launch.lake.alter(
+            changed, reason=options.reason, dry_run=options.dry_run, before_commit=launch.supervisor.check
+        )
+    )
+
+
+# -- the table -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManualJob:
+    """One job.
+
+    Attributes:
+        options: the dataclass that its launchpad is derived from.
+        work: what it does; returns what is shown of it.
+        description: what it does, for the browser.
+        defaults: of the launchpad, where they differ from those of the dataclass.
+        filled_in: what the launchpad shows at first, besides ``defaults``; empty fields have to be filled in.
+        damaged: whether it works on a lakehouse whose newest version cannot be read; with options, whether then.
+        writes: whether it waits for other runs that write.
+        repeat: whether it is retried when the storage fails.
+        engine: which engine it takes where none was chosen; by default that of the stanza.
+    """
+
+    options: type
+    work: Callable[[Launch], health.Metadata]
+    description: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    filled_in: Mapping[str, Any] = field(default_factory=dict)
+    damaged: Callable[[Any], bool] = lambda _: False
+    writes: bool = True
+    repeat: bool = True
+    engine: str | None = None
+
+
+_DRY: Final = {"dry_run": True}
+TABLE: Final = {
+    "rollback": ManualJob(
+        options=rollback.Config,
+        work=_recover(rollback, recovery.of_rollback, lambda report: report.plan),
+        description="Returns the whole catalog to an older version, by committing a new version with the same content. "
+        "Reads and verifies every file of the target first. Undone versions stay readable. With `dry_run: true`, the "
+        "default, it only shows the plan: what would be added, removed and changed, and whose versions would be "
+        "undone.",
+        defaults=_DRY,
+        filled_in={"version": None, "reason": ""},
+        damaged=lambda _: True,
+        repeat=False,
+    ),
+    "restore": ManualJob(
+        options=restore.Config,
+        work=_recover(restore, recovery.of_restore, lambda report: report.plan),
+        description="Brings selected objects back as they were at a version, in one ordinary transaction; everything "
+        "else is left alone. With `dry_run: true`, the default, it only shows what would change.",
+        defaults=_DRY,
+        filled_in={"only": [], "version": None, "reason": "", "exact": False},
+        repeat=False,
+    ),
+    "undo": ManualJob(
+        options=undo.Config,
+        work=_recover(undo, recovery.of_undo, lambda report: report.rollback.plan),
+        description="Finds what somebody did, by time, author or reason, and rolls back to the version before it. With "
+        "`since` alone: everything from then on; with an author or a text: the newest commits in a row that match. "
+        "What others committed after it is undone only with `others: true`. With `dry_run: true`, the default, it only "
+        "shows what it found, and the plan.",
+        defaults=_DRY,
+        filled_in={"author": None, "since": None, "matching": None, "reason": "", "others": False},
+        damaged=lambda _: True,
+        repeat=False,
+    ),
+    "history": ManualJob(
+        options=HistoryOptions,
+        work=_history,
+        description="Lists the versions, newest first, each with its time, operation, author and reason, as a table; "
+        "all, or those of an author, since a time, with a text in their reason. Read-only.",
+        defaults={"limit": 200},
+        damaged=lambda _: True,
+        writes=False,
+    ),
+    "diff": ManualJob(
+        options=DiffOptions,
+        work=_diff,
+        description="Lists what was added, removed and changed from one version to another, as a table. Reads only "
+        "nodes that the two do not share. Read-only.",
+        filled_in={"before": "HEAD~1", "after": "HEAD"},
+        engine="auto",
+        damaged=lambda _: True,
+        writes=False,
+    ),
+    "export": ManualJob(
+        options=ExportOptions,
+        work=_copy(export, recovery.of_export),
+        description="Copies the lakehouse to another root. Repeated, it is an incremental backup: it copies only new "
+        "files, and reads each one back to compare it.",
+        defaults={"history": True},
+        filled_in={"dry_run": False},
+        damaged=lambda options: options.version is not None,
+    ),
+    "verify": ManualJob(
+        options=VerifyOptions,
+        work=_verify,
+        description="Checks every invariant of the format, for the newest version or for all. Fails with a table of "
+        "findings, each with its remedy. Read-only.",
+        defaults={"definitions": True},
+        filled_in={"versions": "newest"},
+        damaged=lambda _: True,
+        writes=False,
+    ),
+    "upgrade": ManualJob(
+        options=UpgradeOptions,
+        work=_copy(upgrade, recovery.of_upgrade),
+        description="Rewrites a lakehouse of any format generation in the canonical format at another root, with its "
+        "history. Only reads the source. With `dry_run: true`, the default, it checks everything and writes nothing.",
+        defaults={"history": True, "dry_run": True},
+        filled_in={"definition": {}},
+    ),
+    "alter": ManualJob(
+        options=AlterOptions,
+        work=_alter,
+        description="Sets or removes properties of the lakehouse, as a new version that conflicts with nothing. "
+        "`maintenance.delete.enabled: 'false'` forbids every job to delete, until it is removed or set to 'true'. With "
+        "`dry_run: true`, the default, it only shows what would change.",
+        defaults=_DRY,
+        filled_in={"properties": {}, "remove": [], "reason": ""},
+    ),
+}
+"""The jobs by name."""
+
+
+def manual_jobs(scope: Scope) -> list[dg.JobDefinition]:
+    """Return the jobs that people launch by hand."""
+    return [_job(scope, name, each) for name, each in TABLE.items()]
+
+
+def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
+    op = _op(scope, name, row)
+    chosen = {**row.filled_in, **row.defaults, **_target(row, name, scope.known)}
+
+    @dg.job(
+        name=f"{scope.slug}_{name}",
+        description=f"{row.description}\n\n{scope.label[0].upper()}{scope.label[1:]}.",
+        config={"ops": {op.name: {"config": chosen}}},
+        tags=dict(scope.tags),
+        partitions_def=scope.partitions,
+        executor_def=dg.in_process_executor,
+    )
+    def made() -> None:
+        op()
+
+    return made
+
+
+def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
+    schema = launchpad.fields_of(row.options, row.defaults)
+
+    def work(context: dg.OpExecutionContext, spark: SparkResource) -> None:
+        settings = settings_of(scope, context)
+        options = _options(row, context.op_config, row.engine or settings.compaction.engine)
+
+        def launched(lake: Lakehouse, supervisor: Supervisor) -> health.Metadata:
+            return row.work(Launch(lake, settings, options, context, supervisor))
+
+        metadata = run_supervised(context, settings, spark, launched, damaged=row.damaged(options))
+        context.log.info(metadata["outcome"])
+        context.add_output_metadata(health.with_sizes(metadata))
+
+    op: dg.OpDefinition = dg.op(
+        name=key(scope, name).to_python_identifier(),
+        description=row.description,
+        config_schema=dict(schema),
+        out=dg.Out(dg.Nothing),
+        pool=scope.pool if row.writes else None,
+        retry_policy=RETRY if row.repeat else None,
+        tags={"kind": "spark"},
+    )(work)
+    return launchpad.checked(op, schema, f"{scope.slug}_{name}", lambda given: _check(row, given, scope.known))
+
+
+def _options(row: ManualJob, given: Mapping[str, Any], engine: str) -> Any:
+    """Return the options; where no engine was chosen, with this one. Raises ``InvalidInput``."""
+    chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    if launchpad.ENGINE in chosen:
+        chosen[launchpad.ENGINE] = chosen[launchpad.ENGINE] or engine
+    return row.options(**chosen)
+
+
+def _check(row: ManualJob, given: dict[str, Any], known: LakehouseSettings | None) -> None:
+    """Raise ``InvalidInput`` for what can be seen to be wrong without opening anything.
+
+    ``known``: the settings of the lakehouse; in a fleet (``None``) they are looked up when the run starts.
+    """
+    options = _options(row, given, "auto")
+    if given.get("timestamp") is not None:
+        to_millis(given["timestamp"])
+    if given.get("source") is not None:
+        normalise_root(given["source"])
+    if "target" in given and (given["target"] or known is not None):
+        normalise_root(chosen_target(options.target, known))
+
+
+def _target(row: ManualJob, name: str, known: LakehouseSettings | None) -> dict[str, str]:
+    """Return where a job writes to at first; in a fleet that is looked up when the run starts."""
+    if "target" not in {each.name for each in fields(row.options)}:
+        return {}
+    if known is None:
+        return {"target": ""}
+    return {"target": target_of(known) if name == "export" else known.export.target or ""}
+
+
+def target_of(settings: LakehouseSettings) -> str:
+    """Return where a lakehouse is copied to by default: its target of exports, or its backup."""
+    return settings.export.target or ("" if settings.backup is None else settings.backup.target)
+
+
+def chosen_target(chosen: str, settings: LakehouseSettings | None) -> str:
+    """Return where to write to: what was chosen, or else what the launchpad of one lakehouse starts with."""
+    uri = chosen or ("" if settings is None else target_of(settings))
+    if not uri:
+        raise InvalidInput("`target` is required: the root URI to write to, such as s3://backup/lake")
+    return uri
