@@ -30,7 +30,7 @@ from playwright.sync_api import Page, expect
 from benchmarks import report
 from benchmarks.fleet import LOAD
 from dagster_project import sensor_state
-from dagster_project.config.stanzas import Stanzas
+from dagster_project.config.file import Stanzas
 from dagster_project.factory import fleet
 from dagster_project.scope import FLEET
 from dagster_project.sensor import FLEET_SENSOR

@@ -35,6 +35,8 @@ BACKUP: Final = "backup"
 SNAPSHOTS: Final = "root_version_snapshots"
 EXPIRATION: Final = "version_expiration"
 ORPHANS: Final = "orphan_removal"
+ALL: Final = (HEALTH, COMPACTION, SNAPSHOTS, BACKUP, EXPIRATION, ORPHANS)
+"""What maintenance of a fleet may materialise."""
 
 
 class Prefixed(Protocol):
@@ -47,6 +49,12 @@ class Prefixed(Protocol):
 def key(of: Prefixed, name: str) -> dg.AssetKey:
     """Return the key of an asset of a lakehouse, or of a fleet."""
     return dg.AssetKey([*of.key_prefix, name])
+
+
+def maintained(settings: LakehouseSettings) -> list[str]:
+    """Return the names of the assets that maintenance materialises: those that a lakehouse has policies for."""
+    without = {BACKUP: settings.backup, EXPIRATION: settings.retention, ORPHANS: settings.orphans}
+    return [name for name in ALL if name not in without or without[name] is not None]
 
 
 def assets_of(scope: Scope) -> list[dg.AssetsDefinition | dg.AssetSpec]:

@@ -10,7 +10,7 @@ import dagster as dg
 import yaml
 
 from dagster_project.config import load, load_head, parse
-from dagster_project.config.stanzas import Stanzas
+from dagster_project.config.file import Stanzas
 from dagster_project.factory import fleet, merged
 
 

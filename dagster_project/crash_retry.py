@@ -18,8 +18,7 @@ from typing import Final
 
 import dagster as dg
 
-from dagster_project.jobs import AssetJob
-from dagster_project.scope import FLEET, PARTITION_TAG
+from dagster_project.scope import FLEET, PARTITION_TAG, AssetJob
 from dagster_project.supervised import INTERRUPTED
 
 NAME: Final = "maintenance_repeats"

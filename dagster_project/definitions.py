@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dagster_project import warm
 from dagster_project.config import load, load_head
-from dagster_project.config.stanzas import Stanzas
+from dagster_project.config.file import Stanzas
 from dagster_project.factory import fleet, merged
 
 warm.start_runs_warm()

@@ -1,37 +1,57 @@
-"""The Dagster definitions of one lakehouse, and of several together."""
+"""The Dagster definitions of one lakehouse, of several together, and of a fleet."""
 
 from __future__ import annotations
 
 import dagster as dg
 
+from dagster_project import assets
 from dagster_project.assets import assets_of
+from dagster_project.check_results import REACHABLE
 from dagster_project.checks import checks_of
+from dagster_project.config.file import Known, Stanzas
 from dagster_project.config.settings import LakehouseSettings, Notifications
-from dagster_project.config.stanzas import Known, Stanzas
 from dagster_project.crash_retry import repeats_sensor
 from dagster_project.fleet_health import fleet_checks, fleet_health
-from dagster_project.jobs import Jobs, jobs_of
+from dagster_project.manual_jobs import manual_jobs
 from dagster_project.notifications import failure_sensors
 from dagster_project.resources import SparkResource
 from dagster_project.retention import retention_of
 from dagster_project.schedule import health_schedule, maintenance_schedule
-from dagster_project.scope import Fleet, One
+from dagster_project.scope import AssetJob, Scope, every, one
 from dagster_project.sensor import compaction_sensor
 
 
-def build(
-    settings: LakehouseSettings, notifications: Notifications | None = None, jobs: Jobs | None = None
+def merged(
+    lakehouses: tuple[LakehouseSettings, ...],
+    notifications: Notifications | None = None,
+    spark: SparkResource | None = None,
+    *,
+    shares: bool = False,
 ) -> dg.Definitions:
-    """Return the definitions of one lakehouse. Touches no storage."""
-    scope, only = One(settings), Known({settings.name: settings})
-    jobs = jobs or jobs_of(scope)
-    scheduled = settings.schedules.maintenance is not None
+    """Return the definitions of several lakehouses, with the resources that they share. Touches no storage.
+
+    ``shares``: they share a code location with other people's definitions, whose executor and failures are not ours.
+    """
+    jobs = {each.name: maintenance(one(each)) for each in lakehouses}
+    scheduled = [jobs[each.name] for each in lakehouses if each.schedules.maintenance is not None]
+    return dg.Definitions.merge(
+        _shared(notifications, spark, shares=shares),
+        dg.Definitions(sensors=[repeats_sensor(scheduled)] if scheduled else []),
+        *(_of_lakehouse(each, jobs[each.name], notifications) for each in lakehouses),
+    )
+
+
+def _of_lakehouse(
+    settings: LakehouseSettings, maintained: AssetJob, notifications: Notifications | None
+) -> dg.Definitions:
+    scope, only = one(settings), Known({settings.name: settings})
+    compacted, scheduled = compaction(scope), settings.schedules.maintenance is not None
     return dg.Definitions(
         assets=[*assets_of(scope), *retention_of(scope)],
         asset_checks=checks_of(scope),
-        jobs=jobs.all(),
-        schedules=[maintenance_schedule(scope, jobs.maintenance, lambda: only)] if scheduled else [],
-        sensors=[compaction_sensor(scope, jobs.compaction, lambda: only, notifications or Notifications())],
+        jobs=[maintained, compacted, *manual_jobs(scope)],
+        schedules=[maintenance_schedule(scope, maintained, lambda: only)] if scheduled else [],
+        sensors=[compaction_sensor(scope, compacted, lambda: only, notifications or Notifications())],
     )
 
 
@@ -46,8 +66,8 @@ def fleet(
 
     ``shares``: they share a code location with other people's definitions, as :func:`merged` has it.
     """
-    scope = Fleet(stanzas.find)
-    jobs, page = jobs_of(scope), fleet_health(scope, stanzas)
+    scope = every(stanzas.find)
+    maintained, compacted, page = maintenance(scope), compaction(scope), fleet_health(scope, stanzas)
     survey = dg.define_asset_job(
         f"{scope.slug}_health", dg.AssetSelection.assets(page), description="Surveys all lakehouses."
     )
@@ -56,11 +76,11 @@ def fleet(
         dg.Definitions(
             assets=[*assets_of(scope), *retention_of(scope), page],
             asset_checks=[*checks_of(scope), fleet_checks(scope, stanzas)],
-            jobs=[*jobs.all(), survey],
-            schedules=[maintenance_schedule(scope, jobs.maintenance, stanzas.all), health_schedule(survey)],
+            jobs=[maintained, compacted, *manual_jobs(scope), survey],
+            schedules=[maintenance_schedule(scope, maintained, stanzas.all), health_schedule(survey)],
             sensors=[
-                compaction_sensor(scope, jobs.compaction, stanzas.all, notifications or Notifications()),
-                repeats_sensor([jobs.maintenance]),
+                compaction_sensor(scope, compacted, stanzas.all, notifications or Notifications()),
+                repeats_sensor([maintained]),
             ],
         ),
     )
@@ -74,22 +94,27 @@ def _shared(notifications: Notifications | None, spark: SparkResource | None, *,
     )
 
 
-def merged(
-    lakehouses: tuple[LakehouseSettings, ...],
-    notifications: Notifications | None = None,
-    spark: SparkResource | None = None,
-    *,
-    shares: bool = False,
-) -> dg.Definitions:
-    """Return the definitions of several lakehouses, with the resources that they share.
+def maintenance(scope: Scope) -> AssetJob:
+    """Return the job that does all maintenance. In a fleet each run is told which of its assets."""
+    names = assets.ALL if scope.known is None else [assets.DEFINITION, *assets.maintained(scope.known)]
+    reachable = dg.AssetCheckKey(assets.key(scope, assets.DEFINITION), REACHABLE)  # the sensor evaluates that
+    return dg.define_asset_job(
+        f"{scope.slug}_maintenance",
+        selection=dg.AssetSelection.assets(*(assets.key(scope, name) for name in names))
+        - dg.AssetSelection.checks(reachable),
+        description=f"All maintenance of {scope.label}: observes it, measures its tree, checks every "
+        "invariant, compacts it, and applies the policies of lakehouses.yaml to snapshots, backup and history.",
+        tags=dict(scope.tags),
+        executor_def=dg.in_process_executor,  # its steps share one Spark session
+    )
 
-    ``shares``: they share a code location with other people's definitions, whose executor and failures are not ours.
-    """
-    everybody = _shared(notifications, spark, shares=shares)
-    jobs = {each.name: jobs_of(One(each)) for each in lakehouses}
-    scheduled = [jobs[each.name].maintenance for each in lakehouses if each.schedules.maintenance is not None]
-    return dg.Definitions.merge(
-        everybody,
-        dg.Definitions(sensors=[repeats_sensor(scheduled)] if scheduled else []),
-        *(build(each, notifications, jobs[each.name]) for each in lakehouses),
+
+def compaction(scope: Scope) -> AssetJob:
+    """Return the job that the sensor requests: compaction and its checks, without the one that reads every node."""
+    return dg.define_asset_job(
+        f"{scope.slug}_compaction",
+        selection=dg.AssetSelection.assets(assets.key(scope, assets.COMPACTION)),
+        description=f"Compacts {scope.label}.",
+        tags=dict(scope.tags),
+        executor_def=dg.in_process_executor,  # its steps share one Spark session
     )

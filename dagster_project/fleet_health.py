@@ -9,10 +9,10 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import assets, check_results, poll
+from dagster_project.config.file import Known, Stanzas
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.config.stanzas import Known, Stanzas
 from dagster_project.metadata.health import given, table, with_sizes
-from dagster_project.scope import FLEET, PARTITION_TAG, Fleet
+from dagster_project.scope import FLEET, PARTITION_TAG, Scope
 from dagster_project.sensor_state import SensorState
 from pipelines import fleet
 from pipelines.bounded import Bounded
@@ -39,7 +39,7 @@ _POLL_SECONDS: Final = 20.0
 _WEEK: Final = timedelta(days=7)
 
 
-def fleet_health(scope: Fleet, stanzas: Stanzas) -> dg.AssetsDefinition:
+def fleet_health(scope: Scope, stanzas: Stanzas) -> dg.AssetsDefinition:
     """Return the asset that surveys all lakehouses."""
 
     @dg.asset(
@@ -60,7 +60,7 @@ def fleet_health(scope: Fleet, stanzas: Stanzas) -> dg.AssetsDefinition:
     return surveyed
 
 
-def fleet_checks(scope: Fleet, stanzas: Stanzas) -> dg.AssetChecksDefinition:
+def fleet_checks(scope: Scope, stanzas: Stanzas) -> dg.AssetChecksDefinition:
     """Return the checks of the fleet. The sensor evaluates them, too, whenever a lakehouse begins or ends to fail."""
     asset = assets.key(scope, NAME)
 
@@ -143,7 +143,7 @@ def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:
     return found
 
 
-def _reclaimed(scope: Fleet, instance: dg.DagsterInstance) -> dict[str, int]:
+def _reclaimed(scope: Scope, instance: dg.DagsterInstance) -> dict[str, int]:
     """Return the bytes that expirations and removals of orphans deleted within a week, by lakehouse; two queries."""
     found: dict[str, int] = {}
     since = (datetime.now(UTC) - _WEEK).timestamp()

@@ -14,10 +14,9 @@ import dagster as dg
 
 from dagster_project import assets, fleet_health, schedule_times
 from dagster_project.check_results import REACHABLE
+from dagster_project.config.file import Known
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
-from dagster_project.config.stanzas import Known
-from dagster_project.jobs import AssetJob, maintained
-from dagster_project.scope import AT_WORK, FLEET, PARTITION_TAG, Scope
+from dagster_project.scope import AT_WORK, FLEET, PARTITION_TAG, AssetJob, Scope
 
 DUE_TAG: Final = "trinitylake/due"
 """The tag of a maintenance run with the time it was due at."""
@@ -109,6 +108,8 @@ def _request(scope: Scope, settings: LakehouseSettings, when: datetime) -> dg.Ru
     return dg.RunRequest(
         run_key=f"{settings.name} {when.isoformat()}",
         partition_key=scope.partition(settings.name),
-        asset_selection=[assets.key(scope, name) for name in maintained(settings)] if scope.known is None else None,
+        asset_selection=[assets.key(scope, name) for name in assets.maintained(settings)]
+        if scope.known is None
+        else None,
         tags={LAKEHOUSE_TAG: settings.slug, DUE_TAG: when.isoformat()},
     )

@@ -7,17 +7,20 @@ lakehouse is a partition, and a run looks its settings up when it starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
 import dagster as dg
 
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
 from trinitylake_core.errors import InvalidInput
 
+AssetJob: TypeAlias = Any  # what `define_asset_job` returns has no public name
 PARTITION_TAG: Final = "dagster/partition"
 """The tag that Dagster gives each run of a partition."""
 FLEET: Final = "lakehouses"
+LAKEHOUSES: Final = dg.DynamicPartitionsDefinition(name=FLEET)
+"""One partition for each lakehouse of a fleet, added and removed by the sensor."""
 AT_WORK: Final = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -28,132 +31,66 @@ AT_WORK: Final = [
 _ASSET_JOB: Final = "__ASSET_JOB"
 """The job that Dagster makes for assets that are materialised or checked without one of ours."""
 _MANY: Final = 200
-LAKEHOUSES: Final = dg.DynamicPartitionsDefinition(name=FLEET)
 
 
-class Scope(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
     """What definitions are for.
 
     Attributes:
         slug: the beginning of the names of jobs, and the name of the group.
         key_prefix: the prefix of the keys of assets.
         label: what people call it.
+        find: returns the settings of a lakehouse by name. Raises ``InvalidInput``.
+        known: the settings of the one lakehouse; ``None`` for a fleet.
         pool: the pool that lets one run at a time write; ``None`` where runs are serialised by their tag.
         owners: who owns the assets.
         partitions: the partitions of the assets.
-        known: the settings, if they are known already.
+        tags: of runs and assets. In a fleet Dagster's tag of the partition says which lakehouse a run is for.
     """
 
-    @property
-    def slug(self) -> str: ...  # noqa: D102
-    @property
-    def key_prefix(self) -> list[str]: ...  # noqa: D102
-    @property
-    def label(self) -> str: ...  # noqa: D102
-    @property
-    def pool(self) -> str | None: ...  # noqa: D102
-    @property
-    def owners(self) -> Sequence[str]: ...  # noqa: D102
-    @property
-    def partitions(self) -> dg.PartitionsDefinition[Any] | None: ...  # noqa: D102
-    @property
-    def known(self) -> LakehouseSettings | None: ...  # noqa: D102
-    @property
-    def tags(self) -> Mapping[str, str]: ...  # noqa: D102
-    def settings(self, context: Any) -> LakehouseSettings: ...  # noqa: D102
-    def partition(self, name: str) -> str | None: ...  # noqa: D102
-    def run_tags(self, settings: LakehouseSettings) -> Mapping[str, str]: ...  # noqa: D102
-
-
-@dataclass(frozen=True, slots=True)
-class One:
-    """One lakehouse, whose settings are known."""
-
-    known: LakehouseSettings
-    partitions: None = None
-
-    @property
-    def slug(self) -> str:
-        """The name, as Dagster allows it."""
-        return self.known.slug
-
-    @property
-    def key_prefix(self) -> list[str]:
-        """The prefix with the name."""
-        return self.known.key_prefix
-
-    @property
-    def label(self) -> str:
-        """The name, as the file has it."""
-        return f"lakehouse {self.known.name!r}"
-
-    @property
-    def pool(self) -> str:
-        """The pool of the lakehouse."""
-        return self.known.pool
-
-    @property
-    def owners(self) -> Sequence[str]:
-        """The owners of the stanza."""
-        return self.known.owners
-
-    @property
-    def tags(self) -> Mapping[str, str]:
-        """The tag by which runs and assets of the lakehouse can be found."""
-        return {LAKEHOUSE_TAG: self.known.slug}
-
-    def settings(self, context: Any) -> LakehouseSettings:
-        """Return the settings."""
-        return self.known
-
-    def partition(self, name: str) -> None:
-        """Return ``None``: its assets have no partitions."""
-
-    def run_tags(self, settings: LakehouseSettings) -> Mapping[str, str]:
-        """Return the tags that every run of our jobs has; one that was launched from the assets has none."""
-        return {LAKEHOUSE_TAG: settings.slug}
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """All lakehouses of a file, each a partition; ``find`` returns the settings of one by name when a run starts."""
-
+    slug: str
+    key_prefix: list[str]
+    label: str
     find: Callable[[str], LakehouseSettings]
-    slug: str = FLEET
-    label: str = "the lakehouse of the partition"
-    pool: None = None
+    known: LakehouseSettings | None = None
+    pool: str | None = None
     owners: Sequence[str] = ()
-    known: None = None
-
-    @property
-    def key_prefix(self) -> list[str]:
-        """The prefix of all."""
-        return [self.slug]
-
-    @property
-    def partitions(self) -> dg.PartitionsDefinition[Any]:
-        """One per lakehouse, added and removed by the sensor."""
-        return LAKEHOUSES
-
-    @property
-    def tags(self) -> Mapping[str, str]:
-        """None: Dagster's tag of the partition says which lakehouse a run is for."""
-        return {}
+    partitions: dg.PartitionsDefinition[Any] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def settings(self, context: Any) -> LakehouseSettings:
-        """Return the settings of the partition that a run is for. Raises ``InvalidInput``."""
+        """Return the settings of the lakehouse that a run is for. Raises ``InvalidInput``."""
+        if self.known is not None:
+            return self.known
         name = context.run.tags.get(PARTITION_TAG)
         if name is None:
             raise InvalidInput("choose one partition (one lakehouse): a run works on one at a time")
         return self.find(name)
 
-    def partition(self, name: str) -> str:
-        """Return the name: it is the key of the partition."""
-        return name
+    def partition(self, name: str) -> str | None:
+        """Return the partition of a lakehouse: its name, or ``None`` without partitions."""
+        return None if self.partitions is None else name
 
-    def run_tags(self, settings: LakehouseSettings) -> Mapping[str, str]:
-        """Return the tag that Dagster gives every run of the partition."""
-        return {PARTITION_TAG: settings.name}
+
+def one(settings: LakehouseSettings) -> Scope:
+    """Return the scope of one lakehouse."""
+    return Scope(
+        slug=settings.slug,
+        key_prefix=settings.key_prefix,
+        label=f"lakehouse {settings.name!r}",
+        find=lambda _: settings,
+        known=settings,
+        pool=settings.pool,
+        owners=settings.owners,
+        tags={LAKEHOUSE_TAG: settings.slug},
+    )
+
+
+def every(find: Callable[[str], LakehouseSettings]) -> Scope:
+    """Return the scope of a fleet."""
+    label = "the lakehouse of the partition"
+    return Scope(slug=FLEET, key_prefix=[FLEET], label=label, find=find, partitions=LAKEHOUSES)
 
 
 def run_at_work(scope: Scope, settings: LakehouseSettings, instance: dg.DagsterInstance) -> str | None:
@@ -162,9 +99,10 @@ def run_at_work(scope: Scope, settings: LakehouseSettings, instance: dg.DagsterI
     Most are found by their tags, in the database. Without partitions a run that was launched from the assets has no
     tag of ours, and is found by its assets.
     """
-    for run in instance.get_runs(dg.RunsFilter(statuses=AT_WORK, tags=dict(scope.run_tags(settings))), limit=1):
+    tags = {LAKEHOUSE_TAG: settings.slug} if scope.partitions is None else {PARTITION_TAG: settings.name}
+    for run in instance.get_runs(dg.RunsFilter(statuses=AT_WORK, tags=tags), limit=1):
         return run.run_id
-    if scope.known is not None:
+    if scope.partitions is None:
         by_hand = dg.RunsFilter(statuses=AT_WORK, job_name=_ASSET_JOB)
         for run in instance.get_runs(by_hand, limit=_MANY):
             if any(key.has_prefix(scope.key_prefix) for key in run.asset_selection or ()):

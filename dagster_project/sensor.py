@@ -19,12 +19,11 @@ import dagster as dg
 
 from dagster_project import assets, check_results, compaction_policy, fleet_health, notifications, poll, sensor_state
 from dagster_project.compaction_policy import Decision
+from dagster_project.config.file import Known
 from dagster_project.config.settings import LAKEHOUSE_TAG, REASON_TAG, Compaction, LakehouseSettings, Notifications
-from dagster_project.config.stanzas import Known
 from dagster_project.config.values import format_duration
-from dagster_project.jobs import AssetJob
 from dagster_project.poll import Poll, Trouble
-from dagster_project.scope import FLEET, LAKEHOUSES, Scope, run_at_work
+from dagster_project.scope import FLEET, LAKEHOUSES, AssetJob, Scope, run_at_work
 from dagster_project.sensor_state import SensorState
 from pipelines.bounded import Outcome
 from trinitylake_core import InvalidInput, TrinityLakeError

@@ -23,8 +23,8 @@ from playwright.sync_api import Browser, Locator, Page, ViewportSize, expect
 
 from dagster_project import assets
 from dagster_project.config import load
+from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.config.stanzas import Stanzas
 from dagster_project.factory import fleet, merged
 from dagster_project.metadata.pictures import INK
 from pipelines import compaction

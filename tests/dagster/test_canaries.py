@@ -21,8 +21,8 @@ import psutil
 import pytest
 import yaml
 
+from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import Notifications
-from dagster_project.config.stanzas import Stanzas
 from dagster_project.factory import fleet
 from dagster_project.sensor import FLEET_SENSOR, FleetTick
 from tests.dagster.conftest import filled

@@ -18,8 +18,8 @@ from dagster._core.scheduler.instigation import (
 )
 
 from dagster_project import crash_retry
+from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings, Notifications
-from dagster_project.config.stanzas import Stanzas
 from dagster_project.crash_retry import AT_MOST, OF_TAG, REPEAT_TAG
 from dagster_project.dead_runs import end_lost_runs
 from dagster_project.factory import fleet, merged

@@ -13,9 +13,8 @@ import pytest
 import yaml
 
 from dagster_project import assets, check_results, fleet_health, poll, schedule_times, sensor, sensor_state
-from dagster_project.config.file import load_head
+from dagster_project.config.file import Stanzas, load_head
 from dagster_project.config.settings import Notifications
-from dagster_project.config.stanzas import Stanzas
 from dagster_project.factory import fleet
 from dagster_project.schedule import DUE_TAG
 from dagster_project.scope import FLEET, PARTITION_TAG

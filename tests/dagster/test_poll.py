@@ -14,7 +14,7 @@ import pytest
 from dagster_project import assets, check_results, poll, resources, sensor_state
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.factory import merged
-from dagster_project.scope import One
+from dagster_project.scope import one
 from dagster_project.sensor import LakehouseTick
 from dagster_project.sensor_state import SensorState
 from pipelines.bounded import Bounded
@@ -200,7 +200,7 @@ def test_the_job_that_observes_says_what_to_do_and_tries_again_when_the_storage_
 
 
 def test_measuring_the_tree_is_tried_again_when_the_storage_fails(settings: LakehouseSettings) -> None:
-    asset = assets.tree_health(One(settings))
+    asset = assets.tree_health(one(settings))
     assert asset.op.retry_policy == assets.RETRY
 
 

@@ -10,9 +10,9 @@ import dagster as dg
 import pytest
 
 from dagster_project import schedule_times
+from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import Backup, LakehouseSettings
-from dagster_project.config.stanzas import Stanzas
-from dagster_project.factory import build, fleet, merged
+from dagster_project.factory import fleet, merged
 
 
 def lakehouse(name: str, cron: str | None = "0 3 * * *", **more: str) -> LakehouseSettings:
@@ -47,8 +47,8 @@ def test_a_cron_schedule_is_moved_where_cron_can_say_so(cron: str, minutes: int,
 
 def test_the_schedules_of_two_lakehouses_differ_unless_spread_is_zero() -> None:
     def cron(name: str, **more: str) -> str:
-        (schedule,) = build(lakehouse(name, **more)).schedules or []
-        return str(schedule.cron_schedule)  # type: ignore[union-attr]
+        (schedule,) = merged((lakehouse(name, **more),)).get_repository_def().schedule_defs
+        return str(schedule.cron_schedule)
 
     assert len({cron(name) for name in ("sales", "orders", "logs")}) > 1
     assert {"0 3 * * *"} == {cron(name, spread="0s") for name in ("sales", "orders", "logs")}
