@@ -15,7 +15,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.metadata.health import given
 from pipelines import compaction, snapshot, stats
-from pipelines.cli.report import utc
+from pipelines.summary import utc
 from trinitylake_core import Lakehouse
 
 INTEGRITY: Final = "integrity"

@@ -24,8 +24,9 @@ from dagster_project.config import load
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from pipelines import stats, upgrade
-from pipelines.cli.report import human_bytes, table
+from pipelines.cli.report import table
 from pipelines.stats import Deep
+from pipelines.summary import human_bytes
 from trinitylake_core import Lakehouse
 
 HERE: Final = Path(__file__).absolute().parent

@@ -9,6 +9,7 @@ Nothing is visible before that root exists; a task that ran twice leaves harmles
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -26,6 +27,7 @@ from pipelines.job import (
     started,
 )
 from pipelines.processes import never
+from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.tasks import slots
 from pipelines.trees import subtrees, workers
 from pipelines.trees.slices import Piece, handed_over
@@ -121,6 +123,36 @@ class Report:
     restarts: int = 0
     proved: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> Iterator[str]:
+        """Yield what the compaction did."""
+        plan = self.plan
+        messages = count(plan.messages, "message")
+        if self.version_after is not None:
+            written = f"{count(self.nodes_written, 'node')} written, {human_bytes(self.bytes_written)}"
+            proved = ", proved to mean what was there before" if self.proved else ""
+            yield f"version {self.version_after} committed: {messages} pushed down, {written}{proved}"
+        elif plan.messages == 0:
+            yield f"nothing to do: no message is buffered in version {self.version_before}"
+        else:
+            nodes = f"about {count(plan.nodes, 'node')} ({human_bytes(plan.bytes)})"
+            cost = f"{nodes} and {count(plan.requests, 'request')}"
+            yield f"{DRY_RUN}: {messages} would be pushed down, with {cost}, engine {plan.engine}"
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield the root before and after, and what was planned beside what was done."""
+        if self.version_after is not None:
+            pairs = [
+                ("version", self.version_before, self.version_after),
+                ("buffered messages", self.messages_before, self.messages_after),
+                ("height", self.height_before, self.height_after),
+            ]
+            yield Table("before and after", ("what", "before", "after"), pairs, detail=True)
+            pairs = [
+                ("nodes to rewrite", self.plan.nodes, self.nodes_written),
+                ("bytes", self.plan.bytes, self.bytes_written),
+            ]
+            yield Table("predicted and measured", ("what", "predicted", "measured"), pairs, detail=True)
 
 
 def plan(lake: Lakehouse, config: Config | None = None) -> Plan:

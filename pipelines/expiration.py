@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
+from pipelines.summary import Table, deleted, failures_table, files_of, unchanged
 from pipelines.sweep.released import Freed, freed_by
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.brief import Brief
@@ -134,6 +135,31 @@ class Report(Brief):
     failures: dict[str, str] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> Iterator[str]:
+        """Yield which versions expired, or would expire."""
+        last = self.boundary_after - 1
+        which = f"versions {self.boundary_before} to {last}" if self.versions_expired > 1 else f"version {last}"
+        stay = f"{self.boundary_after} to {self.version_before} stay"
+        if not self.versions_expired:
+            yield f"nothing {'would expire' if self.dry_run else 'expires'}: versions {stay}"
+        elif self.dry_run:
+            yield f"{unchanged(self.plan)}: {which} would expire, {stay}"
+        else:
+            yield f"version {self.version_after} committed: {which} expired, {stay}"
+        if self.freed is not None and self.freed.files:
+            yield f"only they hold {files_of(self.freed)}: their roots would go at once, the rest with the next `clean`"
+        if self.snapshots_expired:
+            yield f"snapshots dropped, for their own time was over: {', '.join(self.snapshots_expired)}"
+        yield from deleted(self, "root", "; `clean` removes what else only they held")
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield why versions are kept, what each expired version alone holds, and what could not be deleted."""
+        rows = [[each.rule, each.setting, each.first, each.versions] for each in self.kept]
+        yield Table("kept", ("kept by", "set to", "from version", "versions"), rows)
+        alone = [[each.version, each.files, each.bytes] for each in ([] if self.freed is None else self.freed.each)]
+        yield Table("freed", ("version", "files only it holds", "bytes only it holds"), alone, detail=True)
+        yield failures_table(self.failures)
 
 
 @lake_first

@@ -34,6 +34,7 @@ from pipelines.job import (
     silent,
     started,
 )
+from pipelines.summary import DRY_RUN, count, human_bytes
 from pipelines.trees.walk import FOREVER, Start
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import require_writable
@@ -109,6 +110,38 @@ class Report:
     bytes_copied: int = 0
     requests: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> Iterator[str]:
+        """Yield what the export copied, or would copy."""
+        plan = self.plan
+        which = f"version {plan.version}" if plan.first == plan.version else f"versions {plan.first} to {plan.version}"
+        there = f"; {count(plan.files_there, 'file')} there already" if plan.files_there else ""
+        if not (plan.definitions or plan.nodes or plan.roots or plan.roots_removed):
+            yield f"nothing to copy: {self.target} holds {which} already, {count(plan.files_there, 'file')}"
+        elif self.dry_run:
+            yield f"{DRY_RUN}: {self.target} would hold {which}"
+            yield f"to copy: {_copies(plan.definitions, plan.nodes, plan.roots)}, {human_bytes(plan.bytes)}{there}"
+        else:
+            yield f"{self.target} holds {which}"
+            copied = _copies(self.definitions_copied, self.nodes_copied, self.roots_created)
+            yield f"copied, read back and compared: {copied}, {human_bytes(self.bytes_copied)}{there}"
+        if removed := plan.roots_removed if self.dry_run else self.roots_removed:
+            yield f"{count(removed, 'older version')} {'would be ' * self.dry_run}removed there"
+        if plan.snapshots_left_out:
+            yield f"{count(plan.snapshots_left_out, 'snapshot')} left out: --history exports them, too"
+        for each in plan.unreadable:
+            yield f"version {each.version} cannot be copied: {each.why}; {_not_copied(each)}"
+
+
+def _copies(definitions: int, nodes: int, roots: int) -> str:
+    return f"{count(definitions, 'definition')}, {count(nodes, 'node')}, {count(roots, 'root')}"
+
+
+def _not_copied(each: Unreadable) -> str:
+    """Return what that means for the copy, and what to do."""
+    if each.at_target:
+        return f"the copy has it from before, and its root file can be copied back: {each.file}"
+    return "the copy has the same unreadable root, opens at every other version, and loses it when it expires"
 
 
 @lake_first

@@ -14,7 +14,7 @@ Writers go on meanwhile; what they commit stays, unless it touches what is loade
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final
@@ -24,6 +24,7 @@ from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Session, Stopwatch,
 from pipelines.loading import open_load
 from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target, prove_complete
 from pipelines.source.lines import text_files
+from pipelines.summary import DRY_RUN, count, human_bytes
 from pipelines.trees.handback import root_of, taken_over
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import FilesVoid, facts
@@ -94,6 +95,17 @@ class Report:
     rebased_over: int = 0
     restarts: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> Iterator[str]:
+        """Yield what the load did."""
+        counts = {"added": self.added, "replaced": self.replaced, "skipped": self.skipped}
+        objects = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number) or "none"
+        if self.version_after is not None:
+            there = "" if self.objects is None else f"; it holds {count(self.objects, 'object')}"
+            yield f"version {self.version_after} committed{there}"
+        else:
+            yield DRY_RUN if self.dry_run else "nothing to do"
+        yield f"objects: {objects}, from {count(self.files, 'file')} ({human_bytes(self.source_bytes)})"
 
 
 @lake_first

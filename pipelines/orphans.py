@@ -38,6 +38,7 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
+from pipelines.summary import Table, count, deleted, failures_table, files_of, human_bytes, unchanged
 from pipelines.sweep import Sweep, open_sweep
 from pipelines.sweep.marking import Marking, Vanished
 from pipelines.sweep.model import Size, Totals, UnknownFiles
@@ -53,6 +54,8 @@ _LEDGER: Final = logging.getLogger("pipelines.ledger")
 SAFETY_AGE_SECONDS: Final = 3 * DAY
 SAFE_FROM_SECONDS: Final = DAY
 _RESTARTS: Final = 5
+_NAMES: Final = 5
+"""How many foreign files and directories are named."""
 """How often what is kept may change under the marking before a cleaning gives up."""
 _TEMPORARY_AGE_SECONDS: Final = 3600.0
 
@@ -150,6 +153,31 @@ class Report:
     temporary_removed: int = 0
     requests: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> Iterator[str]:
+        """Yield what the cleaning deleted, or would delete, and what it left alone."""
+        kinds = ", ".join(f"{each.files:,} {kind}" for kind, each in self.orphans.items())
+        orphans = f"{count(self.orphan_files, 'orphan')} ({human_bytes(self.orphan_bytes)})"
+        found = f"{orphans} among {count(self.listed.files, 'file')}{f': {kinds}' if kinds else ''}"
+        if not self.orphan_files and not self.attempted:
+            yield f"nothing to do: {found}"
+        else:
+            yield f"{unchanged(self.plan)}: {found}" if self.dry_run else found
+        yield from deleted(self, "file", "")
+        if self.young.files:
+            age = shown(self.safety_age_seconds)
+            yield f"not reached either, but younger than {age}, so that they stay: {files_of(self.young)}"
+        if self.unknown_age.files:
+            yield f"not reached either, but of unknown age, so that they stay: {files_of(self.unknown_age)}"
+        if self.foreign.files or self.foreign.directories:
+            names = ", ".join((*self.foreign.some, *self.foreign.directories)[:_NAMES])
+            yield f"not of this lakehouse, left alone: {files_of(self.foreign)}: {names}"
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield the orphans by kind, and what could not be deleted."""
+        rows = [[kind, each.files, each.bytes] for kind, each in self.orphans.items()]
+        yield Table("orphans", ("kind", "files", "bytes"), rows, detail=True)
+        yield failures_table(self.failures)
 
 
 @lake_first

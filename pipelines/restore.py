@@ -11,6 +11,7 @@ from pipelines import diff
 from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, states_after
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
+from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.brief import Brief
 from trinitylake_core.errors import InvalidInput
@@ -95,6 +96,21 @@ class Report(Brief):
     tables_checked: int = 0
     tables_unknown: int = 0
     tables: tuple[TableState, ...] = ()
+
+    def summary(self) -> Iterator[str]:
+        """Yield what the restore did, or would do."""
+        then = f"version {self.plan.target_version} of {utc(self.plan.target_created_at)}"
+        then += "" if self.plan.source is None else f" at {self.plan.source}"
+        if self.version_after is not None:
+            yield f"version {self.version_after} committed: these objects are as they were in {then}"
+        elif not self.plan.changes:
+            yield f"nothing to do: the matching objects are as they were in {then}"
+        else:
+            yield f"{DRY_RUN}: in version {self.version_before + 1} these objects would be as they were in {then}"
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield what changes, and where Iceberg tables go back to."""
+        yield from recovery_tables(self.plan, self.tables, self.tables_unknown)
 
 
 def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:

@@ -6,6 +6,7 @@ before the commit, and names what would change.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -23,6 +24,7 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
+from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
 from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.brief import Brief
 from trinitylake_core.recovery.recover import required
@@ -90,6 +92,19 @@ class Report(Brief):
     tables_checked: int = 0
     tables_unknown: int = 0
     tables: tuple[TableState, ...] = ()
+
+    def summary(self) -> Iterator[str]:
+        """Yield what the rollback did, or would do, and what was read to prove its target."""
+        then = f"version {self.plan.target_version} of {utc(self.plan.target_created_at)}"
+        if self.version_after is None:
+            yield f"{DRY_RUN}: version {self.version_before + 1} would have the content of {then}"
+        else:
+            yield f"version {self.version_after} committed, with the content of {then}"
+        yield f"{self.nodes_checked} nodes below the root and {self.definitions_checked} definitions read, all intact"
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield what changes, where Iceberg tables go back to, and what is undone."""
+        yield from recovery_tables(self.plan, self.tables, self.tables_unknown)
 
 
 def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:

@@ -5,11 +5,13 @@ For the engineer who knows "the deploy bot, a quarter of an hour ago" and not a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pipelines import rollback
 from pipelines.history import changes_objects, selector
 from pipelines.job import Cancel, Progress, Session, lake_first, refuse_unknown
+from pipelines.summary import Table, versions_table
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
 from trinitylake_core.brief import Brief
 from trinitylake_core.recovery.recover import required
@@ -67,6 +69,16 @@ class Report(Brief):
     undone: tuple[VersionInfo, ...]
     others: tuple[VersionInfo, ...]
     rollback: rollback.Report
+
+    def summary(self) -> Iterator[str]:
+        """Yield what the rollback did, or would do."""
+        yield from self.rollback.summary()
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield what was found, what others committed after it, and what the rollback changes."""
+        for title, versions in (("found", self.undone), ("by others, undone too", self.others)):
+            yield versions_table(title, versions, f"{title}: {len(versions)}" if versions else "")
+        yield from self.rollback.summary_tables()
 
 
 def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:

@@ -26,6 +26,7 @@ from pipelines.job import (
     silent,
     started,
 )
+from pipelines.summary import DRY_RUN, count, human_bytes
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.changes import facts
@@ -90,6 +91,16 @@ class Report:
     bytes_copied: int
     digest: str
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> Iterator[str]:
+        """Yield what the upgrade wrote, or would write."""
+        which = f"version {self.last}" if self.versions == 1 else f"versions {self.first} to {self.last}"
+        what = f"{which} of {self.source}, {count(self.objects, 'object')}"
+        if self.dry_run:
+            yield f"{DRY_RUN}: {self.target} would hold {what}"
+            return
+        yield f"{self.target} holds {what}, as version {self.version}"
+        yield f"{count(self.definitions_copied, 'definition')} copied, {human_bytes(self.bytes_copied)}"
 
 
 @lake_first

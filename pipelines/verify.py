@@ -12,7 +12,7 @@ A damaged file is a finding, what hangs below it is skipped, and everything else
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,6 +23,7 @@ from pipelines.integrity.checks import Shape, checks_on
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
 from pipelines.job import Progress, Session, Stopwatch, engine_for_all, lake_first, refuse_unknown, silent
+from pipelines.summary import Table, findings_table
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import Lakehouse
 from trinitylake_core.brief import Brief
@@ -85,6 +86,27 @@ class Report(Brief):
     tables_checked: int = 0
     tables_unknown: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> Iterator[str]:
+        """Yield what was found, and how much was written before nodes knew their names and definitions their sums."""
+        shown = f"version {self.versions[0]}" if len(self.versions) == 1 else f"{len(self.versions)} versions"
+        if not self.ok:
+            more = f" and {self.more} more" if self.more else ""
+            yield f"{shown} checked; findings: {len(self.findings)}{more}"
+            return
+        yield f"{shown} checked: every invariant holds"
+        if self.nodes_named < self.nodes_read:
+            yield f"{self.nodes_named} of {self.nodes_read} nodes know their own path; the others are older"
+        if self.definitions_proved < self.definitions_read:
+            yield f"{self.definitions_proved} of {self.definitions_read} definitions carry a checksum"
+        if self.tables_checked:
+            yield f"{self.tables_checked} tables have their metadata files"
+        if self.tables_unknown:
+            yield f"the metadata files of {self.tables_unknown} tables cannot be looked for from here"
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield the findings."""
+        yield findings_table(self.findings, self.more)
 
 
 @lake_first

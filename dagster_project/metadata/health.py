@@ -9,8 +9,8 @@ from typing import Any, Final
 import dagster as dg
 
 from pipelines import compaction, compaction_policy
-from pipelines.cli.report import human_bytes, utc
 from pipelines.stats import Deep, Level
+from pipelines.summary import human_bytes, utc
 from trinitylake_core import Lakehouse, Stats, VersionInfo
 from trinitylake_core.definitions import IsolationLevel, LakehouseDef
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import dagster as dg
 
-from pipelines.cli.report import utc
+from pipelines.summary import utc
 from pipelines.trees.sketch import Strip
 from trinitylake_core import VersionInfo
 

@@ -9,8 +9,8 @@ import dagster as dg
 
 from dagster_project.metadata.health import FINDINGS_LIMIT, Metadata, given, table
 from pipelines import backup, export, restore, rollback, undo, upgrade, verify
-from pipelines.cli.report import human_bytes, utc
 from pipelines.integrity.findings import Finding
+from pipelines.summary import human_bytes, utc
 from trinitylake_core import Alteration, RecoveryPlan
 
 DEFINITION_FIELDS: Final = frozenset(

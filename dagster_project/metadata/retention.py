@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from dagster_project.metadata.health import Metadata, given, table
 from pipelines import expiration, orphans, snapshot
-from pipelines.cli.report import human_bytes
+from pipelines.summary import human_bytes
 from trinitylake_core import SnapshotInfo
 
 PLAN_LIMIT: Final = 500

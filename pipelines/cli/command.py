@@ -20,13 +20,14 @@ import click
 from click.core import ParameterSource
 
 from pipelines.cli.contents import ENTRIES
-from pipelines.cli.report import Table
+from pipelines.cli.report import Table, fields, summarised
 from pipelines.cli.storage_options import applicable
 from trinitylake_core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pipelines.job import Progress
     from pipelines.session import LazySession, SessionConfig
+    from pipelines.summary import Summarised
     from trinitylake_core import Lakehouse
 
 PROGRAM: Final = "trinitylake"
@@ -321,6 +322,11 @@ def _leaves_out_root(names: Sequence[tuple[str, bool]], words: Sequence[str]) ->
     if len(words) < sum(required for _, required in names):
         return True
     return len(words) < len(names) and _LIKE_A_ROOT.match(words[0]) is None
+
+
+def reported(call: Call, done: Summarised, *more: str, code: int = DONE) -> Result:
+    """Return a report of a job as a result; with ``--verbose`` every field stands below its sentences."""
+    return Result(done, in_order(*summarised(done, *more), fields(done) if call.options.verbose else ()), code)
 
 
 def key_value(what: str, text: str) -> tuple[str, str]:

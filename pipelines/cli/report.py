@@ -9,15 +9,17 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from functools import cached_property
 from itertools import chain, islice
 from typing import Any, Final, TypeAlias
 
+from pipelines import summary
+from pipelines.summary import SHOWN, Size, Summarised, aware, human_bytes, utc
+
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _CONTROL: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _BIDIRECTIONAL: Final = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _MEASURED_ROWS: Final = 200
@@ -77,7 +79,7 @@ def _with_millis(items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     for name, value in pairs:
         yield name, value
         if isinstance(value, datetime) and f"{name}_millis" not in names:
-            yield f"{name}_millis", int(_aware(value).timestamp() * 1000 // 1)
+            yield f"{name}_millis", int(aware(value).timestamp() * 1000 // 1)
 
 
 def write_json(value: Any, write: Callable[[str], object], *, ascii_only: bool = False) -> None:
@@ -109,23 +111,6 @@ def _write_list(values: Iterator[Any], write: Callable[[str], object], *, ascii_
 # -- words ---------------------------------------------------------------------------------------------
 
 
-def utc(time: datetime) -> str:
-    """Return a time as ISO 8601 in UTC, to the millisecond; a time without zone is UTC already."""
-    return _aware(time).astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _aware(time: datetime) -> datetime:
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-
-
-def human_bytes(size: float) -> str:
-    """Return a number of bytes for people: 1536 → ``1.5 KiB``."""
-    value, unit = float(size), 0
-    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{size:.0f} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
-
-
 def plain(value: Any) -> str:
     """Return a value as one line of text that no terminal takes for a command; ``None`` is ``-``."""
     if value is None:
@@ -155,10 +140,6 @@ def width_of(text: str) -> int:
         return len(text)
     wide = sum(unicodedata.east_asian_width(c) in {"W", "F"} for c in text)
     return len(text) + wide - sum(unicodedata.category(c) in {"Mn", "Me"} for c in text)
-
-
-class Size(int):
-    """A number of bytes: for people ``1.5 KiB``, for programs the number."""
 
 
 # -- tables --------------------------------------------------------------------------------------------
@@ -290,3 +271,22 @@ def _field(name: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return "none"
     return plain(value)
+
+
+# -- reports of jobs -----------------------------------------------------------------------------------
+
+
+def summarised(done: Summarised, *more: str) -> Iterator[Iterable[str]]:
+    """Yield the parts of a report for people: its sentences, with ``more`` after them, and its tables.
+
+    Tables of details are left out, for ``--verbose`` prints every field.
+    """
+    yield [*map(plain, done.summary()), *more]
+    yield from (_rows(each) for each in summary.tables_of(done) if not each.detail)
+
+
+def _rows(each: summary.Table) -> Iterator[str]:
+    yield from each.caption.splitlines()
+    yield from Table(each.columns, each.rows[:SHOWN])
+    if left := each.left_out(SHOWN):
+        yield left

@@ -22,7 +22,7 @@ from dagster_project.sensor import FLEET_SENSOR
 from dagster_project.sensor_state import SensorState
 from pipelines import export
 from pipelines.bounded import Bounded
-from pipelines.cli.report import utc
+from pipelines.summary import utc
 from tests.dagster.conftest import filled
 from tests.dagster.test_notifications import Received, webhook
 from trinitylake_core import Lakehouse

@@ -9,7 +9,7 @@ import dagster as dg
 
 from dagster_project.metadata import health, pictures
 from pipelines import stats
-from pipelines.cli.report import human_bytes
+from pipelines.summary import human_bytes
 from pipelines.trees.sketch import WIDTH, Strip, sketch, spread
 from trinitylake_core import Lakehouse
 

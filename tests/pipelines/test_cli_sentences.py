@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from pipelines import cli
-from pipelines.cli.commands.sentences import cleaned, count, expired
+from pipelines.cli.report import summarised
 from pipelines.expiration import Report as Expired
 from pipelines.orphans import Report as Cleaned
+from pipelines.summary import count
 from pipelines.sweep.model import Size, UnknownFiles
 from trinitylake_core import Lakehouse
 
@@ -108,7 +109,7 @@ def test_verbose_has_every_figure_below(run: Run, lake: Lakehouse, tmp_path: Pat
 def test_what_could_not_be_deleted_is_named() -> None:
     failures = {f"n{number}": "busy\x1b" for number in range(9)}
     report = Expired("file:///x/", False, 9, 10, 0, 5, 5, attempted=5, deleted=3, failed=2, bytes=10, failures=failures)
-    lines = list(expired(report))
+    lines = list(next(summarised(report)))
     assert "2 files could not be deleted; the next run tries again:" in lines
     assert r"  n0: busy\x1b" == lines[lines.index("2 files could not be deleted; the next run tries again:") + 1]
     assert 8 == len(lines)
@@ -120,7 +121,7 @@ def test_what_could_not_be_deleted_is_named() -> None:
         "1 file could not be deleted; the next run tries again:",
         "not reached either, but younger than 1d, so that they stay: 3 files, 2.0 KiB",
         "not of this lakehouse, left alone: 0 files, 0 B: nested/",
-    ] == list(cleaned(left))
+    ] == list(left.summary())
 
 
 def test_counts_are_in_english() -> None:

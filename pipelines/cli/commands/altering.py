@@ -8,8 +8,9 @@ from typing import Any
 
 from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, key_value, option
-from pipelines.cli.commands.objects import destination, find_object, qualified
+from pipelines.cli.commands.objects import destination, find_object
 from pipelines.cli.commands.options import DRY_RUN, KIND, REASON, WITHIN
+from pipelines.summary import qualified
 from trinitylake_core import Lakehouse, ObjectEntry, Transaction
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
 from trinitylake_core.errors import InvalidInput, Refused

@@ -10,8 +10,8 @@ from typing import Any
 from pipelines import apply as changes
 from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, key_value, option
-from pipelines.cli.commands.objects import qualified
 from pipelines.cli.commands.options import DRY_RUN, REASON
+from pipelines.summary import qualified
 from trinitylake_core import SERIALIZABLE, SNAPSHOT, Lakehouse
 from trinitylake_core.definitions import to_dict
 from trinitylake_core.errors import InvalidInput

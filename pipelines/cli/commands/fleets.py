@@ -12,6 +12,7 @@ from pipelines.cli import report
 from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, option
 from pipelines.cli.resolve_root import found_file
 from pipelines.fleet import Config, Member, Report, State
+from pipelines.summary import utc
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import normalise_root
 
@@ -99,7 +100,7 @@ def _cells(state: State) -> list[Any]:
     debt = None if state.debt is None else f"{state.debt:.0%}"
     behind = None if state.backup_lag is None else f"-{state.backup_lag}" if state.backup_lag else "current"
     problem = state.problem or (None if state.backup_problem is None else f"backup: {state.backup_problem}")
-    committed = None if state.committed_at is None else report.utc(state.committed_at)
+    committed = None if state.committed_at is None else utc(state.committed_at)
     per_day = state.growth.objects_per_day
     grows = None if per_day is None else f"{per_day:+,.0f}/day"
     shown = [state.messages, state.objects, state.version, committed, state.snapshots, behind, grows, problem or ""]

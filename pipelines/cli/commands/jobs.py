@@ -7,10 +7,9 @@ from pipelines import load as loading
 from pipelines import register as registering
 from pipelines import upgrade as upgrading
 from pipelines.cli import report
-from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, key_value, option
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, key_value, option, reported
 from pipelines.cli.commands.changing import DEFINITION, definition_of
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE
-from pipelines.cli.commands.sentences import compacted, loaded, reported, upgraded
 from pipelines.cli.storage_options import storage_options
 from pipelines.doctor import TableRetention, advice, table_retention
 from pipelines.durations import shown
@@ -81,7 +80,7 @@ def load(call: Call) -> Result:
     given = options.source_storage_option
     source = storage_options(given) if given else call.options_for(options.source)
     done = loading.run(call.open(), options.source, config, call.spark, progress=call.progress, source_options=source)
-    return reported(call, done, loaded(done))
+    return reported(call, done)
 
 
 def _register(call: Call) -> registering.Report:
@@ -108,7 +107,7 @@ def compact(call: Call) -> Result:
     options = call.options
     config = compaction.Config(engine=options.engine, dry_run=options.dry_run, reason=options.reason)
     done = compaction.run(call.open(), config, call.spark, progress=call.progress)
-    return reported(call, done, compacted(done))
+    return reported(call, done)
 
 
 @command(
@@ -147,7 +146,7 @@ def upgrade(call: Call) -> Result:
         storage_options=call.options_for(options.dst, options.src) if target is None else target,
         progress=call.progress,
     )
-    return reported(call, done, upgraded(done))
+    return reported(call, done)
 
 
 @command(

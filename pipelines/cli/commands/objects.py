@@ -96,8 +96,3 @@ def _is_namespace(lake: Lakehouse, name: str) -> bool:
         return next(lake.objects(name, NAMESPACE), None) is not None
     except InvalidName:
         return False
-
-
-def qualified(namespace: str, name: str | None) -> str:
-    """Return the name of an object for people."""
-    return namespace if name is None else f"{namespace}.{name}"

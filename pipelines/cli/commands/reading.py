@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.cli import report
 from pipelines.cli.command import Call, Line, Result, command, in_order, limited, option
-from pipelines.cli.commands.objects import find_object, qualified
+from pipelines.cli.commands.objects import find_object
 from pipelines.cli.commands.options import AT, ENGINE, FORMAT, KIND, LIMIT, SPARK, WITHIN
+from pipelines.summary import Size, qualified
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import to_dict
 from trinitylake_core.errors import ObjectNotFound
@@ -178,7 +179,7 @@ def tree(call: Call) -> Result:
 def _level_cells(level: Level) -> list[Any]:
     shown = asdict(level)
     return [
-        f"{value:.0%}" if name in {"key_fill", "fill"} else report.Size(value) if name == "bytes" else value
+        f"{value:.0%}" if name in {"key_fill", "fill"} else Size(value) if name == "bytes" else value
         for name, value in shown.items()
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from pipelines import export as exporting
@@ -10,16 +10,12 @@ from pipelines import restore as restoring
 from pipelines import rollback as rolling_back
 from pipelines import undo as undoing
 from pipelines import version_ref
-from pipelines.cli import report
-from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, in_order, option
-from pipelines.cli.commands.objects import qualified
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, option, reported
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
-from pipelines.cli.commands.sentences import exported, reported
+from pipelines.cli.report import summarised
 from pipelines.cli.storage_options import storage_options
-from trinitylake_core import Lakehouse, RecoveryPlan, VersionInfo, spec
+from trinitylake_core import Lakehouse, spec
 
-_SHOWN = 50
-"""How many changes are printed; ``--json`` lists up to 1000."""
 TARGET_OPTION = option(
     "--target-storage-option",
     multiple=True,
@@ -75,19 +71,7 @@ def rollback(call: Call) -> Result:
         tables=None if options.no_tables else 1.0,
     )
     done = rolling_back.run(lake, config, call.spark, progress=call.progress)
-    return Result(done, in_order(*_rolled_back(done)))
-
-
-def _rolled_back(done: rolling_back.Report) -> tuple[Iterable[Line], ...]:
-    """Return the parts of what a rollback did, or would do, for people."""
-    read = f"{done.nodes_checked} nodes below the root and {done.definitions_checked} definitions read, all intact"
-    then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
-    if done.version_after is None:
-        first = f"dry run, nothing was changed: version {done.version_before + 1} would have the content of {then}"
-    else:
-        first = f"version {done.version_after} committed, with the content of {then}"
-    plan = done.plan
-    return [first, read], _changes(plan), _tables(done), _not_compared(plan), _since(plan), _next_step(done)
+    return Result(done, in_order(*summarised(done), _next_step(done)))
 
 
 def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
@@ -158,18 +142,9 @@ def restore(call: Call) -> Result:
         tables=None if options.no_tables else 1.0,
     )
     done = restoring.run(lake, config, call.spark, progress=call.progress)
-    then = f"version {done.plan.target_version} of {report.utc(done.plan.target_created_at)}"
-    then += "" if done.plan.source is None else f" at {done.plan.source}"
-    if done.version_after is not None:
-        first = f"version {done.version_after} committed: these objects are as they were in {then}"
-    elif not done.plan.changes:
-        first = f"nothing to do: the matching objects are as they were in {then}"
-        if options.source is not None and not options.damaged:
-            first += "; --damaged also reads their definition files"
-    else:
-        would = f"in version {done.version_before + 1} these objects would be as they were in {then}"
-        first = f"dry run, nothing was changed: {would}"
-    return Result(done, in_order([first], _changes(done.plan), _tables(done), _next_step(done)))
+    untried = done.version_after is None and not done.plan.changes and options.source and not options.damaged
+    more = ["--damaged also reads their definition files"] if untried else []
+    return Result(done, in_order(*summarised(done, *more), _next_step(done)))
 
 
 def _source_options(call: Call) -> dict[str, Any] | None:
@@ -178,63 +153,6 @@ def _source_options(call: Call) -> dict[str, Any] | None:
         return None
     given = options.from_storage_option
     return storage_options(given) if given else call.options_for(options.source)
-
-
-def _changes(plan: RecoveryPlan) -> Iterator[str]:
-    if plan.counts is None:
-        return
-    total = sum(plan.counts.values())
-    yield "objects: " + ", ".join(f"{count} {what}" for what, count in plan.counts.items())
-    rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in plan.changes[:_SHOWN])
-    yield from report.table(["change", "kind", "name"], rows)
-    if total > _SHOWN:
-        yield f"... and {total - _SHOWN} more"
-
-
-def _tables(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
-    """Say where each Iceberg table goes back to, and what could not be looked for."""
-    if done.tables_unknown:
-        yield f"the metadata files of {done.tables_unknown} tables cannot be looked for from here"
-    known = [each for each in done.tables if each.metadata_location is not None]
-    if not known:
-        return
-    yield "Iceberg tables, and the snapshots they go back to:"
-    rows = (
-        [
-            qualified(each.namespace, each.name),
-            (each.snapshot_id or "none") if each.known else "unknown",
-            each.snapshot_at,
-        ]
-        for each in known[:_SHOWN]
-    )
-    yield from report.table(["table", "snapshot", "of"], rows)
-    if len(known) > _SHOWN:
-        yield f"... and {len(known) - _SHOWN} more"
-
-
-def _not_compared(plan: RecoveryPlan) -> Iterator[str]:
-    if not plan.not_compared:
-        return
-    yield "not compared, because the newest version cannot be read there; all of it will be as in the target:"
-    rows = (
-        [each.after or "the beginning", each.before or "the end", each.file, each.why]
-        for each in plan.not_compared[:_SHOWN]
-    )
-    yield from report.table(["after", "before", "file", "why"], rows)
-    if len(plan.not_compared) > _SHOWN:
-        yield f"... and {len(plan.not_compared) - _SHOWN} more"
-
-
-def _since(plan: RecoveryPlan) -> Iterator[str]:
-    if not plan.versions_undone:
-        return
-    yield f"versions undone: {plan.versions_undone}"
-    rows = (
-        [each.version, each.created_at, each.operation, each.changes, each.author, each.reason] for each in plan.since
-    )
-    yield from report.table(["version", "created", "operation", "changes", "author", "reason"], rows)
-    if plan.versions_undone > len(plan.since):
-        yield f"... and {plan.versions_undone - len(plan.since)} older versions; `trinitylake history` lists them"
 
 
 def _source(call: Call, lake: Lakehouse) -> Lakehouse:
@@ -284,15 +202,7 @@ def undo(call: Call) -> Result:
         engine=options.engine,
     )
     done = undoing.run(call.open(damaged=True), config, call.spark, progress=call.progress)
-    parts = (_versions("found", done.undone), _versions("by others, undone too", done.others))
-    return Result(done, in_order(*parts, *_rolled_back(done.rollback)))
-
-
-def _versions(what: str, versions: tuple[VersionInfo, ...]) -> Iterable[Line]:
-    if versions:
-        yield f"{what}: {len(versions)}"
-        rows = ([each.version, each.created_at, each.operation, each.author, each.reason] for each in versions[:20])
-        yield from report.table(["version", "created", "operation", "author", "reason"], rows)
+    return Result(done, in_order(*summarised(done), _next_step(done.rollback)))
 
 
 # -- export --------------------------------------------------------------------------------------------
@@ -337,7 +247,7 @@ def export(call: Call) -> Result:
     tables = lake.at(version=done.plan.version).info().tables
     left = [f"data and metadata files of {tables} tables stay where they are: only definitions are copied"]
     code = FOUND_PROBLEMS if done.plan.unreadable else DONE
-    return reported(call, done, [*exported(done), *(left if tables else [])], code=code)
+    return reported(call, done, *(left if tables else []), code=code)
 
 
 def target_options(call: Call, target: str) -> dict[str, Any]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from pipelines import expiration, orphans, version_ref
 from pipelines import verify as verifying
-from pipelines.cli import report
-from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Line, Result, command, in_order, option
+from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, option, reported
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
-from pipelines.cli.commands.sentences import cleaned, expired, reported
+from pipelines.cli.report import summarised
 from pipelines.durations import parse_age
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
@@ -63,34 +61,7 @@ def expire(call: Call) -> Result:
         plan=options.plan,
     )
     done = expiration.run(call.open(), config, call.spark, progress=call.progress)
-    parts = [expired(done), _kept(done)]
-    if options.verbose:
-        parts += [report.fields(_figures(done)), _alone(done)]
-    return Result(done, in_order(*parts), _code(done))
-
-
-def _figures(done: expiration.Report) -> dict[str, Any]:
-    shown = {name: value for name, value in _fields(done).items() if name not in {"freed", "kept"}}
-    if done.freed is not None:
-        shown |= {f"freed_{name}": value for name, value in _fields(done.freed).items() if name != "each"}
-    return shown
-
-
-def _kept(done: expiration.Report) -> Iterable[Line]:
-    """Say why nothing is let go of, or no more: the rule that keeps most decides."""
-    rows = ([each.rule, each.setting, each.first, each.versions] for each in done.kept)
-    return report.table(["kept by", "set to", "from version", "versions"], rows)
-
-
-def _alone(done: expiration.Report) -> Iterable[Line]:
-    each = done.freed.each if done.freed is not None else ()
-    return report.table(
-        ["version", "files only it holds", "bytes only it holds"], ([v.version, v.files, v.bytes] for v in each)
-    )
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__slots__}
+    return reported(call, done, code=_code(done))
 
 
 @command(
@@ -128,7 +99,7 @@ def clean(call: Call) -> Result:
         plan=options.plan,
     )
     done = orphans.run(call.open(), config, call.spark, progress=call.progress)
-    return reported(call, done, cleaned(done), code=_code(done))
+    return reported(call, done, code=_code(done))
 
 
 @command(
@@ -181,18 +152,7 @@ def _verified(done: verifying.Report) -> Result:
     ]
     data: dict[str, Any] = {"root": done.root, "versions": done.versions, "ok": done.ok, "findings": findings}
     data |= {name: getattr(done, name) for name in _CARRIED}
-    shown = f"version {done.versions[0]}" if len(done.versions) == 1 else f"{len(done.versions)} versions"
-    if done.ok:
-        return Result(data, [f"{shown} checked: every invariant holds", *_carried(done)], DONE)
-    lines = report.table(
-        ["invariant", "file", "versions", "what", "what to do"],
-        (
-            [each.invariant, each.file, "..".join(map(str, each.versions)) or "-", each.message, each.hint]
-            for each in done.findings
-        ),
-    )
-    more = f" and {done.more} more" if done.more else ""
-    return Result(data, in_order(lines, [f"{shown} checked; findings: {len(findings)}{more}"]), FOUND_PROBLEMS)
+    return Result(data, in_order(*summarised(done)), DONE if done.ok else FOUND_PROBLEMS)
 
 
 _CARRIED: Final = (
@@ -203,17 +163,3 @@ _CARRIED: Final = (
     "tables_checked",
     "tables_unknown",
 )
-
-
-def _carried(done: verifying.Report) -> list[str]:
-    """Return how much of a lakehouse was written before nodes knew their names and definitions their content."""
-    lines = []
-    if done.nodes_named < done.nodes_read:
-        lines.append(f"{done.nodes_named} of {done.nodes_read} nodes know their own path; the others are older")
-    if done.definitions_proved < done.definitions_read:
-        lines.append(f"{done.definitions_proved} of {done.definitions_read} definitions carry a checksum")
-    if done.tables_checked:
-        lines.append(f"{done.tables_checked} tables have their metadata files")
-    if done.tables_unknown:
-        lines.append(f"the metadata files of {done.tables_unknown} tables cannot be looked for from here")
-    return lines

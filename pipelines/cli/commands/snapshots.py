@@ -14,6 +14,7 @@ from pipelines.cli.command import Call, Result, command, option
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, FORMAT, REASON, SPARK, YES
 from pipelines.cli.commands.recovery import TARGET_OPTION, target_options
 from pipelines.durations import parse_age
+from pipelines.summary import utc
 from trinitylake_core import Lakehouse, SnapshotInfo
 from trinitylake_core.errors import InvalidInput, SnapshotNotFound
 from trinitylake_core.snapshots import KINDS
@@ -84,7 +85,7 @@ def snapshot_list(call: Call) -> Result:
 
 
 def _snapshot_cells(info: SnapshotInfo) -> list[Any]:
-    expires = None if info.expires_at is None else f"{report.utc(info.expires_at)}{' (expired)' * info.expired}"
+    expires = None if info.expires_at is None else f"{utc(info.expires_at)}{' (expired)' * info.expired}"
     return [info.name, info.version, info.kind, info.created_at, expires, info.target_uri]
 
 
@@ -111,7 +112,7 @@ def _dropped(lake: Lakehouse, name: str) -> Iterator[str]:
     found = next((each for each in lake.snapshots() if each.name == name), None)
     if found is None:
         raise SnapshotNotFound(f"there is no snapshot {name!r}; `trinitylake snapshot list` names those that exist")
-    yield f"it names version {found.version}, since {report.utc(found.created_at)}"
+    yield f"it names version {found.version}, since {utc(found.created_at)}"
     if found.target_uri is not None:
         yield f"its copy at {report.plain(found.target_uri)} stays"
     if found.version >= lake.root_node.oldest_version:

@@ -11,8 +11,9 @@ from pipelines import diff as diffing
 from pipelines import version_ref
 from pipelines.cli import report
 from pipelines.cli.command import Call, Line, Result, command, in_order, limited, option
-from pipelines.cli.commands.objects import keys_of, qualified, readings
+from pipelines.cli.commands.objects import keys_of, readings
 from pipelines.cli.commands.options import ENGINE, FORMAT, SPARK
+from pipelines.summary import Size, qualified
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import describe_difference, to_dict
 from trinitylake_core.errors import ObjectNotFound
@@ -71,7 +72,7 @@ def _known(lake: Lakehouse, name: str) -> bool:
 
 
 def _history_cells(info: VersionInfo) -> list[Any]:
-    counts = [info.changes, info.objects, info.messages, report.Size(info.root_bytes)]
+    counts = [info.changes, info.objects, info.messages, Size(info.root_bytes)]
     return [info.version, info.created_at, info.operation, *counts, info.author, info.reason]
 
 
