@@ -5,32 +5,39 @@ An actor is prepared without being scheduled, so that it may hold a handle of an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 
 from pipelines import compaction, expiration, export, load, orphans, restore, rollback
-from tests.simulation.ground import SAVED, SNAPSHOT, SOURCE, count_up, create_tables
-from tests.simulation.scheduler import running_actor
-from tests.simulation.store import SimStorage
-from tests.simulation.world import COPY, DAMAGES, Ack, Changes, Exported, World
+from tests.simulation import store as stores
+from tests.simulation.fileio import SIM_FILE_IO
+from tests.simulation.ground import ROWS, SAVED, SNAPSHOT, SOURCE, count_up, create_tables
+from tests.simulation.schedule import DURATIONS
+from tests.simulation.scheduler import acting, running_actor
+from tests.simulation.store import SimStorage, Store
+from tests.simulation.world import COPY, DAMAGES, Ack, Changes, Exported, Kept, World
 from tests.support.icebergs import SCHEMA
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
     NotALakehouse,
+    NotFound,
     PlanOutdated,
     Refused,
     SnapshotNotFound,
+    StorageError,
     TransactionExpired,
     TransactionNotFound,
     TrinityLakeError,
     VersionExpired,
 )
 from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.storage.port import Data
 from trinitylake_core.transactions.transaction import Transaction
 
 Action = Callable[[], Any]
@@ -96,13 +103,14 @@ def _icebergs(world: World) -> Action:
 
     def act() -> int:
         catalog = TrinityLakeCatalog.over(lake, **{"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"})
-        try:
+
+        def create() -> int | None:
             with catalog.transaction() as txn:
                 for name in ICEBERGS:
                     txn.create_table(name, SCHEMA)
-        except Exception as error:  # PyIceberg's exception for one of ours
-            raise (error.__cause__ if isinstance(error.__cause__, TrinityLakeError) else error) from error
-        return int(_acked(world, txn.version) or 0)
+            return txn.version
+
+        return int(_acked(world, _as_ours(create)) or 0)
 
     return act
 
@@ -120,6 +128,92 @@ def _twice(world: World) -> Action:
     return act
 
 
+def _retry(world: World) -> Action:
+    """One process that commits, and the same once more when the network is back, if it does not know the outcome."""
+    lake = world.handle()
+
+    def act() -> int:
+        txn = lake.transaction()
+        changes = _counted(txn, "t11")
+        for _ in range(2):
+            try:
+                return _commit(world, txn, changes)
+            except StorageError:
+                acting().outage = False
+        return _commit(world, txn, changes)
+
+    return act
+
+
+def _later(world: World) -> Action:
+    """A process that commits a month later, and expires all but the newest version after another month."""
+    lake = world.handle()
+
+    def act() -> int | None:
+        time.sleep(DURATIONS["month"] / 1000)
+        txn = lake.refresh().transaction()
+        _commit(world, txn, _counted(txn, "t22"))
+        time.sleep(DURATIONS["month"] / 1000)
+        return _acked(world, _expire(1)(world, lake).version_after)
+
+    return act
+
+
+def _create(world: World) -> Action:
+    """A process that found no lakehouse, and stood still before it wrote the first file of its own."""
+    storage = _StoodStill(world.store)
+
+    def act() -> int:
+        lake = Lakehouse.create(storage)
+        world.acks.append(Ack(running_actor(), lake.version, lake.root_node.txn))
+        return lake.version
+
+    return act
+
+
+class _StoodStill(SimStorage):
+    """A handle of a place that was empty when it was read, and is not when it is first written to."""
+
+    def __init__(self, later: Store) -> None:
+        super().__init__()
+        self.store = Store(now_millis=later.now_millis)
+        self._later = later
+
+    def _put(self, path: str, data: Data) -> None:
+        self.store = self._later
+        super()._put(path, data)
+
+
+def _purge(world: World) -> Action:
+    """Drop the Iceberg table with rows, and delete its files for good."""
+    catalog = _with_rows(world)
+    return lambda: _as_ours(lambda: catalog.purge_table(ROWS))
+
+
+def _rename(world: World) -> Action:
+    """Rename the Iceberg table with rows, and create another one of its name."""
+    catalog = _with_rows(world)
+
+    def act() -> str:
+        catalog.rename_table(ROWS, "a.old")
+        catalog.create_table(ROWS, SCHEMA)
+        return "renamed"
+
+    return lambda: _as_ours(act)
+
+
+def _with_rows(world: World) -> TrinityLakeCatalog:
+    world.bring_rows()
+    return TrinityLakeCatalog.over(world.handle(), **{"py-io-impl": SIM_FILE_IO})
+
+
+def _as_ours(act: Action) -> Any:
+    try:
+        return act()
+    except Exception as error:  # PyIceberg's exception for one of ours
+        raise (error.__cause__ if isinstance(error.__cause__, TrinityLakeError) else error) from error
+
+
 def _save(world: World) -> Action:
     lake = world.handle()
 
@@ -130,6 +224,17 @@ def _save(world: World) -> Action:
         txn.save()
         world.saves.append((SAVED_ANEW, changes))
         return "saved"
+
+    return act
+
+
+def _save_and_publish(world: World) -> Action:
+    """Save a transaction, resume it, and commit it."""
+    save, lake = _save(world), world.handle()
+
+    def act() -> int:
+        save()
+        return _commit(world, lake.resume_transaction(SAVED_ANEW), world.saves[-1][1])
 
     return act
 
@@ -149,7 +254,8 @@ def _publish(world: World, txn: Transaction) -> int:
 def _save_again(world: World, txn: Transaction) -> str:
     changes = world.saves[0][1] | _counted(txn, "t21")
     world.intents[SAVED].append(changes)
-    txn.save()
+    with txn:  # which gives it up where it fails
+        txn.save()
     world.saves.append((SAVED, changes))
     return "saved again"
 
@@ -251,7 +357,8 @@ def _exporter(*, begun: bool = False, **how: Any) -> Callable[[World], Action]:
             _export_older(world, config)
 
         def act() -> str:
-            return _export(world, lake, config)
+            newest = world.newest.number
+            return _export(world, lake, config, newest if config.version is None else config.version)
 
         return act
 
@@ -261,29 +368,68 @@ def _exporter(*, begun: bool = False, **how: Any) -> Callable[[World], Action]:
 def _export_older(world: World, config: export.Config) -> None:
     storage = SimStorage()
     storage.store = world.ground.at[STALE]
-    _export(world, Lakehouse.open(storage), config)
+    _export(world, Lakehouse.open(storage), config, at_least=STALE)
 
 
-def _export(world: World, lake: Lakehouse, config: export.Config) -> str:
+def _export(world: World, lake: Lakehouse, config: export.Config, at_least: int = 0) -> str:
     done = export.run(lake, COPY, config).plan
-    world.exported.append(Exported(done.first, done.version))
+    world.exported.append(Exported(done.first, done.version, at_least))
     return f"{done.first} to {done.version}"
 
 
-def _copy_writer(world: World) -> Action:
-    """A process that commits to the copy of an older version."""
-    if not world.copy.objects:
-        _export_older(world, export.Config(engine="local"))
-    lake = Lakehouse.open(COPY)
+def _at_copy(act: Callable[[World, Lakehouse], Any]) -> Callable[[World], Action]:
+    """Return what prepares a process at the copy of an older version."""
+
+    def prepare(world: World) -> Action:
+        if not world.copy.objects:
+            _export_older(world, export.Config(engine="local"))
+        lake = Lakehouse.open(COPY)
+        return lambda: act(world, lake)
+
+    return prepare
+
+
+def _copy_write(world: World, lake: Lakehouse, change: Callable[[Transaction], object]) -> int:
+    txn = lake.transaction()
+    change(txn)
+    world.copy_tried[txn.id] = running_actor()
+    version = txn.commit()
+    world.copy_acks.append(Ack(running_actor(), version, txn.id))
+    return version
+
+
+def _copy_writer(table: str) -> Callable[[World, Lakehouse], int]:
+    return lambda world, lake: _copy_write(world, lake, lambda txn: count_up(txn, table))
+
+
+def _copy_create(world: World) -> Action:
+    """Create a lakehouse where an export may go, and a namespace in it."""
 
     def act() -> int:
-        txn = lake.transaction()
-        count_up(txn, "t11")
-        version = txn.commit()
-        world.copy_acks.append(Ack(running_actor(), version, txn.id))
-        return version
+        lake = Lakehouse.create(COPY)
+        world.copy_acks.append(Ack(running_actor(), lake.version, lake.root_node.txn))
+        return _copy_write(world, lake, lambda txn: txn.create_namespace("new"))
 
     return act
+
+
+def _copy_recreate(world: World, lake: Lakehouse) -> int:
+    """Delete the lakehouse, create another one in its place, and commit to that."""
+    stores.scheduled("delete", COPY, world.clear_copy)
+    lake = Lakehouse.create(COPY, order=5)
+    world.copy_acks.append(Ack(running_actor(), lake.version, lake.root_node.txn))
+    for name in ("n0", "n1", "n2"):  # up to the version that others stand on
+        _copy_write(world, lake, lambda txn: txn.create_namespace(name))  # noqa: B023 - called at once
+    return STALE
+
+
+def _copy_expire(world: World, lake: Lakehouse) -> int | None:
+    world.copy_given_back = True
+    return expiration.run(lake, expiration.Config(engine="local", keep_last=1)).version_after
+
+
+def _copy_clean(world: World, lake: Lakehouse) -> int:
+    return orphans.run(lake, orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)).deleted
 
 
 def _restore_copied(world: World, lake: Lakehouse) -> Any:
@@ -295,6 +441,48 @@ def _restore_copied(world: World, lake: Lakehouse) -> Any:
 
 
 # Readers.
+
+
+def _at(world: World) -> Action:
+    """Read an old version by its number."""
+    lake = world.handle()
+
+    def act() -> int:
+        boundary = world.boundary()
+        found = lake.at(version=STALE).version
+        world.kept.append(Kept(running_actor(), found, boundary))
+        return found
+
+    return act
+
+
+def _compare(world: World) -> Action:
+    """Compare an old version, by its number, with another."""
+    lake = world.handle()
+
+    def act() -> int:
+        boundary = world.boundary()
+        found = len(list(lake.diff(STALE, lake.version)))
+        world.kept.append(Kept(running_actor(), STALE, boundary))
+        return found
+
+    return act
+
+
+# Damage.
+
+
+def _lost(kind: Kind, *versions: int) -> Kind:
+    """Return an actor that begins when the roots of some versions are lost, and the hint leads to the one before."""
+
+    def prepare(world: World) -> Action:
+        world.lose(versions, versions[0] - 1)
+        before, world.stands_on = world.stands_on, versions[0] - 1
+        action = kind.prepare(world)
+        world.stands_on = before
+        return action
+
+    return Kind(prepare, kind.may_raise)
 
 
 def _open(world: World) -> Action:
@@ -319,7 +507,9 @@ def _refresher(version: int | None) -> Callable[[World], Action]:
 _OUTDATED: Final = (*_REFUSED, PlanOutdated, VersionExpired)
 _EXPORTS: Final = (*_OUTDATED, Refused, AlreadyExists)
 _ENDED: Final = (*_REFUSED, TransactionNotFound)
-KINDS: Final[Mapping[str, Kind]] = {
+_COPIED: Final = (*_OUTDATED, NotALakehouse)
+_TABLES: Final = (*_REFUSED, CommitFailedException, NoSuchTableError, TableAlreadyExistsError, NotFound)
+_KINDS: Final[Mapping[str, Kind]] = {
     "write": Kind(_writer("t0"), _REFUSED),
     "write-both": Kind(_writer("t0", "t1", isolation="SERIALIZABLE"), _REFUSED),
     "write-other": Kind(_writer("t12"), _REFUSED),
@@ -327,7 +517,13 @@ KINDS: Final[Mapping[str, Kind]] = {
     "write-twice": Kind(_twice, _REFUSED),
     "write-large": Kind(_large_writer, _REFUSED),
     "iceberg": Kind(_icebergs, (*_REFUSED, AlreadyExists, CommitFailedException, TableAlreadyExistsError)),
+    "write-retry": Kind(_retry, _REFUSED),
+    "later": Kind(_later, _OUTDATED),
+    "create": Kind(_create, (AlreadyExists,)),
+    "purge": Kind(_purge, _TABLES),
+    "rename": Kind(_rename, _TABLES),
     "save": Kind(_save, _ENDED),
+    "save-publish": Kind(_save_and_publish, _ENDED),
     "publish": Kind(_resumed(_publish), _ENDED),
     "save-again": Kind(_resumed(_save_again), _ENDED),
     "abort": Kind(_resumed(_abort), _ENDED),
@@ -350,13 +546,30 @@ KINDS: Final[Mapping[str, Kind]] = {
     "export-again": Kind(_exporter(begun=True), _EXPORTS),
     "export-history": Kind(_exporter(history=True), _EXPORTS),
     "export-history-again": Kind(_exporter(begun=True, history=True), _EXPORTS),
-    "write-copy": Kind(_copy_writer, _REFUSED),
+    "write-copy": Kind(_at_copy(_copy_writer("t11")), _COPIED),
+    "write-copy-other": Kind(_at_copy(_copy_writer("t12")), _COPIED),
+    "create-copy": Kind(_copy_create, (*_COPIED, AlreadyExists)),
+    "recreate-copy": Kind(_at_copy(_copy_recreate), (*_COPIED, AlreadyExists)),
+    "expire-copy": Kind(_at_copy(_copy_expire), _COPIED),
+    "clean-copy": Kind(_at_copy(_copy_clean), _COPIED),
     "restore-copy": Kind(_pipeline(_restore_copied), (*_OUTDATED, NotALakehouse)),
+    "at": Kind(_at, (VersionExpired,)),
+    "diff": Kind(_compare, (VersionExpired,)),
     "open": Kind(_open),
     "refresh": Kind(_refresher(None)),
     "refresh-stale": Kind(_refresher(STALE)),
 }
+HOLES: Final[Mapping[str, Kind]] = {
+    **{f"{kind}-hole": _lost(_KINDS[kind], 5) for kind in ("export", "export-history", "expire")},
+    **{f"{kind}-holes": _lost(_KINDS[kind], 5, 6) for kind in ("write", "compact", "expire", "clean")},
+}
+"""Processes that stand before roots which were lost."""
+KINDS: Final = {**_KINDS, **HOLES}
 FOREIGN: Final = "recover-foreign"
 """Nobody can tell by the root of another lakehouse alone that it is one, and what is committed on it follows it."""
-AT_RANDOM: Final = tuple(kind for kind in KINDS if kind != FOREIGN)
-"""The kinds of random runs: those that may meet any other."""
+_ALONE: Final = {
+    FOREIGN, "write-retry", "later", "create", "purge", "rename", "save-publish", "write-copy-other", "create-copy",
+    "recreate-copy", "expire-copy", "clean-copy", "at", "diff",
+}  # fmt: skip
+AT_RANDOM: Final = tuple(kind for kind in _KINDS if kind not in _ALONE)
+"""The kinds of random runs."""

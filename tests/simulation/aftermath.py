@@ -28,6 +28,8 @@ def aftermath(world: World) -> Iterator[str]:
     """Yield what goes wrong for those who come later. Changes the world."""
     with Outside(world.store, "afterwards").acting():
         try:
+            if world.lost:  # what is behind them is found by whoever lists, and nobody else
+                return
             if world.newest.number in world.damaged:  # nobody can open it; each error names the file
                 yield from _unreadable(world)
                 return
@@ -82,6 +84,8 @@ def _copy_used(world: World) -> Iterator[str]:
     if world.damaged or not roots or not (gaps or (boundary is not None and boundary.data.endswith(b"\n"))):
         return
     lake = Lakehouse.open(COPY)
+    if world.copy_given_back and max(roots) > lake.version:  # the export went on after that, and died
+        return
     made: list[tuple[int, str]] = []
     for number in range(world.newest.number - lake.version + 2):
         try:
@@ -124,10 +128,12 @@ def _checked(world: World) -> Iterator[str]:
 
 
 def _maintained(world: World) -> Iterator[str]:
-    """A month later the lakehouse can be expired, cleaned and written to, and nothing that is kept is lost."""
+    """The lakehouse can be cleaned, a month later also expired, and written to, and nothing that is kept is lost."""
+    config = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    if not world.damaged:
+        orphans.run(Lakehouse.open(SimStorage()), config)
     world.store.now_millis += DURATIONS["month"]
     expiration.run(Lakehouse.open(SimStorage()), expiration.Config(engine="local", keep_last=1))
-    config = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
     orphans.run(Lakehouse.open(SimStorage()), config)
     with Lakehouse.open(SimStorage()).transaction() as txn:
         count_up(txn, "t22")

@@ -5,7 +5,8 @@ decision is tried at each later point. A point is left out only where the run wo
 
 * a preemption before a request that only reads, and reads nothing that the others changed until the actor went on,
   is the same as one after it (unless the actor looks at its clock in between);
-* a process that dies before a read, or loses its answer, is the same as one that dies before the next change.
+* a process that dies before a read, or loses its answer, is the same as one that dies before the next change;
+* a late request is carried out right before each request that touches the same file, or at the very end.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.simulation.scenarios import Ran, Scenario, run
-from tests.simulation.schedule import DURATIONS, FAULTS, Decision, RandomSchedule, Schedule
+from tests.simulation.schedule import DURATIONS, FAULTS, LATE, Decision, RandomSchedule, Schedule
 from tests.simulation.scheduler import Step
 from tests.simulation.store import ORDERS
 
@@ -71,12 +72,14 @@ class _Exploration:
         for pause in self.pauses(schedule):
             for to in range(len(self.scenario.kinds)):
                 self.preempt(ran, begun, Decision(to, pause))
+        for point in begun:
+            if any(_touches(ran.steps[point], ran.steps[late].path) for late in schedule.late[:1]):
+                self.visit(schedule.extended(point, Decision(arrives=True)))
         if schedule.faults < self.bounds.faults:
-            for fault in FAULTS:
-                if fault in self.bounds.kinds:
-                    for point in begun:
-                        if _matters(ran.steps, point, fault):
-                            self.visit(schedule.extended(point, Decision(fault=fault)))
+            for fault in (each for each in (*FAULTS, *LATE) if each in self.bounds.kinds):
+                for point in begun:
+                    if _matters(ran.steps, point, fault):
+                        self.visit(schedule.extended(point, Decision(fault=fault)))
         return ran
 
     def pauses(self, schedule: Schedule) -> Iterator[str | None]:
@@ -113,6 +116,13 @@ def _commutes(step: Step, changed: frozenset[str]) -> bool:
     return step.path not in changed
 
 
+def _touches(step: Step, path: str) -> bool:
+    """Whether it matters if a late request is carried out before a step or after it."""
+    if step.resumed:
+        return False
+    return path.startswith(step.path) if step.kind == "list" else step.path == path
+
+
 def _changed(ran: Ran, point: int) -> frozenset[str]:
     """Return what was changed from a preemption on until the preempted actor went on."""
     actor = ran.steps[point].actor
@@ -123,7 +133,7 @@ def _changed(ran: Ran, point: int) -> frozenset[str]:
 def _matters(steps: Sequence[Step], point: int, fault: str) -> bool:
     """Whether a fault here differs from the same one at a later point."""
     step = steps[point]
-    if fault == "lose":
+    if fault in {"lose", "late", "cut"}:
         return step.kind not in _READS
     if fault == "die":
         before = next((each for each in reversed(steps[:point]) if each.actor == step.actor), None)

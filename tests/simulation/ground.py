@@ -13,11 +13,15 @@ from typing import Any, Final
 
 from pipelines import compaction, expiration
 from tests.simulation import store as stores
+from tests.simulation.fileio import SIM_FILE_IO
 from tests.simulation.schedule import DURATIONS, MINUTE
 from tests.simulation.scheduler import Outside
 from tests.simulation.store import ROOT, SimStorage, Store
+from tests.support.icebergs import SCHEMA, rows
 from trinitylake_core import Lakehouse
+from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.locations import node_path
+from trinitylake_core.tables import path_below
 from trinitylake_core.transactions.transaction import Transaction
 
 BEGINNING: Final = 1_700_000_000_000
@@ -32,6 +36,8 @@ SIZES: Final[Mapping[str, Any]] = {
     "node_file_max_size_bytes": 4500,
     **{f"{kind}_name_max_size_bytes": 4 for kind in ("namespace", "table", "view")},
 }
+ROWS: Final = "a.rows"
+"""The Iceberg table with rows, where a scenario needs one."""
 COUNTER: Final = "n"
 """The property of every table that writers count up, so that a lost or doubled commit shows."""
 
@@ -95,6 +101,21 @@ def ground() -> Ground:
         at[lake.version] = store.copy()
         store.now_millis += 60 * MINUTE
     return Ground(store, at, lake.version, _source())
+
+
+@cache
+def with_rows() -> tuple[Store, int, frozenset[str]]:
+    """Return the lakehouse with an Iceberg table that holds rows, its newest version, and the files of the table."""
+    store = ground().store.copy()
+    stores.mount(ROOT, store)
+    with Outside(store, "iceberg").acting():
+        catalog = TrinityLakeCatalog.over(Lakehouse.open(SimStorage()), **{"py-io-impl": SIM_FILE_IO})
+        table = catalog.create_table(ROWS, SCHEMA)
+        table.append(rows(1, 2))
+        version = catalog.lakehouse.version
+    below = path_below(ROOT, table.location())
+    assert below is not None
+    return store, version, frozenset(path for path in store.objects if path.startswith(below))
 
 
 @cache

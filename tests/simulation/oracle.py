@@ -16,8 +16,8 @@ from tests.simulation.scheduler import Actor
 from tests.simulation.world import COPY, Changes, Version, World
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import LakehouseDef, TableDef, TransactionDef
-from trinitylake_core.errors import Corrupt, StorageError
-from trinitylake_core.locations import root_path, transaction_path
+from trinitylake_core.errors import Corrupt, StorageError, TrinityLakeError
+from trinitylake_core.locations import parse, root_path, transaction_path
 from trinitylake_core.spec import BOUNDARY_FILE, LAKEHOUSE_DEF
 
 _TREES_REPLACED: Final = ("load", "rollback")
@@ -41,7 +41,8 @@ class Oracle:
         yield from self.world.violations
         checks: tuple[Callable[[], Iterator[str]], ...] = (
             self.ends, self.acknowledged, self.refused, self.changes, self.retained, self.snapshots, self.saved,
-            self.readers, self.recovered, self.copies, self.copy_kept, self.taken_back, self.icebergs,
+            self.readers, self.recovered, self.copies, self.copy_kept, self.copy_refused, self.taken_back,
+            self.icebergs, self.rows, self.kept,
         )  # fmt: skip
         for check in checks:
             yield from check()
@@ -54,6 +55,7 @@ class Oracle:
             right = KINDS[kind_of(actor)].may_raise + ((StorageError,) if actor.disturbed else ())
             unknown = actor.preempted and isinstance(actor.error, StorageError) and "unknown" in str(actor.error)
             named = isinstance(actor.error, Corrupt) and self.world.names_damage(actor.error)
+            named = named or (isinstance(actor.error, Corrupt) and bool(self.world.copy_gone) and "copy" in actor.name)
             if actor.error is not None and not isinstance(actor.error, right) and not unknown and not named:
                 yield f"{actor.name} ended with {type(actor.error).__name__}: {actor.error}"
 
@@ -77,7 +79,8 @@ class Oracle:
                 continue
             for version in self.world.history:
                 txn = version.node.system.get("txn")
-                if version.creator == actor.name and txn in self.world.intents and txn not in told:
+                own = version.creator == actor.name and version.node.system.get("operation") != "abort"
+                if own and txn in self.world.intents and txn not in told:
                     yield f"{actor.name} was refused ({actor.error}), but version {version.number} is its own"
 
     # -- what the versions say -----------------------------------------------------------------------
@@ -147,6 +150,8 @@ class Oracle:
         newest = self.world.newest
         for version in self.world.history[newest.oldest :]:
             stored = self.objects.get(root_path(version.number))
+            if version.number in self.world.lost:
+                continue
             if stored is None or (stored.data != version.data and version.number not in self.world.damaged):
                 yield f"version {version.number} of {newest.oldest} to {newest.number} is gone"
                 continue
@@ -181,6 +186,21 @@ class Oracle:
                 metadata = TableDef.FromString(self.world.files[path]).format_properties["metadata_location"]
                 if metadata not in self.objects:
                     yield f"version {version.number} needs the table metadata {metadata}, which is gone"
+
+    def rows(self) -> Iterator[str]:
+        """The Iceberg table with rows has all its files as long as it is in the newest version, by whatever name."""
+        said = self.tree(self.world.newest).content.values()
+        named = {
+            TableDef.FromString(self.world.files[path]).format_properties.get("metadata_location") for path in said
+        }
+        if self.world.rows & named:
+            yield from (f"{path} of a live table is gone" for path in sorted(self.world.rows - self.objects.keys()))
+
+    def kept(self) -> Iterator[str]:
+        """What was read by its number was a version, no root below the boundary."""
+        for each in self.world.kept:
+            if each.version < each.boundary:
+                yield f"{each.actor} was given version {each.version}, and the boundary was {each.boundary} before"
 
     # -- saved transactions ----------------------------------------------------------------------------
 
@@ -234,6 +254,8 @@ class Oracle:
         """A reader was given a version of the true history, and one that was not outdated when it began."""
         for each in self.world.opened:
             true = self.world.history[each.version] if each.version < len(self.world.history) else None
+            if self.world.lost:
+                continue
             if true is None or (true.data != each.data and each.version not in self.world.damaged):
                 yield f"{each.actor} was given a root of version {each.version} that is not in the history"
             elif each.version < each.began_at:
@@ -256,6 +278,9 @@ class Oracle:
         versions = Lakehouse.open(COPY).files.versions
         newest, boundary = versions.latest().version, versions.boundary()
         last = max(each.last for each in self.world.exported)
+        for each in self.world.exported:
+            if each.last < each.at_least:
+                yield f"version {each.last} was exported as the newest one, and {each.at_least} was there before"
         if newest < last:
             yield f"the copy opens at version {newest}, and version {last} was exported"
         kept = max((each.first for each in self.world.exported if each.first < each.last), default=boundary)
@@ -265,18 +290,59 @@ class Oracle:
             yield from self.copied(version, files)
 
     def copy_kept(self) -> Iterator[str]:
-        """What was committed to the copy, acknowledged, is there, with every version after it."""
-        if not self.world.copy_acks:
+        """What was committed to the copy, acknowledged, is there and whole, until it expires there."""
+        acks = [ack for ack in self.world.copy_acks if ack.txn not in self.world.copy_gone]
+        if not acks:
             return
-        versions = Lakehouse.open(COPY).files.versions
-        newest = versions.latest().version
-        boundary = versions.boundary() if versions.boundary() <= newest else 0
-        for ack in self.world.copy_acks:
-            root = versions.try_root(ack.version)
-            if root is None or root.txn != ack.txn or not boundary <= ack.version <= newest:
-                yield f"{ack.actor} committed version {ack.version} to the copy, which opens at {newest} without it"
-            elif not all(versions.root_exists(version) for version in range(ack.version, newest + 1)):
-                yield f"the copy opens at version {newest}, which does not follow version {ack.version}"
+        files = {path: each.data for path, each in self.world.copy.objects.items()}
+        try:
+            newest = Lakehouse.open(COPY).root_node
+        except TrinityLakeError as error:
+            yield f"the copy, which was committed to, cannot be opened: {error}"
+            return
+        for ack in acks:
+            if newest.oldest_version <= ack.version:
+                root = files.get(root_path(ack.version))
+                if root is None or node_file(root).system.get("txn") != ack.txn or ack.version > newest.version:
+                    yield (
+                        f"{ack.actor} committed version {ack.version} to the copy, which opens at version "
+                        f"{newest.version} without it"
+                    )
+        stored = self.world.copy.objects.get(BOUNDARY_FILE)
+        boundary = 0 if stored is None else int(stored.data)
+        first = boundary if boundary <= newest.version else min(ack.version for ack in acks)
+        for version in range(max(first, newest.oldest_version), newest.version + 1):
+            yield from self.whole(version, files)
+
+    def whole(self, version: int, files: dict[str, bytes]) -> Iterator[str]:
+        """Yield what a version lacks that was committed to the copy, or after such a one."""
+        root = files.get(root_path(version))
+        if root is None:
+            yield f"the copy has no root of version {version}"
+            return
+        try:
+            found = tree(root, files)
+        except KeyError as missing:
+            yield f"version {version} of the copy lacks {missing}"
+            return
+        lacks = {*found.content.values(), node_file(root).system[LAKEHOUSE_DEF]} - files.keys()
+        yield from (f"version {version} of the copy lacks {path}" for path in sorted(lacks))
+
+    def copy_refused(self) -> Iterator[str]:
+        """Who was told that nothing was committed to the copy has left no version there that counts."""
+        if not self.world.copy_tried:
+            return
+        told = {ack.txn for ack in self.world.copy_acks}
+        certain = {each.name for each in self.actors if each.error and not isinstance(each.error, StorageError)}
+        newest = Lakehouse.open(COPY).root_node
+        for path, stored in self.world.copy.objects.items():
+            named = parse(path)
+            if named is None or named.version is None:
+                continue
+            txn = node_file(stored.data).system.get("txn", "")
+            actor = self.world.copy_tried.get(txn)
+            if newest.oldest_version <= named.version <= newest.version and actor in certain and txn not in told:
+                yield f"{actor} was refused, but version {named.version} of the copy is its own"
 
     def copied(self, version: int, files: dict[str, bytes]) -> Iterator[str]:
         """Yield what is wrong with a version at the copy."""

@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument("what", help="a seed, or the kinds of the actors joined by +")
     parser.add_argument("schedule", nargs="?", default="0")
     parser.add_argument("--order", default="reversed")
+    parser.add_argument("--discourteous", action="store_true")
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--without", choices=sorted(MUTATIONS))
     options = parser.parse_args()
@@ -57,7 +58,7 @@ def main() -> int:
         if options.what.isdecimal():
             scenario, schedule = random_run(int(options.what), AT_RANDOM)
         else:
-            scenario = Scenario(tuple(options.what.split("+")), order=options.order)
+            scenario = Scenario(tuple(options.what.split("+")), order=options.order, courtesy=not options.discourteous)
             schedule = Schedule.parse(options.schedule)
         ran = run(scenario, schedule)
         if ran.violations and options.shrink:

@@ -7,6 +7,9 @@ A schedule says what happens at which point; everything else follows from it:
     12~1:month   the same, and a month passes at once
     12!die       its process dies
     12!lose      the request is carried out and its answer is lost
+    12!late      the request is not carried out, its client waits in vain, and the store carries it out at the end
+    30^          or before request 30, under the conditions that hold then
+    12!cut       the request is carried out, its answer is lost, and all further requests of the actor fail
     12!outage    this request and all further ones of the actor fail
     12+1 ...     faults may also strike the request that an actor resumes with; it is a point of its own
 
@@ -23,8 +26,9 @@ from typing import Final, Literal
 
 MINUTE: Final = 60_000
 DURATIONS: Final[dict[str, int]] = {"minute": MINUTE, "day": 26 * 60 * MINUTE, "month": 31 * 24 * 60 * MINUTE}
-Fault = Literal["die", "lose", "outage"]
+Fault = Literal["die", "lose", "late", "cut", "outage"]
 FAULTS: Final[tuple[Fault, ...]] = ("die", "lose", "outage")
+LATE: Final[tuple[Fault, ...]] = ("late", "cut")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,12 @@ class Decision:
     to: int | None = None
     pause: str | None = None
     fault: Fault | None = None
+    arrives: bool = False
+    """Whether the store carries out what was late."""
 
     def __str__(self) -> str:
+        if self.arrives:
+            return "^"
         if self.fault is not None:
             return f"!{self.fault}"
         return f">{self.to}" if self.pause is None else f"~{self.to}:{self.pause}"
@@ -79,17 +87,23 @@ class Schedule:
         """How many deaths, stalls, lost answers and outages there are."""
         return sum(each.fault is not None or each.pause is not None for each in self.decisions.values())
 
+    @property
+    def late(self) -> list[int]:
+        """The points of late requests that no decision carries out: the store does at the end."""
+        points = [point for point, each in sorted(self.decisions.items()) if each.fault == "late"]
+        return points[sum(each.arrives for each in self.decisions.values()) :]
+
     @classmethod
     def parse(cls, text: str) -> Schedule:
         """Return the schedule in a text as :meth:`__str__` writes it."""
         first, *rest = text.split()
         decisions: dict[int, Decision] = {}
         for each in rest:
-            match = re.fullmatch(r"(\d+)(?:>(\d+)|~(\d+):(\w+)|!(\w+))", each)
-            if match is None or (match[4] or "day") not in DURATIONS or (match[5] or "die") not in FAULTS:
+            match = re.fullmatch(r"(\d+)(?:>(\d+)|~(\d+):(\w+)|!(\w+)|(\^))", each)
+            if match is None or (match[4] or "day") not in DURATIONS or (match[5] or "die") not in (*FAULTS, *LATE):
                 raise ValueError(f"{each!r} is no decision of a schedule")
             to = match[2] or match[3]
-            decisions[int(match[1])] = Decision(None if to is None else int(to), match[4], match[5])  # type: ignore[arg-type]
+            decisions[int(match[1])] = Decision(None if to is None else int(to), match[4], match[5], bool(match[6]))  # type: ignore[arg-type]
         return cls(int(first), decisions)
 
 
@@ -102,16 +116,22 @@ class RandomSchedule:
         self._chance = chance
         self._rate = rate
         self._most = most
+        self._late = 0
 
     def at(self, point: int, others: Sequence[int]) -> Decision | None:
         """Return what happens at a point, where ``others`` could go on."""
-        if len(self.decisions) == self._most or self._chance.random() > self._rate:
+        if self._late and self._chance.random() < self._rate:
+            self._late -= 1
+            self.decisions[point] = Decision(arrives=True)
+            return self.decisions[point]
+        if len(self.decisions) >= self._most or self._chance.random() > self._rate:
             return None
         if not others or self._chance.random() < 0.15:
             decision = Decision(fault=self._chance.choice(FAULTS))
         else:
             decision = Decision(self._chance.choice(others), self._chance.choice((*DURATIONS, *[None] * 6)))
         self.decisions[point] = decision
+        self._late += decision.fault == "late"
         return decision
 
     def done(self) -> Schedule:

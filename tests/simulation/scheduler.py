@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 from tests.simulation import store as stores
 from tests.simulation.schedule import DURATIONS, Decision, RandomSchedule, Schedule
 from tests.simulation.store import Store
+from trinitylake_core.errors import TrinityLakeError
 from trinitylake_core.storage.failures import TransientError
 
 STEP_LIMIT: Final = 3000
@@ -69,6 +70,13 @@ class Actor:
         self.random.seed(f"{self.name} {self.seed}")
 
 
+class _Late(NamedTuple):
+    """A request whose client waits in vain, and that the store has still to carry out."""
+
+    actor: Actor
+    action: Callable[[], Any]
+
+
 class Scheduler:
     """One run of some actors on one store under one schedule."""
 
@@ -78,6 +86,8 @@ class Scheduler:
         self.actors: list[Actor] = []
         self.steps: list[Step] = []
         self.running: int | None = None
+        self._late: list[_Late] = []
+        self._arriving = False
         self._all_ended = threading.Semaphore(0)
 
     def run(self, actors: Sequence[Actor]) -> None:
@@ -92,6 +102,8 @@ class Scheduler:
             self._all_ended.acquire()
             for thread in threads:
                 thread.join()
+            while self._late:
+                self._arrive()
         finally:
             stores.between_deletes = None
 
@@ -126,18 +138,24 @@ class Scheduler:
     def request(self, kind: str, path: str, action: Callable[[], Any]) -> Any:
         """Carry out one request of the actor that runs, or whatever the schedule has in store for it."""
         actor = acting()
-        lost = self._point(kind, path)
+        fault = self._point(kind, path)
         if actor.outage:
             raise TransientError(f"the storage is out of reach for {actor.name}", undone=True)
+        actor.outage = fault == "cut"
+        if fault == "late":
+            self._late.append(_Late(actor, action))
+            raise TransientError(f"there is no answer to {kind} of {path!r}")
         try:
             return action()
         finally:
-            if lost:
+            if fault is not None:
                 raise TransientError(f"the answer to {kind} of {path!r} was lost")
 
-    def _point(self, kind: str, path: str) -> bool:
-        """Stop before a request until it may be carried out; return whether its answer is to be lost."""
+    def _point(self, kind: str, path: str) -> str | None:
+        """Stop before a request until it may be carried out; return the fault that strikes it then."""
         actor = acting()
+        if self._arriving:
+            return None
         resumed = False
         while True:
             if actor.state == "dead":
@@ -145,19 +163,37 @@ class Scheduler:
             number = self.actors.index(actor)
             step = Step(number, kind, path, self._others(number), resumed, len(self.store.changed))
             decision = self._decided(step)
-            if decision is None or decision.to is None:
+            if decision is not None and decision.arrives:
+                self._arrive()
+            elif decision is None or decision.to is None:
                 break
-            self._switch(actor, decision)
+            else:
+                self._switch(actor, decision)
             resumed = True
         actor.step = step
         if decision is None:
-            return False
+            return None
         actor.disturbed = True
         if decision.fault == "die":
             actor.state = "dead"
             raise Died
         actor.outage = actor.outage or decision.fault == "outage"
-        return decision.fault == "lose"
+        return decision.fault
+
+    def _arrive(self) -> None:
+        """Carry out the first request that is late, as its actor; its conditions may hold by now, or no longer."""
+        if not self._late:
+            return
+        late = self._late.pop(0)
+        before, _local.here = _local.here, Here(self, late.actor)
+        self._arriving = True
+        try:
+            late.action()
+        except TrinityLakeError:
+            pass
+        finally:
+            self._arriving = False
+            _local.here = before
 
     def _decided(self, step: Step) -> Decision | None:
         point = len(self.steps)

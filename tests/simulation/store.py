@@ -33,11 +33,15 @@ Observer = Callable[[str, str, bytes | None], None]
 
 
 class Stored(NamedTuple):
-    """One object: its content, what tells this content from another, and when it was written."""
+    """One object: its content and when it was written."""
 
     data: bytes
-    tag: int
     modified_millis: int
+
+    @property
+    def tag(self) -> str:
+        """What compare-and-set goes by: it follows the content, as ETags do, so what was there before matches again."""
+        return f"{mmh3.hash128(self.data):032x}"
 
 
 @dataclass
@@ -46,7 +50,6 @@ class Store:
 
     objects: dict[str, Stored] = field(default_factory=dict)
     now_millis: int = 0
-    writes: int = 0
     order: Order = list
     changed: list[str] = field(default_factory=list)
     """The paths of all changes so far."""
@@ -57,15 +60,14 @@ class Store:
 
     def copy(self) -> Store:
         """Return a store of its own that holds the same objects."""
-        return Store(dict(self.objects), self.now_millis, self.writes, self.order)
+        return Store(dict(self.objects), self.now_millis, self.order)
 
     def put(self, how: str, path: str, data: Data) -> Stored:
         """Write an object; the clock ticks."""
-        self.writes += 1
         self.now_millis += 1
         self.changed.append(self.prefix + path)
         content = bytes(data)
-        stored = self.objects[path] = Stored(content, self.writes, self.now_millis)
+        stored = self.objects[path] = Stored(content, self.now_millis)
         if self.observer is not None:
             self.observer(how, path, content)
         return stored
@@ -94,6 +96,12 @@ def mount(root: str, store: Store) -> None:
     """Let a root URI lead to a store."""
     _stores[root] = store
     store.prefix = "" if root == ROOT else root
+
+
+def mounted(uri: str) -> tuple[Store, str]:
+    """Return the store that a URI leads to, and the path there."""
+    root = next(each for each in _stores if uri.startswith(each))
+    return _stores[root], uri[len(root) :]
 
 
 class SimStorage(BaseStorage):
@@ -130,7 +138,7 @@ class SimStorage(BaseStorage):
 
     def _get_tagged(self, path: str) -> Tagged:
         found = self._found(path)
-        return Tagged(found.data, str(found.tag))
+        return Tagged(found.data, found.tag)
 
     def _put(self, path: str, data: Data) -> None:
         self.store.put("put", path, data)
@@ -142,9 +150,9 @@ class SimStorage(BaseStorage):
 
     def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
         found = self.store.objects.get(path)
-        if (None if found is None else str(found.tag)) != expected.tag:
+        if (None if found is None else found.tag) != expected.tag:
             raise Outdated(f"{self.root}{path} is not what it was when it was read")
-        return Tagged(bytes(data), str(self.store.put("swap", path, data).tag))
+        return Tagged(bytes(data), self.store.put("swap", path, data).tag)
 
     def _head(self, path: str) -> FileInfo:
         found = self._found(path)

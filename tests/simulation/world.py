@@ -6,20 +6,20 @@ version, and every other root is none, whatever a reader may take it for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from tests.simulation import store as stores
-from tests.simulation.ground import SAVED, SOURCE, Ground, foreign, ground
+from tests.simulation.ground import SAVED, SOURCE, Ground, foreign, ground, with_rows
 from tests.simulation.reading import NodeFile, node_file
 from tests.simulation.scheduler import running_actor
 from tests.simulation.store import ROOT, SimStorage, Store
 from trinitylake_core import Lakehouse
 from trinitylake_core.locations import parse, root_path
-from trinitylake_core.spec import BOUNDARY_FILE
+from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
 
 COPY: Final = "sim://copy/"
 """Where an export goes."""
@@ -70,6 +70,17 @@ class Exported:
 
     first: int
     last: int
+    at_least: int = 0
+    """The newest version when an export of the newest version began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A version that a request by its number relied on, and what the boundary file said before the request."""
+
+    actor: str
+    version: int
+    boundary: int
 
 
 def _other_table(_: World, __: Version) -> bytes:
@@ -128,6 +139,20 @@ class World:
     """Versions whose roots at the copy somebody created who committed there."""
     copy_acks: list[Ack] = field(default_factory=list)
     """Versions that somebody was told to have made at the copy."""
+    copy_tried: dict[str, str] = field(default_factory=dict)
+    """Who tried to commit which transaction to the copy."""
+    copy_gone: set[str] = field(default_factory=set)
+    """Transactions whose versions were deleted with the lakehouse at the place of the copy."""
+    copy_given_back: bool = False
+    """Whether somebody expired versions of the copy, which gives the place back that a dead export has claimed."""
+    kept: list[Kept] = field(default_factory=list)
+    """What was read, compared or exported as a version of a number."""
+    rows: frozenset[str] = frozenset()
+    """The files of the Iceberg table with rows."""
+    lost: set[int] = field(default_factory=set)
+    """Versions whose roots were lost."""
+    stands_on: int | None = None
+    """The version that handles stand on where nothing else is said; ``None`` for the last of the ground."""
     restored: list[int] = field(default_factory=list)
     """Versions that were made of what a copy held."""
     rollback_target: int | None = None
@@ -188,8 +213,41 @@ class World:
         self.store.objects[path] = stored._replace(data=DAMAGES[how](self, self.history[version]))
         self.damaged.add(version)
 
+    def lose(self, versions: Sequence[int], hint: int) -> None:
+        """Remove the roots of some versions, as only a store can that breaks its promise, and set the hint back."""
+        for version in versions:
+            self.store.objects.pop(root_path(version), None)
+        self.store.put("put", HINT_FILE, b"%d" % hint)
+        self.lost.update(versions)
+
+    def boundary(self) -> int:
+        """Return what the boundary file says."""
+        stored = self.store.objects.get(BOUNDARY_FILE)
+        return 0 if stored is None else int(stored.data)
+
+    def bring_rows(self) -> None:
+        """Let there be an Iceberg table with rows, made by versions after the ground's."""
+        if self.rows:
+            return
+        store, newest, self.rows = with_rows()
+        stores.mount(ROOT, self.store)
+        self.store.objects = dict(store.objects)
+        self.files |= {path: each.data for path, each in store.objects.items()}
+        for version in range(self.newest.number + 1, newest + 1):
+            self.history.append(Version(version, self.files[root_path(version)], "iceberg"))
+
+    def clear_copy(self) -> None:
+        """Delete the lakehouse at the place of the copy, at once."""
+        for path, stored in list(self.copy.objects.items()):
+            named = parse(path)
+            if named is not None and named.version is not None:
+                self.copy_gone.add(node_file(stored.data).system.get("txn", ""))
+            self.copy.remove(path)
+
     def names_damage(self, text: object) -> bool:
         """Whether an error or a finding names a root that is damaged, or a file that only such a root refers to."""
+        if any(root_path(version) in str(text) for version in self.lost):
+            return True
         found = (self.store.objects[root_path(version)].data for version in self.damaged)
         nodes = [node_file(data) for data in found if data in self.foreign]
         theirs = {path for node in nodes for _, path, _ in node.messages if path}
@@ -197,6 +255,7 @@ class World:
 
     def handle(self, version: int | None = None) -> Lakehouse:
         """Return a handle that was opened when a version was the newest one; by default the last of the ground."""
+        version = self.stands_on if version is None else version
         storage = SimStorage()
         storage.store = self.ground.store if version is None else self.ground.at[version]
         lake = Lakehouse.open(storage)
