@@ -1,18 +1,22 @@
-"""Integrity: yields every broken invariant of one version, by its number in ``docs/format.md``.
+"""Integrity: the rules of the invariants of ``docs/format.md``, each stated once, and the walk that proves one version.
 
-Reads the files themselves, past every cache. A file that cannot be read is reported, what hangs below
-it is skipped, and the walk goes on.
+The rules are pure: they get a node, or a key, and the expectation of the parents. ``pipelines.integrity`` applies the
+same rules to the nodes of many versions. The walk here takes one version, of any generation of the format. It reads
+the files themselves, past every cache. A file that cannot be read is reported, the subtree below it is skipped, and
+the walk goes on.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from trinitylake_core import spec
-from trinitylake_core.catalog import codec_of
-from trinitylake_core.definitions import LakehouseDef
+from trinitylake_core.catalog import codec_of, decode_definition
+from trinitylake_core.definitions import LakehouseDef, TableDef, has_checksum
 from trinitylake_core.errors import (
     Corrupt,
     CorruptDefinition,
@@ -28,21 +32,42 @@ from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile, search
 from trinitylake_core.tree.node import Messages, Node, merged
 from trinitylake_core.versions import ObjectCounts, Root, Versions
-from trinitylake_core.violations import Violation, check_definitions, check_node, violation
 
-__all__ = [
-    "TreeCheck",
-    "Violation",
-    "check_definitions",
-    "check_lakehouse",
-    "check_node",
-    "check_root",
-    "check_snapshots",
-    "check_tree",
-    "check_version",
-    "miscounted",
-    "violation",
-]
+Named = tuple[str, str, str]
+"""Kind, label and path of a definition."""
+
+
+_HINTS: Final = {
+    "I1": "the file is damaged: restore it from an export, or roll back to a version that does not use it",
+    "I10": "restore the file from an export, or roll back to a version that does not use it",
+    "I13": "roll back to the version before; if its definition is gone too, restore it from an export",
+    "I12": "create the namespace again, or drop what lies in it; a compaction changes neither",
+    "I14": "the history was tampered with; the content of this version is still readable",
+    "I15": "bring the object back from an export (`restore --from … --damaged`), or drop or re-create it",
+    "I16": "run `trinitylake expire` again: it rewrites the boundary",
+    "I18": "another file lies in its place: restore it from an export, or roll back to a version that does not use it",
+    "I17": "drop the snapshot, or restore its files from an export",
+    "I19": "an engine may have expired it: restore the table from a version whose metadata file exists",
+}
+_REWRITE: Final = "run `trinitylake compact`: it rewrites the nodes; if the finding stays, restore from an export"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken invariant: its number, the file, what is wrong, and what to do."""
+
+    invariant: str
+    file: str
+    message: str
+    hint: str
+
+
+def violation(invariant: str, file: str, message: str) -> Violation:
+    """Return a finding with the advice that goes with its invariant."""
+    return Violation(invariant, file, message, _HINTS.get(invariant, _REWRITE))
+
+
+# -- roots and the lakehouse -----------------------------------------------------------------------
 
 
 def check_version(versions: Versions, version: int, *, definitions: bool = False) -> Iterator[Violation]:
@@ -109,14 +134,6 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
         yield violation("I14", root.path, f"oldest_version fell from {before.oldest_version} to {root.oldest_version}")
 
 
-def miscounted(root: Root, found: ObjectCounts) -> Iterator[Violation]:
-    """Yield what a root says of its objects and is not so (I9); what it does not say is not wrong. No request."""
-    stored = root.counts
-    for kind, says, holds in zip(KINDS, stored, found, strict=True) if stored is not None else ():
-        if says != holds:
-            yield violation("I9", root.path, f"{kind}s says {says}, the version holds {holds}")
-
-
 def check_snapshots(versions: Versions, definition: LakehouseDef) -> Iterator[Violation]:
     """Yield snapshots whose root cannot be read. One ``get`` per snapshot."""
     for name, snapshot in sorted(definition.snapshots.items()):
@@ -157,19 +174,247 @@ def _root_exists(versions: Versions, version: int) -> bool:
         return True
 
 
+# -- one node --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the parents of a node say about it: those of one tree, or of the trees of many versions together.
+
+    A node that fits all its parents fits the tightest pivots. Parents that count one child differently cannot all be
+    right. The root of a tree is expected to be nothing.
+
+    Attributes:
+        height: its height, where the parents record theirs.
+        low: the largest pivot before it; ``high``: the smallest after it.
+        keys: the least and the largest number of keys in its subtree; ``messages``: likewise.
+        parent: the path of one of them.
+    """
+
+    height: int | None = None
+    low: str | None = None
+    high: str | None = None
+    keys: tuple[int, int] | None = None
+    messages: tuple[int, int] | None = None
+    parent: str | None = None
+
+    def children(self, node: Node, path: str, height: int | None) -> Iterator[tuple[str, Expected]]:
+        """Yield the path of each child, and what this node, at ``height``, and its own parents say about it."""
+        below = None if height is None else height - 1
+        keys, messages = _of_children(node.child_keys, node), _of_children(node.child_messages, node)
+        for index, child in enumerate(node.children):
+            low, high = node.bounds(index) if index <= len(node.keys) else (None, None)
+            yield (
+                child,
+                Expected(
+                    below, _pick(max, low, self.low), _pick(min, high, self.high), keys[index], messages[index], path
+                ),
+            )
+
+
+def _pick(choose: Any, one: Any, two: Any) -> Any:
+    return two if one is None else one if two is None else choose(one, two)
+
+
+def _of_children(counts: list[int] | None, node: Node) -> Sequence[tuple[int, int] | None]:
+    if counts is None or len(counts) != len(node.children):
+        return [None] * len(node.children)
+    return [(count, count) for count in counts]
+
+
+def check_place(node: Node, path: str, expected: Expected) -> Violation | None:
+    """Return why nothing below a node can be followed: it is not where it belongs (I8, I10)."""
+    height = expected.height if node.height is None else node.height
+    if expected.height is not None and height != expected.height:
+        message = f"has height {height} below {expected.parent!r}, where height {expected.height} is expected"
+        return violation("I8", path, message)
+    if (height or 0) > search.MAX_HEIGHT:
+        return violation("I8", path, f"height {height} is more than any tree has")
+    if expected.low is not None and expected.high is not None and expected.low >= expected.high:
+        message = "is reached from places whose ranges exclude each other: twice from one root, or astray"
+        return violation("I10", path, message)
+    return None
+
+
+def decoded(path: str, data: bytes | FileMissing, order: int, parent: str | None) -> Node | Violation:
+    """Return the node in a file that was read, or why there is none (I1, I2, I7, I10, I18)."""
+    if isinstance(data, FileMissing):
+        return violation("I10", path, "the file is missing" + (f", but {parent!r} points to it" if parent else ""))
+    try:
+        return nodefile.decode(data, path, order)
+    except Corrupt as error:
+        return violation(error.invariant, path, str(error))
+
+
+def check_node(node: Node, path: str, order: int, expected: Expected) -> Iterator[Violation]:
+    """Yield what is wrong within one node, as far as its layout knows (I1 to I9)."""
+    top = expected.parent is None
+    if node.table_rows is None:  # the flat table of the published SDK
+        return
+    if not node.checksummed and node.height is not None:
+        yield violation("I1", path, "the checksum is gone from a file that this library wrote")
+    if node.table_rows != order:
+        yield violation("I2", path, f"the key table has {node.table_rows} rows instead of {order}")
+    if any(a >= b for a, b in zip(node.keys, node.keys[1:], strict=False)):
+        yield violation("I3", path, "keys are not strictly ascending")
+    yield from _check_ranges(node, path, expected.low, expected.high)
+    if len(node.keys) > order - 1 or (not top and len(node.keys) < -(-order // 2) - 1):
+        yield violation("I6", path, f"{len(node.keys)} keys in a node of order {order}")
+    if top and node.children and not node.keys:
+        yield violation("I6", path, "the root has a single child")
+    if node.height is not None and (node.height == 0) != node.is_leaf:
+        yield violation("I8", path, f"height {node.height}, but it has {len(node.children)} children")
+    for row, counts in ((spec.CHILD_KEYS, node.child_keys), (spec.CHILD_MESSAGES, node.child_messages)):
+        if counts is not None and len(counts) != len(node.children):
+            yield violation("I9", path, f"{row} counts {len(counts)} children of {len(node.children)}")
+
+
+def _check_ranges(node: Node, path: str, low: str | None, high: str | None) -> Iterator[Violation]:
+    for key in node.keys:
+        if (low is not None and key <= low) or (high is not None and key >= high):
+            yield violation("I4", path, f"key {key.rstrip()!r} lies outside the pivots around its node")
+    for key, _, txn in node.buffer:
+        if (low is not None and key <= low) or (high is not None and key >= high):
+            yield violation("I5", path, f"a message for {key.rstrip()!r} lies outside the pivots around its node")
+        if not txn and node.canonical:
+            yield violation("I5", path, f"a message for {key.rstrip()!r} has no transaction ID")
+
+
+def check_counts(
+    node: Node, path: str, expected: Expected, below: tuple[int | None, int | None]
+) -> Iterator[Violation]:
+    """Yield counts that are not so (I9): those in a node, and those of its parents.
+
+    ``below`` are the keys and messages below the node: counted by the walk, or as the node says of its children
+    (:func:`said_below`); ``None`` if nothing is known.
+    """
+    keys, messages = len(node.keys), len(node.buffer)
+    both = (
+        (spec.SUBTREE_KEYS, node.subtree_keys, keys, below[0], spec.CHILD_KEYS, expected.keys),
+        (spec.SUBTREE_MESSAGES, node.subtree_messages, messages, below[1], spec.CHILD_MESSAGES, expected.messages),
+    )
+    for name, own, mine, others, *_ in both:
+        if own is not None and others is not None and own != mine + others:
+            yield violation("I9", path, f"{name} says {own}, the node and its children count {mine + others}")
+    for _, own, mine, others, name, claimed in both:
+        held = own if own is not None or others is None else mine + others
+        if held is not None and claimed is not None and not claimed[0] == held == claimed[1]:
+            says = str(claimed[0]) if claimed[0] == claimed[1] else f"{claimed[0]} and {claimed[1]}"
+            yield violation("I9", path, f"{name} of {expected.parent!r} says {says}, the node says {held}")
+
+
+def said_below(node: Node) -> tuple[int | None, int | None]:
+    """Return the keys and messages below a node, as far as it counts those of its children."""
+    if node.is_leaf:
+        return 0, 0
+    keys, messages = node.child_keys, node.child_messages
+    return None if keys is None else sum(keys), None if messages is None else sum(messages)
+
+
+def malformed(codec: KeyCodec, key: str, value: str | None) -> str | None:
+    """Return what is wrong with a key or its value (I11), ``None`` if nothing is."""
+    try:
+        codec.parts(key)
+        if value is not None:
+            validate_path(value)
+    except (InvalidName, InvalidLocation) as error:
+        return str(error)
+    return None
+
+
+# -- the content of a version ----------------------------------------------------------------------
+
+
 @dataclass(slots=True)
-class _Totals:
-    """What a subtree holds; not ``whole`` when a part of it could not be read."""
+class VersionContent:
+    """The objects of one version, each noted once in any order.
 
-    keys: int = 0
-    messages: int = 0
+    Attributes:
+        codec: of its keys.
+        whole: every node of the version could be read; only then is a namespace known to be absent.
+        exists: namespaces; ``needed`` are those that tables and views lie in.
+        kinds: how many objects there are of each kind; ``malformed`` keys are of none.
+    """
+
+    codec: KeyCodec
     whole: bool = True
+    exists: set[str] = field(default_factory=set)
+    needed: set[str] = field(default_factory=set)
+    kinds: Counter[str] = field(default_factory=Counter)
+    malformed: int = 0
 
-    def add(self, part: _Totals) -> None:
-        """Add what a part holds."""
-        self.keys += part.keys
-        self.messages += part.messages
-        self.whole = self.whole and part.whole
+    def note(self, entries: Iterable[tuple[str, str | None]]) -> Iterator[Named]:
+        """Note the objects of entries that are set, and yield their definitions. Malformed ones are I11."""
+        for key, path in entries:
+            if path is None:
+                continue
+            try:
+                kind, namespace, name = self.codec.parts(key)
+            except InvalidName:
+                self.malformed += 1
+                continue
+            self.kinds[kind] += 1
+            (self.exists if kind == NAMESPACE else self.needed).add(namespace)
+            with suppress(InvalidLocation):
+                yield kind, label(namespace, name), validate_path(path)
+
+    def miscounted(self, root: Root) -> Iterator[Violation]:
+        """Yield what a root says of its objects and is not so (I9), if all are known."""
+        if self.whole and not self.malformed:
+            yield from miscounted(root, ObjectCounts(*(self.kinds[kind] for kind in KINDS)))
+
+    def lost(self) -> list[str]:
+        """Return the namespaces that are needed and do not exist (I12)."""
+        return sorted(self.needed - self.exists) if self.whole else []
+
+
+def label(namespace: str, name: str | None) -> str:
+    """Return the name of an object in findings."""
+    return namespace if name is None else f"{namespace}.{name}"
+
+
+def without_namespace(path: str, codec: KeyCodec, key: str) -> Violation:
+    """Return the finding that a table or view has no namespace (I12)."""
+    kind, namespace, name = codec.split(key)
+    return violation("I12", path, f"{kind} {label(namespace, name)!r} lies in a namespace that does not exist")
+
+
+def miscounted(root: Root, found: ObjectCounts) -> Iterator[Violation]:
+    """Yield what a root says of its objects and is not so (I9); what it does not say is not wrong. No request."""
+    stored = root.counts
+    for kind, says, holds in zip(KINDS, stored, found, strict=True) if stored is not None else ():
+        if says != holds:
+            yield violation("I9", root.path, f"{kind}s says {says}, the version holds {holds}")
+
+
+def check_definitions(
+    storage: Storage,
+    named: Sequence[Named],
+    proved: Callable[[str], None] | None = None,
+    tables: Callable[[str, str, TableDef], None] | None = None,
+) -> Iterator[Violation]:
+    """Yield what is wrong with definition files, given as kind, name and valid path. One ``get`` each, in parallel.
+
+    ``proved`` is called with the path of each sound one that carries a checksum, ``tables`` with name, path and content
+    of each sound one of a table.
+    """
+    contents = storage.read_many([path for _, _, path in named])
+    for (kind, name, path), (_, data) in zip(named, contents, strict=True):
+        if isinstance(data, FileMissing):
+            yield violation("I15", path, f"the definition of {kind} {name!r} is missing")
+            continue
+        try:
+            definition = decode_definition(kind, data, path)
+        except Corrupt as error:
+            yield violation("I15", path, f"the definition of {kind} {name!r}: {error}")
+            continue
+        if proved is not None and has_checksum(data):
+            proved(path)
+        if tables is not None and isinstance(definition, TableDef):
+            tables(name, path, definition)
+
+
+# -- one tree --------------------------------------------------------------------------------------
 
 
 class TreeCheck:
@@ -180,46 +425,31 @@ class TreeCheck:
     ) -> None:
         self._storage = storage
         self._order = definition.order
-        self._keys: KeyCodec = codec_of(definition, sdk=sdk)
+        self._content = VersionContent(codec_of(definition, sdk=sdk))
         self._definitions = definitions
-        self.definitions_read = 0
         self._seen: set[str] = set()
-        self._namespaces: set[str] = set()
-        self._kinds: Counter[str] = Counter()
-        self._skipped = self._malformed = False
         self._leaf_depth: int | None = None
 
     def run(self, root: Root) -> Iterator[Violation]:
         """Yield every broken invariant of the tree below a root."""
         self._seen.add(root.path)
-        yield from self._node(root.node, root.path, (None, None), Messages(), _Totals(), 0)
-        if not (self._skipped or self._malformed):
-            yield from miscounted(root, ObjectCounts(*(self._kinds[kind] for kind in KINDS)))
+        yield from self._node(root.node, root.path, Expected(), Messages(), _Totals(), 0)
+        yield from self._content.miscounted(root)
 
     def _node(
-        self,
-        node: Node,
-        path: str,
-        bounds: tuple[str | None, str | None],
-        newer: Messages,
-        totals: _Totals,
-        depth: int,
+        self, node: Node, path: str, expected: Expected, newer: Messages, totals: _Totals, depth: int
     ) -> Iterator[Violation]:
-        yield from check_node(node, path, self._order, bounds, top=depth == 0)
-        messages = merged(node.pending, newer)
-        inside = _Totals(len(node.keys), len(node.buffer))
+        yield from check_node(node, path, self._order, expected)
+        messages, below = merged(node.pending, newer), _Totals()
         if node.is_leaf:
             yield from self._leaf(path, depth)
             yield from self._entries(*search.applied(node.keys, node.values, messages), path)
         else:
-            yield from self._children(node, path, bounds, messages, inside, depth)
-        for row, counted, found in (
-            (spec.SUBTREE_KEYS, node.subtree_keys, inside.keys),
-            (spec.SUBTREE_MESSAGES, node.subtree_messages, inside.messages),
-        ):
-            if counted is not None and counted != found and inside.whole:
-                yield violation("I9", path, f"{row} says {counted}, the subtree holds {found}")
-        totals.add(inside)
+            yield from self._children(node, path, expected, messages, below, depth)
+        yield from check_counts(node, path, expected, (below.keys, below.messages) if below.whole else (None, None))
+        totals.keys += len(node.keys) + below.keys
+        totals.messages += len(node.buffer) + below.messages
+        totals.whole = totals.whole and below.whole
 
     def _leaf(self, path: str, depth: int) -> Iterator[Violation]:
         if self._leaf_depth is None:
@@ -228,79 +458,52 @@ class TreeCheck:
             yield violation("I8", path, f"this leaf is at depth {depth}, the first one at {self._leaf_depth}")
 
     def _children(
-        self,
-        node: Node,
-        path: str,
-        bounds: tuple[str | None, str | None],
-        messages: Messages,
-        inside: _Totals,
-        depth: int,
+        self, node: Node, path: str, expected: Expected, messages: Messages, below: _Totals, depth: int
     ) -> Iterator[Violation]:
         ordered = all(a < b for a, b in zip(node.keys, node.keys[1:], strict=False))
-        for index, (child_path, data) in enumerate(self._storage.read_many(node.children)):
+        height = expected.height if node.height is None else node.height
+        expectations = expected.children(node, path, height)
+        contents = self._storage.read_many(node.children)
+        for index, ((child_path, of_child), (_, data)) in enumerate(zip(expectations, contents, strict=True)):
             low, high = node.bounds(index)
-            around = (low or bounds[0], high or bounds[1])
-            totals = _Totals()
             part = messages.between(low, high) if ordered else Messages()
-            found = self._child(node, path, child_path, data, depth)
+            found = self._child(child_path, data, of_child, depth)
             if isinstance(found, Violation):
                 yield found
-                self._skipped, totals.whole = True, False
+                self._content.whole = below.whole = False
             else:
-                yield from self._node(found, child_path, around, part, totals, depth + 1)
-                yield from _counted(node, path, index, totals) if totals.whole else ()
-            inside.add(totals)
+                yield from self._node(found, child_path, of_child, part, below, depth + 1)
             if index < len(node.keys):
                 row = slice(index, index + 1)
                 pivot = messages.on(node.keys[index])
                 yield from self._entries(*search.applied(node.keys[row], node.values[row], pivot), path)
 
-    def _child(
-        self, parent: Node, parent_path: str, path: str, data: bytes | FileMissing, depth: int
-    ) -> Node | Violation:
+    def _child(self, path: str, data: bytes | FileMissing, expected: Expected, depth: int) -> Node | Violation:
         if depth >= search.MAX_HEIGHT:
             return violation("I10", path, f"is more than {search.MAX_HEIGHT} nodes below the root")
-        if isinstance(data, FileMissing):
-            return violation("I10", path, f"the file is missing, but {parent_path!r} points to it")
         if path in self._seen:
-            return violation("I10", path, f"reached a second time, from {parent_path!r}")
+            return violation("I10", path, f"reached a second time, from {expected.parent!r}")
         self._seen.add(path)
-        try:
-            node = nodefile.decode(data, path, self._order)
-            search.child_height(parent, path, node)
-        except Corrupt as error:
-            return violation(error.invariant, path, str(error))
-        return node
+        node = decoded(path, data, self._order, expected.parent)
+        return node if isinstance(node, Violation) else check_place(node, path, expected) or node
 
     def _entries(self, keys: Sequence[str], values: Sequence[str], path: str) -> Iterator[Violation]:
-        named: list[tuple[str, str, str]] = []
+        content, named = self._content, list[Named]()
         for key, value in zip(keys, values, strict=True):
-            try:
-                name = self._keys.decode(key)
-            except InvalidName as error:
-                yield violation("I11", path, str(error))
-                self._malformed = True
-                continue
-            self._kinds[name.kind] += 1
-            if name.kind == NAMESPACE:
-                self._namespaces.add(name.namespace)
-            elif name.namespace not in self._namespaces and not self._skipped:
-                yield violation("I12", path, f"{name.kind} {str(name)!r} lies in a namespace that does not exist")
-            try:
-                validate_path(value)
-            except InvalidLocation as error:
-                yield violation("I11", path, str(error))
-                continue
-            named.append((name.kind, str(name), value))
+            wrong = malformed(content.codec, key, value)
+            if wrong is not None:
+                yield violation("I11", path, wrong)
+            named += content.note([(key, value)])
+            if wrong is None and content.whole and content.codec.split(key)[1] not in content.exists:
+                yield without_namespace(path, content.codec, key)
         if self._definitions:
-            self.definitions_read += len(named)
             yield from check_definitions(self._storage, named)
 
 
-def _counted(node: Node, path: str, index: int, totals: _Totals) -> Iterator[Violation]:
-    for row, counts, found in (
-        (spec.CHILD_KEYS, node.child_keys, totals.keys),
-        (spec.CHILD_MESSAGES, node.child_messages, totals.messages),
-    ):
-        if counts is not None and index < len(counts) and counts[index] != found:
-            yield violation("I9", path, f"{row} says {counts[index]} for child {index}, which holds {found}")
+@dataclass(slots=True)
+class _Totals:
+    """The keys and messages of subtrees; not ``whole`` when a part of them could not be read."""
+
+    keys: int = 0
+    messages: int = 0
+    whole: bool = True

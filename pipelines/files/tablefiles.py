@@ -13,6 +13,7 @@ from typing import Any, Final
 import mmh3
 
 from trinitylake_core import Change
+from trinitylake_core.check import Violation, violation
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.errors import FileMissing, InvalidInput, InvalidLocation, StorageError
 from trinitylake_core.keys import TABLE
@@ -28,7 +29,6 @@ from trinitylake_core.tables import (
     path_below,
 )
 from trinitylake_core.versions import from_millis
-from trinitylake_core.violations import Violation, violation
 
 TABLES: Final = "tables"
 TABLES_UNKNOWN: Final = "tables unknown"

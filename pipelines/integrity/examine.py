@@ -23,14 +23,21 @@ import pyarrow as pa
 from pipelines.integrity.findings import FOUND, found_row
 from pipelines.tasks import INT, LONG, TEXT, Row
 from pipelines.trees.levels import ROOT, Visitor
-from trinitylake_core import spec
-from trinitylake_core.check import Violation, check_node, violation
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidLocation, InvalidName
+from trinitylake_core.check import (
+    Expected,
+    Violation,
+    check_counts,
+    check_node,
+    check_place,
+    decoded,
+    malformed,
+    said_below,
+    violation,
+)
+from trinitylake_core.errors import FileMissing, InvalidLocation, InvalidName
 from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec
-from trinitylake_core.locations import validate_path, validate_paths
+from trinitylake_core.locations import validate_paths
 from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.nodefile import decode
-from trinitylake_core.tree.search import MAX_HEIGHT
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
 UNREADABLE: Final = -1
@@ -101,37 +108,25 @@ class Examiner:
 
         Where a node cannot be read, or is of another height than its parents say, nothing below it is looked at.
         """
-        path = row["path"]
-        if isinstance(data, FileMissing):
-            found = "the file is missing" + (f", but {row['parent']!r} points to it" if row["parent"] else "")
-            return _unreadable(row, violation("I10", path, found))
-        try:
-            node = decode(data, path, self.order)
-        except Corrupt as error:
-            return _unreadable(row, violation(error.invariant, path, str(error)))
-        return self.examine(row, node)
+        node = decoded(row["path"], data, self.order, row["parent"])
+        return _unreadable(row, node) if isinstance(node, Violation) else self.examine(row, node)
 
     def examine(self, row: Row, node: Node) -> dict[str, Any]:
         """Return what is kept of a node that was read."""
-        path, lo, hi, top = row["path"], row["lo"], row["hi"], row["height"] == ROOT
+        path, expected = row["path"], _expected(row)
+        astray = check_place(node, path, expected)
+        if astray is not None:
+            return _unreadable(row, astray)
         height = row["height"] if node.height is None else node.height
-        if not top and height != row["height"]:
-            message = f"has height {height} below {row['parent']!r}, where height {row['height']} is expected"
-            return _unreadable(row, violation("I8", path, message))
-        if height > MAX_HEIGHT:
-            return _unreadable(row, violation("I8", path, f"height {height} is more than any tree has"))
-        if lo is not None and hi is not None and lo >= hi:
-            message = "is reached from places whose ranges exclude each other: twice from one root, or astray"
-            return _unreadable(row, violation("I10", path, message))
         sound = self._sound(node)
-        found = [*check_node(node, path, self.order, (lo, hi), top=top)]
-        found += self._names(node, path, top=top, sound=sound)
-        found += _counts(node, row)
+        found = [*check_node(node, path, self.order, expected)]
+        found += self._names(node, path, top=row["height"] == ROOT, sound=sound)
+        found += check_counts(node, path, expected, said_below(node))
         return {
             **_visited(row, height, found),
             "bytes": node.nbytes,
             "named": int(node.named),
-            "children": list(_children(node, row, height)),
+            "children": [_asked(row, *each) for each in expected.children(node, path, height)],
             **(self._meaning(node, height, sound=sound) if row["first"] == self.meaning_of else {}),
         }
 
@@ -168,10 +163,10 @@ class Examiner:
         """Yield malformed keys and values of the key table and of messages, the overridden ones among them (I11)."""
         before, proved = self._buffered if top else {}, {}
         for pair in node.buffer.meanings():
-            proved[pair] = before[pair] if pair in before else self._wrong(pair)
+            proved[pair] = before[pair] if pair in before else malformed(self.codec, *pair)
         if top:
             self._buffered = proved
-        table = () if sound else map(self._wrong, zip(node.keys, node.values, strict=True))
+        table = () if sound else (malformed(self.codec, *pair) for pair in zip(node.keys, node.values, strict=True))
         yield from (violation("I11", path, each) for each in (*table, *proved.values()) if each is not None)
 
     def _sound(self, node: Node) -> bool:
@@ -180,17 +175,6 @@ class Examiner:
             validate_paths(node.values)
             return self.codec.well_formed(node.keys)
         return False
-
-    def _wrong(self, pair: _Pair) -> str | None:
-        """Return what is wrong with a key or its value, ``None`` if nothing is."""
-        key, value = pair
-        try:
-            self.codec.parts(key)
-            if value is not None:
-                validate_path(value)
-        except (InvalidName, InvalidLocation) as error:
-            return str(error)
-        return None
 
 
 def _unreadable(row: Row, what: Violation) -> dict[str, Any]:
@@ -227,47 +211,31 @@ def _entries(node: Node) -> dict[str, str | None]:
     return meaning
 
 
-def _counts(node: Node, row: Row) -> Iterator[Violation]:
-    path = row["path"]
-    for name, own, mine, below in (
-        (spec.SUBTREE_KEYS, node.subtree_keys, len(node.keys), node.child_keys),
-        (spec.SUBTREE_MESSAGES, node.subtree_messages, len(node.buffer), node.child_messages),
-    ):
-        if own is not None and (node.is_leaf or below is not None) and own != mine + sum(below or ()):
-            yield violation("I9", path, f"{name} says {own}, the node and its children count {mine + sum(below or ())}")
-    for what, own, low, high in (
-        (spec.CHILD_KEYS, node.subtree_keys, row["keys_min"], row["keys_max"]),
-        (spec.CHILD_MESSAGES, node.subtree_messages, row["messages_min"], row["messages_max"]),
-    ):
-        if own is not None and low is not None and not low == own == high:
-            claimed = str(low) if low == high else f"{low} and {high}"
-            yield violation("I9", path, f"{what} of {row['parent']!r} says {claimed}, the node says {own}")
+def _expected(row: Row) -> Expected:
+    """Return what parents say about a node."""
+    return Expected(
+        None if row["height"] == ROOT else row["height"],
+        row["lo"],
+        row["hi"],
+        None if row["keys_min"] is None else (row["keys_min"], row["keys_max"]),
+        None if row["messages_min"] is None else (row["messages_min"], row["messages_max"]),
+        row["parent"] or None,
+    )
 
 
-def _children(node: Node, row: Row, height: int) -> Iterator[Row]:
-    keys, messages = _of_children(node.child_keys, node), _of_children(node.child_messages, node)
-    for index, child in enumerate(node.children):
-        low, high = node.bounds(index) if index <= len(node.keys) else (None, None)
-        yield {
-            "path": child,
-            "first": row["first"],
-            "last": row["last"],
-            "height": height - 1,
-            "lo": _pick(max, low, row["lo"]),
-            "hi": _pick(min, high, row["hi"]),
-            "keys_min": keys[index],
-            "keys_max": keys[index],
-            "messages_min": messages[index],
-            "messages_max": messages[index],
-            "parent": row["path"],
-        }
-
-
-def _pick(choose: Any, one: Any, two: Any) -> Any:
-    return two if one is None else one if two is None else choose(one, two)
-
-
-def _of_children(counts: list[int] | None, node: Node) -> list[int] | list[None]:
-    if counts is None or len(counts) != len(node.children):
-        return [None] * len(node.children)
-    return counts
+def _asked(parent: Row, path: str, expected: Expected) -> Row:
+    """Return what one parent says about a child as a row."""
+    keys, messages = expected.keys or (None, None), expected.messages or (None, None)
+    return {
+        "path": path,
+        "first": parent["first"],
+        "last": parent["last"],
+        "height": expected.height,
+        "lo": expected.low,
+        "hi": expected.high,
+        "keys_min": keys[0],
+        "keys_max": keys[1],
+        "messages_min": messages[0],
+        "messages_max": messages[1],
+        "parent": expected.parent,
+    }
