@@ -26,7 +26,7 @@ from trinitylake_core.errors import (
     InvalidLocation,
     InvalidName,
 )
-from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec
 from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile, search
@@ -35,6 +35,8 @@ from trinitylake_core.versions import ObjectCounts, Root, Versions
 
 Named = tuple[str, str, str]
 """Kind, label and path of a definition."""
+MALFORMED: Final = "malformed"
+"""Stands in the place of a kind."""
 
 
 _HINTS: Final = {
@@ -333,7 +335,7 @@ class VersionContent:
         codec: of its keys.
         whole: every node of the version could be read; only then is a namespace known to be absent.
         exists: namespaces; ``needed`` are those that tables and views lie in.
-        kinds: how many objects there are of each kind; ``malformed`` keys are of none.
+        kinds: how many objects there are of each kind; malformed keys are a kind of their own.
     """
 
     codec: KeyCodec
@@ -341,26 +343,30 @@ class VersionContent:
     exists: set[str] = field(default_factory=set)
     needed: set[str] = field(default_factory=set)
     kinds: Counter[str] = field(default_factory=Counter)
-    malformed: int = 0
 
-    def note(self, entries: Iterable[tuple[str, str | None]]) -> Iterator[Named]:
-        """Note the objects of entries that are set, and yield their definitions. Malformed ones are I11."""
+    def note(self, key: str) -> tuple[str, str, str | None] | None:
+        """Note an object; return its kind, namespace and name, or ``None`` if the key is malformed (I11)."""
+        try:
+            parts = self.codec.parts(key)
+        except InvalidName:
+            self.kinds[MALFORMED] += 1
+            return None
+        kind, namespace, _ = parts
+        self.kinds[kind] += 1
+        (self.exists if kind == NAMESPACE else self.needed).add(namespace)
+        return parts
+
+    def definitions(self, entries: Iterable[tuple[str, str]]) -> Iterator[Named]:
+        """Note objects, and yield their definitions. An invalid path is I11."""
         for key, path in entries:
-            if path is None:
-                continue
-            try:
-                kind, namespace, name = self.codec.parts(key)
-            except InvalidName:
-                self.malformed += 1
-                continue
-            self.kinds[kind] += 1
-            (self.exists if kind == NAMESPACE else self.needed).add(namespace)
-            with suppress(InvalidLocation):
-                yield kind, label(namespace, name), validate_path(path)
+            parts = self.note(key)
+            if parts is not None:
+                with suppress(InvalidLocation):
+                    yield parts[0], label(parts[1], parts[2]), validate_path(path)
 
     def miscounted(self, root: Root) -> Iterator[Violation]:
         """Yield what a root says of its objects and is not so (I9), if all are known."""
-        if self.whole and not self.malformed:
+        if self.whole and not self.kinds[MALFORMED]:
             yield from miscounted(root, ObjectCounts(*(self.kinds[kind] for kind in KINDS)))
 
     def lost(self) -> list[str]:
@@ -371,6 +377,15 @@ class VersionContent:
 def label(namespace: str, name: str | None) -> str:
     """Return the name of an object in findings."""
     return namespace if name is None else f"{namespace}.{name}"
+
+
+def objects_without_namespace(
+    reader: search.NodeReader, root: Root, codec: KeyCodec, namespace: str
+) -> Iterator[Violation]:
+    """Yield every table and view of a namespace that does not exist (I12). Reads the nodes of its key ranges."""
+    for kind in (TABLE, VIEW):
+        for keys, _ in search.scan(reader, root.node, codec.range(kind, namespace)):
+            yield from (without_namespace(root.path, codec, key) for key in keys)
 
 
 def without_namespace(path: str, codec: KeyCodec, key: str) -> Violation:
@@ -493,7 +508,7 @@ class TreeCheck:
             wrong = malformed(content.codec, key, value)
             if wrong is not None:
                 yield violation("I11", path, wrong)
-            named += content.note([(key, value)])
+            named += content.definitions([(key, value)])
             if wrong is None and content.whole and content.codec.split(key)[1] not in content.exists:
                 yield without_namespace(path, content.codec, key)
         if self._definitions:

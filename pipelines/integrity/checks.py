@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipelines.integrity.contents import Contents
 from pipelines.integrity.examine import Examiner, visitor
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, found_row
-from pipelines.integrity.meaning import Meaning, entries_of, homeless_of, prove_on_spark
+from pipelines.integrity.meaning import Meaning, entries_of, prove_on_spark
 from pipelines.integrity.settling import settling
 from pipelines.job import Progress, Session, started
 from pipelines.tasks import LONG, Row, collect, in_order, map_rows, slots, spread
@@ -69,7 +69,8 @@ class Shape:
         self, version: int, *, definitions: bool, root: Root | None = None, tables: float | None = None
     ) -> Meaning:
         """Return an empty meaning of a version."""
-        return Meaning(version, codec_of(self.definition()), definitions, root, tables=tables)
+        codec = codec_of(self.definition())
+        return Meaning(codec, version=version, read_definitions=definitions, root=root, tables=tables)
 
     def contents(self, versions: Versions, *, definitions: bool, tables: float | None) -> Contents:
         """Return what proves contents of this shape."""
@@ -161,10 +162,8 @@ class _Common:
 
     def add_meaning(self, meaning: Meaning) -> None:
         """Take what is wrong with a version as a whole: objects without a namespace, and how many there are."""
-        for each in meaning.miscounted(self.storage):
-            self.found.add(each, meaning.version)
         store = NodeStore(self.storage, self.shape.order, self.shape.target_bytes)
-        for each in homeless_of(self.storage, meaning, store):
+        for each in meaning.wrong(self.storage, store):
             self.found.add(each, meaning.version)
             if self.found.enough():
                 return

@@ -14,9 +14,16 @@ from itertools import islice
 from typing import Final
 
 from pipelines.integrity.findings import counted
-from pipelines.integrity.meaning import Named, homeless, proved_definitions, without_namespace
+from pipelines.integrity.meaning import Meaning, proved_definitions
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.check import Violation, miscounted
+from trinitylake_core.check import (
+    Named,
+    Violation,
+    label,
+    miscounted,
+    objects_without_namespace,
+    without_namespace,
+)
 from trinitylake_core.diff import diff_nodes
 from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
 from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec
@@ -64,15 +71,17 @@ class Contents:
         found = self._root(version)
         if found is not None:
             root, codec = found
-            kinds: Counter[str] = Counter()
-
-            def rows() -> Iterator[tuple[str, str]]:
-                for keys, paths in search.scan(self._store, root.node):
-                    kinds.update(codec.split(key)[0] for key in keys)
-                    yield from zip(keys, paths, strict=True)
-
-            yield from self._proved(root, codec, rows(), counts)
-            yield from miscounted(root, ObjectCounts(*(kinds[kind] for kind in KINDS)))
+            rows = (row for batch in search.scan(self._store, root.node) for row in zip(*batch, strict=True))
+            meaning = Meaning(
+                codec,
+                version=version,
+                read_definitions=self._definitions,
+                root=root,
+                tables=self._tables,
+                counts=counts,
+            )
+            yield from meaning.prove(self._storage, rows)
+            yield from meaning.wrong(self._storage, self._store)
 
     def _compared(self, before: int, version: int, counts: Counter[str]) -> Iterator[Violation]:
         old, new = self._root(before), self._root(version)
@@ -92,7 +101,7 @@ class Contents:
             if value is not None:
                 changed.append((key, value))
             elif codec.split(key)[0] == NAMESPACE:
-                yield from homeless(self._store, root, codec, codec.split(key)[1])
+                yield from objects_without_namespace(self._store, root, codec, codec.split(key)[1])
         now = ObjectCounts(*(gained[kind] for kind in KINDS)).plus(old[0].counts)
         yield from () if now is None else miscounted(root, now)
         yield from self._proved(root, codec, changed, counts)
@@ -109,7 +118,7 @@ class Contents:
                 if kind != NAMESPACE and namespace not in homes:
                     homes[namespace] = search.lookup(self._store, root.node, codec.namespace(namespace)) is not None
                 if kind != NAMESPACE and not homes[namespace]:
-                    yield without_namespace(root, codec, key)
+                    yield without_namespace(root.path, codec, key)
             if self._definitions:
                 yield from proved_definitions(self._storage, _named(codec, part), counts, self._tables)
 
@@ -118,4 +127,4 @@ def _named(codec: KeyCodec, rows: Iterable[tuple[str, str]]) -> Iterator[Named]:
     for key, path in rows:
         kind, namespace, name = codec.split(key)
         with suppress(InvalidLocation):  # I11, a finding of the walk
-            yield kind, namespace if name is None else f"{namespace}.{name}", validate_path(path)
+            yield kind, label(namespace, name), validate_path(path)

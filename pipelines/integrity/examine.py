@@ -24,6 +24,7 @@ from pipelines.integrity.findings import FOUND, found_row
 from pipelines.tasks import INT, LONG, TEXT, Row
 from pipelines.trees.levels import ROOT, Visitor
 from trinitylake_core.check import (
+    MALFORMED,
     Expected,
     Violation,
     check_counts,
@@ -50,7 +51,6 @@ ASKED: Final = pa.schema(
 )  # fmt: skip
 """What parents say about a child; ``parent`` is one of them. NULL = nothing is said."""
 _ENTRY: Final = pa.struct({"key": TEXT, "value": TEXT})
-MALFORMED: Final = "malformed"
 SAID: Final = "said"
 SETTLED: Final = (*KINDS, MALFORMED)
 """What is counted of entries that are not kept."""

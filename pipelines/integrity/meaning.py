@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, TableFiles, in_sample
-from pipelines.integrity.examine import MALFORMED, SETTLED, UNREADABLE
+from pipelines.integrity.examine import SETTLED, UNREADABLE
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found
 from pipelines.tasks import (
     LONG,
@@ -32,21 +31,16 @@ from pipelines.tasks import (
     tasks_for,
 )
 from pipelines.trees.sparklevels import SparkLevels
-from trinitylake_core.check import Violation, check_definitions, miscounted, violation
+from trinitylake_core.check import Named, VersionContent, Violation, check_definitions, objects_without_namespace
 from trinitylake_core.definitions import TableDef
-from trinitylake_core.errors import InvalidLocation, InvalidName
-from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec
-from trinitylake_core.locations import validate_path
+from trinitylake_core.keys import KeyCodec
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.nodestore import NodeStore
-from trinitylake_core.tree.search import scan
-from trinitylake_core.versions import ObjectCounts, Root, Versions
+from trinitylake_core.versions import Root, Versions
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession
 
-Named = tuple[str, str, str]
-"""Kind, label and path of a definition."""
 _SUMS: Final = {"read": DEFINITIONS, "proved": DEFINITIONS_PROVED, "tables": TABLES, "unknown": TABLES_UNKNOWN}
 """What tasks count: columns by the names of the counts."""
 _NAMED: Final = pa.schema({"kind": TEXT, "label": TEXT, "path": TEXT})
@@ -79,64 +73,45 @@ def proved_definitions(
 
 
 @dataclass(slots=True)
-class Meaning:
+class Meaning(VersionContent):
     """What is gathered of one version.
 
     Attributes:
         version: the first version of a walk.
-        codec: of its keys.
-        definitions: whether definitions are read.
+        read_definitions: whether definitions are read.
         tables: of which share of the tables the metadata file is looked for; ``None``: of none.
         root: of the version, if it was read.
-        whole: every node of the version could be read; only then is a namespace known to be absent.
         counts: of definitions read and proved; ``bytes`` are those that tasks read of them.
-        exists: namespaces; ``needed`` are those that tables and views lie in.
-        kinds: how many objects there are of each kind; ``malformed`` keys are of none.
     """
 
-    version: int
-    codec: KeyCodec
-    definitions: bool
+    version: int = -1
+    read_definitions: bool = False
     root: Root | None = None
-    whole: bool = True
+    tables: float | None = None
     counts: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
-    exists: set[str] = field(default_factory=set)
-    needed: set[str] = field(default_factory=set)
-    tables: float | None = None
-    kinds: Counter[str] = field(default_factory=Counter)
-
-    def named(self, entries: Iterable[tuple[str, str | None]]) -> Iterator[Named]:
-        """Yield the definitions to read of entries that are set, and note namespaces. What is malformed is I11."""
-        for key, path in entries:
-            if path is None:
-                continue
-            try:
-                kind, namespace, name = self.codec.parts(key)
-            except InvalidName:
-                self.kinds[MALFORMED] += 1
-                continue
-            self.kinds[kind] += 1
-            (self.exists if kind == NAMESPACE else self.needed).add(namespace)
-            if self.definitions:
-                with suppress(InvalidLocation):
-                    yield kind, namespace if name is None else f"{namespace}.{name}", validate_path(path)
 
     def prove(self, storage: Storage, entries: Iterable[tuple[str, str | None]]) -> Iterator[Violation]:
-        """Yield what is wrong with the definitions of entries, each key once. One ``get`` each."""
-        return proved_definitions(storage, self.named(entries), self.counts, self.tables)
+        """Note the objects of entries, each key once; yield what is wrong with definitions, one ``get`` each."""
+        live = ((key, path) for key, path in entries if path is not None)
+        if self.read_definitions:
+            yield from proved_definitions(storage, self.definitions(live), self.counts, self.tables)
+        else:
+            for key, _ in live:
+                self.note(key)
 
-    def miscounted(self, storage: Storage) -> Iterator[Violation]:
-        """Yield what the root says of its objects and is not so (I9). At most one ``get``."""
-        if self.version < 0 or not self.whole or self.kinds[MALFORMED]:
-            return
-        root = next(Versions(storage).readable_roots([self.version])) if self.root is None else self.root
+    def wrong(self, storage: Storage, store: NodeStore) -> Iterator[Violation]:
+        """Yield what is wrong with the version as a whole: object counts (I9), objects without a namespace (I12).
+
+        REQUIRES: all entries were noted. At most one ``get``, and the nodes of namespaces that are lost.
+        """
+        root = self.root
+        if root is None and self.version >= 0:
+            root = next(Versions(storage).readable_roots([self.version]))
         if root is not None:
-            yield from miscounted(root, ObjectCounts(*(self.kinds[kind] for kind in KINDS)))
-
-    def lost(self) -> list[str]:
-        """Return the namespaces that are needed and do not exist."""
-        return sorted(self.needed - self.exists) if self.whole else []
+            yield from self.miscounted(root)
+            for namespace in self.lost():
+                yield from objects_without_namespace(store, root, self.codec, namespace)
 
 
 # -- in this process -------------------------------------------------------------------------------------
@@ -178,7 +153,7 @@ def prove_on_spark(walk: SparkLevels, meaning: Meaning, found: Found) -> None:
         _proved,
         version=meaning.version,
         codec=meaning.codec,
-        definitions=meaning.definitions,
+        definitions=meaning.read_definitions,
         tables=meaning.tables,
     )
     proved = on_disk(map_rows(newest, work, _PROVED, walk.storage))
@@ -231,7 +206,7 @@ def _sum_up(proved: DataFrame, found: Found, version: int, kinds: Counter[str] |
 def _proved(
     rows: Iterator[Row], storage: Storage, *, version: int, codec: KeyCodec, definitions: bool, tables: float | None
 ) -> Iterator[Row]:
-    meaning = Meaning(version, codec, definitions, tables=tables)
+    meaning = Meaning(codec, version=version, read_definitions=definitions, tables=tables)
     yield from _as_rows(storage, meaning.prove(storage, ((row["key"], row["value"]) for row in rows)), meaning.counts)
     yield _row(dict(meaning.kinds))
     yield from (_row({"exists": name}) for name in sorted(meaning.exists))
@@ -254,28 +229,3 @@ def _as_rows(storage: Storage, found: Iterable[Violation], counts: Counter[str])
 
 def _row(values: dict[str, Any]) -> Row:
     return dict.fromkeys(_PROVED.names) | values
-
-
-# -- objects without a namespace -------------------------------------------------------------------------
-
-
-def homeless_of(storage: Storage, meaning: Meaning, store: NodeStore) -> Iterator[Violation]:
-    """Yield what lies in namespaces that a version lacks (I12). No request if there are none."""
-    lost = meaning.lost()
-    root = meaning.root if meaning.root is not None or not lost else Versions(storage).try_root(meaning.version)
-    if root is not None:
-        for namespace in lost:
-            yield from homeless(store, root, meaning.codec, namespace)
-
-
-def homeless(store: NodeStore, root: Root, codec: KeyCodec, namespace: str) -> Iterator[Violation]:
-    """Yield every table and view of a namespace that does not exist (I12). Reads the nodes of its key ranges."""
-    for kind in (TABLE, VIEW):
-        for keys, _ in scan(store, root.node, codec.range(kind, namespace)):
-            yield from (without_namespace(root, codec, key) for key in keys)
-
-
-def without_namespace(root: Root, codec: KeyCodec, key: str) -> Violation:
-    """Return the finding that a table or view has no namespace."""
-    kind, namespace, name = codec.split(key)
-    return violation("I12", root.path, f"{kind} {f'{namespace}.{name}'!r} lies in a namespace that does not exist")

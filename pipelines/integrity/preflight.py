@@ -19,7 +19,7 @@ from pipelines.integrity.findings import DEFINITIONS, Found
 from pipelines.integrity.meaning import definitions_on_spark, proved_definitions
 from pipelines.job import Meter, Progress, Session, silent, started
 from trinitylake_core import Change, Violation
-from trinitylake_core.check import check_tree
+from trinitylake_core.check import check_tree, label
 from trinitylake_core.commits.files import Files
 from trinitylake_core.recovery.recover import check_lakehouse_definition
 from trinitylake_core.versions import Root
@@ -91,7 +91,7 @@ class Preflight:
         """
         meter, found = Meter(self.files.storage), Found(SHOWN, stop=True)
         self.checked.engine = engine_ready(self.engine, self.spark, len(changes), self.spark_from_files)
-        named = [(each.kind, _label(each), each.new_path or "") for each in changes]
+        named = [(each.kind, label(each.namespace, each.name), each.new_path or "") for each in changes]
         if self.checked.engine == "spark" and named:
             self.checked.bytes += definitions_on_spark(
                 started(self.spark), self.files.storage, named, found, 0, self.tables
@@ -109,7 +109,3 @@ class Preflight:
 
     def _sum_up(self, meter: Meter) -> None:
         self.checked.bytes += sum(spent.bytes_read for spent in meter.spent())
-
-
-def _label(change: Change) -> str:
-    return change.namespace if change.name is None else f"{change.namespace}.{change.name}"

@@ -31,7 +31,7 @@ def settling(walk: SparkLevels, examiner: Examiner, meaning: Meaning) -> Examine
 
     A job over what is above the leaves; 4 bytes for each entry there come to the driver and go to the tasks.
     """
-    if meaning.definitions or walk.sums[SAID] > _ABOVE_MOST:
+    if meaning.read_definitions or walk.sums[SAID] > _ABOVE_MOST:
         return None
     above = map_batches(walk.rows().where("height > 0").select("entries"), _hashed, _HASHES)
     hashes = [np.frombuffer(row["hashes"], np.int32) for row in collect(above)]
