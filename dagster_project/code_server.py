@@ -103,7 +103,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING)
     arguments = (lambda: answers(chosen.socket), _end, Patience())
     threading.Thread(target=watch, args=arguments, name="watch", daemon=True).start()
-    threading.Thread(target=dead_runs.watch, args=(chosen.location,), name="lost runs", daemon=True).start()
+    threading.Thread(target=dead_runs.watch, args=(chosen.location,), name="dead runs", daemon=True).start()
     warm.ask(os.environ)
     sys.argv = ["dagster", "code-server", "start", "--socket", chosen.socket, "--module-name", chosen.module]
     sys.argv += ["--attribute", "defs", "--location-name", chosen.location]

@@ -1,11 +1,16 @@
-"""Repeats: a scheduled maintenance whose run died without a verdict is asked for again, soon, and twice at the most.
+"""Scheduled maintenance whose process died is requested again, soon, and at most twice.
 
-A run that fails says why: a step has failed, and asking again would find the same. A run whose process was killed, or
-whose machine was restarted, has said nothing, and its lakehouse would wait for the next day. Maintenance is safe to
-repeat, whenever it died (the commit protocol), so a sensor requests it once more.
+A run that fails by itself says why, and a retry would find the same. A run whose process was killed, or whose machine
+was restarted, says nothing, and its lakehouse would wait for the next day. Maintenance is safe to repeat, whenever it
+died (the commit protocol), so a sensor requests it again.
 
-Dagster's own run retries do less: when the code server dies together with the run, its daemon tries the retry
-at a time when nobody answers, and gives up for good.
+Dagster's own ``run_retries`` (with ``retry_on_asset_or_op_failure: false``) was tried in its place
+(``tests/dagster/test_kills.py``). It retries when the process of a run alone is killed. What it does not do:
+
+* When the code server dies with the run, Dagster's daemon tries once, while nothing listens on the socket, and gives up
+  for good. A sensor is evaluated when the code server is back.
+* It also retries what was launched by hand, what a newer run has replaced, what is a day old, and what the switched-off
+  schedule had requested. It fails for a lakehouse that has left the fleet.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from dagster_project.supervised import INTERRUPTED
 
 NAME: Final = "maintenance_repeats"
 REPEAT_TAG: Final = "trinitylake/repeat"
-"""How many times a maintenance has been asked for again."""
+"""How many times a maintenance has been requested again."""
 OF_TAG: Final = "trinitylake/repeat_of"
 """The run that died, and that this one repeats."""
 SCHEDULE_TAG: Final = "trinitylake/schedule"
@@ -33,7 +38,7 @@ _OURS: Final = "trinitylake/"
 _SCHEDULE_TAG: Final = "dagster/schedule_name"
 _REASON_TAG: Final = "dagster/failure_reason"
 _VERDICTS: Final = {"STEP_FAILURE", "RUN_EXCEPTION", "JOB_INITIALIZATION_FAILURE"}
-"""What Dagster says of a run that failed by itself. Nothing, or something else: its process is gone, or never came."""
+"""The reasons of runs that failed by themselves. Without one of these the process is gone, or never came."""
 _LATE: Final = timedelta(hours=6)
 """A run that was created longer ago than this is not repeated: the next time is nearer."""
 _EVERY_SECONDS: Final = 30
@@ -45,9 +50,9 @@ class Outlook:
 
     Attributes:
         died: whether the run died without a verdict.
-        repeats: how many times it had been asked for again before.
-        wanted: whether it is to be asked for once more, or has been.
-        why: in a sentence; empty for a run that is none of ours to repeat.
+        repeats: how many times it had been requested again before.
+        wanted: whether it is to be requested once more, or has been.
+        why: in a sentence; empty for a run that no schedule requested.
     """
 
     died: bool
@@ -57,7 +62,7 @@ class Outlook:
 
 
 def repeats_sensor(jobs: Sequence[AssetJob]) -> dg.SensorDefinition:
-    """Return the sensor that asks again for maintenance that died, of all lakehouses of a code location."""
+    """Return the sensor that requests maintenance again that died, of all lakehouses of a code location."""
 
     @dg.run_status_sensor(
         run_status=dg.DagsterRunStatus.FAILURE,
@@ -89,31 +94,33 @@ def outlook(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Outlook:
     if repeats >= AT_MOST:
         why = f"it died {repeats + 1} times in a row, and is not repeated any more: launch it when the cause is removed"
         return Outlook(died=True, repeats=repeats, wanted=False, why=why)
+    refusal = _refusal(instance, run)
+    why = refusal or f"it died without a verdict, and is repeated ({repeats + 1} of {AT_MOST} times at the most)"
+    return Outlook(died=True, repeats=repeats, wanted=refusal is None, why=why)
+
+
+def _refusal(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str | None:
+    """Return why a run that died is not to be repeated, if there is a reason."""
     lakehouse = run.tags.get(PARTITION_TAG)
     if lakehouse is not None and not instance.has_dynamic_partition(FLEET, lakehouse):
-        # Dagster would refuse the request, and look at this failure again and again before any other
-        why = f"it died, and the lakehouse {lakehouse!r} is not in the fleet any more"
-        return Outlook(died=True, repeats=repeats, wanted=False, why=why)
+        # Dagster would refuse the request, and evaluate this failure again and again before any other
+        return f"it died, and the lakehouse {lakehouse!r} is not in the fleet any more"
     if _switched_off(instance, run):
-        why = "it died, and its schedule has been switched off since"
-        return Outlook(died=True, repeats=repeats, wanted=False, why=why)
+        return "it died, and its schedule has been switched off since"
     later = _later(instance, run)
     if later is not None and later.tags.get(OF_TAG) != run.run_id:
-        why = f"it died, and run {later.run_id} has been requested since"
-        return Outlook(died=True, repeats=repeats, wanted=False, why=why)
+        return f"it died, and run {later.run_id} has been requested since"
     record = instance.get_run_record_by_id(run.run_id)
     if record is None or time.time() - record.create_timestamp.timestamp() > _LATE.total_seconds():
-        why = "it died, and was requested more than 6 hours ago: the schedule requests the next one"
-        return Outlook(died=True, repeats=repeats, wanted=False, why=why)
-    why = f"it died without a verdict, and is repeated ({repeats + 1} of {AT_MOST} times at the most)"
-    return Outlook(died=True, repeats=repeats, wanted=True, why=why)
+        return "it died, and was requested more than 6 hours ago: the schedule requests the next one"
+    return None
 
 
 def _died(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether a failed run said nothing about why: no step failed, but those that a signal interrupted.
+    """Return whether a failed run reported no reason: no step failed, except those that a signal interrupted.
 
-    One that somebody terminates is not failed but cancelled. One that exceeded its maximum runtime is cancelled first,
-    and then failed: it would do that again.
+    A run that a person terminates is not failed but cancelled. A run that exceeded its maximum runtime is cancelled
+    first, and then failed: it would do that again.
     """
     if instance.get_records_for_run(run.run_id, of_type=dg.DagsterEventType.RUN_CANCELING, limit=1).records:
         return False
@@ -129,7 +136,7 @@ def _interrupted(event: dg.DagsterEvent | None) -> bool:
 
 
 def _switched_off(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Return whether somebody has switched off the schedule that requested a maintenance. One query."""
+    """Return whether the schedule that requested a maintenance has been switched off. One query."""
     name, origin = _schedule(run), run.remote_job_origin
     known = [] if instance.schedule_storage is None else instance.all_instigator_state()
     found = [each for each in known if each.name == name and each.status.value == "STOPPED"]

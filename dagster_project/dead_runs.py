@@ -1,10 +1,12 @@
 """``python -m dagster_project.dead_runs``: ends the runs whose processes died in a crash or a power failure.
 
-To be called before the code server starts. The code server is the parent of every run, so none can be alive then; but
-Dagster would still count them as running, and the sensors and pools of their lakehouses would wait for ever.
+REQUIRES: the code server is not running. It is the parent of every run, so no run is alive then. Dagster would still
+count them as running, and the sensors and pools of their lakehouses would wait.
 
-While it runs, Dagster itself notices that the process of a run has died, unless the database is away just then: it
-stops looking for good. So the code server also looks itself, now and then (:func:`watch`).
+Dagster's ``run_monitoring`` does not do this. Its default launcher cannot be asked whether the process of a run is
+alive (``supports_check_run_worker_health`` is false), so a run that has started is ended after ``max_runtime_seconds``
+only. Dagster's code server notices the death of a run at work, but not while the database is away: then it stops asking
+for good. So our code server asks, too (:func:`watch`).
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ _WHY: Final = "The process of this run no longer exists: it died together with t
 _log: Final = logging.getLogger(__name__)
 
 
-def end_lost_runs(instance: dg.DagsterInstance) -> list[str]:
+def end_dead_runs(instance: dg.DagsterInstance) -> list[str]:
     """End every run that Dagster counts as running, and return their IDs. REQUIRES: no run is alive."""
-    lost = instance.get_runs(dg.RunsFilter(statuses=_ALIVE))
-    for run in lost:
+    dead = instance.get_runs(dg.RunsFilter(statuses=_ALIVE))
+    for run in dead:
         _end(instance, run, _WHY)
-    return [run.run_id for run in lost]
+    return [run.run_id for run in dead]
 
 
 def without_process(instance: dg.DagsterInstance, location: str) -> dict[str, dg.DagsterRun]:
@@ -58,7 +60,7 @@ def watch(location: str, sleep: Callable[[float], None] = time.sleep) -> None:
             with dg.DagsterInstance.get() as instance:
                 suspects = end_those_without_process(instance, location, suspects)
         except Exception as error:  # noqa: BLE001 - the database may be away; the next look finds it again
-            _log.warning("cannot look for lost runs now: %s", type(error).__name__)
+            _log.warning("cannot look for dead runs now: %s", type(error).__name__)
 
 
 def end_those_without_process(instance: dg.DagsterInstance, location: str, suspects: AbstractSet[str]) -> set[str]:
@@ -94,9 +96,9 @@ def _gone(pid: int) -> bool:
 
 
 def main() -> None:
-    """End the lost runs of the instance that ``DAGSTER_HOME`` names."""
+    """End the dead runs of the instance that ``DAGSTER_HOME`` names."""
     with dg.DagsterInstance.get() as instance:
-        end_lost_runs(instance)
+        end_dead_runs(instance)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,18 @@
-"""Runs that start warm: their processes are forked from one that has loaded the definitions already.
+"""Cheap runs: their processes are forked from one that has loaded the definitions, and keep their connections.
 
 Dagster's code server starts a Python interpreter for each run, which spends more CPU on importing Dagster and loading
-the definitions than it takes to maintain a small lakehouse. Here the code server starts one process of a single thread
-that loads all of that once (:mod:`dagster_project.preloaded`), and each run is forked from it. Python calls this a
-*fork server*; everything else stays Dagster's: launching and cancelling runs, and noticing that one has died.
+the definitions than it takes to maintain a small lakehouse. It also connects to its database for nearly every query.
+Three modules do less:
 
-A reload of the code location starts a code server anew, and with it this process.
+* this one: the code server starts one process of a single thread, and each run is forked from it. Python calls this a
+  *fork server*; everything else stays Dagster's: launching and cancelling runs, and noticing that one has died;
+* :mod:`dagster_project.preloaded`: what that process loads;
+* :mod:`dagster_project.connections`: PostgreSQL connections that stay open.
+
+Measured with 20 maintenance runs at once, in CPU seconds of each: 1.34 with all of it, 5.96 without warm runs, 11.25
+with plain Dagster.
+
+A reload of the code location starts a new code server, and with it a new process to fork from.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from dagster_project import crash_retry
 from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings, Notifications
 from dagster_project.crash_retry import AT_MOST, OF_TAG, REPEAT_TAG
-from dagster_project.dead_runs import end_lost_runs
+from dagster_project.dead_runs import end_dead_runs
 from dagster_project.factory import fleet, merged
 from dagster_project.notifications import failure_sensors
 from dagster_project.schedule import DUE_TAG
@@ -39,7 +39,7 @@ def killed(definitions: dg.Definitions, instance: dg.DagsterInstance, tags: dict
     """Return a run of the maintenance that was at work when the machine went down, as it is found afterwards."""
     (job,) = [each for each in definitions.get_repository_def().get_all_jobs() if each.name.endswith("_maintenance")]
     run = instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.STARTED)
-    assert run.run_id in end_lost_runs(instance)
+    assert run.run_id in end_dead_runs(instance)
     return found(instance, run.run_id)
 
 

@@ -63,13 +63,12 @@ def refused(settings: LakehouseSettings, job: str, instance: dg.DagsterInstance,
     return str(told_what.value)
 
 
-@pytest.mark.spark
 def test_a_rollback_shows_its_plan_and_then_carries_it_out(
-    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, spark: Any
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
     """A dry run unless said otherwise; every change in a table, the log tells them; then one commit."""
     version = lake.version
-    looked = launched(settings, "rollback", instance, version=version - 1, reason="bad deploy")
+    looked = launched(local, "rollback", instance, version=version - 1, reason="bad deploy")
     plan = told(looked)
     assert (version, version) == (lake.refresh().version, plan["planned_at_version"])
     assert [("removed", f"t5_{n}") for n in range(10)] == [(row["change"], row["name"]) for row in plan["plan"]]
@@ -79,13 +78,13 @@ def test_a_rollback_shows_its_plan_and_then_carries_it_out(
     assert "removed table sales.t5_0" in logged
 
     target = {"version": version - 1, "reason": "bad deploy", "expected_version": version}
-    done = told(launched(settings, "rollback", instance, **target, dry_run=False))
+    done = told(launched(local, "rollback", instance, **target, dry_run=False))
     newest = next(lake.refresh().history(limit=1))
     assert (version + 1, "rollback", "bad deploy") == (newest.version, newest.operation, newest.reason)
-    assert (version + 1, plan["plan"], "spark") == (done["version_committed"], done["plan"], done["engine"])
+    assert (version + 1, plan["plan"], "local") == (done["version_committed"], done["plan"], done["engine"])
     assert lake.at(version=version - 1).digest() == lake.digest()
 
-    outdated = failure(launched(settings, "rollback", instance, **target | {"version": 0}, dry_run=False))
+    outdated = failure(launched(local, "rollback", instance, **target | {"version": 0}, dry_run=False))
     assert "make a new plan with `dry_run: true`" in outdated.description
 
 
@@ -163,19 +162,18 @@ def test_a_cancelled_rollback_does_not_commit(
     assert lake.version == lake.refresh().version
 
 
-@pytest.mark.spark
 def test_a_restore_brings_back_what_matches(
-    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, spark: Any
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
     version = lake.version
     with lake.transaction() as txn:
         for number in range(3):
             txn.drop_table("sales", f"t0_{number}")
     wanted = {"only": ["sales.t0_1"], "version": version, "reason": "dropped by mistake"}
-    plan = told(launched(settings, "restore", instance, **wanted))
+    plan = told(launched(local, "restore", instance, **wanted))
     assert [{"change": "added", "kind": "table", "namespace": "sales", "name": "t0_1"}] == plan["plan"]
     assert version + 1 == lake.refresh().version
-    done = told(launched(settings, "restore", instance, **wanted, dry_run=False))
+    done = told(launched(local, "restore", instance, **wanted, dry_run=False))
     assert version + 2 == lake.refresh().version == done["version_committed"]
     assert {"t0_0", "t0_1", "t0_2"} & set(lake.tables("sales")) == {"t0_1"}
 
@@ -184,15 +182,14 @@ def test_a_restore_asks_for_objects(local: LakehouseSettings, instance: dg.Dagst
     assert "say which objects to restore" in refused(local, "restore", instance, version=1, reason="x")
 
 
-@pytest.mark.spark
 def test_an_export_is_a_lakehouse_of_its_own(
-    settings: LakehouseSettings, lake: Lakehouse, tmp_path: Path, instance: dg.DagsterInstance, spark: Any
+    local: LakehouseSettings, lake: Lakehouse, tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     """To the target that lakehouses.yaml names; repeated, it copies nothing again."""
     target = (tmp_path / "copy").as_uri() + "/"
-    backed_up = settings.model_copy(update={"export": settings.export.model_copy(update={"target": target})})
+    backed_up = local.model_copy(update={"export": local.export.model_copy(update={"target": target})})
     done = told(launched(backed_up, "export", instance))
-    assert (target, lake.version, "spark") == (done["target"], done["version"], done["engine"])
+    assert (target, lake.version, "local") == (done["target"], done["version"], done["engine"])
     assert lake.digest() == Lakehouse.open(target).digest()
     again = told(launched(backed_up, "export", instance))
     assert (0, 0) == (again["definitions_copied"], again["nodes_copied"])
@@ -203,27 +200,23 @@ def test_where_to_write_to_has_to_be_said(job: str, local: LakehouseSettings, in
     assert "`target` is required" in refused(local, job, instance)
 
 
-@pytest.mark.spark
-def test_verify_lists_what_is_broken(
-    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, spark: Any
-) -> None:
-    found = told(launched(settings, "verify", instance, versions="all"))
-    assert (0, lake.version + 1, "spark") == (found["findings"], found["versions"], found["engine"])
+def test_verify_lists_what_is_broken(local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance) -> None:
+    found = told(launched(local, "verify", instance, versions="all"))
+    assert (0, lake.version + 1, "local") == (found["findings"], found["versions"], found["engine"])
     node_file(lake).write_bytes(b"garbage")
-    broken = failure(launched(settings, "verify", instance))
+    broken = failure(launched(local, "verify", instance))
     assert "roll back to an intact version" in broken.description
     assert lake.root_node.node.children[0] in {row["file"] for row in values(broken.metadata)["violations"]}
 
 
-@pytest.mark.spark
 def test_an_upgrade_is_dry_until_told(
-    settings: LakehouseSettings, lake: Lakehouse, tmp_path: Path, instance: dg.DagsterInstance, spark: Any
+    local: LakehouseSettings, lake: Lakehouse, tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
     target = tmp_path / "new"
     wanted = {"target": target.as_uri(), "definition": {"order": 9}}
-    assert "would become" in told(launched(settings, "upgrade", instance, **wanted))["outcome"]
+    assert "would become" in told(launched(local, "upgrade", instance, **wanted))["outcome"]
     assert not target.exists() or not any(target.iterdir())
-    done = told(launched(settings, "upgrade", instance, **wanted, dry_run=False))
+    done = told(launched(local, "upgrade", instance, **wanted, dry_run=False))
     new = Lakehouse.open(target.as_uri())
     assert (lake.version, lake.digest(), 9) == (done["version"], new.digest(), new.definition.order)
 

@@ -28,7 +28,7 @@ from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteRepo
 
 from dagster_project import config
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.dead_runs import end_lost_runs, end_those_without_process
+from dagster_project.dead_runs import end_dead_runs, end_those_without_process
 from dagster_project.factory import merged
 from tests.dagster.conftest import filled
 from tests.support import postgres
@@ -110,6 +110,7 @@ def test_no_secret_is_on_a_command_line_in_a_log_or_in_the_database(deployment: 
     assert [] == [secret for secret in (SECRET, postgres.PASSWORD) if secret in stored]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_stopping_the_code_server_cancels_its_runs_and_stops_their_spark(
     deployment: Deployment, sales: Lakehouse
@@ -131,26 +132,6 @@ def test_stopping_the_code_server_cancels_its_runs_and_stops_their_spark(
 
     deployment.start("code")  # whether it is found again, the next test shows
     deployment.wait_until_ready()
-
-
-def test_runs_that_a_crash_left_behind_do_not_block_their_lakehouse(deployment: Deployment) -> None:
-    """Dagster counts a run as running whose process is gone with the code server; the unit ends it before it starts.
-
-    What dies is the process behind the code server. The unit ends by itself then, with an error, so that systemd
-    starts it again; its probe says before and after what there is to say.
-    """
-    run_id = compact(deployment, "sales")
-    eventually(lambda: deployment.run(run_id)["status"] == "STARTED", 60, lambda: str(deployment.run(run_id)))
-    assert 0 == probe(deployment)
-    (child,) = [each for each in deployment.processes("code") if {"api", "grpc"} <= {*each.cmdline()}]
-    child.kill()
-    assert 1 == deployment.running.pop("code").wait(60)
-    deployment.kill_rest("code")
-    assert (1, "STARTED") == (probe(deployment), deployment.run(run_id)["status"])
-    deployment.start("code")
-    assert "FAILURE" == deployment.run(run_id)["status"]
-    deployment.wait_until_ready()
-    assert "SUCCESS" == deployment.finished(compact(deployment, "sales", engine="local"))["status"]
 
 
 @pytest.mark.slow
@@ -195,11 +176,15 @@ def test_what_the_document_says_to_type_and_to_watch(deployment: Deployment) -> 
 
 
 def test_every_unit_stops_in_time_and_leaves_nothing_behind(deployment: Deployment) -> None:
+    """And the probe of the document says before and after what there is to say."""
+    assert 0 == probe(deployment)
     took = deployment.stop_all()
     assert {*UNITS} == took.keys()
+    assert 1 == probe(deployment)
     assert [] == deployment.processes()
 
 
+@pytest.mark.slow
 def test_the_dump_of_the_database_can_take_its_place(deployment: Deployment, tmp_path: Path) -> None:
     """With the commands of the document, into another database, which Dagster opens with all runs."""
     server = deployment.server
@@ -234,9 +219,9 @@ def test_lost_runs_are_ended_and_the_others_are_left_alone(settings: LakehouseSe
     statuses = ("NOT_STARTED", "STARTING", "STARTED", "CANCELING", "SUCCESS")
     with dg.DagsterInstance.ephemeral() as instance:
         runs = {each: instance.create_run_for_job(job, status=dg.DagsterRunStatus[each]).run_id for each in statuses}
-        assert {runs["STARTING"], runs["STARTED"], runs["CANCELING"]} == set(end_lost_runs(instance))
+        assert {runs["STARTING"], runs["STARTED"], runs["CANCELING"]} == set(end_dead_runs(instance))
         after = [run.status.value for each in statuses if (run := instance.get_run_by_id(runs[each]))]
-        assert [] == end_lost_runs(instance)
+        assert [] == end_dead_runs(instance)
     assert ["NOT_STARTED", "FAILURE", "FAILURE", "CANCELED", "SUCCESS"] == after
 
 

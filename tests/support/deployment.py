@@ -170,11 +170,6 @@ class Deployment:
         for each in [name] if name else list(self.running):
             self.running.pop(each).wait()
 
-    def kill_rest(self, name: str) -> None:
-        """End what a unit left behind when its own process ended, as systemd does."""
-        self._signal(name, signal.SIGKILL)
-        eventually(lambda: not self.processes(name), 10, lambda: str(self.processes(name)))
-
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
         """Return what the webserver answers. Raises ``OSError`` when it does not."""
         body = json.dumps({"query": query, "variables": variables}).encode()
