@@ -169,7 +169,7 @@ class Run:
     seconds: float
     requests: int
     longest: float
-    together: float
+    once: float
 
 
 def _run(job: Callable[[Stage], object], stage: Stage, server: SlowS3, share: float, delay: float, seed: int) -> Run:
@@ -216,7 +216,8 @@ def test_a_job_takes_at_most_twice_as_long_among_faults(server: SlowS3, large: O
     """Each fault at 1 %, 25 ms for each request, and the deadlines that everybody has.
 
     To twice the time comes half a second, for what is late twice while everything waits for it. Three tries to be as
-    fast as that, since others may work on this machine; each must be right.
+    fast as that, since others may work on this machine; each must be right. Waits for late creations and deletions do
+    not count: they are not sent a second time.
     """
     beyond = []
     for seed in range(3):
@@ -224,7 +225,7 @@ def test_a_job_takes_at_most_twice_as_long_among_faults(server: SlowS3, large: O
         assert (calm.said, calm.left) == (rough.said, rough.left)
         assert rough.longest <= _DEADLINE_SECONDS + _SLACK_SECONDS
         assert rough.requests <= 1.12 * calm.requests + 16
-        beyond.append(rough.seconds - _TWICE * calm.seconds)
+        beyond.append(rough.seconds - rough.once - _TWICE * calm.seconds)
         if beyond[-1] <= _LATE_SECONDS:
             break
     assert min(beyond) <= _LATE_SECONDS

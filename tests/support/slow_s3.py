@@ -88,7 +88,7 @@ class SlowS3(S3Server):
     def held(self) -> dict[str, float]:
         """Return for how many seconds a client waited, since :meth:`set`, for an answer that did not come in time.
 
-        ``longest`` is of one request, ``together`` the sum of all.
+        ``longest`` is of one request, ``once`` the sum over those that are not sent a second time.
         """
         return dict(self._admin(b"")["held"])
 
@@ -131,6 +131,12 @@ class _Request:
     def is_google(self) -> bool:
         """Whether a client of Google's asks: those of S3 sign, or name their service."""
         return not any(name.startswith("x-amz-") for name in self.headers)
+
+    @property
+    def is_once(self) -> bool:
+        """Whether this creates, replaces on a condition, or deletes: a client waits for its answer."""
+        conditions = ("if-match", "if-none-match", "x-goog-if-generation-match")
+        return self.method in {"POST", "DELETE"} or any(name in self.headers for name in conditions)
 
 
 class _Bucket:
@@ -260,7 +266,7 @@ class _Server:
         self.delay, self.share = settings.get("delay", 0.0), settings.get("share", 0.0)
         self.chance = random.Random(settings.get("seed", 0))
         self.faults: Counter[str] = Counter()
-        self.held = {"longest": 0.0, "together": 0.0}
+        self.held = {"longest": 0.0, "once": 0.0}
         self.waited = self.seconds = 0.0
         self.under_way = self.requests = 0
         self._since = time.perf_counter()
@@ -309,7 +315,7 @@ class _Server:
         began = time.perf_counter()
         try:
             if fault in {"late", "stall"}:
-                await self._hold(began, reader, _LATE_SECONDS if fault == "late" else _STALL_SECONDS)
+                await self._hold(asked, began, reader, _LATE_SECONDS if fault == "late" else _STALL_SECONDS)
             else:
                 await asyncio.sleep(self.delay)
             if fault == "slow down":
@@ -323,7 +329,7 @@ class _Server:
             writer.write(head + end)
             if fault == "trickle":
                 for byte in body:
-                    await self._hold(began, reader, time.perf_counter() - began + _BYTE_SECONDS)
+                    await self._hold(asked, began, reader, time.perf_counter() - began + _BYTE_SECONDS)
                     writer.write(bytes([byte]))
                     await writer.drain()
             elif asked.method != "HEAD":
@@ -332,14 +338,14 @@ class _Server:
             self.began(-1)
         return True
 
-    async def _hold(self, began: float, reader: asyncio.StreamReader, seconds: float) -> None:
+    async def _hold(self, asked: _Request, began: float, reader: asyncio.StreamReader, seconds: float) -> None:
         """Let a request wait until so long after it began; note when its client goes away before that."""
         gone = reader.at_eof()
         while (waited := time.perf_counter() - began) < seconds:
             await asyncio.sleep(_LOOK_SECONDS)
             if not gone:
                 self.held["longest"] = max(self.held["longest"], waited)
-                self.held["together"] += _LOOK_SECONDS
+                self.held["once"] += _LOOK_SECONDS if asked.is_once else 0.0
             gone = gone or reader.at_eof()
 
 
