@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from trinitylake_core import storage
-from trinitylake_core.storage.funnel import Funnel
+from trinitylake_core.storage.requests import Requests
 
 T = TypeVar("T")
 _FOLDER: Final = "TRINITYLAKE_BENCHMARK_REQUESTS"
@@ -42,8 +42,8 @@ class _Tally:
 
 def _count_here() -> None:
     folder = os.environ.get(_FOLDER)
-    if folder is not None and Funnel.interceptor is None:
-        Funnel.interceptor = _Tally(folder)
+    if folder is not None and Requests.interceptor is None:
+        Requests.interceptor = _Tally(folder)
 
 
 def open_storage(root: str, options: Mapping[str, Any] | None = None) -> storage.Storage:
@@ -74,7 +74,7 @@ def observed(folder: Path) -> Iterator[None]:
         yield
     finally:
         tasks.open_storage, workers.flusher = before  # type: ignore[attr-defined]
-        Funnel.interceptor = None
+        Requests.interceptor = None
         del os.environ[_FOLDER]
 
 

@@ -68,7 +68,7 @@ def copy_files(
         target.write_many([(path, data)])
         return Copied(copied=1, bytes=len(data))
 
-    done = sum(_busier(source, target).in_parallel(paths, copy), Copied())
+    done = sum(_busier(source, target).map(paths, copy), Copied())
     target.barrier()
     return done
 
@@ -143,7 +143,7 @@ def copy_new(source: Storage, target: Storage, paths: Sequence[str], check: Chec
         return len(data)
 
     done = Copied()
-    for size in _busier(source, target).in_parallel(paths, copy):
+    for size in _busier(source, target).map(paths, copy):
         done.copied, done.bytes = done.copied + 1, done.bytes + size
     target.barrier()
     done.requests = (source.counts - before[0]).requests() + (target.counts - before[1]).requests()

@@ -102,7 +102,7 @@ def shards(storage: Storage) -> Shards:
     found.files += map(_of_info, files)
     found.unknown += [directory for directory in first if not _FIRST.fullmatch(directory)]
     ours = [directory for directory in first if _FIRST.fullmatch(directory)]
-    for second, files in storage.in_parallel(ours, storage.list_dirs):
+    for second, files in storage.map(ours, storage.list_dirs):
         found.files += map(_of_info, files)
         for inner in second:
             (found.prefixes if _SECOND.fullmatch(inner) else found.unknown).append(inner)
@@ -128,7 +128,7 @@ def list_shard(storage: Storage, prefix: str, wanted: Wanted = everything) -> It
 
 def list_shards(storage: Storage, prefixes: Iterable[str], wanted: Wanted = everything) -> Iterator[Listed]:
     """Yield the files of shards, several listed at the same time. Memory: the shards under way."""
-    for files in storage.in_parallel(prefixes, lambda prefix: list(list_shard(storage, prefix, wanted))):
+    for files in storage.map(prefixes, lambda prefix: list(list_shard(storage, prefix, wanted))):
         yield from files
 
 

@@ -184,7 +184,7 @@ def _listed(*storages: Storage) -> list[dict[str, int]]:
     def sizes(storage: Storage, prefix: str) -> dict[str, int]:
         return {file.path: file.size for file in storage.list(prefix)}
 
-    begun = [[each.begin(partial(sizes, each, prefix)) for prefix in _PREFIXES] for each in storages]
+    begun = [[each.submit(partial(sizes, each, prefix)) for prefix in _PREFIXES] for each in storages]
     return [{path: size for files in each for path, size in files.result().items()} for each in begun]
 
 
@@ -215,7 +215,7 @@ def looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:
         except InvalidLocation as error:
             raise CorruptDefinition(f"{error}; nothing was changed", path=path, invariant="I11") from None
 
-    for path, found in zip(paths, storage.in_parallel(paths, size), strict=True):
+    for path, found in zip(paths, storage.map(paths, size), strict=True):
         if found is not None:
             yield path, found
 

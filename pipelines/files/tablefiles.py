@@ -81,7 +81,7 @@ class TableFiles:
         What nobody here can open, such as a bucket of other credentials, is counted and is no finding.
         """
         named = (each for each in tables if each[2].format_properties.get(METADATA_LOCATION))
-        looked = self._storage.in_parallel(named, lambda each: (each, self._exists(each[2])))
+        looked = self._storage.map(named, lambda each: (each, self._exists(each[2])))
         for (label, path, table), exists in looked:
             self.counts[TABLES_UNKNOWN if exists is None else TABLES] += 1
             if exists is False:
@@ -122,7 +122,7 @@ class TableFiles:
 
         No request where the definition says it, as one that our catalog wrote does; else one ``get`` of the metadata.
         """
-        return self._storage.in_parallel(tables, lambda each: self._state(*each))
+        return self._storage.map(tables, lambda each: self._state(*each))
 
     def _state(self, namespace: str, name: str, table: TableDef) -> TableState:
         facts = table.format_properties

@@ -287,7 +287,7 @@ def _roots_found(reader: Versions, versions: Iterable[int], shape: Shape) -> Ite
 
     Each root is asked for twice, by its own version and by the next one, and a definition by all that refer to it.
     """
-    return reader.storage.in_parallel(versions, lambda version: list(root_pass(reader, version, shape)))
+    return reader.storage.map(versions, lambda version: list(root_pass(reader, version, shape)))
 
 
 def _changes_found(
@@ -295,4 +295,4 @@ def _changes_found(
 ) -> Iterator[list[Row]]:
     """Yield what is wrong with each change, several looked at at the same time; nodes are read through one cache."""
     contents = shape.contents(versions, definitions=definitions, tables=tables)
-    return versions.storage.side_by_side(pairs, lambda pair: list(change_pass(contents, *pair)))
+    return versions.storage.map(pairs, lambda pair: list(change_pass(contents, *pair)), nested=True)

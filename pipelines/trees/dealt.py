@@ -71,7 +71,7 @@ class _Dealt:
     def _begun(self) -> list[tuple[Flush, Future[Node] | None]]:
         store = self._work.store
         return [
-            (flush, store.storage.begin(partial(store.read, flush.ref.path or "")) if flush.ref.height else None)
+            (flush, store.storage.submit(partial(store.read, flush.ref.path or "")) if flush.ref.height else None)
             for flush in self._take(_TAKEN)
         ]
 

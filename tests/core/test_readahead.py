@@ -17,7 +17,7 @@ from trinitylake_core.errors import CorruptNode
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
-from trinitylake_core.tree.readahead import Once, ReadAhead, Underway
+from trinitylake_core.tree.readahead import InFlightReads, ReadAhead, SingleFlight
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import Work
 
@@ -141,7 +141,7 @@ def test_paths_may_read_other_files_themselves(lake: Lakehouse) -> None:
             yield path
 
     with Rounds(storage, most=4):
-        ahead = ReadAhead(Underway(storage), paths(), lambda: 8, lambda _: False)
+        ahead = ReadAhead(InFlightReads(storage), paths(), lambda: 8, lambda _: False)
         ahead.fill()
         assert leaves[:8] == asked
         assert storage.read(leaves[0]) == ahead.take(leaves[0])
@@ -152,7 +152,7 @@ def test_paths_may_read_other_files_themselves(lake: Lakehouse) -> None:
 
 def test_what_two_windows_expect_is_read_once_and_neither_loses_it(lake: Lakehouse) -> None:
     """Whichever is closed first, and nothing is kept when both are."""
-    leaves, files = _leaves(lake)[:10], Underway(lake.storage)
+    leaves, files = _leaves(lake)[:10], InFlightReads(lake.storage)
     with Rounds(lake.storage) as rounds:
         one, two = (ReadAhead(files, iter(leaves), lambda: 100, lambda _: False) for _ in range(2))
         one.fill()
@@ -203,7 +203,7 @@ def test_what_several_threads_ask_for_at_the_same_time_is_read_once(lake: Lakeho
 
 
 def test_an_error_reaches_everybody_who_waited_and_the_next_one_tries_again() -> None:
-    once: Once[int] = Once()
+    once: SingleFlight[int] = SingleFlight()
     with pytest.raises(ZeroDivisionError):
         once.get("a", lambda _: 1 // 0)
     assert 7 == once.get("a", lambda _: 7)
@@ -248,7 +248,7 @@ def test_a_late_file_leaves_no_thread_idle(lake: Lakehouse) -> None:
         return action()
 
     storage.interceptor = read  # type: ignore[attr-defined]
-    ahead = ReadAhead(Underway(storage), iter(leaves), lambda: 8, lambda _: False)
+    ahead = ReadAhead(InFlightReads(storage), iter(leaves), lambda: 8, lambda _: False)
     ahead.fill()
     assert leaves[:40] == [path for path in leaves[:40] if ahead.take(path) is not None]
     assert others.index(leaves[0]) >= 19

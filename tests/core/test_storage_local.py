@@ -33,13 +33,13 @@ from trinitylake_core.errors import (
 from trinitylake_core.storage import (
     FileInfo,
     Storage,
+    check_conformance,
     disk,
     durability,
     filelock,
     local,
     normalise_root,
     open_storage,
-    probe,
 )
 from trinitylake_core.storage.failures import sanitise
 
@@ -759,7 +759,7 @@ def test_a_disk_without_links_is_unsafe(storage: Storage, directory: Path, monke
     with pytest.raises(UnsafeStorage, match="hard links"):
         storage.create("root", b"x")
     assert [] == list(directory.iterdir())
-    failed = [result for result in probe(storage.root) if not result.ok]
+    failed = [result for result in check_conformance(storage.root) if not result.ok]
     assert ["exclusive creation", "racing writers"] == [result.name for result in failed]
 
 

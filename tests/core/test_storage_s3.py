@@ -20,7 +20,7 @@ from trinitylake_core.errors import (
     StorageError,
     UnsafeStorage,
 )
-from trinitylake_core.storage import Storage, open_storage, probe
+from trinitylake_core.storage import Storage, check_conformance, open_storage
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.store_errors import map_error, refused_swap
 
@@ -173,7 +173,7 @@ def test_a_store_that_ignores_exclusive_creation_is_refused(rclone_server: S3Ser
 
 def test_the_doctor_names_what_is_wrong_with_such_a_store(rclone_server: S3Server) -> None:
     """Everything else works."""
-    results = {result.name: result for result in probe(rclone_server.new_root(), rclone_server.options)}
+    results = {result.name: result for result in check_conformance(rclone_server.new_root(), rclone_server.options)}
     assert not results["exclusive creation"].ok
     assert "concurrent commits would overwrite each other" in results["exclusive creation"].detail
     for name in ("write and read", "missing file", "replace", "list", "clock", "delete", "clean up"):
@@ -194,7 +194,7 @@ def test_a_store_that_ignores_compare_and_set_is_found_out(moto_server: S3Server
 def test_the_doctor_tells_a_store_that_ignores_compare_and_set(moto_server: S3Server) -> None:
     """Everything else works."""
     root = f"{moto_server.new_root()}{IGNORES_IF_MATCH}/"
-    failed = [result for result in probe(root, moto_server.options) if not result.ok]
+    failed = [result for result in check_conformance(root, moto_server.options) if not result.ok]
     assert ["compare and set"] == [result.name for result in failed]
     assert "two expirations at a time" in failed[0].detail
 

@@ -20,7 +20,7 @@ from tests.support.lakes import compacted, filled, new_lake
 from tests.support.slow_s3 import SlowS3, run_slow_s3
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.storage import Storage, open_storage, probe
+from trinitylake_core.storage import Storage, check_conformance, open_storage
 
 pytestmark = pytest.mark.s3
 DAY: Final = 86_400_000
@@ -58,7 +58,7 @@ class Stage:
 def test_the_server_is_fit_for_a_lakehouse(server: SlowS3) -> None:
     """Whoever is judged by it can rely on it: all that a storage must do."""
     server.set()
-    assert [] == [each for each in probe(server.new_root(), server.options) if not each.ok]
+    assert [] == [each for each in check_conformance(server.new_root(), server.options) if not each.ok]
 
 
 def _compact(stage: Stage) -> object:

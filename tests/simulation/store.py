@@ -6,9 +6,9 @@ Creation and replacement are conditional, a listing is consistent, a batch is de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import mmh3
 
@@ -16,10 +16,12 @@ from trinitylake_core.errors import AlreadyExists, FileMissing, TrinityLakeError
 from trinitylake_core.storage import opening
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.failures import Outdated, TransientError
-from trinitylake_core.storage.funnel import Interceptor
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
+from trinitylake_core.storage.requests import Interceptor
 from trinitylake_core.storage.retry import CommonOptions
 
+T = TypeVar("T")
+Item = TypeVar("Item")
 ROOT: Final = "sim://lake/"
 Infos = list[FileInfo]
 Order = Callable[[list[str]], list[str]]
@@ -119,10 +121,13 @@ class SimStorage(BaseStorage):
     def _scheduled(self, kind: str, path: str, action: Callable[[], Any]) -> Any:
         return scheduled(kind, self.store.prefix + path, action)
 
-    def at_once(self, *actions: Callable[[], None]) -> None:
-        """Call functions one after another, in the order of this store: those that wait for each other have none."""
-        for number in self.store.order([str(each) for each in range(len(actions))]):
-            actions[int(number)]()
+    def map(self, items: Iterable[Item], work: Callable[[Item], T], *, nested: bool = False) -> Iterator[T]:
+        """Do the work for one item after another; actions in the order of this store: those sent at once have none."""
+        given = list(items)
+        if not all(map(callable, given)):
+            return super().map(given, work, nested=nested)
+        done = {number: work(given[int(number)]) for number in self.store.order([str(n) for n in range(len(given))])}
+        return iter([done[str(number)] for number in range(len(given))])
 
     def _found(self, path: str) -> Stored:
         try:

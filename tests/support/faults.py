@@ -79,12 +79,12 @@ class FaultPlan:
 
 def attach(storage: Storage, plan: FaultPlan) -> FaultPlan:
     """Let every request of ``storage`` pass through ``plan``; return the plan."""
-    assert isinstance(storage, BaseStorage), f"{storage!r} has no funnel to inject faults into"
+    assert isinstance(storage, BaseStorage), f"{storage!r} has no requests to inject faults into"
     storage.interceptor = plan
     return plan
 
 
 def detach(storage: Storage) -> None:
     """Let the requests of ``storage`` pass unharmed again."""
-    assert isinstance(storage, BaseStorage), f"{storage!r} has no funnel to inject faults into"
+    assert isinstance(storage, BaseStorage), f"{storage!r} has no requests to inject faults into"
     storage.interceptor = None

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.parallel import Crew
+from trinitylake_core.storage.parallel import RequestThreads
 from trinitylake_core.storage.retry import RetryPolicy
 
 
@@ -38,7 +38,7 @@ class Rounds:
         self._most = most
         self._storages = [each for each in storages if isinstance(each, BaseStorage)]
         self._before: list[tuple[Any, Any, Any, Any]] = []
-        assert len(self._storages) == len(storages), "there is no funnel to listen at"
+        assert len(self._storages) == len(storages), "there are no requests to listen to"
 
     @property
     def chain(self) -> int:
@@ -68,10 +68,10 @@ class Rounds:
 
     def __enter__(self) -> Self:
         for storage in self._storages:
-            self._before.append((storage._common, storage._crew, storage.interceptor, storage._retry))
+            self._before.append((storage._common, storage._threads, storage.interceptor, storage._retry))
             storage._retry = self.policy(storage._retry)
             storage._common = dataclasses.replace(storage._common, max_concurrency=self._most)
-            storage._crew = _ClockedCrew(self, self._most)
+            storage._threads = _ClockedThreads(self, self._most)
             storage.interceptor = self
         return self
 
@@ -79,11 +79,11 @@ class Rounds:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for storage, before in zip(self._storages, self._before, strict=True):
-            storage._common, storage._crew, storage.interceptor, storage._retry = before
+            storage._common, storage._threads, storage.interceptor, storage._retry = before
         self._before = []
 
 
-class _ClockedCrew(Crew):
+class _ClockedThreads(RequestThreads):
     def __init__(self, rounds: Rounds, most: int) -> None:
         super().__init__(most)
         self._rounds = rounds

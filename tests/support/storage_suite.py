@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.faults import FaultPlan, attach, detach
 from trinitylake_core.errors import AlreadyExists, FileMissing, InvalidLocation, StorageError
-from trinitylake_core.storage import Storage, Tagged, open_storage, probe
+from trinitylake_core.storage import Storage, Tagged, check_conformance, open_storage
 
 Place = tuple[str, dict[str, Any]]
 RACERS = 8
@@ -588,5 +588,5 @@ class StorageSuite:
 
     def test_the_doctor_finds_no_fault(self, place: Place) -> None:
         """The checks that run in the field pass here, and leave nothing behind."""
-        assert [] == [result for result in probe(*place) if not result.ok]
+        assert [] == [result for result in check_conformance(*place) if not result.ok]
         assert not open_storage(*place).exists()

@@ -64,7 +64,11 @@ def acknowledge(versions: Versions, root: Root, written: Sequence[str]) -> None:
         except StorageError as error:  # it tells damage of long ago, and must not make an outcome unknown that is known
             _LOG.warning("whether a later version was there before %s could not be seen: %s", root.path, error)
 
-    versions.storage.at_once(see, see_next, lambda: write_hint(versions.storage, root.version))
+    def hint() -> None:
+        write_hint(versions.storage, root.version)
+
+    for _ in versions.storage.map((see, see_next, hint), lambda action: action()):
+        pass
     if look.error is not None:
         raise _unknown(root, f"the boundary cannot be read: {look.error}") from look.error
     if look.boundary is not None and look.boundary > root.version:

@@ -7,17 +7,16 @@ and compared.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from trinitylake_core.errors import AlreadyExists, FileMissing, StorageError
 from trinitylake_core.storage.failures import Outdated, TransientError
-from trinitylake_core.storage.funnel import Funnel
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
+from trinitylake_core.storage.requests import Requests
 
 
-class BaseStorage(Funnel):
+class BaseStorage(Requests):
     """The operations of the port over a handful of raw requests."""
 
     # What a backend provides. Each is one raw request; errors may be the backend's own, `_translate` maps them.
@@ -71,35 +70,11 @@ class BaseStorage(Funnel):
         self._moved(read=len(data))
         return data
 
-    def read_many(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | FileMissing]]:
-        """Yield contents in order, reading at most twice ``max_concurrency`` files ahead."""
-        return zip(paths, self.in_parallel(paths, self._read_or_missing), strict=True)
-
-    def _read_or_missing(self, path: str) -> bytes | FileMissing:
-        try:
-            return self.read(path)
-        except FileMissing as missing:
-            return missing
-
-    def _write(self, file: tuple[str, Data]) -> None:
-        path, data = file
+    def write(self, path: str, data: Data) -> None:
+        """Write a file. One ``put`` a try."""
         self._guard(path)
         self._retrying("put", path, partial(self._put, path, data))
         self._moved(written=len(data))
-
-    def write_many(self, files: Iterable[tuple[str, Data]]) -> None:
-        """Write files, several at a time. One ``put`` each; after an error no further one is begun."""
-        for _ in self.in_parallel(files, self._write):
-            pass
-
-    def write_behind(self, path: str, data: Data) -> Future[None]:
-        """Write a file in the background; at once, where ``max_concurrency`` is 1. One ``put``."""
-        return self._crew.begin(partial(self._write, (path, data)), write=True)
-
-    def at_once(self, *actions: Callable[[], None]) -> None:
-        """Call functions in parallel, or in order where ``max_concurrency`` is 1."""
-        for _ in self.in_parallel(actions, lambda action: action()):
-            pass
 
     def barrier(self) -> None:
         """Do nothing: an object store answers only when the object is durable."""
@@ -107,7 +82,7 @@ class BaseStorage(Funnel):
     def replace(self, path: str, data: Data, *, durable: bool = True) -> None:
         """Write or overwrite a file. One ``put``, which object stores make visible as a whole and durably."""
         del durable
-        self._write((path, data))
+        self.write(path, data)
 
     def info(self, path: str) -> FileInfo:
         """Return size and age. One ``head``. Raises ``FileMissing``."""
@@ -216,7 +191,7 @@ class BaseStorage(Funnel):
         size = self._common.delete_batch
         batches = [paths[start : start + size] for start in range(0, len(paths), size)]
         result = DeleteResult()
-        for part in self.in_parallel(batches, self._delete_batch):
+        for part in self.map(batches, self._delete_batch):
             result.deleted += part.deleted
             result.missing += part.missing
             result.failed.update(part.failed)

@@ -92,7 +92,7 @@ class BlobStorage(ObjectStorage):
         for path in paths:
             self._guard(path)
         result = DeleteResult()
-        for part in self.in_parallel(paths, self._delete_alone):
+        for part in self.map(paths, self._delete_alone):
             result.deleted += part.deleted
             result.missing += part.missing
             result.failed.update(part.failed)

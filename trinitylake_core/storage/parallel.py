@@ -22,23 +22,23 @@ Item = TypeVar("Item")
 
 
 _LATE_SECONDS: Final = 0.05
-"""Whoever waits longer than that for the oldest piece of work begins more meanwhile."""
+"""A thread that waits longer than that for the oldest piece of work begins more."""
 _MOST_WINDOWS: Final = 8
 """At most so many times the number of threads are begun and not yet used."""
 _MOST_HELD_BYTES: Final = 16 << 20
 """Behind a late answer, nothing more is begun once that much has arrived."""
-_OUTER: Final = 8
+_MOST_NESTED: Final = 8
 """Pieces of work at the same time that themselves read ahead: each has a window of its own."""
 
 
-class _Here(threading.local):
-    helps = False
+class _ThreadState(threading.local):
+    handed_over = False
     """Whether this thread does work that was handed to it."""
-    outer = False
-    """Whether this thread does a piece of work that hands work on."""
+    nested = False
+    """Whether this thread does a piece of work that hands work over."""
 
 
-_here = _Here()
+_state = _ThreadState()
 
 
 def awaited(oldest: Future[T], meanwhile: Callable[[], object]) -> T:
@@ -96,7 +96,7 @@ def _windowed(
         wait(window)
 
 
-class Crew:
+class RequestThreads:
     """The threads of one storage: ``most`` that read, ``most`` that write. They start when they are first needed."""
 
     def __init__(self, most: int) -> None:
@@ -106,33 +106,21 @@ class Crew:
 
     def in_turn(self) -> bool:
         """Return whether the caller does everything itself, one thing after another."""
-        return self.most == 1 or _here.helps
+        return self.most == 1 or _state.handed_over
 
-    def in_order(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
+    def map(self, items: Iterable[Item], work: Callable[[Item], T], *, nested: bool = False) -> Iterator[T]:
         """Yield ``work(item)`` in order, working ahead on at most twice ``most`` items.
 
-        When one fails, those not begun are dropped and those under way are waited for.
+        When one fails, those not begun are dropped and those under way are waited for. Work that is ``nested`` has
+        threads of its own, so that it can wait for those that read.
         """
-        if self.in_turn():
+        if self.in_turn() or (nested and _state.nested):
             yield from map(work, items)
             return
-        yield from _windowed((partial(work, item) for item in items), self.begin, self.most)
+        begin, most = (self._submit_nested, _MOST_NESTED) if nested else (self.submit, self.most)
+        yield from _windowed((partial(work, item) for item in items), begin, most)
 
-    def outer(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
-        """Yield ``work(item)`` in order, a few at the same time, each of which may hand work on.
-
-        They have threads of their own, and so wait for those that read without keeping anybody from reading.
-        """
-        if self.in_turn() or _here.outer:
-            yield from map(work, items)
-            return
-
-        def begin(action: Callable[[], T]) -> Future[T]:
-            return self._executor("outer").submit(_handing_on, action)
-
-        yield from _windowed((partial(work, item) for item in items), begin, _OUTER)
-
-    def begin(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
+    def submit(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
         """Begin an action in the background; in turn, it is carried out now. Its errors come with its result."""
         if self.in_turn():
             done: Future[T] = Future()
@@ -141,7 +129,10 @@ class Crew:
             except Exception as error:  # noqa: BLE001 - raised by who asks for the result
                 done.set_exception(error)
             return done
-        return self._executor("write" if write else "read").submit(_helping, action)
+        return self._executor("write" if write else "read").submit(_with_state, "handed_over", action)
+
+    def _submit_nested(self, action: Callable[[], T]) -> Future[T]:
+        return self._executor("nested").submit(_with_state, "nested", action)
 
     def _executor(self, kind: str) -> Executor:
         with self._lock:
@@ -155,20 +146,13 @@ class Crew:
 
     def threads(self, kind: str) -> int:
         """Return how many threads there are of a kind."""
-        return min(_OUTER, self.most) if kind == "outer" else self.most
+        return min(_MOST_NESTED, self.most) if kind == "nested" else self.most
 
 
-def _helping(action: Callable[[], T]) -> T:
-    before, _here.helps = _here.helps, True
+def _with_state(name: str, action: Callable[[], T]) -> T:
+    before = getattr(_state, name)
+    setattr(_state, name, True)
     try:
         return action()
     finally:
-        _here.helps = before
-
-
-def _handing_on(action: Callable[[], T]) -> T:
-    before, _here.outer = _here.outer, True
-    try:
-        return action()
-    finally:
-        _here.outer = before
+        setattr(_state, name, before)

@@ -111,51 +111,45 @@ class Storage(abc.ABC):
         Raises ``FileMissing``.
         """
 
-    @abc.abstractmethod
-    def read_many(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | FileMissing]]:
-        """Yield ``(path, content or FileMissing)`` in the order given, reading ahead in parallel.
-
-        One ``get`` per path. A missing file is yielded as the error, so that the rest can still be read;
-        any other failure is raised. Memory is bounded by the read-ahead, not by ``paths``.
-        """
-
-    @abc.abstractmethod
-    def at_once(self, *actions: Callable[[], None]) -> None:
-        """Call functions that send requests through this object, at the same time where that saves time.
-
-        They must not raise, nor depend on one another: they may also be called one after another, in this order.
-        """
-
     @property
     @abc.abstractmethod
     def concurrency(self) -> int:
         """How many requests go out at the same time; with 1 nothing is read ahead and nothing written behind.
 
-        It is 1 for work that was handed to :meth:`in_parallel` or :meth:`begin`, too.
+        It is 1 for work that was handed to :meth:`map` or :meth:`submit`, too.
         """
 
     @abc.abstractmethod
-    def in_parallel(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
+    def map(self, items: Iterable[Item], work: Callable[[Item], T], *, nested: bool = False) -> Iterator[T]:
         """Yield ``work(item)`` in the order of ``items``, at work on several at once where that saves time.
 
         ``work`` sends requests, through this object or another one, and what it does for one item must not depend on
         any other. Results that were not asked for yet are bounded by twice :attr:`concurrency`. When one fails, those
-        not begun are dropped.
+        not begun are dropped. ``nested`` is for few large pieces of work, each of which calls :meth:`map` itself.
         """
 
     @abc.abstractmethod
-    def side_by_side(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
-        """Yield ``work(item)`` in the order of ``items``, at work on a few at once, where each reads in parallel, too.
+    def submit(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
+        """Begin an action that reads or writes, and go on; ``result()`` waits for what it returns or raises.
 
-        For few large pieces of work, where :meth:`in_parallel` is for many small ones. The same is required of them.
+        It may be carried out before this returns, by the caller, and always is where :attr:`concurrency` is 1. Writes
+        have as many threads as reads. What is written is not durable before ``result()`` and then :meth:`barrier`
+        have returned.
         """
 
-    @abc.abstractmethod
-    def begin(self, action: Callable[[], T]) -> Future[T]:
-        """Begin an action that reads, and go on; ``result()`` waits for what it returns or raises.
+    def read_many(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | FileMissing]]:
+        """Yield ``(path, content or FileMissing)`` in the order given, by :meth:`map`. One ``get`` per path.
 
-        It may be carried out before this returns, by the caller, and always is where :attr:`concurrency` is 1.
+        A missing file is yielded as the error, so that the rest can still be read; any other failure is raised.
         """
+        return zip(paths, self.map(paths, self.read_or_missing), strict=True)
+
+    def read_or_missing(self, path: str) -> bytes | FileMissing:
+        """Return the whole file, or the error that it is missing. One ``get``."""
+        try:
+            return self.read(path)
+        except FileMissing as missing:
+            return missing
 
     def pick(self, make: Callable[[], str]) -> str:
         """Return a path for a new file, of those that ``make`` returns: another one each time. No request.
@@ -165,18 +159,16 @@ class Storage(abc.ABC):
         return make()
 
     @abc.abstractmethod
-    def write_behind(self, path: str, data: Data) -> Future[None]:
-        """Begin to write an immutable file, and go on; ``result()`` waits for it or raises. One ``put``.
+    def write(self, path: str, data: Data) -> None:
+        """Write an immutable file under a name that no other writer uses. One ``put``.
 
-        Not durable before ``result()`` and then :meth:`barrier` have returned. ``data`` must not change meanwhile.
+        Not durable before :meth:`barrier` returns. ``data`` must not change before this returns.
         """
 
-    @abc.abstractmethod
     def write_many(self, files: Iterable[tuple[str, Data]]) -> None:
-        """Write immutable files under names that nobody else uses, in parallel. One ``put`` each.
-
-        Not durable before :meth:`barrier` returns.
-        """
+        """Write immutable files by :meth:`map`. One ``put`` each; after an error no further one is begun."""
+        for _ in self.map(files, lambda file: self.write(*file)):
+            pass
 
     @abc.abstractmethod
     def barrier(self) -> None:

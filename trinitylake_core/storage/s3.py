@@ -79,7 +79,7 @@ class S3Storage(ObjectStorage):
         for path in strange:
             self._guard(path)
         result = super().delete_many([path for path in paths if not _NOT_IN_XML.search(path)])
-        for part in self.in_parallel(strange, self._delete_alone):
+        for part in self.map(strange, self._delete_alone):
             result.deleted += part.deleted
             result.failed.update(part.failed)
         return result

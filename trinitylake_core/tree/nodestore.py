@@ -20,7 +20,7 @@ from trinitylake_core.tree.leafbatch import decode_many, encode_many
 from trinitylake_core.tree.leaffile import columns_of, decode_columns
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.readahead import Content, Once, PerThread, ReadAhead, Underway, content_of
+from trinitylake_core.tree.readahead import Content, InFlightReads, PerThread, ReadAhead, SingleFlight
 from trinitylake_core.tree.writebehind import MOST_BYTES, WriteBehind
 
 DEFAULT_CACHE_BYTES: Final = 64 << 20
@@ -51,8 +51,8 @@ class NodeStore:
         self._cache_limit = cache_bytes
         self._lock = threading.Lock()
         self._local = PerThread()
-        self._once: Once[Node] = Once()
-        self._underway = Underway(storage)
+        self._once: SingleFlight[Node] = SingleFlight()
+        self._underway = InFlightReads(storage)
 
     @property
     def min_keys(self) -> int:
@@ -120,7 +120,7 @@ class NodeStore:
         here = self._local.here
         found: Iterator[Content]
         if paths and (paths[0] in here.files or (here.ahead is not None and paths[0] in here.ahead)):
-            found = (self._expected(path) or content_of(self.storage, path) for path in paths)
+            found = (self._expected(path) or self.storage.read_or_missing(path) for path in paths)
         else:
             found = (data for _, data in self.storage.read_many(paths))
         for path, data in zip(paths, found, strict=True):

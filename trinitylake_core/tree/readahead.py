@@ -22,7 +22,7 @@ T = TypeVar("T")
 Content = bytes | FileMissing
 
 
-class Underway:
+class InFlightReads:
     """Files that are being read for windows: what several windows expect is read once. Thread-safe."""
 
     def __init__(self, storage: Storage) -> None:
@@ -40,7 +40,7 @@ class Underway:
         with self._lock:
             known = self._files.get(path)
             if known is None or known.cancelled():
-                known = self._files[path] = self._storage.begin(partial(content_of, self._storage, path))
+                known = self._files[path] = self._storage.submit(partial(self._storage.read_or_missing, path))
             return known
 
     def done(self, path: str) -> None:
@@ -57,7 +57,7 @@ class ReadAhead:
     """
 
     def __init__(
-        self, files: Underway, paths: Iterator[str], room: Callable[[], int], skip: Callable[[str], bool]
+        self, files: InFlightReads, paths: Iterator[str], room: Callable[[], int], skip: Callable[[str], bool]
     ) -> None:
         self._files = files
         self._paths = paths
@@ -117,15 +117,7 @@ class ReadAhead:
         self._paths = iter(())
 
 
-def content_of(storage: Storage, path: str) -> Content:
-    """Return a file, or that it is missing. One ``get``."""
-    try:
-        return storage.read(path)
-    except FileMissing as missing:
-        return missing
-
-
-class Here:
+class ThreadState:
     """What one thread expects, and what it has read and will ask for again."""
 
     def __init__(self) -> None:
@@ -135,13 +127,13 @@ class Here:
 
 
 class PerThread(threading.local):
-    """A :class:`Here` for each thread."""
+    """A :class:`ThreadState` for each thread."""
 
     def __init__(self) -> None:
-        self.here = Here()
+        self.here = ThreadState()
 
 
-class Once(Generic[T]):
+class SingleFlight(Generic[T]):
     """What several threads ask for at the same time is got once. Thread-safe."""
 
     def __init__(self) -> None:

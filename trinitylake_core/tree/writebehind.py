@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Final, NamedTuple
 
 from trinitylake_core.storage import Storage
@@ -42,7 +43,7 @@ class WriteBehind:
 
     def begin(self, path: str, data: bytes | memoryview, node: Node | None) -> None:
         """Begin to write a file, and wait for older ones if too much is under way. Raises ``StorageError``."""
-        done = self._storage.write_behind(path, data)
+        done = self._storage.submit(partial(self._storage.write, path, data), write=True)
         self._files[path] = Written(data, node, done)
         self._bytes += len(data)
         if done.done() and (error := done.exception()) is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from trinitylake_core.storage import Storage
-from trinitylake_core.tree.readahead import Once
+from trinitylake_core.tree.readahead import SingleFlight
 from trinitylake_core.versions.root import Root, RootRows
 from trinitylake_core.versions.versions import Versions
 
@@ -26,7 +26,7 @@ class Recent(Generic[T]):
         self._held: OrderedDict[str, tuple[T, int]] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
-        self._once: Once[T] = Once()
+        self._once: SingleFlight[T] = SingleFlight()
 
     def get(self, path: str, read: Callable[[], tuple[T, int]]) -> T:
         """Return what is held under a path, or what ``read`` returns, together with its bytes.

@@ -15,7 +15,7 @@ from pipelines.doctor import TableRetention, advice, table_retention
 from pipelines.durations import shown
 from pipelines.loading.model import EXISTING, REFUSE
 from trinitylake_core.errors import Corrupt, InvalidInput, NotALakehouse
-from trinitylake_core.storage import probe
+from trinitylake_core.storage import check_conformance
 
 
 @command(
@@ -158,7 +158,7 @@ def upgrade(call: Call) -> Result:
 def doctor(call: Call) -> Result:
     """Probe a storage."""
     version_ref.warn_of_future(call.open)
-    found = list(probe(call.root, call.options_for(call.root)))
+    found = list(check_conformance(call.root, call.options_for(call.root)))
     ok = all(each.ok for each in found)
     rows = ([each.name, "ok" if each.ok else "FAILED", each.detail] for each in found)
     tables = _table_retention(call) if ok else None

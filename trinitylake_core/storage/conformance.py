@@ -26,7 +26,7 @@ _CLOCK_TOLERANCE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeResult:
+class ConformanceResult:
     """One checked property: its name, whether it holds, and what was seen."""
 
     name: str
@@ -38,7 +38,7 @@ class _Broken(Exception):
     """A property does not hold; the message says what was seen."""
 
 
-def probe(root: str, options: Mapping[str, Any] | None = None) -> Iterator[ProbeResult]:
+def check_conformance(root: str, options: Mapping[str, Any] | None = None) -> Iterator[ConformanceResult]:
     """Yield the outcome of each check in turn; about 60 requests. Never raises for a failing storage.
 
     Raises ``InvalidInput`` for a malformed root or option. Leaves nothing behind unless deleting fails.
@@ -54,13 +54,13 @@ def probe(root: str, options: Mapping[str, Any] | None = None) -> Iterator[Probe
     yield cleaned
 
 
-def _run(name: str, check: Callable[[Storage], str], storage: Storage) -> ProbeResult:
+def _run(name: str, check: Callable[[Storage], str], storage: Storage) -> ConformanceResult:
     started = time.perf_counter()
     try:
         detail = check(storage)
     except (_Broken, TrinityLakeError) as error:
-        return ProbeResult(name, ok=False, detail=str(error))
-    return ProbeResult(name, ok=True, detail=f"{detail} ({(time.perf_counter() - started) * 1000:.1f} ms)")
+        return ConformanceResult(name, ok=False, detail=str(error))
+    return ConformanceResult(name, ok=True, detail=f"{detail} ({(time.perf_counter() - started) * 1000:.1f} ms)")
 
 
 def _expect(seen: object, wanted: object, what: str) -> None:
@@ -181,7 +181,7 @@ def _clean_up(storage: Storage) -> str:
         scratch = Path(local_path(storage.root))
         shutil.rmtree(scratch, ignore_errors=True)
         with suppress(OSError):
-            scratch.parent.rmdir()  # an empty root is one that the probe made
+            scratch.parent.rmdir()  # an empty root is one that the check made
     return f"{len(names)} scratch files removed"
 
 

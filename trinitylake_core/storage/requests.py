@@ -1,6 +1,6 @@
-"""The one funnel that every storage request passes through: counting, interceptors, retries, parallelism.
+"""What every storage request passes through: counting, interceptors, retries, parallelism.
 
-:meth:`Funnel._request` counts a raw request and hands it to the interceptor, if a test set one. Everything that
+:meth:`Requests._request` counts a raw request and hands it to the interceptor, if a test set one. Everything that
 mends failures sits above it (``base``).
 """
 
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from trinitylake_core.errors import InvalidLocation, StorageError, TrinityLakeError
 from trinitylake_core.storage.failures import TransientError, sanitise, secrets_of
-from trinitylake_core.storage.parallel import Crew
+from trinitylake_core.storage.parallel import RequestThreads
 from trinitylake_core.storage.port import RequestCounts, Storage
 from trinitylake_core.storage.retry import CommonOptions
 
@@ -26,10 +26,10 @@ Kind = Literal["get", "put", "create", "delete", "list", "head", "copy", "sync"]
 Interceptor = Callable[[str, str, Callable[[], Any]], Any]
 """Called as ``interceptor(kind, path, action)`` in place of ``action()``; returns what ``action`` returns."""
 
-_alive: weakref.WeakSet[Funnel] = weakref.WeakSet()
+_alive: weakref.WeakSet[Requests] = weakref.WeakSet()
 
 
-class Funnel(Storage):
+class Requests(Storage):
     """Counting, fault injection, retries and parallelism."""
 
     DEFAULTS: ClassVar[CommonOptions] = CommonOptions()
@@ -45,7 +45,7 @@ class Funnel(Storage):
         self._common, self._own_options = self.DEFAULTS.override(self._given)
         self._retry = self._common.policy()
         self._lock = threading.Lock()
-        self._crew = Crew(self._common.max_concurrency)
+        self._threads = RequestThreads(self._common.max_concurrency)
         _alive.add(self)
 
     def __repr__(self) -> str:
@@ -117,24 +117,20 @@ class Funnel(Storage):
     @property
     def concurrency(self) -> int:
         """How many requests go out at the same time; 1 = one after another, as for work that was handed to threads."""
-        return 1 if self._crew.in_turn() else self._crew.most
+        return 1 if self._threads.in_turn() else self._threads.most
 
-    def in_parallel(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
+    def map(self, items: Iterable[Item], work: Callable[[Item], T], *, nested: bool = False) -> Iterator[T]:
         """Yield ``work(item)`` in order, working ahead on at most twice ``max_concurrency`` items."""
-        return self._crew.in_order(items, work)
+        return self._threads.map(items, work, nested=nested)
 
-    def side_by_side(self, items: Iterable[Item], work: Callable[[Item], T]) -> Iterator[T]:
-        """Yield ``work(item)`` in order, a few at the same time, each of which may itself read in parallel."""
-        return self._crew.outer(items, work)
-
-    def begin(self, action: Callable[[], T]) -> Future[T]:
-        """Begin to read something in the background; at once, where ``max_concurrency`` is 1."""
-        return self._crew.begin(action)
+    def submit(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
+        """Begin an action in the background; at once, where ``max_concurrency`` is 1."""
+        return self._threads.submit(action, write=write)
 
     def _reset_after_fork(self) -> None:
         """Forget locks and threads that the parent process owns; called in the child."""
         self._lock = threading.Lock()
-        self._crew = Crew(self._crew.most)
+        self._threads = RequestThreads(self._threads.most)
 
 
 def _reset_all_after_fork() -> None:
