@@ -151,7 +151,8 @@ class _Proof:
                 f"the backup holds version {backup.version}, newer than version {self.lake.version} of the lakehouse: "
                 "one of them was replaced. Find out which one is right before anything overwrites the other"
             )
-        ours, theirs = self.lake.files.versions.try_root(backup.version), backup.root_node
+        kept = backup.version >= self.lake.root_node.oldest_version  # below it a late writer may have left a root
+        ours, theirs = self.lake.files.versions.try_root(backup.version) if kept else None, backup.root_node
         if ours is not None and (ours.txn, ours.created_at_millis) != (theirs.txn, theirs.created_at_millis):
             return (
                 f"the backup was written to since it was made: its version {backup.version} is not that of the "

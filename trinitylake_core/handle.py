@@ -67,7 +67,7 @@ class Handle(CatalogView):
         """Return a handle of another version. A transaction begun on it begins there.
 
         Args:
-            version: by number; one ``get``.
+            version: by number; two ``get`` at the same time.
             timestamp: the newest version created at or before a time, ISO 8601, UTC unless it says
                 otherwise; O(log) ``get``.
             snapshot: by the name of a snapshot of this version's definition.

@@ -221,7 +221,8 @@ def _refuse_other(versions: Versions, newest: Root, source: Lakehouse) -> None:
     root = versions.storage.root
     if versions.sdk or versions.definition(newest).id != source.definition.id:
         raise AlreadyExists(f"{root} holds another lakehouse; nothing was changed. Export to another root URI")
-    ours = source.files.versions.try_root(newest.version)
+    kept = newest.version >= source.root_node.oldest_version  # below it a late writer may have left a root
+    ours = source.files.versions.try_root(newest.version) if kept else None
     if ours is not None and (ours.txn, ours.created_at_millis) != (newest.txn, newest.created_at_millis):
         raise AlreadyExists(
             f"{root} was written to since it was exported: its version {newest.version} is not that of "

@@ -13,12 +13,20 @@ import pytest
 
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import new_lake, reopened
+from tests.support.rounds import Rounds
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import SameContent
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.commits.files import Files
-from trinitylake_core.errors import Corrupt, CorruptNode, StorageError, TransactionExpired
+from trinitylake_core.errors import (
+    Corrupt,
+    CorruptNode,
+    StorageError,
+    TransactionExpired,
+    VersionExpired,
+    VersionNotFound,
+)
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.base import BaseStorage
@@ -165,6 +173,63 @@ def test_a_garbage_boundary_is_told_by_the_newest_root(lake: Lakehouse) -> None:
         more.create_namespace("more")
     newest = reopened(lake)
     assert (NEWEST + 2, True, False) == (newest.version, "more" in newest.namespaces(), "late" in newest.namespaces())
+
+
+# -- a root below the boundary is not a version -------------------------------------------------------
+
+
+READS: dict[str, Callable[[Lakehouse], object]] = {
+    "at": lambda lake: lake.at(version=5),
+    "diff": lambda lake: list(lake.diff(5, lake.version)),
+    "diff, backwards": lambda lake: list(lake.diff(lake.version, 5)),
+    "snapshot": lambda lake: lake.create_snapshot("s", version=5),
+    "rollback": lambda lake: lake.rollback(version=5, reason="r"),
+    "restore": lambda lake: lake.restore(["n01"], version=5, reason="r"),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
+@pytest.mark.parametrize("opened", ["before", "after"])
+def test_a_root_file_below_the_boundary_is_not_read_as_a_version(
+    lake: Lakehouse, read: Callable[[Lakehouse], object], opened: str
+) -> None:
+    """An expiration that was killed has left it there, or a late writer has created it."""
+    surgery = Surgery(lake.root, 4)
+    late = surgery.read(root_path(5))
+    expired(lake)
+    surgery.write(root_path(5), late)
+    with pytest.raises(VersionExpired, match="version 5 has expired; the oldest one kept is 10"):
+        read(lake if opened == "before" else reopened(lake))
+
+
+def test_a_version_above_a_boundary_that_no_root_reaches_is_read(lake: Lakehouse) -> None:
+    """Such a boundary is the claim of an export that is not complete, and nothing has expired."""
+    Surgery(lake.root, 4).write(spec.BOUNDARY_FILE, b"40\n")
+    assert 5 == reopened(lake).at(version=5).version
+    with pytest.raises(VersionNotFound, match="does not exist"):
+        reopened(lake).at(version=NEWEST + 1)
+
+
+def test_a_version_that_expires_while_it_is_read_is_not_damage(lake: Lakehouse) -> None:
+    """The boundary was read before it rose, and the root after it was deleted."""
+    cold, said = reopened(lake), iter([0])
+    read = cold.files.versions.data_and_boundary
+
+    def late(version: int) -> object:
+        expired(lake)
+        return read(version)[0], next(said)
+
+    cold.files.versions.data_and_boundary = late  # type: ignore[method-assign,assignment]
+    with pytest.raises(VersionExpired):
+        cold.at(version=5)
+
+
+def test_a_version_by_number_costs_two_gets_in_one_round_trip(lake: Lakehouse) -> None:
+    """Its root, and the boundary."""
+    cold = reopened(lake)
+    with Rounds(cold.storage) as rounds:
+        cold.at(version=5)
+    assert (2, 1) == (rounds.requests, rounds.chain)
 
 
 # -- holes ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import export, snapshot
+from pipelines import backup, export, snapshot
 from tests.support.faults import FaultPlan, attach
 from tests.support.lakes import FAST, compacted, content, filled, new_lake
 from tests.support.s3_servers import S3Server
@@ -22,7 +22,7 @@ from tests.support.sweep import in_memory
 from trinitylake_core import AlreadyExists, Corrupt, InvalidInput, Lakehouse, Refused, SnapshotNotFound, spec
 from trinitylake_core.commits.changes import SameContent, facts
 from trinitylake_core.commits.commit import commit
-from trinitylake_core.errors import NotALakehouse, ReadOnly, StorageError
+from trinitylake_core.errors import NotALakehouse, ReadOnly, StorageError, VersionExpired
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import Storage, open_storage
 from trinitylake_core.storage.base import BaseStorage
@@ -93,6 +93,32 @@ def expire(lake: Lakehouse, oldest: int) -> None:
     lake.storage.replace(spec.BOUNDARY_FILE, str(oldest).encode())
     lake.storage.delete_many([root_path(version) for version in range(oldest)])
     lake.refresh()
+
+
+# -- a root below the boundary is not a version ------------------------------------------------------
+
+
+def test_a_root_file_below_the_boundary_is_not_exported(lake: Lakehouse, target: str) -> None:
+    left = Surgery(lake.root, 4).read(root_path(5))
+    expire(lake, 9)
+    Surgery(lake.root, 4).write(root_path(5), left)
+    with pytest.raises(VersionExpired, match="version 5 has expired"):
+        run(lake, target, export.Config(version=5, engine="local"))
+    with pytest.raises(NotALakehouse):
+        opened(target)
+
+
+def test_the_root_of_a_late_writer_does_not_stand_for_a_version_that_expired(lake: Lakehouse, target: str) -> None:
+    """A copy is compared with versions, not with what was put in the place of one after it had expired."""
+    run(lake, target)
+    copied = lake.version
+    change(lake, 2)
+    expire(lake, copied + 1)
+    Surgery(lake.root, 4).write(root_path(copied), b"of a late writer")
+    expected = "has expired at the lakehouse, so they cannot be compared; export again"
+    assert expected in backup.run(lake, target, backup.Config(engine="local"), storage_options=FAST).problems[0]
+    run(lake, target)
+    assert backup.run(lake, target, backup.Config(engine="local"), storage_options=FAST).ok
 
 
 # -- the copy ------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class RecoveryTarget:
             raise InvalidInput(what)
 
     def root(self, files: Files) -> Root:
-        """Return its root. By number one ``get``, by time O(log versions), by snapshot one, two or so if it is new.
+        """Return its root. By number two ``get``, by time O(log versions), by snapshot one, two or so if it is new.
 
         Raises:
             InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound, CorruptNode.

@@ -67,10 +67,16 @@ class RootFiles:
 
         With ``known``, a root that is still what is stored is not decoded again.
         """
-        path = self.path(version)
-        (_, data), (_, boundary) = self.storage.read_many([path, spec.BOUNDARY_FILE])
-        root = None if isinstance(data, FileMissing) else self._decoded(version, path, data, known)
-        return root, 0 if isinstance(boundary, FileMissing) else number_in(boundary)
+        data, boundary = self.data_and_boundary(version)
+        return None if data is None else self._decoded(version, self.path(version), data, known), boundary
+
+    def data_and_boundary(self, version: int) -> tuple[bytes | None, int | None]:
+        """Return the root file of a version, and what :meth:`boundary_file` returns. Two ``get`` at the same time."""
+        (_, data), (_, boundary) = self.storage.read_many([self.path(version), spec.BOUNDARY_FILE])
+        return (
+            None if isinstance(data, FileMissing) else data,
+            0 if isinstance(boundary, FileMissing) else number_in(boundary),
+        )
 
     def roots(self, versions: Sequence[int]) -> Iterator[Root | None]:
         """Yield several roots in order, read in parallel; ``None`` for those that are gone."""

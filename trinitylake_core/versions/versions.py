@@ -11,14 +11,17 @@ from trinitylake_core.versions.boundary import is_claim, lowest_there
 from trinitylake_core.versions.files import RootFiles
 from trinitylake_core.versions.history import at_timestamp, history, since
 from trinitylake_core.versions.root import Delta, Root
-from trinitylake_core.versions.search import find_newest, missing_root, newest_readable, refuse_hole
+from trinitylake_core.versions.search import find_newest, listed_versions, missing_root, newest_readable, refuse_hole
 
 
 class Versions(RootFiles):
     """The roots of one lakehouse. Finding the newest costs O(log versions) requests, never a walk."""
 
     def root(self, version: int) -> Root:
-        """Return the root of a version. One ``get``, some more if it is not there.
+        """Return the root of a version. Two ``get`` at the same time, a ``list`` or a search if it is not a version.
+
+        A root below the boundary is none, though its file may still be there, or may be that of a late writer. A
+        boundary that no listed root reaches decides nothing.
 
         Raises:
             VersionNotFound, VersionExpired: it never existed, or retention removed it.
@@ -26,12 +29,14 @@ class Versions(RootFiles):
         """
         if not 0 <= version <= spec.MAX_VERSION:
             raise VersionNotFound(f"version {version} is not between 0 and {spec.MAX_VERSION}")
-        root = self.try_root(version)
-        if root is not None:
-            return root
-        boundary = self.boundary()
-        if version < boundary:
+        data, said = self.data_and_boundary(version)
+        boundary = said or 0
+        if data is None and boundary <= version:  # it may have expired while both were read
+            boundary = self.boundary()
+        if version < boundary and any(each >= boundary for each in listed_versions(self)):
             raise VersionExpired(f"version {version} has expired; the oldest one kept is {boundary}")
+        if data is not None:
+            return self.decode(version, self.path(version), data)
         if version < self.latest().version:
             raise missing_root(self, version, boundary)
         raise VersionNotFound(f"version {version} does not exist")
