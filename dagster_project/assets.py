@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from dagster_project.config.settings import LAKEHOUSE_TAG, Backup, LakehouseSettings
-from dagster_project.metadata import health, pictures, recovery
+from dagster_project.metadata import health, pictures, reports
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
 from dagster_project.schedule_times import freshness
 from dagster_project.scope import Scope
@@ -134,7 +134,7 @@ def lakehouse_definition(settings: LakehouseSettings) -> dg.AssetsDefinition:
     return asset
 
 
-def observation(asset: dg.AssetKey, lake: Lakehouse, more: health.Metadata | None = None) -> dg.ObserveResult:
+def observation(asset: dg.AssetKey, lake: Lakehouse, more: reports.Metadata | None = None) -> dg.ObserveResult:
     """Return an observation of the newest version."""
     return dg.ObserveResult(
         asset_key=asset,
@@ -177,7 +177,7 @@ def tree_health(scope: Scope) -> dg.AssetsDefinition:
         settings = settings_of(scope, context)
 
         def work(lake: Lakehouse, watch: Supervisor) -> dg.MaterializeResult[Any]:
-            metadata = health.with_sizes(_health(lake, settings, watch))
+            metadata = reports.with_sizes(_health(lake, settings, watch))
             return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(lake.version)))
 
         return run_supervised(context, settings, spark, work)
@@ -185,7 +185,7 @@ def tree_health(scope: Scope) -> dg.AssetsDefinition:
     return measured
 
 
-def _health(lake: Lakehouse, settings: LakehouseSettings, watch: Supervisor) -> health.Metadata:
+def _health(lake: Lakehouse, settings: LakehouseSettings, watch: Supervisor) -> reports.Metadata:
     """Return the figures of the tree; those of the root alone, with advice, where a node is damaged."""
     summary = lake.stats()
     if not settings.health.levels:
@@ -223,7 +223,7 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
             settings = scope.settings(context)
             report = _compact(context, settings, config, spark)
             return dg.MaterializeResult(
-                metadata=health.of_compaction(report, _before_and_after(settings, report)),
+                metadata=reports.of_report(report, **_before_and_after(settings, report)),
                 data_version=dg.DataVersion(str(report.version_after or report.version_before)),
             )
 
@@ -252,7 +252,7 @@ def _compact(
     return supervised(context, spark_session(spark, settings), work, settings.compaction.timeout)
 
 
-def _before_and_after(settings: LakehouseSettings, report: compaction.Report) -> health.Metadata:
+def _before_and_after(settings: LakehouseSettings, report: compaction.Report) -> reports.Metadata:
     if report.version_after is None:
         return {}
     try:
@@ -310,7 +310,7 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
             )
 
         done = run_supervised(context, settings, spark, work)
-        metadata = health.with_sizes(recovery.of_export(done))
+        metadata = reports.of_report(done)
         context.log.info(metadata["outcome"])
         return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(done.plan.version)))
 

@@ -13,7 +13,7 @@ from dagster_project import compaction_policy
 from dagster_project.assets import COMPACTION, SNAPSHOTS
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.values import format_duration
-from dagster_project.metadata.health import given
+from dagster_project.metadata.reports import given
 from pipelines import compaction, snapshot, stats
 from pipelines.summary import utc
 from trinitylake_core import Lakehouse

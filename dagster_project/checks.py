@@ -27,12 +27,14 @@ from dagster_project.check_results import (
 )
 from dagster_project.config.settings import Backup, LakehouseSettings
 from dagster_project.config.values import format_duration
-from dagster_project.metadata import recovery
+from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.scope import Scope
 from dagster_project.supervised import RETRY, Supervisor, advice, run_supervised, with_advice
 from pipelines import auto, backup, verify
 from trinitylake_core import Lakehouse, TrinityLakeError
+
+REPAIR = "Run the job `verify`, then `rollback` to an intact version, or restore from an export."
 
 
 def checks_of(scope: Scope) -> list[dg.AssetChecksDefinition]:
@@ -89,10 +91,11 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
             return verify.run(lake, how, watch.spark, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)
-        metadata = recovery.of_verification(found)
+        metadata = reports.of_report(found)
         yield dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=metadata["outcome"])
         if not found.ok:  # before Dagster says no more than that a blocking check failed
-            raise dg.Failure(recovery.said_of_verification(found), metadata=metadata, allow_retries=False)
+            text = f"nothing that rewrites or deletes was started: {reports.text_of(found, 3)}\n{REPAIR}"
+            raise dg.Failure(text, metadata=metadata, allow_retries=False)
 
     return check
 
@@ -168,7 +171,7 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
 
         found = run_supervised(context, settings, spark, work)
         return dg.AssetCheckResult(
-            passed=found.ok, metadata=recovery.of_backup(found), description=recovery.said_of_backup(found)
+            passed=found.ok, metadata=reports.of_report(found), description="\n".join(found.summary())
         )
 
     return check

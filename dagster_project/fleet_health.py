@@ -11,7 +11,7 @@ import dagster as dg
 from dagster_project import assets, check_results, poll
 from dagster_project.config.file import Known, Stanzas
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.metadata.health import given, table, with_sizes
+from dagster_project.metadata.reports import given, table, with_sizes
 from dagster_project.scope import FLEET, PARTITION_TAG, Scope
 from dagster_project.sensor_state import SensorState
 from pipelines import fleet

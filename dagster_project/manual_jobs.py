@@ -15,16 +15,29 @@ import dagster as dg
 from dagster_project import launchpad
 from dagster_project.assets import key, settings_of
 from dagster_project.config.settings import LakehouseSettings
-from dagster_project.metadata import health, recovery, versions
+from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
 from dagster_project.scope import Scope
 from dagster_project.supervised import RETRY, Supervisor, run_supervised
 from pipelines import diff, export, history, restore, rollback, undo, upgrade, verify, version_ref
+from pipelines.summary import Summarised
 from trinitylake_core import InvalidInput, Lakehouse, RecoveryPlan, spec
 from trinitylake_core.recovery.recover import required
 from trinitylake_core.storage import normalise_root
 from trinitylake_core.versions import to_millis
 
+_DEFINITION_FIELDS: Final = frozenset(
+    {
+        "order",
+        "namespace_name_max_size_bytes",
+        "table_name_max_size_bytes",
+        "view_name_max_size_bytes",
+        "node_file_max_size_bytes",
+        "txn_ttl_millis",
+        "txn_isolation_level",
+        "properties",
+    }
+)
 _MOST: Final = 1000
 """So many rows a table may have that the webserver still shows quickly."""
 
@@ -108,8 +121,8 @@ class UpgradeOptions(upgrade.Config):
 
     def __post_init__(self) -> None:
         upgrade.Config.__post_init__(self)
-        if unknown := sorted(self.definition.keys() - recovery.DEFINITION_FIELDS):
-            known = ", ".join(sorted(recovery.DEFINITION_FIELDS))
+        if unknown := sorted(self.definition.keys() - _DEFINITION_FIELDS):
+            known = ", ".join(sorted(_DEFINITION_FIELDS))
             raise InvalidInput(f"definition: unknown field {', '.join(unknown)}; the fields are {known}")
 
 
@@ -172,71 +185,69 @@ class Launch:
         """What every pipeline takes besides: the Spark session, and where to report progress."""
         return {"engine": self.supervisor.spark, "progress": self.supervisor.progress}
 
-    def show(self, plan: RecoveryPlan) -> None:
+    def show(self, planned: Summarised) -> None:
         """Log a plan, as one event, before anything is done; a run that has been terminated ends here."""
-        self.context.log.info(recovery.plan_text(plan))
+        self.context.log.info(reports.text_of(planned))
         self.supervisor.check()
 
 
-def _recover(
-    pipeline: ModuleType, shown: Callable[..., health.Metadata], plan_of: Callable[[Any], RecoveryPlan]
-) -> Callable[[Launch], health.Metadata]:
+def _recover(pipeline: ModuleType, plan_of: Callable[[Any], RecoveryPlan]) -> Callable[[Launch], reports.Metadata]:
     """Return how a job that leads back works: it carries out the plan that was shown or approved, and no other."""
 
-    def work(launch: Launch) -> health.Metadata:
+    def work(launch: Launch) -> reports.Metadata:
         options = launch.options
         if isinstance(options, restore.Config) and options.source is not None:
             there = launch.settings.resolved_target_options(options.source)
             options = replace(options, source_options=there)
         planned = pipeline.plan(launch.lake, options, **launch.more)
         plan = plan_of(planned)
-        launch.show(plan)
+        launch.show(planned)
         if options.dry_run:
-            return shown(planned, planned)
+            return reports.of_recovery(planned, planned)
         if options.expected_version is None and not getattr(options, "force", False):
             options = replace(options, expected_version=plan.version)
-        return shown(planned, pipeline.run(launch.lake, options, cancel=launch.supervisor, **launch.more))
+        return reports.of_recovery(planned, pipeline.run(launch.lake, options, cancel=launch.supervisor, **launch.more))
 
     return work
 
 
-def _history(launch: Launch) -> health.Metadata:
-    return versions.of_history(history.run(launch.lake, launch.options))
+def _history(launch: Launch) -> reports.Metadata:
+    return reports.of_report(history.run(launch.lake, launch.options))
 
 
-def _diff(launch: Launch) -> health.Metadata:
+def _diff(launch: Launch) -> reports.Metadata:
     options, other = launch.options, launch.lake
     if options.other is not None:
         there = launch.settings.resolved_target_options(normalise_root(options.other))
         other = Lakehouse.open(options.other, storage_options=there, damaged=True)
     old = version_ref.at(launch.lake, options.before, "before")
     new = version_ref.at(other, options.after, "after")
-    return versions.of_diff(diff.report(old, new, options, limit=options.limit, **launch.more))
+    return reports.of_report(diff.report(old, new, options, limit=options.limit, **launch.more))
 
 
-def _verify(launch: Launch) -> health.Metadata:
+def _verify(launch: Launch) -> reports.Metadata:
     done = verify.run(launch.lake, launch.options, **launch.more)
-    metadata = recovery.of_verification(done)
+    metadata = reports.of_report(done)
     if not done.ok:
         advice = "See `violations` for the remedy of each; most often: roll back to an intact version."
         raise dg.Failure(f"{metadata['outcome']}. {advice}", metadata=metadata, allow_retries=False)
     return metadata
 
 
-def _copy(pipeline: ModuleType, shown: Callable[..., health.Metadata]) -> Callable[[Launch], health.Metadata]:
-    def work(launch: Launch) -> health.Metadata:
+def _copy(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
+    def work(launch: Launch) -> reports.Metadata:
         target = chosen_target(launch.options.target, launch.settings)
         there = launch.settings.resolved_target_options(target)
         more = launch.more | {"storage_options": there, "cancel": launch.supervisor}
-        return shown(pipeline.run(launch.lake, target, launch.options, **more))
+        return reports.of_report(pipeline.run(launch.lake, target, launch.options, **more))
 
     return work
 
 
-def _alter(launch: Launch) -> health.Metadata:
+def _alter(launch: Launch) -> reports.Metadata:
     options = launch.options
     changed: dict[str, str | None] = {**options.properties, **dict.fromkeys(options.remove)}
-    return recovery.of_alteration(
+    return reports.of_alteration(
         launch.lake.alter(
             changed, reason=options.reason, dry_run=options.dry_run, before_commit=launch.supervisor.check
         )
@@ -263,7 +274,7 @@ class ManualJob:
     """
 
     options: type
-    work: Callable[[Launch], health.Metadata]
+    work: Callable[[Launch], reports.Metadata]
     description: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
     filled_in: Mapping[str, Any] = field(default_factory=dict)
@@ -277,7 +288,7 @@ _DRY: Final = {"dry_run": True}
 TABLE: Final = {
     "rollback": ManualJob(
         options=rollback.Config,
-        work=_recover(rollback, recovery.of_rollback, lambda report: report.plan),
+        work=_recover(rollback, lambda report: report.plan),
         description="Returns the whole catalog to an older version, by committing a new version with the same content. "
         "Reads and verifies every file of the target first. Undone versions stay readable. With `dry_run: true`, the "
         "default, it only shows the plan: what would be added, removed and changed, and whose versions would be "
@@ -289,7 +300,7 @@ TABLE: Final = {
     ),
     "restore": ManualJob(
         options=restore.Config,
-        work=_recover(restore, recovery.of_restore, lambda report: report.plan),
+        work=_recover(restore, lambda report: report.plan),
         description="Brings selected objects back as they were at a version, in one ordinary transaction; everything "
         "else is left alone. With `dry_run: true`, the default, it only shows what would change.",
         defaults=_DRY,
@@ -298,7 +309,7 @@ TABLE: Final = {
     ),
     "undo": ManualJob(
         options=undo.Config,
-        work=_recover(undo, recovery.of_undo, lambda report: report.rollback.plan),
+        work=_recover(undo, lambda report: report.rollback.plan),
         description="Finds what somebody did, by time, author or reason, and rolls back to the version before it. With "
         "`since` alone: everything from then on; with an author or a text: the newest commits in a row that match. "
         "What others committed after it is undone only with `others: true`. With `dry_run: true`, the default, it only "
@@ -329,7 +340,7 @@ TABLE: Final = {
     ),
     "export": ManualJob(
         options=ExportOptions,
-        work=_copy(export, recovery.of_export),
+        work=_copy(export),
         description="Copies the lakehouse to another root. Repeated, it is an incremental backup: it copies only new "
         "files, and reads each one back to compare it.",
         defaults={"history": True},
@@ -348,7 +359,7 @@ TABLE: Final = {
     ),
     "upgrade": ManualJob(
         options=UpgradeOptions,
-        work=_copy(upgrade, recovery.of_upgrade),
+        work=_copy(upgrade),
         description="Rewrites a lakehouse of any format generation in the canonical format at another root, with its "
         "history. Only reads the source. With `dry_run: true`, the default, it checks everything and writes nothing.",
         defaults={"history": True, "dry_run": True},
@@ -397,12 +408,12 @@ def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
         settings = settings_of(scope, context)
         options = _options(row, context.op_config, row.engine or settings.compaction.engine)
 
-        def launched(lake: Lakehouse, supervisor: Supervisor) -> health.Metadata:
+        def launched(lake: Lakehouse, supervisor: Supervisor) -> reports.Metadata:
             return row.work(Launch(lake, settings, options, context, supervisor))
 
         metadata = run_supervised(context, settings, spark, launched, damaged=row.damaged(options))
         context.log.info(metadata["outcome"])
-        context.add_output_metadata(health.with_sizes(metadata))
+        context.add_output_metadata(metadata)
 
     op: dg.OpDefinition = dg.op(
         name=key(scope, name).to_python_identifier(),

@@ -16,7 +16,7 @@ from dagster_project.assets import BACKUP, COMPACTION, EXPIRATION, HEALTH, ORPHA
 from dagster_project.check_results import INTEGRITY, last_result
 from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
 from dagster_project.config.values import format_duration
-from dagster_project.metadata import health, pictures, retention
+from dagster_project.metadata import health, pictures, reports
 from dagster_project.resources import SparkResource
 from dagster_project.scope import PARTITION_TAG, Scope
 from dagster_project.supervised import Context, Supervisor, run_supervised
@@ -75,7 +75,7 @@ def root_version_snapshots(scope: Scope) -> dg.AssetsDefinition:
             watch.check()
             done = snapshot.run(lake, policies, dry_run=config.dry_run, reason=config.reason, cancel=watch)
             versions = list(lake.history(limit=health.HISTORY_LIMIT))
-            metadata = retention.of_snapshots(done, lake.snapshots()) | health.of_history(versions)
+            metadata = reports.of_snapshots(done, lake.snapshots()) | health.of_history(versions)
             return dg.MaterializeResult(
                 metadata={"timeline": pictures.timeline(versions)} | metadata,
                 data_version=dg.DataVersion(str(lake.version)),
@@ -118,7 +118,7 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
         engine = config.engine or settings.compaction.engine
         age = policy.older_than.total_seconds()
 
-        def work(lake: Lakehouse, watch: Supervisor) -> retention.Deletion[expiration.Report]:
+        def work(lake: Lakehouse, watch: Supervisor) -> reports.Deletion[expiration.Report]:
             def step(**how: Any) -> expiration.Report:
                 how |= {"engine": engine, "reason": config.reason, "plan_options": {}}
                 return expiration.run(
@@ -129,7 +129,7 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
             return _planned(wanted, step, watch, dry_run=config.dry_run)
 
         done = run_supervised(context, settings, spark, work)
-        return _shown(context, done, retention.of_expiration(done), done.report.boundary_after)
+        return _shown(context, done, reports.of_deletion(done), done.report.boundary_after)
 
     return expired
 
@@ -158,7 +158,7 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
         refuse_unsound(context, scope, dry_run=config.dry_run)
         engine = config.engine or settings.compaction.engine
 
-        def work(lake: Lakehouse, watch: Supervisor) -> retention.Deletion[orphans.Report]:
+        def work(lake: Lakehouse, watch: Supervisor) -> reports.Deletion[orphans.Report]:
             def step(**how: Any) -> orphans.Report:
                 how |= {"engine": engine, "plan_options": {}}
                 return orphans.run(lake, orphans.Config(**how), watch.spark, cancel=watch, progress=watch.progress)
@@ -167,7 +167,7 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
             return _planned(wanted, step, watch, dry_run=config.dry_run)
 
         done = run_supervised(context, settings, spark, work)
-        return _shown(context, done, retention.of_orphans(done), done.report.version)
+        return _shown(context, done, reports.of_deletion(done), done.report.version)
 
     return removed
 
@@ -186,21 +186,19 @@ def _nothing_deleted(context: Context, policy: str) -> dg.MaterializeResult[Any]
     return dg.MaterializeResult(metadata={"outcome": outcome})
 
 
-def _planned(
-    plan: Callable[..., T], act: Callable[..., T], watch: Supervisor, *, dry_run: bool
-) -> retention.Deletion[T]:
+def _planned(plan: Callable[..., T], act: Callable[..., T], watch: Supervisor, *, dry_run: bool) -> reports.Deletion[T]:
     """Make a plan, read it back to show it, and carry out exactly that plan."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "plan.parquet"
         planned = plan(plan_to=file.as_uri())
-        rows, total = retention.rows_of(file)
+        rows, total = reports.rows_of(file)
         watch.check()
         done = None if dry_run else act(plan=file.as_uri())
-    return retention.Deletion(planned, done, rows, total)
+    return reports.Deletion(planned, done, rows, total)
 
 
 def _shown(
-    context: Context, done: retention.Deletion[Any], metadata: health.Metadata, version: int
+    context: Context, done: reports.Deletion[Any], metadata: reports.Metadata, version: int
 ) -> dg.MaterializeResult[Any]:
     context.log.info(metadata["outcome"])
     if done.report.failed:
@@ -209,7 +207,7 @@ def _shown(
             "credentials in lakehouses.yaml lack the permission to delete",
             metadata=metadata,
         )
-    return dg.MaterializeResult(metadata=health.with_sizes(metadata), data_version=dg.DataVersion(str(version)))
+    return dg.MaterializeResult(metadata=metadata, data_version=dg.DataVersion(str(version)))
 
 
 def refuse_unsound(context: dg.AssetExecutionContext, scope: Scope, *, dry_run: bool) -> None:

@@ -21,6 +21,7 @@ from pipelines.auto import ready
 from pipelines.integrity.findings import Finding
 from pipelines.integrity.originals import compare_definitions
 from pipelines.job import Progress, Session, Stopwatch, engine_for_all, lake_first, refuse_unknown, silent
+from pipelines.summary import Table, findings_table
 from pipelines.trees.digest import digest
 from trinitylake_core import Lakehouse
 from trinitylake_core.brief import Brief
@@ -82,6 +83,17 @@ class Report(Brief):
     def ok(self) -> bool:
         """Whether the backup is good."""
         return not self.problems
+
+    def summary(self) -> Iterator[str]:
+        """Yield what is wrong with the backup and what to do, or that it is good."""
+        yield from self.problems
+        if self.ok:
+            good = f"version {self.version} at {self.target} is intact and matches the lakehouse"
+            yield f"{good}: digest {self.digest}"
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield the findings."""
+        yield findings_table(self.findings)
 
 
 @lake_first

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from pipelines.auto import ready
 from pipelines.job import Progress, Session, engine_for, lake_first, refuse_unknown, silent, started
+from pipelines.summary import Table, changes_table
 from pipelines.tasks import TEXT, count, map_rows, on_disk, slots, spread, stream
 from pipelines.tasks import Row as TaskRow
 from trinitylake_core import Change, Lakehouse
@@ -108,6 +109,17 @@ class Report(Brief):
     b: int
     counts: dict[str, int]
     changes: tuple[Change, ...]
+
+    def summary(self) -> Iterator[str]:
+        """Yield how many objects differ."""
+        counts = ", ".join(f"{number:,} {what}" for what, number in self.counts.items())
+        of_other = "" if self.other == self.root else f" of {self.other}"
+        there = f"from version {self.a} to version {self.b}{of_other}: {counts}"
+        yield there if any(self.counts.values()) else "no differences"
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield the first changes."""
+        yield changes_table(self.changes, sum(self.counts.values()))
 
 
 @lake_first

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Final
 
+from pipelines.summary import Table, count, history_table
 from trinitylake_core import InvalidInput, Lakehouse, VersionInfo, spec
 from trinitylake_core.brief import Brief
 from trinitylake_core.versions import to_millis
@@ -49,6 +50,15 @@ class Report(Brief):
     version: int
     versions: tuple[VersionInfo, ...]
     more: bool
+
+    def summary(self) -> Iterator[str]:
+        """Yield how many versions there are."""
+        more = "; there are more" if self.more else ""
+        yield f"{count(len(self.versions), 'version')} of {self.root}, newest first{more}"
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield the versions."""
+        yield history_table(self.versions)
 
 
 def run(lake: Lakehouse, config: Config | None = None) -> Report:

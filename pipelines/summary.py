@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:  # the help texts of the command line must not wait for Arrow
     from pipelines.files.tablefiles import TableState
     from pipelines.integrity.findings import Finding
-    from trinitylake_core import RecoveryPlan, VersionInfo
+    from trinitylake_core import Change, RecoveryPlan, VersionInfo
 
 DRY_RUN: Final = "dry run, nothing was changed"
 SHOWN: Final = 50
 """How many rows of a table people are shown; programs get all."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_CHANGES: Final = ("change", "kind", "name")
+_HISTORY: Final = ("version", "created_at", "operation", "changes", "objects", "messages", "author", "reason")
 _SINCE: Final = ("version", "created", "operation", "changes", "author", "reason")
 
 
@@ -73,10 +73,11 @@ class Size(int):
 
 
 def count(number: int | None, what: str) -> str:
-    """Return a number with what it counts: ``1 file``, ``2 files``."""
+    """Return a number with what it counts: ``1 file``, ``2 files``, ``3 entries``."""
+    plural = f"{what[:-1]}ies" if what.endswith("y") and what[-2] not in "aeiou" else f"{what}s"
     if number is None:
-        return f"an unknown number of {what}s"
-    return f"{number:,} {what[:-1] + 'ie' if number != 1 and what.endswith('y') else what}{'' if number == 1 else 's'}"
+        return f"an unknown number of {plural}"
+    return f"{number:,} {what if number == 1 else plural}"
 
 
 def human_bytes(size: float) -> str:
@@ -135,6 +136,18 @@ def versions_table(title: str, versions: Sequence[VersionInfo], caption: str = "
     return Table(title, _SINCE, rows, caption, total, "older versions; `trinitylake history` lists them")
 
 
+def history_table(versions: Sequence[VersionInfo]) -> Table:
+    """Return versions in their order, with how many objects and messages each has."""
+    rows = [[getattr(each, name) for name in _HISTORY] for each in versions]
+    return Table("history", _HISTORY, rows)
+
+
+def changes_table(changes: Sequence[Change], total: int, caption: str = "") -> Table:
+    """Return the first of so many objects that differ."""
+    rows = [[each.change, each.kind, qualified(each.namespace, each.name)] for each in changes]
+    return Table("changes", ("change", "kind", "name"), rows, caption, total)
+
+
 def findings_table(findings: Sequence[Finding], more: int = 0) -> Table:
     """Return broken invariants, each with what to do."""
     rows = [
@@ -154,8 +167,7 @@ def recovery_tables(plan: RecoveryPlan, states: Sequence[TableState], unknown: i
     """Yield what a rollback or a restore changes, where Iceberg tables go back to, and what is undone."""
     if plan.counts is not None:
         caption = "objects: " + ", ".join(f"{number} {what}" for what, number in plan.counts.items())
-        rows = [[each.change, each.kind, qualified(each.namespace, each.name)] for each in plan.changes]
-        yield Table("changes", _CHANGES, rows, caption, sum(plan.counts.values()))
+        yield changes_table(plan.changes, sum(plan.counts.values()), caption)
     known = [each for each in states if each.metadata_location is not None]
     lines = [f"the metadata files of {unknown} tables cannot be looked for from here"] if unknown else []
     lines += ["Iceberg tables, and the snapshots they go back to:"] if known else []

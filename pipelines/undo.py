@@ -76,8 +76,11 @@ class Report(Brief):
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield what was found, what others committed after it, and what the rollback changes."""
-        for title, versions in (("found", self.undone), ("by others, undone too", self.others)):
-            yield versions_table(title, versions, f"{title}: {len(versions)}" if versions else "")
+        for title, what, versions in (
+            ("found", "found", self.undone),
+            ("of others", "by others, undone too", self.others),
+        ):
+            yield versions_table(title, versions, f"{what}: {len(versions)}" if versions else "")
         yield from self.rollback.summary_tables()
 
 

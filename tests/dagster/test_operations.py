@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
-from dagster_project.metadata import recovery
+from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
 from pipelines import export
 from pipelines.files.unreadable import Unreadable
@@ -70,8 +71,10 @@ def test_a_rollback_shows_its_plan_and_then_carries_it_out(
     version = lake.version
     looked = launched(local, "rollback", instance, version=version - 1, reason="bad deploy")
     plan = told(looked)
-    assert (version, version) == (lake.refresh().version, plan["planned_at_version"])
-    assert [("removed", f"t5_{n}") for n in range(10)] == [(row["change"], row["name"]) for row in plan["plan"]]
+    assert (version, version) == (lake.refresh().version, plan["plan_version"])
+    assert [("removed", f"sales.t5_{n}") for n in range(10)] == [
+        (row["change"], row["name"]) for row in plan["changes"]
+    ]
     assert [version] == [row["version"] for row in plan["undone"]]
     assert f"expected_version: {version}" in plan["carry_out"]
     logged = "\n".join(entry.user_message for entry in instance.all_logs(looked.run_id))
@@ -81,7 +84,7 @@ def test_a_rollback_shows_its_plan_and_then_carries_it_out(
     done = told(launched(local, "rollback", instance, **target, dry_run=False))
     newest = next(lake.refresh().history(limit=1))
     assert (version + 1, "rollback", "bad deploy") == (newest.version, newest.operation, newest.reason)
-    assert (version + 1, plan["plan"], "local") == (done["version_committed"], done["plan"], done["engine"])
+    assert (version + 1, plan["changes"], "local") == (done["version_after"], done["changes"], done["engine"])
     assert lake.at(version=version - 1).digest() == lake.digest()
 
     outdated = failure(launched(local, "rollback", instance, **target | {"version": 0}, dry_run=False))
@@ -171,10 +174,10 @@ def test_a_restore_brings_back_what_matches(
             txn.drop_table("sales", f"t0_{number}")
     wanted = {"only": ["sales.t0_1"], "version": version, "reason": "dropped by mistake"}
     plan = told(launched(local, "restore", instance, **wanted))
-    assert [{"change": "added", "kind": "table", "namespace": "sales", "name": "t0_1"}] == plan["plan"]
+    assert [{"change": "added", "kind": "table", "name": "sales.t0_1"}] == plan["changes"]
     assert version + 1 == lake.refresh().version
     done = told(launched(local, "restore", instance, **wanted, dry_run=False))
-    assert version + 2 == lake.refresh().version == done["version_committed"]
+    assert version + 2 == lake.refresh().version == done["version_after"]
     assert {"t0_0", "t0_1", "t0_2"} & set(lake.tables("sales")) == {"t0_1"}
 
 
@@ -189,7 +192,7 @@ def test_an_export_is_a_lakehouse_of_its_own(
     target = (tmp_path / "copy").as_uri() + "/"
     backed_up = local.model_copy(update={"export": local.export.model_copy(update={"target": target})})
     done = told(launched(backed_up, "export", instance))
-    assert (target, lake.version, "local") == (done["target"], done["version"], done["engine"])
+    assert (target, lake.version, "local") == (done["target"], done["plan_version"], done["plan_engine"])
     assert lake.digest() == Lakehouse.open(target).digest()
     again = told(launched(backed_up, "export", instance))
     assert (0, 0) == (again["definitions_copied"], again["nodes_copied"])
@@ -214,7 +217,7 @@ def test_an_upgrade_is_dry_until_told(
 ) -> None:
     target = tmp_path / "new"
     wanted = {"target": target.as_uri(), "definition": {"order": 9}}
-    assert "would become" in told(launched(local, "upgrade", instance, **wanted))["outcome"]
+    assert "would hold" in told(launched(local, "upgrade", instance, **wanted))["outcome"]
     assert not target.exists() or not any(target.iterdir())
     done = told(launched(local, "upgrade", instance, **wanted, dry_run=False))
     new = Lakehouse.open(target.as_uri())
@@ -240,7 +243,7 @@ def test_the_delete_guard_is_set_from_the_launchpad(
         lake.refresh().version,
     )
     done = told(launched(local, "alter", instance, **guard, dry_run=False))
-    assert version + 1 == done["version_committed"] == lake.refresh().version
+    assert version + 1 == done["version_after"] == lake.refresh().version
     assert "false" == lake.definition.properties["maintenance.delete.enabled"]
     assert "audit" == lake.info().reason
     runs = instance.get_runs_count()
@@ -271,7 +274,7 @@ def test_a_rollback_leaves_a_damaged_newest_version(
     assert f"expected_version: {version}" in plan["carry_out"]
     done = told(launched(local, "rollback", instance, **target, expected_version=version, dry_run=False))
     after = Lakehouse.open(lake.root)
-    assert (version + 1, digest) == (done["version_committed"], after.digest())
+    assert (version + 1, digest) == (done["version_after"], after.digest())
     assert [] == list(after.check(definitions=True))
 
 
@@ -279,9 +282,10 @@ def test_a_backup_names_the_versions_that_it_could_not_copy() -> None:
     """In the sentence that people read first, and as a field."""
     gone = [Unreadable(version, root_path(version), "Not an Arrow file", at_target=False) for version in (3, 7)]
     plan = export.Plan(9, 0, "local", 1, 1, 10, 100, 0, 0, 0, None, gone)
-    shown = recovery.of_export(export.Report("file:///a/", "file:///b/", dry_run=False, plan=plan))
-    assert str(shown["outcome"]).endswith("Not copied, because their root files cannot be read: versions 3, 7")
-    assert [3, 7] == shown["not_copied"]
-    whole = recovery.of_export(export.Report("a", "b", dry_run=False, plan=replace(plan, unreadable=[])))
-    assert "not_copied" not in whole
-    assert "Not copied" not in str(whole["outcome"])
+    shown = reports.of_report(export.Report("file:///a/", "file:///b/", dry_run=False, plan=plan))
+    assert [3, 7] == [
+        int(each) for each in re.findall(r"version (\d+) cannot be copied: Not an Arrow", shown["outcome"])
+    ]
+    assert 2 == shown["plan_unreadable"]
+    whole = reports.of_report(export.Report("a", "b", dry_run=False, plan=replace(plan, unreadable=[])))
+    assert (0, False) == (whole["plan_unreadable"], "cannot be copied" in whole["outcome"])

@@ -17,12 +17,14 @@ def test_an_undo_finds_what_somebody_did_and_takes_back_the_plan_that_was_approv
     wanted = {"author": "deploy-bot@*", "reason": "bad deploy"}
     plan = told(launched(local, "undo", instance, **wanted))
     assert [newest, first] == [row["version"] for row in plan["found"]]
-    assert [("added", "t0_1"), ("added", "t0_2")] == [(row["change"], row["name"]) for row in plan["plan"]]
-    assert (newest, first - 1) == (plan["planned_at_version"], plan["target_version"])
+    assert [("added", "sales.t0_1"), ("added", "sales.t0_2")] == [
+        (row["change"], row["name"]) for row in plan["changes"]
+    ]
+    assert (newest, first - 1) == (plan["plan_version"], plan["plan_target_version"])
     assert f"expected_version: {newest}" in plan["carry_out"]
     assert newest == deployed.refresh().version
     done = told(launched(local, "undo", instance, **wanted, dry_run=False, expected_version=newest))
-    assert newest + 1 == done["version_committed"] == deployed.refresh().version
+    assert newest + 1 == done["version_after"] == deployed.refresh().version
     assert deployed.at(version=first - 1).digest() == deployed.digest()
     assert ("rollback", "bad deploy") == (deployed.info().operation, deployed.info().reason)
 
@@ -36,7 +38,7 @@ def test_an_undo_stops_at_the_commits_of_others(
         txn.create_table("sales", "hers")
     wanted = {"matching": "DEPLOY", "reason": "bad deploy"}
     plan = told(launched(local, "undo", instance, **wanted))
-    assert ["ada@oncall"] == [row["author"] for row in plan["versions_of_others"]]
+    assert ["ada@oncall"] == [row["author"] for row in plan["of_others"]]
     assert "others: true" in plan["carry_out"]
     said = failure(launched(local, "undo", instance, **wanted, dry_run=False)).description
     assert "others committed after version" in said
@@ -54,7 +56,7 @@ def test_a_restore_says_first_what_to_launch_next(
     plan = told(launched(local, "restore", instance, **wanted, only=["sales.t0_1"]))
     assert ["outcome", "carry_out"] == list(plan)[:2]
     assert f"expected_version: {newest}" in plan["carry_out"]
-    assert f"restore from version {newest - 3}" in plan["outcome"]
+    assert f"as they were in version {newest - 3} of" in plan["outcome"]
     nothing = told(launched(local, "restore", instance, **wanted, only=["sales.t1_1"]))
     assert "nothing to do" in nothing["outcome"]
     assert "carry_out" not in nothing

@@ -48,8 +48,8 @@ def test_compaction_on_s3_with_credentials_from_the_environment(
     assert result.success
     assert (digest, 0, []) == (lake.refresh().digest(), lake.stats().messages, list(lake.check()))
     assert ("spark", messages) == (
-        metadata(result, assets.COMPACTION)["engine"],
-        metadata(result, assets.COMPACTION)["messages_pushed_down"],
+        metadata(result, assets.COMPACTION)["plan_engine"],
+        metadata(result, assets.COMPACTION)["messages_before"],
     )
     refuse_secrets(instance, result, secrets)
 

@@ -100,7 +100,7 @@ def test_every_asset_and_every_job(place: Place, spark: Any, monkeypatch: pytest
     copied = told(place.launch("export"))  # the launchpad is filled in with the backup
     assert (f"{place.root}backup/", place.open().version) == (copied["target"], place.open("backup").version)
     verified = told(place.launch("verify", versions="all"))
-    assert ("spark", "spark", 0) == (copied["engine"], verified["engine"], verified["findings"])
+    assert ("spark", "spark", 0) == (copied["plan_engine"], verified["engine"], verified["findings"])
     told(place.launch("upgrade", target=f"{place.root}new/", dry_run=False, definition={"order": 7}))
     assert (7, place.open().digest()) == (place.open("new").definition.order, place.open("new").digest())
     _guard(place)
@@ -115,7 +115,7 @@ def _guard(place: Place) -> None:
     done = told(place.launch("alter", properties={guard: "false"}, reason="audit", dry_run=False))
     after = place.open()
     assert [{"property": guard, "before": None, "after": "false"}] == done["properties"]
-    assert (before.version + 1, after.version) == (after.version, done["version_committed"])
+    assert (before.version + 1, after.version) == (after.version, done["version_after"])
     assert ({guard: "false"}, before.digest()) == (dict(after.definition.properties), after.digest())
 
 
@@ -129,11 +129,13 @@ def _write_and_undo(place: Place) -> None:
     place.launch("compaction")
     assert 0 == place.open().stats().messages
     restored = told(place.launch("restore", only=["sales.t0_1"], version=version, reason="dropped", dry_run=False))
-    assert ["t0_1"] == [row["name"] for row in restored["plan"]]
+    assert ["sales.t0_1"] == [row["name"] for row in restored["changes"]]
     undone = told(place.launch("rollback", version=version, reason="all of it", dry_run=False))
     assert ("spark", digest) == (undone["engine"], place.open().digest())
     newest = told(place.launch("history", operations=["rollback"]))
     assert ["all of it"] == [row["reason"] for row in newest["history"]]
-    assert ["mistake"] == [row["name"] for row in told(place.launch("diff", before="HEAD~1", after="HEAD"))["changes"]]
+    assert ["sales.mistake"] == [
+        row["name"] for row in told(place.launch("diff", before="HEAD~1", after="HEAD"))["changes"]
+    ]
     again = told(place.launch("undo", matching="all of it", reason="not all"))
-    assert (newest["newest_version"], "spark") == (again["planned_at_version"], again["engine"])
+    assert (newest["version"], "spark") == (again["plan_version"], again["engine"])

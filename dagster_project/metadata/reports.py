@@ -1,0 +1,229 @@
+"""Reports of jobs as Dagster metadata: their sentences, their tables, and every figure by its name in ``--json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import dagster as dg
+from pyarrow import parquet
+
+from pipelines import restore, rollback, snapshot, undo
+from pipelines.summary import Summarised, Table, human_bytes, tables_of, utc
+from trinitylake_core import Alteration, SnapshotInfo
+
+Metadata = dict[str, Any]
+PLAN_LIMIT: Final = 500
+_PLAN: Final = ("path", "kind", "bytes", "modified", "reason")
+_SNAPSHOTS: Final = ("name", "version", "kind", "created_at", "expires_at", "expired", "target_uri")
+_MEANINGS: Final = {"debt": "buffered messages as a share of the threshold of compactions; from 1 on, one pays"}
+_TYPES: Final = {int: "int", float: "float", bool: "bool"}
+_LOGGED: Final = 20
+T = TypeVar("T")
+
+
+def of_report(report: Summarised, tables: Summarised | None = None, **more: Any) -> Metadata:
+    """Return a report: its sentences as ``outcome``, then ``more``, its tables and its figures.
+
+    Args:
+        report: what was done.
+        tables: the report that has the tables, if it is another one: that of planning.
+        more: further entries; those that are ``None`` are left out.
+    """
+    found = given(outcome="\n".join(report.summary()), **more)
+    found |= {_name(each): of_table(each) for each in tables_of(tables or report) if each.rows}
+    return with_sizes(found | {name: value for name, value in figures(report) if name not in found})
+
+
+def text_of(report: Summarised, rows: int = _LOGGED) -> str:
+    """Return a report as text, for the log: its sentences, and the first rows of its tables."""
+    lines = list(report.summary())
+    for each in tables_of(report):
+        lines += each.caption.splitlines() or ([each.title] if each.rows else [])
+        lines += ["  " + " ".join(str(cell(value)) for value in row if value is not None) for row in each.rows[:rows]]
+        lines += filter(None, [each.left_out(rows)])
+    return "\n".join(lines)
+
+
+def figures(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every figure of a report by its name, one of a part by both names: ``plan_nodes``. Lists are counted."""
+    items = {each.name: getattr(value, each.name) for each in fields(value)} if is_dataclass(value) else dict(value)
+    for name, each in items.items():
+        if name == "seconds":
+            yield f"{prefix}seconds", round(sum(each.values()), 3)
+        elif isinstance(each, datetime):
+            yield f"{prefix}{name}", utc(each)
+        elif isinstance(each, bool | int | float | str):
+            yield f"{prefix}{name}", each
+        elif isinstance(each, list | tuple):
+            yield f"{prefix}{name}", len(each)
+        elif is_dataclass(each) or (isinstance(each, Mapping) and name != "failures"):
+            yield from figures(each, prefix if name == "rollback" else f"{prefix}{name}_")
+
+
+# -- tables ----------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.TableMetadataValue:
+    """Return rows as a table; the first value of a column decides its type."""
+    kinds = [
+        next((_TYPES.get(type(row[name]), "string") for row in rows if row[name] is not None), "string")
+        for name in columns
+    ]
+    schema = dg.TableSchema(
+        columns=[
+            dg.TableColumn(name, kind, description=_MEANINGS.get(name, "in bytes" if "bytes" in name else None))
+            for name, kind in zip(columns, kinds, strict=True)
+        ]
+    )
+    records = [dg.TableRecord({name: cell(row[name]) for name in columns}) for row in rows]
+    return dg.MetadataValue.table(records=records, schema=schema)
+
+
+def of_table(shown: Table) -> dg.TableMetadataValue:
+    """Return a table of a report."""
+    return table([dict(zip(shown.columns, row, strict=True)) for row in shown.rows], shown.columns)
+
+
+def _name(shown: Table) -> str:
+    return shown.title.replace(" ", "_")
+
+
+def cell(value: Any) -> str | int | float | bool | None:
+    """Return a value in a form that a table cell can hold."""
+    if isinstance(value, datetime):
+        return utc(value)
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def given(**values: Any) -> Metadata:
+    """Return the values that are known."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def with_sizes(metadata: Metadata) -> Metadata:
+    """Return metadata with one more entry: every number of bytes, with its unit. The numbers stay, for the plots."""
+    sizes = {
+        name: value
+        for name, value in metadata.items()
+        if "bytes" in name and isinstance(value, int) and not isinstance(value, bool)
+    }
+    shown = ", ".join(f"{name.replace('_', ' ')}: {human_bytes(value)}" for name, value in sizes.items())
+    return metadata | ({"sizes": shown} if shown else {})
+
+
+# -- rollback, restore, undo -----------------------------------------------------------------------------
+
+
+def of_recovery(
+    planned: rollback.Report | restore.Report | undo.Report, done: rollback.Report | restore.Report | undo.Report
+) -> Metadata:
+    """Return the plan of a job that leads back, its result, and after a dry run what to launch next."""
+    inner = planned.rollback if isinstance(planned, undo.Report) else planned
+    after = done.rollback if isinstance(done, undo.Report) else done
+    again = None
+    if after.dry_run and (inner.plan.changes or inner.plan.operation != "restore"):
+        again = (
+            f"launch again with dry_run: false and expected_version: {inner.plan.version}; the run stops if objects "
+            "have changed by then"
+        )
+        if isinstance(planned, undo.Report) and planned.others:
+            again += (
+                f". It would also undo {len(planned.others)} versions of others: set `others: true`, or restore single "
+                "objects"
+            )
+    return of_report(done, planned, carry_out=again)
+
+
+# -- expiration and orphans ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion(Generic[T]):
+    """A plan of a deletion, and its result.
+
+    Attributes:
+        planned: the report of planning.
+        done: the report of carrying the plan out; ``None`` on a dry run.
+        rows: the first files of the plan, at most ``PLAN_LIMIT``.
+        files: how many files the plan has.
+    """
+
+    planned: T
+    done: T | None
+    rows: list[dict[str, Any]]
+    files: int
+
+    @property
+    def report(self) -> T:
+        """The report of what was carried out, or else of what was planned."""
+        return self.planned if self.done is None else self.done
+
+
+def rows_of(plan: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the first rows of a plan, and how many it has."""
+    with parquet.ParquetFile(plan) as file:
+        batch = next(file.iter_batches(PLAN_LIMIT), None)
+        rows: list[dict[str, Any]] = [] if batch is None else batch.to_pylist()
+        total = int(file.metadata.num_rows)
+    return [{**row, "modified": _time(row["modified_millis"])} for row in rows], total
+
+
+def _time(millis: int | None) -> datetime | None:
+    return None if millis is None else datetime.fromtimestamp(millis / 1000, UTC)
+
+
+def of_deletion(deletion: Deletion[Any]) -> Metadata:
+    """Return what an expiration or a removal of orphans planned, file by file, and what it did."""
+    report, dry = replace(deletion.report, plan=None), deletion.done is None  # its plan was a temporary file
+    return of_report(
+        report,
+        deletion.planned,
+        dry_run=dry,
+        plan_files=deletion.files,
+        plan_files_shown=len(deletion.rows) if deletion.files > len(deletion.rows) else None,
+        plan=table(deletion.rows, _PLAN),
+        files_deleted=report.deleted,
+        bytes_deleted=0 if dry else report.bytes,
+    ) | {name: value for name, value in figures(deletion.planned) if name != "plan" and not getattr(report, name, 1)}
+
+
+# -- snapshots and properties ----------------------------------------------------------------------------
+
+
+def of_snapshots(report: snapshot.Report, snapshots: Iterable[SnapshotInfo]) -> Metadata:
+    """Return the snapshots, and what the policies created and dropped."""
+    rows = [{name: getattr(each, name) for name in _SNAPSHOTS} for each in snapshots]
+    return given(
+        snapshots=len(rows),
+        snapshot_list=table(rows, _SNAPSHOTS) if rows else None,
+        dry_run=report.dry_run,
+        due=_names(report.due.create),
+        superseded=_names(report.due.drop),
+        created=_names(report.created),
+        dropped=_names(report.dropped),
+    )
+
+
+def _names(names: tuple[str, ...]) -> str | None:
+    return ", ".join(names) or None
+
+
+def of_alteration(done: Alteration) -> Metadata:
+    """Return which properties of a lakehouse changed."""
+    rows = [{"property": name, "before": old, "after": new} for name, (old, new) in done.changes.items()]
+    named = ", ".join(done.changes) or "nothing to change"
+    if done.version_after is not None:
+        outcome = f"version {done.version_after} committed: {named}"
+    else:
+        outcome = f"dry run, nothing was changed: {named}" if done.dry_run else named
+    return given(
+        outcome=outcome,
+        dry_run=done.dry_run,
+        version_after=done.version_after,
+        properties=table(rows, ("property", "before", "after")),
+        reason=done.reason,
+    )
