@@ -125,6 +125,7 @@ def test_what_could_not_be_deleted_is_named() -> None:
 
 
 def test_counts_are_in_english() -> None:
+    counted = [(1, "file"), (0, "file"), (1234, "entry"), (1, "entry"), (2, "key"), (None, "file")]
     assert ["1 file", "0 files", "1,234 entries", "1 entry", "2 keys", "an unknown number of files"] == [
-        count(1, "file"), count(0, "file"), count(1234, "entry"), count(1, "entry"), count(2, "key"), count(None, "file"),
-    ]  # fmt: skip
+        count(number, what) for number, what in counted
+    ]
