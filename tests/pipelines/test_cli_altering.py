@@ -13,9 +13,18 @@ from tests.pipelines.conftest import Run
 from trinitylake_core import Lakehouse
 
 
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
+    return _small(tmp_path_factory.mktemp("unchanged"))
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Lakehouse:
-    lake = Lakehouse.create((tmp_path / "lake").as_uri())
+    return _small(tmp_path)
+
+
+def _small(directory: Path) -> Lakehouse:
+    lake = Lakehouse.create((directory / "lake").as_uri())
     with lake.transaction() as txn:
         for namespace in ("sales", "a", "a.b"):
             txn.create_namespace(namespace, {"owner": "emea"})
@@ -64,6 +73,24 @@ def test_properties_of_every_kind_of_object_are_set_and_removed(
     assert [] == list(lake.refresh().check())
 
 
+def test_the_delete_guard_of_a_lakehouse_is_set_and_removed(run: Run, lake: Lakehouse) -> None:
+    """A dry run first; what stays as it is changes nothing."""
+    guard = "maintenance.delete.enabled"
+    words = ["alter", lake.root, "--set", f"{guard}=false", "--unset", "owner", "--reason", "audit"]
+    planned = run(*words, "--dry-run")[1]
+    assert (True, True) == ("dry run, nothing changed" in planned, guard in planned)
+    done = _document(run, *words)
+    assert (1, 2, False) == (done["version"], done["version_after"], done["dry_run"])
+    assert ({guard: [None, "false"]}, {guard: "false"}, "audit") == (
+        done["changes"], done["properties"], done["reason"],
+    )  # fmt: skip
+    refused = run("clean", lake.root, "--engine", "local")
+    assert (3, True) == (refused[0], guard in refused[2])
+    assert "nothing to change" in run("alter", lake.root, "--unset", "owner")[1]
+    for wrong in ([], ["--set", "a"], ["--set", "a=b", "--unset", "a"]):
+        assert 2 == run("alter", lake.root, *wrong)[0]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -84,14 +111,15 @@ def test_properties_of_every_kind_of_object_are_set_and_removed(
         (["rename", "sales.orders"], 2, "NAME is missing"),
     ],
 )
-@pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_what_is_wrong_is_told_in_one_line_and_changes_nothing(
-    run: Run, lake: Lakehouse, words: list[str], code: int, message: str, more: list[str]
+    run: Run, unchanged: Lakehouse, words: list[str], code: int, message: str
 ) -> None:
-    done = run(words[0], lake.root, *words[1:], *more)
-    assert (code, "") == done[:2]
-    assert (1, True) == (done[2].count("\n"), message in done[2]), done[2]
-    assert 1 == lake.refresh().version
+    """In a dry run, too."""
+    for more in ([], ["--dry-run"]):
+        done = run(words[0], unchanged.root, *words[1:], *more)
+        assert (code, "") == done[:2]
+        assert (1, True) == (done[2].count("\n"), message in done[2]), done[2]
+        assert 1 == unchanged.refresh().version
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,9 @@ def root(tmp_path: Path) -> str:
 _HEAVY = ("pyarrow", "numpy", "google", "rich", "trinitylake_core.lakehouse", "pipelines.job")
 
 
+_OF_SPARK = ("pyspark", "py4j", "pandas", "s3fs", "yaml")
+
+
 @pytest.mark.parametrize(
     ("words", "absent"),
     [
@@ -56,6 +59,9 @@ _HEAVY = ("pyarrow", "numpy", "google", "rich", "trinitylake_core.lakehouse", "p
             ("rich", "asyncio", "pandas", "pipelines.job", "trinitylake_core.storage.s3", "yaml"),
         ),
         (["history", "{root}"], ("rich", "asyncio", "pandas", "pyarrow.compute", "trinitylake_core.storage.s3")),
+        (["compact", "{root}"], _OF_SPARK),
+        (["verify", "{root}"], _OF_SPARK),
+        (["clean", "{root}"], _OF_SPARK),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -108,9 +114,11 @@ def test_who_mistypes_is_told_what_was_meant(capsys: pytest.CaptureFixture[str],
     assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
-def test_every_group_shows_its_commands_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert 0 == cli.main(["snapshot", "--help"])
+@pytest.mark.parametrize("words", [["snapshot", "--help"], ["help", "snapshot"], ["snapshot", "-h"]])
+def test_every_group_shows_its_commands_and_an_example(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert 0 == cli.main(words)
     out = capsys.readouterr().out
+    assert "usage: trinitylake snapshot <command> ROOT [options]" == out.splitlines()[0]
     assert [f"snapshot {word}" in out for word in ("create ROOT NAME", "list ROOT", "drop ROOT NAME")] == [True] * 3
     assert "example:\n  trinitylake snapshot create " in out
 
