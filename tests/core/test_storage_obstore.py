@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -73,6 +74,32 @@ def test_nothing_is_imported_before_the_first_request() -> None:
         "assert not [m for m in sys.modules if m.partition('.')[0] in ('obstore', 's3fs', 'botocore', 'aiohttp')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_single_objects_need_obstore_alone(moto_server: S3Server, tmp_path: Path) -> None:
+    """A command that reads and commits imports neither s3fs nor botocore: they take longer than its requests."""
+    code = """
+import sys
+from trinitylake_core.storage import open_storage
+storage = open_storage(sys.argv[1])
+storage.write('file', b'x')
+storage.create('root', b'1')
+storage.prove_exclusive_create('root', b'1')
+state = storage.compare_and_set('state', b'1', storage.read_tagged('state'))
+storage.read('root'), storage.read_range('root', 0, 1), storage.info('root'), list(storage.read_many(['file'] * 3))
+heavy = {'asyncio', 'botocore', 'aiobotocore', 'aiohttp', 'fsspec', 's3fs', 'numpy', 'pyarrow'}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+assert ['file', 'root', 'state'] == sorted(info.path for info in storage.list())
+assert 's3fs' in sys.modules
+"""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL_S3": moto_server.endpoint,
+        "HOME": str(tmp_path),
+    }
+    subprocess.run([sys.executable, "-c", code, moto_server.new_root()], check=True, timeout=60, env=environment)
 
 
 def test_a_missing_package_is_named(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
