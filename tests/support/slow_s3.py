@@ -25,7 +25,7 @@ import re
 import sys
 import time
 import urllib.request
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -209,6 +209,7 @@ class _Bucket:
             self._names = sorted(self.objects)
         prefix, most, delimiter = query.get("prefix", ""), int(query.get("max-keys", "1000")), query.get("delimiter")
         at = bisect_left(self._names, max(prefix, query.get("continuation-token", "")))
+        at = max(at, bisect_right(self._names, query.get("start-after", "")))
         found: list[str] = []
         following, url = "", query.get("encoding-type") == "url"
         while at < len(self._names) and (name := self._names[at]).startswith(prefix):
