@@ -49,6 +49,7 @@ _NAMED: Final = (
 )
 """What a type of a field is called."""
 _MARK: Final = re.compile(r"^<!-- ([a-z]+) -->$", re.MULTILINE)
+_SECTION: Final = re.compile(r"^([^\s#][^:]*(?::NAME)?):\n((?: {2}.*\n|\n)+)", re.MULTILINE)
 _ENTRY: Final = re.compile(r"^ {4}(\*{0,2}\w+(?:, \w+)*|)(?! )(\S?.*)$")
 _ROLE: Final = re.compile(r":\w+:`~?([^`]+)`")
 _LITERAL: Final = re.compile(r"``([^`]+)``")
@@ -273,6 +274,16 @@ def _errors(error: type[Exception], public: set[type], depth: int) -> Iterator[s
             yield from _errors(each, public, depth + 1)
 
 
+# -- JSON ------------------------------------------------------------------------------------------------
+
+
+def json() -> Iterator[str]:
+    """Yield the contract on ``--json``: commands in the order of the overview, and the shapes that they share."""
+    text = (ROOT / "docs/reference/json.yaml").read_text(encoding="utf-8")
+    for name, block in _SECTION.findall(text):
+        yield from (f"## {name}", "", "```yaml", *(line[2:] for line in block.rstrip().split("\n")), "```", "")
+
+
 # -- text ------------------------------------------------------------------------------------------------
 
 
@@ -320,6 +331,7 @@ PAGES: Final[dict[str, Callable[[], Iterable[str]]]] = {
     "configuration": configuration,
     "library": library,
     "jobs": jobs,
+    "json": json,
 }
 """What a mark is replaced by."""
 

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import yaml
 
 import trinitylake_core
 from dagster_project.config import settings
@@ -128,6 +129,16 @@ def test_the_reference_has_every_public_name() -> None:
     assert "| `txn_ttl_millis` |" in text
     assert "``" not in text
     assert ":meth:" not in text
+
+
+def test_the_reference_has_the_json_of_every_command() -> None:
+    """As the contract has it, with its comments."""
+    text = _built("json")
+    contract = (ROOT / "docs/reference/json.yaml").read_text(encoding="utf-8")
+    assert [] == [name for name in ENTRIES if f"\n## {name}\n" not in text]
+    assert yaml.safe_load(contract).keys() == set(re.findall(r"^## (.+)$", text, re.MULTILINE))
+    shown = (line[2:] for line in contract.splitlines() if line.startswith("  "))
+    assert [] == [line for line in shown if line not in text.splitlines()]
 
 
 def test_the_reference_has_every_job() -> None:

@@ -1,9 +1,8 @@
-"""The JSON of every command is what docs/json.md declares: names, types, and nothing else."""
+"""The JSON of every command is what docs/reference/json.yaml declares: names, types, and nothing else."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version as metadata_version
@@ -25,17 +24,10 @@ from trinitylake_core.locations import root_path
 PAGE = Path(__file__).parents[2] / "docs/json.md"
 
 
-# -- the page ------------------------------------------------------------------------------------------
+# -- the contract --------------------------------------------------------------------------------------
 
 
-def sections() -> dict[str, Any]:
-    """Return what the page declares, by heading."""
-    text = PAGE.read_text(encoding="utf-8")
-    found = re.findall(r"^##+ ([^\n]+)\n(?:(?!#|```)[^\n]*\n)*```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return {name: yaml.safe_load(block) for name, block in found}
-
-
-DECLARED = sections()
+DECLARED: dict[str, Any] = yaml.safe_load((PAGE.parent / "reference/json.yaml").read_text(encoding="utf-8"))
 PLAIN = {
     "text": lambda value: isinstance(value, str),
     "number": lambda value: isinstance(value, int) and not isinstance(value, bool),
@@ -109,7 +101,7 @@ def _section(words: list[str]) -> str:
 # -- the commands --------------------------------------------------------------------------------------
 
 
-def test_every_command_prints_what_the_page_declares(
+def test_every_command_prints_what_is_declared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each field, with its type; none more, none less; and every declared field was printed by one of them."""
@@ -139,16 +131,16 @@ def test_every_command_prints_what_the_page_declares(
     assert set() == {field for name, each in DECLARED.items() for field in declared_fields(each, name)} - seen - RARE
 
 
-def test_the_page_declares_every_command() -> None:
+def test_every_command_is_declared() -> None:
     assert set() == ENTRIES.keys() - DECLARED.keys()
 
 
-def test_an_error_is_what_the_page_declares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_what_is_declared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 2 == cli.main(["ls", (tmp_path / "none").as_uri(), "--json"])
     assert [] == list(mismatches(DECLARED["Errors"], json.loads(capsys.readouterr().out), "Errors", set()))
 
 
-def test_what_another_catalog_registered_is_what_the_page_declares() -> None:
+def test_what_another_catalog_registered_is_what_is_declared() -> None:
     """Its JSON, without the catalog."""
     done = register.Report("file:///x/", Registered("old", 1, 2), {"all": 0.1})
     name = "load iceberg:NAME"
