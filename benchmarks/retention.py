@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks import lakes, report
 from benchmarks.observed import sampled
 from pipelines import expiration, orphans, verify
+from pipelines.job import dry_run
 from pipelines.session import get_session, stop_session
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
@@ -58,8 +59,8 @@ def one(job: str, engine: str, root: str) -> dict[str, Any]:
         expired = expiration.run(lake, config, session)
         figures = {"versions": expired.versions_expired, "deleted": expired.deleted, **_phases(expired.seconds)}
     else:
-        dry = job == "plan"
-        cleaned = orphans.run(lake, orphans.Config(engine, now_millis=now_millis() + 4 * _DAY, dry_run=dry), session)
+        config, review = orphans.Config(engine, now_millis=now_millis() + 4 * _DAY), dry_run if job == "plan" else None
+        cleaned = orphans.run(lake, config, session, review=review)
         figures = {
             "orphans": cleaned.orphan_files,
             "deleted": cleaned.deleted,

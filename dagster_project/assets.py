@@ -24,6 +24,7 @@ from dagster_project.supervised import (
     with_advice,
 )
 from pipelines import auto, compaction, compaction_policy, export, stats
+from pipelines.job import dry_run
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, InvalidInput, Lakehouse, TrinityLakeError
 from trinitylake_core.spec import QUIET_OPERATIONS
@@ -244,10 +245,16 @@ def _compact(
     def work(watch: Supervisor) -> compaction.Report:
         how = compaction.Config(
             engine=config.engine or settings.compaction.engine,
-            dry_run=config.dry_run,
             reason=config.reason,
         )
-        return compaction.run(open_lakehouse(settings), how, watch.spark, cancel=watch, progress=watch.progress)
+        return compaction.run(
+            open_lakehouse(settings),
+            how,
+            watch.spark,
+            review=dry_run if config.dry_run else None,
+            cancel=watch,
+            progress=watch.progress,
+        )
 
     return supervised(context, spark_session(spark, settings), work, settings.compaction.timeout)
 

@@ -18,10 +18,11 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
 from dagster_project.scope import Scope
-from dagster_project.supervised import RETRY, Supervisor, run_supervised
+from dagster_project.supervised import RETRY, Supervisor, reviewed, run_supervised
 from pipelines import diff, export, history, restore, rollback, undo, upgrade, verify, version_ref
+from pipelines.job import Review, dry_run
 from pipelines.summary import Summarised
-from trinitylake_core import InvalidInput, Lakehouse, RecoveryPlan, spec
+from trinitylake_core import InvalidInput, Lakehouse, spec
 from trinitylake_core.recovery.recover import required
 from trinitylake_core.storage import normalise_root
 from trinitylake_core.versions import to_millis
@@ -38,6 +39,8 @@ _DEFINITION_FIELDS: Final = frozenset(
         "properties",
     }
 )
+DRY_RUN: Final = "dry_run"
+_DRY_RUN_TEXT: Final = "Show the plan and change nothing; false carries it out."
 _MOST: Final = 1000
 """So many rows a table may have that the webserver still shows quickly."""
 
@@ -99,7 +102,6 @@ class ExportOptions(export.Config):
             if it is the target of the backup.
         version: copy only this version; overrides history.
         history: copy all retained versions and snapshots: a backup.
-        dry_run: count what would be copied; write nothing.
     """
 
     target: str
@@ -148,13 +150,11 @@ class AlterOptions:
         properties: values by name, such as maintenance.delete.enabled: 'false'.
         remove: names of properties to remove.
         reason: why; required, and recorded in the history.
-        dry_run: show what would change; false carries it out.
     """
 
     properties: Mapping[str, str] = field(default_factory=dict)
     remove: tuple[str, ...] = ()
     reason: str = ""
-    dry_run: bool = False
 
     def __post_init__(self) -> None:
         required(self.reason)
@@ -177,36 +177,37 @@ class Launch:
     lake: Lakehouse
     settings: LakehouseSettings
     options: Any
+    dry: bool
     context: dg.OpExecutionContext
     supervisor: Supervisor
 
     @property
     def more(self) -> dict[str, Any]:
-        """What every pipeline takes besides: the Spark session, and where to report progress."""
+        """The arguments that every pipeline takes: the Spark session, and where to report progress."""
         return {"engine": self.supervisor.spark, "progress": self.supervisor.progress}
 
-    def show(self, planned: Summarised) -> None:
-        """Log a plan, as one event, before anything is done; a run that has been terminated ends here."""
-        self.context.log.info(reports.text_of(planned))
-        self.supervisor.check()
+    @property
+    def writes(self) -> dict[str, Any]:
+        """The arguments that every pipeline which writes takes: also what can stop it, and the review of a dry run."""
+        return self.more | {"cancel": self.supervisor, "review": dry_run if self.dry else None}
 
 
-def _recover(pipeline: ModuleType, plan_of: Callable[[Any], RecoveryPlan]) -> Callable[[Launch], reports.Metadata]:
-    """Return how a job that leads back works: it carries out the plan that was shown or approved, and no other."""
+def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
+    """Return how a job that leads back works: it logs its plan, and then carries out this plan and no other."""
 
     def work(launch: Launch) -> reports.Metadata:
         options = launch.options
         if isinstance(options, restore.Config) and options.source is not None:
             there = launch.settings.resolved_target_options(options.source)
             options = replace(options, source_options=there)
-        planned = pipeline.plan(launch.lake, options, **launch.more)
-        plan = plan_of(planned)
-        launch.show(planned)
-        if options.dry_run:
-            return reports.of_recovery(planned, planned)
-        if options.expected_version is None and not getattr(options, "force", False):
-            options = replace(options, expected_version=plan.version)
-        return reports.of_recovery(planned, pipeline.run(launch.lake, options, cancel=launch.supervisor, **launch.more))
+
+        def run(review: Review[Any]) -> Any:
+            return pipeline.run(launch.lake, options, **launch.writes | {"review": review})
+
+        def show(planned: Summarised) -> None:
+            launch.context.log.info(reports.text_of(planned))
+
+        return reports.of_recovery(reviewed(run, show, launch.supervisor, dry=launch.dry))
 
     return work
 
@@ -238,8 +239,9 @@ def _copy(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
     def work(launch: Launch) -> reports.Metadata:
         target = chosen_target(launch.options.target, launch.settings)
         there = launch.settings.resolved_target_options(target)
-        more = launch.more | {"storage_options": there, "cancel": launch.supervisor}
-        return reports.of_report(pipeline.run(launch.lake, target, launch.options, **more))
+        return reports.of_report(
+            pipeline.run(launch.lake, target, launch.options, storage_options=there, **launch.writes)
+        )
 
     return work
 
@@ -248,9 +250,7 @@ def _alter(launch: Launch) -> reports.Metadata:
     options = launch.options
     changed: dict[str, str | None] = {**options.properties, **dict.fromkeys(options.remove)}
     return reports.of_alteration(
-        launch.lake.alter(
-            changed, reason=options.reason, dry_run=options.dry_run, before_commit=launch.supervisor.check
-        )
+        launch.lake.alter(changed, reason=options.reason, dry_run=launch.dry, before_commit=launch.supervisor.check)
     )
 
 
@@ -270,6 +270,7 @@ class ManualJob:
         damaged: whether it works on a lakehouse whose newest version cannot be read; with options, whether then.
         writes: whether it waits for other runs that write.
         repeat: whether it is retried when the storage fails.
+        dry_run: whether it only shows its plan by default; ``None`` for a job that has none.
         engine: which engine it takes where none was chosen; by default that of the stanza.
     """
 
@@ -281,40 +282,40 @@ class ManualJob:
     damaged: Callable[[Any], bool] = lambda _: False
     writes: bool = True
     repeat: bool = True
+    dry_run: bool | None = None
     engine: str | None = None
 
 
-_DRY: Final = {"dry_run": True}
 TABLE: Final = {
     "rollback": ManualJob(
         options=rollback.Config,
-        work=_recover(rollback, lambda report: report.plan),
+        work=_recover(rollback),
         description="Returns the whole catalog to an older version, by committing a new version with the same content. "
         "Reads and verifies every file of the target first. Undone versions stay readable. With `dry_run: true`, the "
         "default, it only shows the plan: what would be added, removed and changed, and whose versions would be "
         "undone.",
-        defaults=_DRY,
+        dry_run=True,
         filled_in={"version": None, "reason": ""},
         damaged=lambda _: True,
         repeat=False,
     ),
     "restore": ManualJob(
         options=restore.Config,
-        work=_recover(restore, lambda report: report.plan),
+        work=_recover(restore),
         description="Brings selected objects back as they were at a version, in one ordinary transaction; everything "
         "else is left alone. With `dry_run: true`, the default, it only shows what would change.",
-        defaults=_DRY,
+        dry_run=True,
         filled_in={"only": [], "version": None, "reason": "", "exact": False},
         repeat=False,
     ),
     "undo": ManualJob(
         options=undo.Config,
-        work=_recover(undo, lambda report: report.rollback.plan),
+        work=_recover(undo),
         description="Finds what somebody did, by time, author or reason, and rolls back to the version before it. With "
         "`since` alone: everything from then on; with an author or a text: the newest commits in a row that match. "
         "What others committed after it is undone only with `others: true`. With `dry_run: true`, the default, it only "
         "shows what it found, and the plan.",
-        defaults=_DRY,
+        dry_run=True,
         filled_in={"author": None, "since": None, "matching": None, "reason": "", "others": False},
         damaged=lambda _: True,
         repeat=False,
@@ -344,7 +345,7 @@ TABLE: Final = {
         description="Copies the lakehouse to another root. Repeated, it is an incremental backup: it copies only new "
         "files, and reads each one back to compare it.",
         defaults={"history": True},
-        filled_in={"dry_run": False},
+        dry_run=False,
         damaged=lambda options: options.version is not None,
     ),
     "verify": ManualJob(
@@ -362,7 +363,8 @@ TABLE: Final = {
         work=_copy(upgrade),
         description="Rewrites a lakehouse of any format generation in the canonical format at another root, with its "
         "history. Only reads the source. With `dry_run: true`, the default, it checks everything and writes nothing.",
-        defaults={"history": True, "dry_run": True},
+        defaults={"history": True},
+        dry_run=True,
         filled_in={"definition": {}},
     ),
     "alter": ManualJob(
@@ -371,7 +373,7 @@ TABLE: Final = {
         description="Sets or removes properties of the lakehouse, as a new version that conflicts with nothing. "
         "`maintenance.delete.enabled: 'false'` forbids every job to delete, until it is removed or set to 'true'. With "
         "`dry_run: true`, the default, it only shows what would change.",
-        defaults=_DRY,
+        dry_run=True,
         filled_in={"properties": {}, "remove": [], "reason": ""},
     ),
 }
@@ -386,6 +388,7 @@ def manual_jobs(scope: Scope) -> list[dg.JobDefinition]:
 def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
     op = _op(scope, name, row)
     chosen = {**row.filled_in, **row.defaults, **_target(row, name, scope.known)}
+    chosen |= {} if row.dry_run is None else {DRY_RUN: row.dry_run}
 
     @dg.job(
         name=f"{scope.slug}_{name}",
@@ -403,13 +406,16 @@ def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
 
 def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
     schema = launchpad.fields_of(row.options, row.defaults)
+    if row.dry_run is not None:
+        schema[DRY_RUN] = dg.Field(bool, is_required=False, default_value=row.dry_run, description=_DRY_RUN_TEXT)
 
     def work(context: dg.OpExecutionContext, spark: SparkResource) -> None:
         settings = settings_of(scope, context)
         options = _options(row, context.op_config, row.engine or settings.compaction.engine)
 
         def launched(lake: Lakehouse, supervisor: Supervisor) -> reports.Metadata:
-            return row.work(Launch(lake, settings, options, context, supervisor))
+            dry = context.op_config.get(DRY_RUN, False)
+            return row.work(Launch(lake, settings, options, dry, context, supervisor))
 
         metadata = run_supervised(context, settings, spark, launched, damaged=row.damaged(options))
         context.log.info(metadata["outcome"])
@@ -430,6 +436,7 @@ def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
 def _options(row: ManualJob, given: Mapping[str, Any], engine: str) -> Any:
     """Return the options; where no engine was chosen, with this one. Raises ``InvalidInput``."""
     chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    chosen.pop(DRY_RUN, None)
     if launchpad.ENGINE in chosen:
         chosen[launchpad.ENGINE] = chosen[launchpad.ENGINE] or engine
     return row.options(**chosen)

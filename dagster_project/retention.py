@@ -5,6 +5,7 @@ Everything that deletes makes a plan first, shows it, and carries out exactly th
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +20,9 @@ from dagster_project.config.values import format_duration
 from dagster_project.metadata import health, pictures, reports
 from dagster_project.resources import SparkResource
 from dagster_project.scope import PARTITION_TAG, Scope
-from dagster_project.supervised import Context, Supervisor, run_supervised
+from dagster_project.supervised import Context, Supervisor, reviewed, run_supervised
 from pipelines import expiration, orphans, snapshot
+from pipelines.job import Review, dry_run
 from trinitylake_core import Lakehouse
 
 T = TypeVar("T")
@@ -73,7 +75,9 @@ def root_version_snapshots(scope: Scope) -> dg.AssetsDefinition:
 
         def work(lake: Lakehouse, watch: Supervisor) -> dg.MaterializeResult[Any]:
             watch.check()
-            done = snapshot.run(lake, policies, dry_run=config.dry_run, reason=config.reason, cancel=watch)
+            done = snapshot.run(
+                lake, policies, reason=config.reason, review=dry_run if config.dry_run else None, cancel=watch
+            )
             versions = list(lake.history(limit=health.HISTORY_LIMIT))
             metadata = reports.of_snapshots(done, lake.snapshots()) | health.of_history(versions)
             return dg.MaterializeResult(
@@ -119,14 +123,14 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
         age = policy.older_than.total_seconds()
 
         def work(lake: Lakehouse, watch: Supervisor) -> reports.Deletion[expiration.Report]:
-            def step(**how: Any) -> expiration.Report:
-                how |= {"engine": engine, "reason": config.reason, "plan_options": {}}
-                return expiration.run(
-                    lake, expiration.Config(**how), watch.spark, cancel=watch, progress=watch.progress
-                )
 
-            wanted = partial(step, keep_last=policy.keep_last, older_than_seconds=age)
-            return _planned(wanted, step, watch, dry_run=config.dry_run)
+            def run(plan_to: str, review: Review[expiration.Report]) -> expiration.Report:
+                how = expiration.Config(
+                    engine, policy.keep_last, age, reason=config.reason, plan_to=plan_to, plan_options={}
+                )
+                return expiration.run(lake, how, watch.spark, review=review, cancel=watch, progress=watch.progress)
+
+            return _reviewed(run, watch, dry=config.dry_run)
 
         done = run_supervised(context, settings, spark, work)
         return _shown(context, done, reports.of_deletion(done), done.report.boundary_after)
@@ -159,12 +163,13 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
         engine = config.engine or settings.compaction.engine
 
         def work(lake: Lakehouse, watch: Supervisor) -> reports.Deletion[orphans.Report]:
-            def step(**how: Any) -> orphans.Report:
-                how |= {"engine": engine, "plan_options": {}}
-                return orphans.run(lake, orphans.Config(**how), watch.spark, cancel=watch, progress=watch.progress)
+            age = policy.older_than.total_seconds()
 
-            wanted = partial(step, older_than_seconds=policy.older_than.total_seconds())
-            return _planned(wanted, step, watch, dry_run=config.dry_run)
+            def run(plan_to: str, review: Review[orphans.Report]) -> orphans.Report:
+                how = orphans.Config(engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
+                return orphans.run(lake, how, watch.spark, review=review, cancel=watch, progress=watch.progress)
+
+            return _reviewed(run, watch, dry=config.dry_run)
 
         done = run_supervised(context, settings, spark, work)
         return _shown(context, done, reports.of_deletion(done), done.report.version)
@@ -186,15 +191,17 @@ def _nothing_deleted(context: Context, policy: str) -> dg.MaterializeResult[Any]
     return dg.MaterializeResult(metadata={"outcome": outcome})
 
 
-def _planned(plan: Callable[..., T], act: Callable[..., T], watch: Supervisor, *, dry_run: bool) -> reports.Deletion[T]:
-    """Make a plan, read it back to show it, and carry out exactly that plan."""
+def _reviewed(run: Callable[[str, Review[T]], T], watch: Supervisor, *, dry: bool) -> reports.Deletion[T]:
+    """Carry out a job that writes its plan to a file, which is read back to show it before anything is deleted."""
+    shown: list[reports.Deletion[T]] = []
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "plan.parquet"
-        planned = plan(plan_to=file.as_uri())
-        rows, total = reports.rows_of(file)
-        watch.check()
-        done = None if dry_run else act(plan=file.as_uri())
-    return reports.Deletion(planned, done, rows, total)
+
+        def show(planned: T) -> None:
+            shown.append(reports.Deletion(planned, None, *reports.rows_of(file)))
+
+        done = reviewed(partial(run, file.as_uri()), show, watch, dry=dry)
+    return replace(shown[-1], done=None if dry else done)
 
 
 def _shown(

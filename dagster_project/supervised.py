@@ -19,6 +19,7 @@ import dagster as dg
 
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.resources import SparkResource, hang_up, open_lakehouse, spark_session
+from pipelines.job import Review, dry_run
 from pipelines.session import LazySession, SessionConfig
 from trinitylake_core import Lakehouse, errors
 
@@ -113,6 +114,21 @@ class Supervisor:
     def _refuse_stopped(self) -> None:
         if self._stop.is_set():
             raise Stopped
+
+
+def reviewed(run: Callable[[Review[T]], T], show: Callable[[T], object], watch: Supervisor, *, dry: bool) -> T:
+    """Carry out a job that shows its plan before it acts, or, on a dry run, instead; return its report."""
+
+    def approve(planned: T) -> bool:
+        show(planned)
+        watch.check()
+        return True
+
+    if not dry:
+        return run(approve)
+    planned = run(dry_run)
+    show(planned)
+    return planned
 
 
 def supervised(

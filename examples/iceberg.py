@@ -20,6 +20,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
 from pipelines import compaction, rollback, verify
+from pipelines.job import dry_run
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
@@ -113,7 +114,7 @@ def run(directory: Path) -> None:
     show(catalog)
 
     config = rollback.Config(version=good, reason="undo the bad job", engine="local")
-    for each in rollback.plan(lake.refresh(), config).tables:
+    for each in rollback.run(lake.refresh(), config, review=dry_run).tables:
         name, made = f"{each.namespace}.{each.name}", f"{each.snapshot_at:%H:%M:%S}"
         print(f"plan: {name} goes back to snapshot {each.snapshot_id} of {made}")
     rollback.run(lake, config)

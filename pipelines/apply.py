@@ -18,10 +18,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipelines.job import NEVER_CANCELLED, Cancel
+from pipelines.job import NEVER_CANCELLED, Cancel, Review, dry_run
 from pipelines.source.entries import Entry, entry_of
 from trinitylake_core import Lakehouse, Transaction
 from trinitylake_core.brief import Brief
@@ -69,10 +69,10 @@ def run(
     lake: Lakehouse,
     entries: Sequence[Entry],
     *,
-    dry_run: bool = False,
     reason: str | None = None,
     isolation: str | None = None,
     allow_loss: bool = False,
+    review: Review[Report] | None = None,
     cancel: Cancel | None = None,
 ) -> Report:
     """Carry out changes as one transaction, all or none.
@@ -80,10 +80,10 @@ def run(
     Args:
         lake: the lakehouse, at the version that the changes are made to.
         entries: the changes.
-        dry_run: tell what would change, and what would be lost; commit nothing.
         reason: why, for the history.
         isolation: the isolation level of the transaction.
         allow_loss: a new schema may leave out columns, or make a primary key nullable.
+        review: called with what would change, and what would be lost; ``False`` commits nothing.
         cancel: what can stop it before it commits.
 
     Raises:
@@ -97,17 +97,16 @@ def run(
     with suppress(InvalidName):  # told with the entry that has it
         transaction.look_ahead([entry.object() for entry in entries])
     losses = [loss for entry in entries for loss in _carry_out(transaction, entry)]
-    if losses and not (allow_loss or dry_run):
+    if losses and not (allow_loss or review is dry_run):
         transaction.abort()
         raise Refused(f"{'; '.join(losses)}: a schema lists every column that stays; --allow-loss does it all the same")
     changes = _changes(lake, transaction)
-    before = lake.version
-    if dry_run:
+    planned = Report(lake.version, None, True, len(entries), transaction.id, transaction.isolation, changes, losses)
+    if review is not None and not review(planned):
         transaction.abort()
-    else:
-        transaction.commit(before_commit=(cancel or NEVER_CANCELLED).check)
-    after = None if dry_run else transaction.version
-    return Report(before, after, dry_run, len(entries), transaction.id, transaction.isolation, changes, losses)
+        return planned
+    transaction.commit(before_commit=(cancel or NEVER_CANCELLED).check)
+    return replace(planned, version_after=transaction.version, dry_run=False)
 
 
 def _carry_out(transaction: Transaction, entry: Entry) -> list[str]:

@@ -18,6 +18,7 @@ from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
     Progress,
+    Review,
     Session,
     Stopwatch,
     engine_for,
@@ -56,7 +57,6 @@ class Config:
         engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: begins in this process, and
             hands what is left to a Spark on other machines where that has shown to pay and where it can be started
             (``pipelines.auto``).
-        dry_run: plan, print, change nothing.
         reason: why, for the history.
         tasks: Spark tasks; by default three per core.
         spark_from_nodes: from so many nodes on ``auto`` is Spark from the beginning, wherever it runs.
@@ -65,7 +65,6 @@ class Config:
     """
 
     engine: str = "spark"
-    dry_run: bool = False
     reason: str | None = None
     tasks: int | None = None
     spark_from_nodes: int | None = None
@@ -167,6 +166,7 @@ def run(
     config: Config | None = None,
     engine: Session = None,
     *,
+    review: Review[Report] | None = None,
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -176,6 +176,8 @@ def run(
         lake: any handle of the lakehouse; it moves to the newest version.
         config: how.
         engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+        review: called with the plan, before anything is written; ``False`` writes nothing.
+        cancel: checked right before the root is created.
         progress: called with phase, done and total.
 
     Raises:
@@ -186,7 +188,7 @@ def run(
     for restart in range(config.restarts + 1):
         work = _Work(lake.refresh(), config, cancel, progress)
         try:
-            report = work.run(engine)
+            report = work.run(engine, review)
         except (TreeReplaced, Corrupt) as error:
             if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(work.files, work.base)):
                 raise
@@ -238,15 +240,16 @@ class _Work:
         node = self.base.node
         return node.subtree_messages == 0 and not node.buffer.keys
 
-    def run(self, spark: Session) -> Report:
+    def run(self, spark: Session, review: Review[Report] | None) -> Report:
         if self.clean():
-            return self.report(self.planned((self.rewriter.ref_of(self.base.node), [])), None)
+            planned = self.planned((self.rewriter.ref_of(self.base.node), []))
+            return self.refused(planned, review) or self.report(planned, None)
         may_move = auto.may_move(self.config.engine, spark)
         opened = self.open(self.config.tasks or (auto.TASKS if may_move else workers.cores()))
         planned = self.planned(opened)
         self.watch.lap("plan")
-        if self.config.dry_run:
-            return self.report(planned, None)
+        if refused := self.refused(planned, review):
+            return refused
         self.files.refuse_unsafe(self.base)
         planned, pieces, flushed = self.flush(spark, planned, opened[1], may_move=may_move)
         node = self.root_of(self.join(opened[0], subtrees.adopted(self.rewriter, pieces, flushed)))
@@ -254,6 +257,13 @@ class _Work:
         root = self.commit(node, planned)
         self.watch.lap("commit")
         return self.report(planned, root, node, flushed)
+
+    def refused(self, planned: Plan, review: Review[Report] | None) -> Report | None:
+        """Return the report that the review did not approve, if there is one."""
+        if review is None:
+            return None
+        report = replace(self.report(planned, None), dry_run=True)
+        return None if review(report) else report
 
     def flush(
         self, spark: Session, planned: Plan, left: list[Ref], *, may_move: bool
@@ -342,7 +352,7 @@ class _Work:
         return Report(
             version_before=self.base.version,
             version_after=None if root is None else root.version,
-            dry_run=self.config.dry_run,
+            dry_run=False,
             plan=planned,
             messages_before=before.subtree_messages,
             messages_after=before.subtree_messages if root is None else root.node.subtree_messages,
@@ -357,5 +367,5 @@ class _Work:
             + (0 if root is None else root.node.nbytes),
             rebased_over=self.rebased_over,
             proved=root is not None,
-            seconds=self.watch.seconds,
+            seconds=dict(self.watch.seconds),
         )

@@ -28,8 +28,10 @@ from pipelines.job import (
     Cancel,
     Meter,
     Progress,
+    Review,
     Session,
     Stopwatch,
+    dry_run,
     lake_first,
     refuse_unknown,
     silent,
@@ -49,7 +51,9 @@ _LEDGER: Final = logging.getLogger("pipelines.ledger")
 DEFAULT_KEEP_LAST: Final = 100
 DEFAULT_AGE_SECONDS: Final = 7 * DAY
 
-__all__ = ["Config", "Report", "plan", "run"]
+_AS_IT_IS: Final = "--plan carries out a plan as it is; it excludes rules, --dry-run and --plan-to"
+
+__all__ = ["Config", "Report", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,11 @@ class Config:
     so does every one that is not older than ``txn_ttl_millis`` (the fence of the format).
 
     Attributes:
-        engine: what a dry run walks the trees on; ``spark``, ``local`` or ``auto``.
+        engine: what walks the trees for a review; ``spark``, ``local`` or ``auto``.
         keep_last: keep so many of the newest versions.
         older_than_seconds: keep what is not older than that, strictly.
-        dry_run: plan, tell what it would free, change nothing.
         reason: why, for the history.
-        plan_to: URI to write the plan to; changes nothing.
+        plan_to: URI to write the plan to, before it is reviewed; without a review nothing expires.
         plan: URI of a plan to carry out, if it still holds.
         plan_options: storage options for these two; by default those of the lakehouse that apply to them.
         now_millis: the time, for tests.
@@ -74,7 +77,6 @@ class Config:
     engine: str = "spark"
     keep_last: int | None = None
     older_than_seconds: float | None = None
-    dry_run: bool = False
     reason: str | None = None
     plan_to: str | None = None
     plan: str | None = None
@@ -86,8 +88,8 @@ class Config:
         if (self.keep_last or 0) < 0 or (self.older_than_seconds or 0) < 0:
             raise InvalidInput("neither keep_last nor the age may be negative")
         rules = (self.keep_last, self.older_than_seconds, self.plan_to)
-        if self.plan is not None and (self.dry_run or any(rule is not None for rule in rules)):
-            raise InvalidInput("--plan carries out a plan as it is; it excludes rules, --dry-run and --plan-to")
+        if self.plan is not None and any(rule is not None for rule in rules):
+            raise InvalidInput(_AS_IT_IS)
 
     def rules(self) -> tuple[int | None, float | None]:
         """Return how many versions and which age are kept."""
@@ -168,14 +170,23 @@ def run(
     config: Config | None = None,
     engine: Session = None,
     *,
+    review: Review[Report] | None = None,
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Expire versions, or say what that would free.
+    """Expire versions.
 
     Costs O(log versions) ``get``, one ``create``, two ``put`` (three in the first run of a process on S3), two ``list``
-    of the roots, and one ``delete`` for a thousand of them. A dry run walks the trees of all versions, each shared
-    node read once, and lists everything.
+    of the roots, and one ``delete`` for a thousand of them. For a review it also walks the trees of all versions, each
+    shared node read once, and lists everything.
+
+    Args:
+        lake: any handle of the lakehouse; it moves to the newest version.
+        config: which versions to keep.
+        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+        review: called with what would expire and what that would free; ``False`` changes nothing.
+        cancel: checked before the root is created, before the boundary is raised, and before roots are deleted.
+        progress: called with phase, done and total.
 
     Raises:
         Refused: the lakehouse forbids deleting (``maintenance.delete.enabled``).
@@ -183,7 +194,12 @@ def run(
         UnsafeStorage: the storage cannot compare and set, so that two runs could lower the boundary.
         ReadOnly, InvalidInput, Corrupt, StorageError.
     """
-    work = _Expiration(engine, lake, config or Config(), cancel or NEVER_CANCELLED, progress or silent)
+    config = config or Config()
+    if config.plan is not None and review is dry_run:
+        raise InvalidInput(_AS_IT_IS)
+    if config.plan_to is not None and review is None:
+        review = dry_run
+    work = _Expiration(engine, lake, config, review, cancel or NEVER_CANCELLED, progress or silent)
     report = work.run()
     if report.version_after is not None or report.attempted:
         _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
@@ -191,53 +207,60 @@ def run(
     return report
 
 
-def plan(
-    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
-) -> Report:
-    """Return what :func:`run` would do, as a report of a dry run. Changes nothing."""
-    return run(lake, replace(config or Config(), dry_run=True), engine, progress=progress)
-
-
 class _Expiration:
     """One run."""
 
-    def __init__(self, spark: Session, lake: Lakehouse, config: Config, cancel: Cancel, progress: Progress) -> None:
+    def __init__(
+        self,
+        spark: Session,
+        lake: Lakehouse,
+        config: Config,
+        review: Review[Report] | None,
+        cancel: Cancel,
+        progress: Progress,
+    ) -> None:
         self.spark = spark
         self.files = lake.files
         self.config = config
+        self.review = review
         self.cancel = cancel
         self.progress = progress
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.meter = Meter(lake.storage)
-        self.deletes = not config.dry_run and config.plan_to is None
-        self.retained: Retained = retained(lake.files, heal=self.deletes)
+        acts = review is not dry_run
+        self.retained: Retained = retained(lake.files, heal=acts)
         self.files.versions.refuse_hole(self.retained.newest.version)
-        if self.deletes:
+        if acts:
             refuse_guarded(self.retained.definition)
-            self.files.refuse_no_compare_and_set(self.retained.newest)
         self.oldest = self.retained.boundary
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, lake.storage)
         newest = self.retained.newest.version
         self.versions = range(self.oldest, newest + 1)
         self.rules = Rules(*config.rules(), self.retained.definition.txn_ttl_millis)
-        self.report = Report(lake.root, not self.deletes, newest, None, self.oldest, self.oldest, plan=config.plan)
+        self.report = Report(lake.root, False, newest, None, self.oldest, self.oldest, plan=config.plan)
         self.watch = Stopwatch()
 
     def run(self) -> Report:
         boundary = self.wanted_boundary() if self.config.plan is None else self.planned_boundary(self.config.plan)
         expired = tuple(self.expired_snapshots(self.retained.definition))
-        idle = self.config.plan is None and (not self.deletes or boundary == self.oldest)
         self.report = replace(
-            self.report, boundary_after=boundary, versions_expired=boundary - self.oldest, snapshots_expired=expired,
-            kept=tuple(self.why(boundary)) if idle else (),
-        )  # fmt: skip
+            self.report, boundary_after=boundary, versions_expired=boundary - self.oldest, snapshots_expired=expired
+        )
+        said = self.config.plan is None and (self.review is not None or boundary == self.oldest)
+        kept = tuple(self.why(boundary)) if said else ()
         self.watch.lap("plan")
-        if self.deletes:
-            self.act(boundary)
-        else:
-            self.tell(boundary)
-        self.report = replace(self.report, requests=self.meter.by_kind(), seconds=self.watch.seconds)
-        return self.report
+        if self.review is not None:
+            planned = self.planned(boundary, kept)
+            if not self.review(planned):
+                return planned
+        self.report = replace(self.report, kept=kept if boundary == self.oldest else ())
+        self.files.refuse_no_compare_and_set(self.retained.newest)
+        self.act(boundary)
+        return self.counted(self.report)
+
+    def counted(self, report: Report) -> Report:
+        """Return a report with what it has cost so far."""
+        return replace(report, requests=self.meter.by_kind(), seconds=dict(self.watch.seconds))
 
     def act(self, boundary: int) -> None:
         """Commit a new boundary, write it into its file, and delete what lies below it."""
@@ -309,14 +332,13 @@ class _Expiration:
 
     # -- what it would free --------------------------------------------------------------------------
 
-    def tell(self, boundary: int) -> None:
-        engine = self.config.engine
-        self.report = replace(
-            self.report, freed=freed_by(self.spark, self.files, self.retained, boundary, engine, self.progress)
-        )
+    def planned(self, boundary: int, kept: tuple[Hold, ...]) -> Report:
+        """Return what would expire, why the rest is kept, and what it would free; write the plan, too, if asked to."""
+        freed = freed_by(self.spark, self.files, self.retained, boundary, self.config.engine, self.progress)
         self.watch.lap("walk")
         if self.config.plan_to is not None:
             self.write_plan(self.config.plan_to, boundary)
+        return self.counted(replace(self.report, dry_run=True, kept=kept, freed=freed))
 
     def write_plan(self, uri: str, boundary: int) -> None:
         keep_last, age = self.rules.keep_last, self.rules.age_seconds

@@ -27,6 +27,7 @@ from pipelines.job import (
     Cancel,
     Meter,
     Progress,
+    Review,
     Session,
     Stopwatch,
     lake_first,
@@ -51,14 +52,12 @@ class Config:
         version: the version; by default the newest one.
         history: every version that is kept, and the snapshots, instead of one version.
         engine: ``spark``, ``local`` or ``auto``: Spark from ``spark_from_files`` files on.
-        dry_run: plan, print, change nothing.
         spark_from_files: where ``auto`` changes from this process to Spark.
     """
 
     version: int | None = None
     history: bool = False
     engine: str = "spark"
-    dry_run: bool = False
     spark_from_files: int = 20_000
 
     def __post_init__(self) -> None:
@@ -152,6 +151,7 @@ def run(
     engine: Session = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
+    review: Review[Report] | None = None,
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -163,6 +163,8 @@ def run(
         config: what, and how.
         engine: a Spark session, or a function that returns one and is called only if Spark is needed.
         storage_options: of the target.
+        review: called with what would be copied, before anything is written; ``False`` writes nothing.
+        cancel: checked before roots are created at the target, and before older ones are removed there.
         progress: called with phase, done and total.
 
     Raises:
@@ -188,7 +190,7 @@ def run(
             "meets the files of the other; export beside it"
         )
     require_writable(source.files, source.root_node)
-    return _Export(engine, source, target, config, cancel or NEVER_CANCELLED, progress or silent).run()
+    return _Export(engine, source, target, config, cancel or NEVER_CANCELLED, progress or silent).run(review)
 
 
 class _Export:
@@ -229,16 +231,16 @@ class _Export:
 
     # -- running -----------------------------------------------------------------------------------------
 
-    def run(self) -> Report:
+    def run(self, review: Review[Report] | None) -> Report:
         try:
-            return self.copied()
+            return self.copied(review)
         except Corrupt as error:
             if (now := self.source.files.versions.boundary()) > self.first:
                 what = f"versions before {now} expired while the export ran, which began with version {self.first}"
                 raise Refused(f"{what}; run it again") from error
             raise
 
-    def copied(self) -> Report:
+    def copied(self, review: Review[Report] | None) -> Report:
         meter = Meter(self.source.storage, self.target)
         to = inspect(self.target, self.source, self.first, history=self.config.history)
         self.watch.lap("look")
@@ -249,16 +251,21 @@ class _Export:
         try:
             plan = self.planned(engine, to, todo)
             self.watch.lap("plan")
-            copied = self.act(to, todo) if not self.config.dry_run else {}
+            if review is not None and not review(planned := self.reported(plan, meter, dry_run=True)):
+                return planned
+            copied = self.act(to, todo)
         finally:
             todo.release()
+        return self.reported(plan, meter, **copied)
+
+    def reported(self, plan: Plan, meter: Meter, *, dry_run: bool = False, **copied: Any) -> Report:
         return Report(
             source=self.source.root,
             target=self.target.root,
-            dry_run=self.config.dry_run,
+            dry_run=dry_run,
             plan=plan,
             requests=self.requests + meter.requests(),
-            seconds=self.watch.seconds,
+            seconds=dict(self.watch.seconds),
             **copied,
         )
 

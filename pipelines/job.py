@@ -1,9 +1,9 @@
 """The shape of every job: its engine, its progress, and the time and requests that it takes.
 
-A job is a module with a frozen ``Config``, ``run``, and a frozen ``Report`` of what was done (:class:`Job`). Some also
-have ``plan``, which says what ``run`` would do and changes nothing. What it returns tells two kinds apart: a ``Report``
-is exact, and costs what finding out costs (:class:`Planned`); a ``Plan`` is an estimate from the top of the tree, cheap
-enough to be made at every look (:class:`Estimated`).
+A job is a module with a frozen ``Config``, ``run``, and a frozen ``Report`` of what was done (:class:`Job`). Between
+planning and acting ``run`` calls a ``review`` with the report of what it would do; a dry run is a review that returns
+``False`` (:func:`dry_run`). Some jobs also have ``estimate``: about what ``run`` would do, from the top of the tree,
+cheap enough to be made each time that a sensor looks.
 """
 
 from __future__ import annotations
@@ -35,6 +35,19 @@ _C_contra = TypeVar("_C_contra", contravariant=True)
 _R_co = TypeVar("_R_co", covariant=True)
 _R = TypeVar("_R")
 _P = ParamSpec("_P")
+
+
+Review: TypeAlias = Callable[[_R], bool]
+"""Called with the report of what a job would do, before it does any of it; ``False`` ends the job with that report.
+
+A job that has to start over, because of what other writers did, makes a new plan, which is reviewed again.
+"""
+
+
+def dry_run(report: object) -> bool:
+    """Return ``False``: the review of a dry run. A job that is given this one does without what only acting needs."""
+    del report
+    return False
 
 
 class Cancel(Protocol):
@@ -71,38 +84,23 @@ def lake_first(run: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class Job(Protocol[_C_contra, _R_co]):
-    """A job on one lakehouse, as the module that holds it."""
+    """A job on one lakehouse, as the module that contains it."""
 
     def run(
-        self, lake: Lakehouse, config: _C_contra, engine: Session = None, *, progress: Progress | None = None
+        self,
+        lake: Lakehouse,
+        config: _C_contra,
+        engine: Session = None,
+        *,
+        review: Review[_R_co] | None = None,
+        cancel: Cancel | None = None,
+        progress: Progress | None = None,
     ) -> _R_co:
         """Do the work and return the report.
 
         REQUIRES: ``config`` was validated when it was made; a session is needed only where its engine is ``spark``.
-        ENSURES: the report is frozen. With ``dry_run`` nothing was changed.
-        """
-
-
-class Planned(Job[_C_contra, _R_co], Protocol[_C_contra, _R_co]):
-    """A job that says exactly what it would do."""
-
-    def plan(
-        self, lake: Lakehouse, config: _C_contra, engine: Session = None, *, progress: Progress | None = None
-    ) -> _R_co:
-        """Return what :meth:`run` would do, as the report of a dry run.
-
-        ENSURES: nothing was changed. It is what ``run`` returns with ``dry_run`` at the same version; it raises and
-        costs the same.
-        """
-
-
-class Estimated(Protocol[_C_contra, _R_co]):
-    """A job that says about how much it would do."""
-
-    def plan(self, lake: Lakehouse, config: _C_contra) -> _R_co:
-        """Return about how much ``run`` would do.
-
-        ENSURES: nothing was changed, and of the tree only the top was read; no session was needed.
+        ENSURES: the report is frozen. ``review`` was called before anything was committed or deleted; where it returned
+        ``False``, nothing was, and the report is the one it was called with.
         """
 
 

@@ -20,7 +20,17 @@ from functools import reduce
 from typing import Any, Final
 
 from pipelines.auto import engine_ready
-from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    Progress,
+    Review,
+    Session,
+    Stopwatch,
+    lake_first,
+    refuse_unknown,
+    silent,
+)
 from pipelines.loading import open_load
 from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target, prove_complete
 from pipelines.source.lines import text_files
@@ -51,7 +61,6 @@ class Config:
             ``replace`` its definition.
         engine: ``spark``, ``local`` (this machine, a process per core; what is loaded waits in temporary files),
             or ``auto``: Spark from ``spark_from_bytes`` of source on.
-        dry_run: read and check everything, count, write nothing.
         reason: why, for the history.
         spark_from_bytes: where ``auto`` changes from this process to Spark.
         restarts: how often to start over after `clean` removed, or may have removed, what was written or read.
@@ -59,7 +68,6 @@ class Config:
 
     existing: str = REFUSE
     engine: str = "spark"
-    dry_run: bool = False
     reason: str | None = None
     spark_from_bytes: int = 64 << 20
     restarts: int = 5
@@ -115,6 +123,7 @@ def run(
     config: Config | None = None,
     engine: Session = None,
     *,
+    review: Review[Report] | None = None,
     cancel: Cancel | None = None,
     progress: Progress | None = None,
     source_options: Mapping[str, Any] | None = None,
@@ -126,6 +135,8 @@ def run(
         source: the URI, or a local path, of a file of JSON Lines, perhaps compressed (``.gz``), or of a directory.
         config: how.
         engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+        review: called with what would be loaded, when every line is checked; ``False`` writes nothing.
+        cancel: checked right before the root is created.
         progress: called with phase, done and total.
         source_options: storage options for the source; by default those of the lakehouse that apply to it.
 
@@ -142,7 +153,7 @@ def run(
     for restart in range(config.restarts + 1):
         work = _Load(engine, lake.refresh(), source, options, config, cancel or NEVER_CANCELLED, progress or silent)
         try:
-            report = work.run()
+            report = work.run(review)
         except (FilesVoid, Corrupt) as error:
             if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(lake.files, work.base)):
                 raise
@@ -181,7 +192,7 @@ class _Load:
         self.work = open_load(self.engine, spark, self.source, self.target, self.base, progress)
         self.watch = Stopwatch()
 
-    def run(self) -> Report:
+    def run(self, review: Review[Report] | None) -> Report:
         try:
             if not self.work.read(self.files):
                 files = f"{len(self.files)} file{'s' if len(self.files) != 1 else ''}"
@@ -189,7 +200,9 @@ class _Load:
             self.watch.lap("read")
             counts = self.work.compare(self.config.existing)
             self.watch.lap("compare")
-            if self.config.dry_run or not counts.added + counts.replaced:
+            if review is not None and not review(planned := replace(self.report(counts), dry_run=True)):
+                return planned
+            if not counts.added + counts.replaced:
                 return self.report(counts)
             self.lake.files.refuse_unsafe(self.base)
             built = self.work.build()
@@ -245,7 +258,7 @@ class _Load:
             source=self.named,
             version_before=self.base.version,
             version_after=None if root is None else root.version,
-            dry_run=self.config.dry_run,
+            dry_run=False,
             engine=self.engine,
             files=len(self.files),
             source_bytes=self.bytes,
@@ -257,5 +270,5 @@ class _Load:
             nodes_written=joined[0] + sum(each["nodes_written"] for each in built) + (root is not None),
             bytes_written=joined[1] + sum(each["bytes_written"] for each in built),
             rebased_over=rebased_over,
-            seconds=self.watch.seconds,
+            seconds=dict(self.watch.seconds),
         )

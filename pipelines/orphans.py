@@ -32,8 +32,10 @@ from pipelines.job import (
     Cancel,
     Meter,
     Progress,
+    Review,
     Session,
     Stopwatch,
+    dry_run,
     lake_first,
     refuse_unknown,
     silent,
@@ -59,7 +61,9 @@ _NAMES: Final = 5
 """How often what is kept may change under the marking before a cleaning gives up."""
 _TEMPORARY_AGE_SECONDS: Final = 3600.0
 
-__all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "plan", "run"]
+_AS_IT_IS: Final = "a plan is carried out as it is: no --dry-run, --plan-to or --inventory with --plan"
+
+__all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +74,9 @@ class Config:
         engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark for large lakehouses.
         older_than_seconds: the safety age; only files older than that, strictly, are removed.
         allow_recent: allow a safety age below 24 hours. That is safe, but jobs under way may have to start over.
-        dry_run: plan, print, delete nothing.
         inventory: URI of a listing (Parquet or CSV) to use instead of listing. Nothing is removed then that was not
             ``txn_ttl_millis`` old when the inventory was made: it may belong to a saved transaction that is not listed.
-        plan_to: URI to write the plan to; deletes nothing.
+        plan_to: URI to write the plan to, before it is reviewed; without a review nothing is deleted.
         plan: URI of a plan to carry out, if it still holds.
         plan_options: storage options for these three; by default those of the lakehouse that apply to them.
         now_millis: the time instead of the storage's, for tests.
@@ -82,7 +85,6 @@ class Config:
     engine: str = "spark"
     older_than_seconds: float = SAFETY_AGE_SECONDS
     allow_recent: bool = False
-    dry_run: bool = False
     inventory: str | None = None
     plan_to: str | None = None
     plan: str | None = None
@@ -98,8 +100,8 @@ class Config:
                 f"with a safety age of {shown(self.older_than_seconds)} jobs under way may have to start over; "
                 "24h or more, or --allow-recent if that does not matter"
             )
-        if self.plan is not None and (self.plan_to is not None or self.inventory is not None or self.dry_run):
-            raise InvalidInput("a plan is carried out as it is: no --dry-run, --plan-to or --inventory with --plan")
+        if self.plan is not None and (self.plan_to is not None or self.inventory is not None):
+            raise InvalidInput(_AS_IT_IS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +188,22 @@ def run(
     config: Config | None = None,
     engine: Session = None,
     *,
+    review: Review[Report] | None = None,
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Remove what nothing reaches, or say what that would be.
+    """Remove what nothing reaches.
 
     Costs a listing, one ``get`` per node of all kept versions together, and one ``put`` and ``head`` for the storage's
     time. With orphans another listing, a commit, and one ``delete`` for a thousand of them.
+
+    Args:
+        lake: any handle of the lakehouse.
+        config: how.
+        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+        review: called with what would be removed, after the first listing and marking; ``False`` removes nothing.
+        cancel: checked before the fence is committed, and before anything is deleted.
+        progress: called with phase, done and total.
 
     Raises:
         Refused: the lakehouse forbids deleting (``maintenance.delete.enabled``).
@@ -201,7 +212,11 @@ def run(
         ReadOnly, InvalidInput, StorageError.
     """
     config = config or Config()
-    work = _Clean(engine, lake, config, cancel or NEVER_CANCELLED, progress or silent)
+    if config.plan is not None and review is dry_run:
+        raise InvalidInput(_AS_IT_IS)
+    if config.plan_to is not None and review is None:
+        review = dry_run
+    work = _Clean(engine, lake, config, review, cancel or NEVER_CANCELLED, progress or silent)
     try:
         report = work.run()
     finally:
@@ -211,26 +226,27 @@ def run(
     return report
 
 
-def plan(
-    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
-) -> Report:
-    """Return what :func:`run` would do, as a report of a dry run. Changes nothing."""
-    return run(lake, replace(config or Config(), dry_run=True), engine, progress=progress)
-
-
 class _Clean:
     """One cleaning."""
 
-    def __init__(self, spark: Session, lake: Lakehouse, config: Config, cancel: Cancel, progress: Progress) -> None:
+    def __init__(
+        self,
+        spark: Session,
+        lake: Lakehouse,
+        config: Config,
+        review: Review[Report] | None,
+        cancel: Cancel,
+        progress: Progress,
+    ) -> None:
         self.files = lake.files
         self.config = config
+        self.review = review
         self.cancel = cancel
         newest = self.files.newest()
         self.files.saw(newest)
         require_writable(self.files, newest)
         self.definition = self.files.definition(newest)
-        self.deletes = not config.dry_run and config.plan_to is None
-        if self.deletes:
+        if review is not dry_run:
             refuse_guarded(self.definition)
         self.engine = engine_ready_for_all(config.engine, spark, newest)
         self.meter = Meter(self.files.storage)
@@ -266,7 +282,7 @@ class _Clean:
 
         A dry run writes nothing, and is content with this machine's.
         """
-        now = storage_time(self.files) if self.deletes else now_millis()
+        now = now_millis() if self.review is dry_run else storage_time(self.files)
         return now if self.config.now_millis is None else self.config.now_millis
 
     def cutoff(self, now: int) -> int:
@@ -294,7 +310,7 @@ class _Clean:
         raise Corrupt("what is kept changed again and again while it was marked; nothing was deleted, try again later")
 
     def attempt(self) -> Report:
-        """Look, and if there is anything to delete, fence it off, look at what came in between, and delete."""
+        """List, mark and subtract, have that reviewed, and act."""
         self.marking = None
         now = self.time()
         cutoff = self.cutoff(now)
@@ -309,16 +325,22 @@ class _Clean:
             totals, gone = self.agreed(self.plan, marked, cutoff)
         found = _counted(found, totals)
         self.watch.lap("minus")
-        if self.deletes:
-            found = self.act(found, marking, marked, cutoff, gone)
-        elif self.config.plan_to is not None:
+        if self.config.plan_to is not None:
             found = self.write_plan(self.config.plan_to, marked, found)
+        if self.review is not None:
+            planned = self.counted(replace(found, dry_run=True))
+            if not self.review(planned):
+                return planned
+        return self.counted(self.act(found, marking, marked, cutoff, gone))
+
+    def counted(self, found: Report) -> Report:
+        """Return a report with what it has cost so far."""
         return replace(
             found,
             version_after=self.version_after,
             nodes_read=self.sweep.nodes_read,
             requests=found.requests | self.meter.by_kind(),
-            seconds=self.watch.seconds,
+            seconds=dict(self.watch.seconds),
         )
 
     def seen(self, listed: Size, marked: Retained, saved: SavedTransactions, totals: Totals) -> Report:
@@ -328,7 +350,7 @@ class _Clean:
             version=marked.newest.version,
             boundary=marked.boundary,
             engine=self.engine,
-            dry_run=not self.deletes,
+            dry_run=False,
             safety_age_seconds=self.safety_age_seconds,
             snapshots=len(marked.snapshots),
             transactions=len(saved.paths),

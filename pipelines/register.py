@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Stopwatch
+from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Stopwatch
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 
@@ -29,14 +29,12 @@ class Config:
         catalog: the name of the other catalog, as in ``~/.pyiceberg.yaml``.
         properties: its properties, as PyIceberg takes them: ``uri``, ``type``, ``warehouse``, credentials.
         existing: what becomes of another table of the same name that is here: ``refuse``, ``skip`` or ``replace``.
-        dry_run: compare and count; write nothing.
         reason: why, for the history.
     """
 
     catalog: str
     properties: Mapping[str, str] = field(default_factory=dict)
     existing: str = "refuse"
-    dry_run: bool = False
     reason: str | None = None
 
 
@@ -49,7 +47,14 @@ class Report:
     seconds: dict[str, float]
 
 
-def run(lake: Lakehouse, config: Config, *, cancel: Cancel | None = None, progress: Progress | None = None) -> Report:
+def run(
+    lake: Lakehouse,
+    config: Config,
+    *,
+    review: Review[Report] | None = None,
+    cancel: Cancel | None = None,
+    progress: Progress | None = None,
+) -> Report:
     """Register another catalog; the handle moves to the newest version.
 
     Costs and raises what ``trinitylake_core.iceberg.registration.register_all`` does, and ``InvalidInput`` where
@@ -62,13 +67,17 @@ def run(lake: Lakehouse, config: Config, *, cancel: Cancel | None = None, progre
             f"{error.name} is not installed: pip install 'trinitylake-maintenance[iceberg]', and what the catalog needs"
         ) from error
     watch = Stopwatch()
+
+    def shown(registered: Registered) -> bool:
+        return review is None or review(Report(lake.root, registered, dict(watch.seconds)))
+
     with open_catalog(config.catalog, config.properties) as source:
         done = register_all(
             lake,
             source,
             existing=config.existing,
-            dry_run=config.dry_run,
             reason=config.reason,
+            review=None if review is None else shown,
             progress=progress,
             before_commit=(cancel or NEVER_CANCELLED).check,
         )

@@ -10,7 +10,17 @@ from typing import Any
 from pipelines import diff
 from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, states_after
 from pipelines.integrity.preflight import Preflight
-from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
+from pipelines.job import (
+    NEVER_CANCELLED,
+    Cancel,
+    Progress,
+    Review,
+    Session,
+    Stopwatch,
+    lake_first,
+    refuse_unknown,
+    silent,
+)
 from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.brief import Brief
@@ -36,7 +46,6 @@ class Config:
         reason: why; required, and stands in the history.
         exact: also drop objects that match and did not exist then.
         damaged: with ``source``, also bring back objects whose definition file here is missing or damaged.
-        dry_run: prove the definitions and name every change; write nothing.
         expected_version: the newest version that the plan you looked at was made for.
         engine: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` definitions on.
         spark_from_files: where ``auto`` changes from this process to Spark.
@@ -53,7 +62,6 @@ class Config:
     reason: str | None = None
     exact: bool = False
     damaged: bool = False
-    dry_run: bool = False
     expected_version: int | None = None
     engine: str = "spark"
     spark_from_files: int = 20_000
@@ -113,21 +121,20 @@ class Report(Brief):
         yield from recovery_tables(self.plan, self.tables, self.tables_unknown)
 
 
-def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
-    """Return what a restore would do, its definitions proved. Raises as :func:`run`."""
-    return run(lake, replace(config, dry_run=True), engine, progress=progress)
-
-
 @lake_first
 def run(
     lake: Lakehouse,
     config: Config,
     engine: Session = None,
     *,
+    review: Review[Report] | None = None,
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Restore objects; the handle moves to the newest version.
+
+    ``review`` is called with every change named, when the definitions are proved; ``cancel`` is checked right before
+    the root is created.
 
     Raises:
         InvalidInput, ObjectNotFound, NamespaceNotEmpty, VersionNotFound, VersionExpired, SnapshotNotFound.
@@ -146,6 +153,30 @@ def run(
     def differ(old: Root, new: Root) -> Iterator[Change]:
         return diff.run(Lakehouse(lake.files, old), Lakehouse(files, new), compare, engine)
 
+    shown: list[Report] = []
+    approved = True
+
+    def reported(plan: RecoveryPlan) -> Report:
+        watch.lap("all")
+        return Report(
+            version_before=plan.version,
+            version_after=plan.version_after,
+            dry_run=False,
+            plan=plan,
+            engine=preflight.checked.engine,
+            definitions_checked=preflight.checked.definitions,
+            bytes_read=preflight.checked.bytes,
+            seconds=dict(watch.seconds),
+            tables_checked=preflight.checked.tables,
+            tables_unknown=preflight.checked.tables_unknown,
+        )
+
+    def reviewed(plan: RecoveryPlan) -> bool:
+        nonlocal approved
+        shown.append(replace(reported(plan), dry_run=True, tables=states_after(files.storage, plan.changes)))
+        approved = review is None or review(shown[0])
+        return approved
+
     done = lake.restore(
         config.only,
         **config.target.keywords(),
@@ -153,28 +184,17 @@ def run(
         reason=config.reason,
         exact=config.exact,
         damaged=config.damaged,
-        dry_run=config.dry_run,
         expected_version=config.expected_version,
         preflight=preflight.definitions,
         differ=differ,
+        review=None if review is None else reviewed,
         before_commit=(cancel or NEVER_CANCELLED).check,
     )
+    if not approved:
+        return shown[0]
     if done.version_after is not None:
         lake.catch_up()  # no request: one that failed now would make what is done look like a failure
-    watch.lap("all")
-    return Report(
-        version_before=done.version,
-        version_after=done.version_after,
-        dry_run=config.dry_run,
-        plan=done,
-        engine=preflight.checked.engine,
-        definitions_checked=preflight.checked.definitions,
-        bytes_read=preflight.checked.bytes,
-        seconds=watch.seconds,
-        tables_checked=preflight.checked.tables,
-        tables_unknown=preflight.checked.tables_unknown,
-        tables=states_after(files.storage, done.changes) if config.dry_run else (),
-    )
+    return replace(reported(done), tables=shown[0].tables if shown else ())
 
 
 def _opened(lake: Lakehouse, config: Config) -> Lakehouse | None:

@@ -1,7 +1,7 @@
 """Rollback: return the whole catalog to an older version (format, section 6).
 
-Plan, prove on Spark that every file of the target is there and intact, then one commit. A dry run stops
-before the commit, and names what would change.
+Plan, prove on Spark that every file of the target is there and intact, have the named changes reviewed, then one
+commit.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pipelines.job import (
     Cancel,
     Meter,
     Progress,
+    Review,
     Session,
     Stopwatch,
     lake_first,
@@ -39,7 +40,6 @@ class Config:
         timestamp: the target by time, ISO 8601, UTC.
         snapshot: the target by the name of a snapshot.
         reason: why; required, and stands in the history.
-        dry_run: prove the target and name every change; write nothing.
         force: also undo what somebody commits while this runs.
         expected_version: the newest version that the plan you looked at was made for.
         engine: of the pre-flight: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` files on.
@@ -51,7 +51,6 @@ class Config:
     timestamp: datetime | str | None = None
     snapshot: str | None = None
     reason: str | None = None
-    dry_run: bool = False
     force: bool = False
     expected_version: int | None = None
     engine: str = "spark"
@@ -107,17 +106,13 @@ class Report(Brief):
         yield from recovery_tables(self.plan, self.tables, self.tables_unknown)
 
 
-def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
-    """Return what a rollback would do, its target proved. Raises as :func:`run`."""
-    return run(lake, replace(config, dry_run=True), engine, progress=progress)
-
-
 @lake_first
 def run(
     lake: Lakehouse,
     config: Config,
     engine: Session = None,
     *,
+    review: Review[Report] | None = None,
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -127,6 +122,8 @@ def run(
         lake: any handle of the lakehouse.
         config: how, and to what.
         engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+        review: called with every change named, when the target is proved; ``False`` writes nothing.
+        cancel: checked right before the root is created.
         progress: called with phase, done and total.
 
     Raises:
@@ -139,37 +136,45 @@ def run(
     meter = Meter(lake.storage)
     preflight = Preflight(engine, lake.files, config.engine, config.spark_from_files, progress or silent)
     preflight.tables = config.tables
+    planned: list[Report] = []
+
+    def reported(plan: RecoveryPlan) -> Report:
+        checked = preflight.checked
+        in_tasks = checked.nodes + checked.definitions + checked.tables if checked.engine == "spark" else 0
+        watch.lap("all")
+        return Report(
+            version_before=plan.version,
+            version_after=plan.version_after,
+            dry_run=plan.version_after is None,
+            plan=plan,
+            engine=checked.engine,
+            nodes_checked=checked.nodes,
+            definitions_checked=checked.definitions,
+            bytes_read=checked.bytes,
+            requests=meter.requests() + in_tasks,
+            seconds=dict(watch.seconds),
+            tables_checked=checked.tables,
+            tables_unknown=checked.tables_unknown,
+        )
+
+    def reviewed(plan: RecoveryPlan) -> bool:
+        planned.append(replace(reported(plan), tables=states_after(lake.storage, plan.changes)))
+        return review is None or review(planned[0])
+
     done = lake.rollback(
         **config.target.keywords(),
         reason=config.reason,
-        dry_run=config.dry_run,
         force=config.force,
         expected_version=config.expected_version,
         preflight=preflight,
         differ=diff.differ(engine, lake.files, diff.Config(_of_diff(config.engine))),
+        review=None if review is None else reviewed,
         before_commit=(cancel or NEVER_CANCELLED).check,
     )
-    checked = preflight.checked
-    on_spark = checked.engine == "spark"
-    requests = meter.requests() + (checked.nodes + checked.definitions + checked.tables if on_spark else 0)
-    if done.version_after is not None:
-        lake.catch_up()  # no request: one that failed now would make what is done look like a failure
-    watch.lap("all")
-    return Report(
-        version_before=done.version,
-        version_after=done.version_after,
-        dry_run=config.dry_run,
-        plan=done,
-        engine=checked.engine,
-        nodes_checked=checked.nodes,
-        definitions_checked=checked.definitions,
-        bytes_read=checked.bytes,
-        requests=requests,
-        seconds=watch.seconds,
-        tables_checked=preflight.checked.tables,
-        tables_unknown=preflight.checked.tables_unknown,
-        tables=states_after(lake.storage, done.changes) if config.dry_run else (),
-    )
+    if done.version_after is None:
+        return planned[0]
+    lake.catch_up()  # no request: one that failed now would make what is done look like a failure
+    return replace(reported(done), tables=planned[0].tables if planned else ())
 
 
 def _of_diff(engine: str) -> str:

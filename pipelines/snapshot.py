@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pipelines import export
-from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Session, lake_first
+from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, lake_first
 from trinitylake_core import Lakehouse, SnapshotInfo
 from trinitylake_core.brief import Brief
 from trinitylake_core.errors import AlreadyExists, InvalidInput, SnapshotNotFound
@@ -121,8 +121,8 @@ def run(
     policies: Mapping[str, int],
     now: datetime | None = None,
     *,
-    dry_run: bool = False,
     reason: str | None = None,
+    review: Review[Report] | None = None,
     cancel: Cancel | None = None,
 ) -> Report:
     """Carry policies out on the newest version; the handle moves there. One commit a name.
@@ -134,8 +134,11 @@ def run(
     """
     before = lake.refresh().version
     asked = due(policies, lake.snapshots(), now or datetime.now(UTC))
-    report = Report(before, before, dry_run, asked)
-    if dry_run or not (asked.create or asked.drop):
+    report = Report(before, before, True, asked)
+    if review is not None and not review(report):
+        return report
+    report = replace(report, dry_run=False)
+    if not (asked.create or asked.drop):
         return report
     how: dict[str, Any] = {"reason": reason or "snapshot policy", "before_commit": (cancel or NEVER_CANCELLED).check}
     created = [name for name in asked.create if _created(lake, name, before, how)]
@@ -170,6 +173,7 @@ def full(
     expires_at: datetime | None = None,
     reason: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    review: Review[Full] | None = None,
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Full:
@@ -184,10 +188,18 @@ def full(
     if config.history:
         raise InvalidInput("a snapshot holds one version, so it cannot be made with history")
     _refuse_taken(lake.refresh().snapshots(), name)
+    shown = None if review is None else lambda planned: review(Full(None, planned))
     done = export.run(
-        lake, target_uri, config, engine, storage_options=storage_options, cancel=cancel, progress=progress
+        lake,
+        target_uri,
+        config,
+        engine,
+        storage_options=storage_options,
+        review=shown,
+        cancel=cancel,
+        progress=progress,
     )
-    if config.dry_run:
+    if done.dry_run:
         return Full(None, done)
     made = lake.create_snapshot(
         name,

@@ -6,11 +6,11 @@ For the engineer who knows "the deploy bot, a quarter of an hour ago" and not a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipelines import rollback
 from pipelines.history import changes_objects, selector
-from pipelines.job import Cancel, Progress, Session, lake_first, refuse_unknown
+from pipelines.job import Cancel, Progress, Review, Session, dry_run, lake_first, refuse_unknown
 from pipelines.summary import Table, versions_table
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
 from trinitylake_core.brief import Brief
@@ -31,7 +31,6 @@ class Config:
         matching: a text in the reason that they gave, whatever the case.
         others: also undo what others committed after it; else it is refused where there is any.
         reason: why it is undone; required, and stands in the history.
-        dry_run: find it, prove the version before it, and name every change; write nothing.
         force: also undo what somebody commits while this runs.
         expected_version: the newest version that the plan you looked at was made for.
         engine: of the pre-flight, as of a rollback.
@@ -42,7 +41,6 @@ class Config:
     matching: str | None = None
     others: bool = False
     reason: str | None = None
-    dry_run: bool = False
     force: bool = False
     expected_version: int | None = None
     engine: str = "spark"
@@ -84,17 +82,13 @@ class Report(Brief):
         yield from self.rollback.summary_tables()
 
 
-def plan(lake: Lakehouse, config: Config, engine: Session = None, *, progress: Progress | None = None) -> Report:
-    """Return what undoing would do. Raises as :func:`run`."""
-    return run(lake, replace(config, dry_run=True), engine, progress=progress)
-
-
 @lake_first
 def run(
     lake: Lakehouse,
     config: Config,
     engine: Session = None,
     *,
+    review: Review[Report] | None = None,
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -106,7 +100,7 @@ def run(
         InvalidInput, VersionExpired, Corrupt, PlanOutdated, ReadOnly, StorageError: as a rollback.
     """
     newest, undone, others = found(lake, config)
-    if others and not (config.others or config.dry_run):
+    if others and not (config.others or review is dry_run):
         named = ", ".join(f"{each.version} by {each.author or 'somebody'}" for each in others[:5])
         raise Refused(
             f"others committed after version {undone[-1].version}: version {named}"
@@ -118,12 +112,12 @@ def run(
         rollback.Config(
             version=undone[-1].version - 1,
             reason=config.reason,
-            dry_run=config.dry_run,
             force=config.force,
             expected_version=newest if config.expected_version is None else config.expected_version,
             engine=config.engine,
         ),
         engine,
+        review=None if review is None else lambda planned: review(Report(undone, others, planned)),
         cancel=cancel,
         progress=progress,
     )

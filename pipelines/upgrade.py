@@ -9,7 +9,7 @@ on where it stopped when it is run again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
     Progress,
+    Review,
     Session,
     Stopwatch,
     lake_first,
@@ -62,13 +63,11 @@ class Config:
         definition: fields of the new lakehouse definition that differ from the source's, such as
             ``order`` or ``table_name_max_size_bytes``.
         engine: ``spark`` copies the definitions in Spark tasks, ``local`` in this process.
-        dry_run: read and check everything, write nothing.
     """
 
     history: bool = False
     definition: Mapping[str, Any] = field(default_factory=dict)
     engine: str = "spark"
-    dry_run: bool = False
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -111,10 +110,13 @@ def run(
     engine: Session = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
+    review: Review[Report] | None = None,
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Write the newest content of ``source``, or its whole history, as a canonical lakehouse at ``target_root``.
+
+    ``review`` is called when everything was read and checked; ``cancel`` is checked before each root is created.
 
     Raises:
         AlreadyExists: another lakehouse is at the target.
@@ -126,7 +128,7 @@ def run(
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI; the source is never changed")
-    return _Upgrade(engine, source, target, config, cancel or NEVER_CANCELLED, progress or silent).run()
+    return _Upgrade(engine, source, target, config, cancel or NEVER_CANCELLED, progress or silent).run(review)
 
 
 class _Upgrade:
@@ -151,31 +153,41 @@ class _Upgrade:
         last = source.version
         self.versions: Sequence[int] = range(oldest, last + 1) if config.history else range(last, last + 1)
 
-    def run(self) -> Report:
+    def run(self, review: Review[Report] | None) -> Report:
         watch = Stopwatch()
         existing = self.existing()
         objects = self.check_names()
         watch.lap("check")
-        copied = Copied() if self.config.dry_run else self.copy_definitions()
-        watch.lap("copy")
-        version = None if self.config.dry_run else self.write_versions(existing)
-        digest = self.source.digest()
-        if version is not None and Lakehouse.open(self.target).digest() != digest:
-            raise Corrupt("the content of the new lakehouse differs from the source's; please report this as a bug")
-        watch.lap("write")
-        return Report(
+        planned = Report(
             source=self.source.root,
             target=self.target.root,
-            dry_run=self.config.dry_run,
+            dry_run=True,
             first=self.versions[0],
             last=self.versions[-1],
-            version=version,
+            version=None,
             versions=len(self.versions),
             objects=objects,
+            definitions_copied=0,
+            definitions_skipped=0,
+            bytes_copied=0,
+            digest=self.source.digest(),
+            seconds=dict.fromkeys(("check", "copy", "write"), 0.0) | watch.seconds,
+        )
+        if review is not None and not review(planned):
+            return planned
+        copied = self.copy_definitions()
+        watch.lap("copy")
+        version = self.write_versions(existing)
+        if Lakehouse.open(self.target).digest() != planned.digest:
+            raise Corrupt("the content of the new lakehouse differs from the source's; please report this as a bug")
+        watch.lap("write")
+        return replace(
+            planned,
+            dry_run=False,
+            version=version,
             definitions_copied=copied.copied,
             definitions_skipped=copied.skipped,
             bytes_copied=copied.bytes,
-            digest=digest,
             seconds=watch.seconds,
         )
 

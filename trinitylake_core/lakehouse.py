@@ -19,6 +19,7 @@ from trinitylake_core.recovery.recover import (
     Differ,
     Preflight,
     RecoveryPlan,
+    Review,
     newest_root,
     required,
     restore,
@@ -239,6 +240,7 @@ class Lakehouse(Handle):
         expected_version: int | None = None,
         preflight: Preflight | None = None,
         differ: Differ | None = None,
+        review: Review | None = None,
         before_commit: Callable[[], None] | None = None,
     ) -> RecoveryPlan:
         """Make the newest version say what an older one, or a snapshot, says. History only grows.
@@ -255,6 +257,7 @@ class Lakehouse(Handle):
             expected_version: the newest version that the plan you looked at was made for.
             preflight: what proves the target intact; by default every node and definition is read here.
             differ: what compares two versions for the plan; by default this process.
+            review: called with the plan, every change named, before anything is written; ``False``: return the plan.
             before_commit: called right before the root is created; raising there gives the rollback up.
 
         Compactions, snapshots and expirations in between change no object, and stop nothing.
@@ -272,7 +275,7 @@ class Lakehouse(Handle):
             base,
             target,
             reason=reason,
-            dry_run=dry_run,
+            review=_refuse if dry_run else review,
             force=force,
             preflight=preflight,
             differ=differ,
@@ -294,6 +297,7 @@ class Lakehouse(Handle):
         expected_version: int | None = None,
         preflight: DefinitionsPreflight | None = None,
         differ: Differ | None = None,
+        review: Review | None = None,
         before_commit: Callable[[], None] | None = None,
     ) -> RecoveryPlan:
         """Bring some objects back as they were at a version, as one ordinary transaction.
@@ -313,6 +317,7 @@ class Lakehouse(Handle):
             expected_version: the newest version that the plan you looked at was made for.
             preflight: what proves the definitions that come back; by default they are read here.
             differ: what compares two versions; by default this process.
+            review: called with the plan before anything is written; ``False``: return the plan.
             before_commit: called right before the root is created; raising there gives the restore up.
 
         Raises:
@@ -327,7 +332,7 @@ class Lakehouse(Handle):
             "only": [only] if isinstance(only, str) else only,
             "reason": reason,
             "exact": exact,
-            "dry_run": dry_run,
+            "review": _refuse if dry_run else review,
             "preflight": preflight,
             "differ": differ,
             "before_commit": before_commit,
@@ -337,6 +342,12 @@ class Lakehouse(Handle):
             return restore(self._files, base, target.root(self._files), **options)
         there = target.root(source.files) if target.given else source.root_node
         return restore_from(self._files, base, Side(source.files, there), damaged=damaged, **options)
+
+
+def _refuse(plan: RecoveryPlan) -> bool:
+    """Return ``False``: the review of a dry run."""
+    del plan
+    return False
 
 
 def _way_back(versions: Versions) -> str:

@@ -118,24 +118,21 @@ def with_sizes(metadata: Metadata) -> Metadata:
 # -- rollback, restore, undo -----------------------------------------------------------------------------
 
 
-def of_recovery(
-    planned: rollback.Report | restore.Report | undo.Report, done: rollback.Report | restore.Report | undo.Report
-) -> Metadata:
-    """Return the plan of a job that leads back, its result, and after a dry run what to launch next."""
-    inner = planned.rollback if isinstance(planned, undo.Report) else planned
-    after = done.rollback if isinstance(done, undo.Report) else done
+def of_recovery(done: rollback.Report | restore.Report | undo.Report) -> Metadata:
+    """Return what a job that leads back did, and after a dry run what to launch next."""
+    inner = done.rollback if isinstance(done, undo.Report) else done
     again = None
-    if after.dry_run and (inner.plan.changes or inner.plan.operation != "restore"):
+    if inner.dry_run and (inner.plan.changes or inner.plan.operation != "restore"):
         again = (
             f"launch again with dry_run: false and expected_version: {inner.plan.version}; the run stops if objects "
             "have changed by then"
         )
-        if isinstance(planned, undo.Report) and planned.others:
+        if isinstance(done, undo.Report) and done.others:
             again += (
-                f". It would also undo {len(planned.others)} versions of others: set `others: true`, or restore single "
+                f". It would also undo {len(done.others)} versions of others: set `others: true`, or restore single "
                 "objects"
             )
-    return of_report(done, planned, carry_out=again)
+    return of_report(done, carry_out=again)
 
 
 # -- expiration and orphans ------------------------------------------------------------------------------

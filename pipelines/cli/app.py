@@ -16,8 +16,9 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Final
@@ -25,7 +26,7 @@ from typing import Final
 import click
 
 from pipelines.cli import output
-from pipelines.cli.command import Answer, Call, Command, key_value
+from pipelines.cli.command import Answer, Call, Command, Line, key_value
 from pipelines.cli.program import complete, overview, run, sentence
 from pipelines.cli.progress import Printed, printed
 from pipelines.cli.report import plain
@@ -124,13 +125,14 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
         key_value("--spark-conf", each)
     progress = printed(sys.stderr) if sys.stderr is not None and not options.quiet else None
     with ExitStack() as stack:
-        call = Call(options, root, given, progress or _silent, stack, "WARN" if debug else "OFF", everywhere)
+        call = Call(options, root, given, progress or _silent, stack, None, "WARN" if debug else "OFF", everywhere)
         if progress is not None:
             stack.callback(progress.close)
         if options.json:
             return output.json_of(lambda: command.run(call))
-        if command.confirmed and not _agreed(command, call, progress):
-            raise InvalidInput("nothing was done")
+        person = output.is_terminal(sys.stdin) and output.is_terminal(sys.stdout)
+        if command.confirmed and person and not options.yes and getattr(options, "plan_to", None) is None:
+            call.ask = partial(_ask, progress=progress)
         result = command.run(call)
         if getattr(options, "format", "") == "csv":
             output.print_csv(result, progress)
@@ -139,22 +141,15 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
         return result.code
 
 
-def _agreed(command: Command, call: Call, progress: Printed | None) -> bool:
-    """Show a person at a terminal what would be deleted or undone, and ask; programs are not asked."""
-    options = call.options
-    person = output.is_terminal(sys.stdin) and output.is_terminal(sys.stdout)
-    if not person or options.yes or options.dry_run or getattr(options, "plan_to", None) is not None:
-        return True
-    options.dry_run = True
-    planned = command.run(call)
-    output.print_lines(planned.lines, progress)
-    options.dry_run = False
-    if getattr(options, "expected_version", 0) is None:
-        options.expected_version = getattr(planned.data, "rollback", planned.data).version_before
+def _ask(lines: Iterable[Line], progress: Printed | None) -> bool:
+    """Show a person what would be deleted or undone, and ask. Raises ``InvalidInput`` if the answer is no."""
+    output.print_lines(lines, progress)
     try:
-        return click.confirm("Go on?")
+        if click.confirm("Go on?"):
+            return True
     except click.Abort:
         raise KeyboardInterrupt from None
+    raise InvalidInput("nothing was done")
 
 
 def _silent(phase: str, done: int, total: int | None) -> None:

@@ -25,7 +25,7 @@ from pipelines.cli.storage_options import applicable
 from trinitylake_core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from pipelines.job import Progress
+    from pipelines.job import Progress, Review
     from pipelines.session import LazySession, SessionConfig
     from pipelines.summary import Summarised
     from trinitylake_core import Lakehouse
@@ -45,6 +45,7 @@ _ROOT_HELP: Final = (
 
 Line: TypeAlias = "str | Table"
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,8 @@ class Call:
     """Those of the command line, which are for ROOT."""
     progress: Progress
     stack: ExitStack
+    ask: Callable[[Iterable[Line]], bool] | None = None
+    """Shows a person the plan and asks; ``None`` where a program calls, or the person has said yes."""
     log_level: str = "OFF"
     environment_options: Mapping[str, Any] = field(default_factory=dict)
     """Storage options of the environment, for whatever they fit."""
@@ -164,6 +167,19 @@ class Call:
             return self.open()
         lake = self.open(damaged=True)
         return lake.at(**version_ref.target(lake, options.version, options.timestamp, options.snapshot).keywords())
+
+    def review(self, result: Callable[[R], Result] | None = None) -> Review[R] | None:
+        """Return the review of a job: that of a dry run, the person at the terminal, or none.
+
+        Args:
+            result: what a person is shown of the plan; without it, no person is asked.
+        """
+        from pipelines.job import dry_run
+
+        ask = self.ask
+        if self.options.dry_run:
+            return dry_run
+        return None if ask is None or result is None else lambda planned: ask(result(planned).lines)
 
     @property
     def spark(self) -> LazySession:

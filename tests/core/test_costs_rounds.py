@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import apply, compaction, expiration, export, load, orphans, upgrade, verify
+from pipelines.job import dry_run
 from pipelines.source.entries import entry_of
 from tests.support.lakes import FAST, compacted, filled, new_lake, reopened
 from tests.support.rounds import Rounds
@@ -110,8 +111,8 @@ def test_jobs_whose_requests_are_counted_by_chance(tmp_path: Path) -> None:
     cleaning = orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)
     expiring = expiration.Config(engine="local", keep_last=3, now_millis=now_millis() + 30 * _DAY)
     for job in (
-        lambda cold: orphans.plan(cold, cleaning),
-        lambda cold: expiration.plan(cold, expiring),
+        lambda cold: orphans.run(cold, cleaning, review=dry_run),
+        lambda cold: expiration.run(cold, expiring, review=dry_run),
     ):
         rounds = _rounds(lake.refresh(), job)
         assert rounds.requests > 700

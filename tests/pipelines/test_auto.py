@@ -29,7 +29,7 @@ from pipelines import (
     rollback,
     verify,
 )
-from pipelines.job import engine_for, silent
+from pipelines.job import dry_run, engine_for, silent
 from pipelines.session import LazySession, SessionConfig, parallelism
 from pipelines.trees import workers
 from tests.support.lakes import content, filled, new_lake, reopened
@@ -198,7 +198,7 @@ SALES = restore.Config(version=5, only=("ns0.*",), reason="test", spark_from_fil
 def _load(spark: Any, lake: Lakehouse, engine: str) -> Any:
     source = Path(urlsplit(lake.root).path).parent / "names.jsonl"
     source.write_text('{"create_namespace": {"namespace": "new"}}\n', encoding="utf-8")
-    return load.run(lake, source.as_uri(), load.Config(engine=engine, spark_from_bytes=1, dry_run=True), spark)
+    return load.run(lake, source.as_uri(), load.Config(engine=engine, spark_from_bytes=1), spark, review=dry_run)
 
 
 JOBS: dict[str, Callable[[Any, Lakehouse, str], Any]] = {
@@ -206,19 +206,21 @@ JOBS: dict[str, Callable[[Any, Lakehouse, str], Any]] = {
     "backup": lambda spark, lake, engine: backup.run(
         lake, lake.root[:-1] + "-copy/", backup.Config(engine=engine), spark
     ),
-    "clean": lambda spark, lake, engine: orphans.plan(lake, orphans.Config(engine=engine, now_millis=2**42), spark),
-    "expire": lambda spark, lake, engine: expiration.plan(
-        lake, expiration.Config(engine=engine, keep_last=1, now_millis=2**42), spark
+    "clean": lambda spark, lake, engine: orphans.run(
+        lake, orphans.Config(engine=engine, now_millis=2**42), spark, review=dry_run
+    ),
+    "expire": lambda spark, lake, engine: expiration.run(
+        lake, expiration.Config(engine=engine, keep_last=1, now_millis=2**42), spark, review=dry_run
     ),
     "export": lambda spark, lake, engine: export.run(
-        lake, lake.root[:-1] + "-new/", export.Config(engine=engine, spark_from_files=1, dry_run=True), spark
+        lake, lake.root[:-1] + "-new/", export.Config(engine=engine, spark_from_files=1), spark, review=dry_run
     ),
     "load": _load,
     "diff": lambda spark, lake, engine: diff.report(
         lake.at(version=1), lake, diff.Config(engine=engine, spark_from_nodes=1), spark
     ),
-    "rollback": lambda spark, lake, engine: rollback.plan(lake, replace(OLD, engine=engine), spark),
-    "restore": lambda spark, lake, engine: restore.plan(lake, replace(SALES, engine=engine), spark),
+    "rollback": lambda spark, lake, engine: rollback.run(lake, replace(OLD, engine=engine), spark, review=dry_run),
+    "restore": lambda spark, lake, engine: restore.run(lake, replace(SALES, engine=engine), spark, review=dry_run),
 }
 
 

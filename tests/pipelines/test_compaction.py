@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipelines import compaction
+from pipelines.job import dry_run
 from tests.support.lakes import FAST, CancelBy, content, filled, new_lake
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from tests.support.sweep import DiskPlace, Files, Place, S3Place, read_files, write_files
@@ -105,7 +106,7 @@ def test_a_dry_run_changes_nothing(place: Place, engine: str) -> None:
     """It tells what would be done, without Spark."""
     files = place.files()
     lake = _open(place)
-    report = compaction.run(lake, compaction.Config(engine=engine, dry_run=True))
+    report = compaction.run(lake, compaction.Config(engine=engine), review=dry_run)
     assert files == place.files()
     assert (True, None, lake.version) == (report.dry_run, report.version_after, report.plan.version)
     assert report.plan == compaction.plan(lake, compaction.Config(engine=engine)) or report.plan.subtrees

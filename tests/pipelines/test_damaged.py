@@ -10,7 +10,7 @@ import pytest
 
 from pipelines import backup, compaction, expiration, export, orphans, rollback, stats, verify
 from pipelines.cli import main
-from pipelines.job import Cancel
+from pipelines.job import Cancel, dry_run
 from tests.support.faults import FaultPlan, attach
 from tests.support.lakes import FAST, CancelBy, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
@@ -65,7 +65,9 @@ def test_maintenance_goes_on_after_the_rollback(lake: Lakehouse) -> None:
     with pytest.raises(Corrupt):
         orphans.run(after, orphans.Config("local", older_than_seconds=0, allow_recent=True))
     assert 9 == expire(after).boundary_after
-    done = orphans.run(after.refresh(), orphans.Config("local", older_than_seconds=0, allow_recent=True, dry_run=True))
+    done = orphans.run(
+        after.refresh(), orphans.Config("local", older_than_seconds=0, allow_recent=True), review=dry_run
+    )
     assert 0 < done.orphan_files
     assert verify.run(after, verify.Config("all", engine="local", definitions=True)).ok
     assert digest == reopened(lake).digest()

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines import compaction, expiration, orphans, verify
+from pipelines.job import NEVER_CANCELLED, dry_run, silent
 from tests.pipelines.test_orphans import assert_sound, directory_of
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY
@@ -43,9 +44,9 @@ from trinitylake_core.versions import from_millis
 LATER = 30 * DAY
 
 
-def expire(lake: Lakehouse, now: int | None = None, **options: Any) -> expiration.Report:
+def expire(lake: Lakehouse, now: int | None = None, review: Any = None, **options: Any) -> expiration.Report:
     now = now_millis() + LATER if now is None else now
-    return expiration.run(lake, expiration.Config(engine="local", now_millis=now, **options))
+    return expiration.run(lake, expiration.Config(engine="local", now_millis=now, **options), review=review)
 
 
 def versions_on_disk(lake: Lakehouse) -> list[int]:
@@ -99,7 +100,7 @@ def test_ages_are_strict(tmp_path: Path, offset: int, expired: bool, rule: str) 
     created = [info.created_at_millis for info in lake.history()][::-1]
     third = created[2]
     seconds = age / 1000 if rule == "age" else 0
-    report = expire(lake, third + age + offset, older_than_seconds=seconds, dry_run=True)
+    report = expire(lake, third + age + offset, older_than_seconds=seconds, review=dry_run)
     assert sum(each < third + offset for each in created) == report.boundary_after
     assert expired == (report.boundary_after > 2)
 
@@ -107,14 +108,14 @@ def test_ages_are_strict(tmp_path: Path, offset: int, expired: bool, rule: str) 
 def test_every_rule_that_is_given_must_let_go(tmp_path: Path) -> None:
     lake = filled(new_lake(tmp_path), tables=40)
     newest, now = lake.version, now_millis()
-    assert 0 == expire(lake, now, keep_last=1, dry_run=True).versions_expired  # younger than txn_ttl_millis
-    assert 0 == expire(lake, keep_last=newest + 1, dry_run=True).versions_expired
-    assert 1 == expire(lake, keep_last=newest, dry_run=True).versions_expired
-    assert newest == expire(lake, keep_last=1, dry_run=True).versions_expired
-    assert newest == expire(lake, keep_last=0, dry_run=True).versions_expired  # the newest always stays
-    assert newest == expire(lake, older_than_seconds=0, dry_run=True).versions_expired
-    assert 0 == expire(lake, keep_last=1, older_than_seconds=40 * 86_400, dry_run=True).versions_expired
-    assert 0 == expire(lake, dry_run=True).versions_expired  # 100 and 7 days
+    assert 0 == expire(lake, now, keep_last=1, review=dry_run).versions_expired  # younger than txn_ttl_millis
+    assert 0 == expire(lake, keep_last=newest + 1, review=dry_run).versions_expired
+    assert 1 == expire(lake, keep_last=newest, review=dry_run).versions_expired
+    assert newest == expire(lake, keep_last=1, review=dry_run).versions_expired
+    assert newest == expire(lake, keep_last=0, review=dry_run).versions_expired  # the newest always stays
+    assert newest == expire(lake, older_than_seconds=0, review=dry_run).versions_expired
+    assert 0 == expire(lake, keep_last=1, older_than_seconds=40 * 86_400, review=dry_run).versions_expired
+    assert 0 == expire(lake, review=dry_run).versions_expired  # 100 and 7 days
     with pytest.raises(InvalidInput):
         expire(lake, keep_last=-1)
 
@@ -162,7 +163,7 @@ def test_a_dry_run_tells_what_it_frees(tmp_path: Path) -> None:
     before = {path: len(data) for path, data in listing(directory_of(lake)).items()}
     later = now_millis() + LATER
     orphans.run(lake, orphans.Config(engine="local", now_millis=later))
-    planned = expire(lake, later, keep_last=2, dry_run=True)
+    planned = expire(lake, later, keep_last=2, review=dry_run)
     assert listing(directory_of(lake)).keys() <= before.keys()
     before = {path: len(data) for path, data in listing(directory_of(lake)).items()}
     done = expire(lake, later, keep_last=2)
@@ -514,7 +515,9 @@ def test_writers_compactions_expiration_and_cleaning_race(tmp_path: Path, second
 def test_the_guard_is_looked_at_again_before_the_commit(tmp_path: Path) -> None:
     """A property that was set since the plan holds."""
     lake = filled(new_lake(tmp_path), tables=8)
-    work = expiration._Expiration(None, lake, expiration.Config(engine="local", keep_last=1), lambda *_: None)
+    work = expiration._Expiration(
+        None, lake, expiration.Config(engine="local", keep_last=1), None, NEVER_CANCELLED, silent
+    )
     definition = type(lake.definition)()
     definition.CopyFrom(lake.definition)
     definition.properties["maintenance.delete.enabled"] = "FALSE"
@@ -543,7 +546,9 @@ def test_what_is_not_deleted_frees_no_bytes_on_either_engine(tmp_path: Path, spa
     with Surgery(lake.root, lake.definition.order).node(root_path(0)) as node:
         node.keys, node.values = ["C===ns0     theirs  "], ["0000/0000/theirs.binpb"]
     freed = [
-        expiration.plan(reopened(lake), expiration.Config(engine, 1, now_millis=now_millis() + LATER), session).freed
+        expiration.run(
+            reopened(lake), expiration.Config(engine, 1, now_millis=now_millis() + LATER), session, review=dry_run
+        ).freed
         for engine, session in (("local", None), ("spark", spark))
     ]
     assert freed[0] is not None

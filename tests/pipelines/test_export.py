@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pipelines import backup, export, snapshot
+from pipelines.job import dry_run
 from tests.support.faults import FaultPlan, attach
 from tests.support.lakes import FAST, compacted, content, filled, new_lake
 from tests.support.s3_servers import S3Server
@@ -59,8 +60,10 @@ def opened(root: str) -> Lakehouse:
     return Lakehouse.open(root, storage_options=FAST)
 
 
-def run(lake: Lakehouse, target: str, config: export.Config = HERE, spark: Any = None) -> export.Report:
-    return export.run(lake, target, config, spark, storage_options=FAST)
+def run(
+    lake: Lakehouse, target: str, config: export.Config = HERE, spark: Any = None, review: Any = None
+) -> export.Report:
+    return export.run(lake, target, config, spark, storage_options=FAST, review=review)
 
 
 def files(root: str) -> dict[str, bytes]:
@@ -234,7 +237,7 @@ def test_a_dry_run_says_exactly_what_will_happen(lake: Lakehouse, target: str, c
     run(lake, target, config)
     change(lake, 3)
     before = files(target)
-    dry = run(lake, target, export.Config(engine="local", history=config.history, dry_run=True))
+    dry = run(lake, target, export.Config(engine="local", history=config.history), review=dry_run)
     assert before == files(target)
     done = run(lake, target, config)
     plan = done.plan
@@ -455,7 +458,7 @@ def single(_: Path, lake: Lakehouse, target: str) -> None:
         (single, {"history": True}, Refused, "starts at version 12"),
     ],
 )
-@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("review", [None, dry_run])
 def test_a_wrong_target_is_refused_and_nothing_changes(
     tmp_path: Path,
     lake: Lakehouse,
@@ -464,12 +467,12 @@ def test_a_wrong_target_is_refused_and_nothing_changes(
     config: dict[str, Any],
     error: type[Exception],
     message: str,
-    dry_run: bool,
+    review: Any,
 ) -> None:
     prepare(tmp_path, lake, target)
     before = files(target), files(lake.root)
     with pytest.raises(error, match=message):
-        run(lake, target, export.Config(engine="local", dry_run=dry_run, **config))
+        run(lake, target, export.Config(engine="local", **config), review=review)
     assert before == (files(target), files(lake.root))
 
 

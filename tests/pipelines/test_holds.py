@@ -11,6 +11,7 @@ from pipelines import expiration
 from pipelines.cli import main
 from pipelines.durations import DAY
 from pipelines.files.holds import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, Hold, Rules
+from pipelines.job import dry_run
 from tests.support.lakes import filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
@@ -23,8 +24,8 @@ def lake(tmp_path: Path) -> Lakehouse:
 
 
 def dry(lake: Lakehouse, now: int, **options: object) -> expiration.Report:
-    config = expiration.Config("local", now_millis=now, dry_run=True, **options)  # type: ignore[arg-type]
-    return expiration.run(lake, config)
+    config = expiration.Config("local", now_millis=now, **options)  # type: ignore[arg-type]
+    return expiration.run(lake, config, review=dry_run)
 
 
 def test_each_rule_keeps_what_it_says() -> None:

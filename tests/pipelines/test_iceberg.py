@@ -12,6 +12,7 @@ from examples.iceberg import read_by_duckdb
 from pipelines import restore, rollback, verify
 from pipelines.cli import main
 from pipelines.files.tablefiles import TableFiles, in_sample, refuse_no_share
+from pipelines.job import dry_run
 from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
 from trinitylake_core.definitions import TableDef, table_def
 from trinitylake_core.errors import Corrupt, InvalidInput
@@ -103,7 +104,7 @@ def test_the_plan_names_for_each_table_the_snapshot_and_time_it_goes_back_to(
         for name in names[count - 2 :]:
             txn.drop_table(name)
     config = rollback.Config(version=good, reason="undo the bad job", engine="local")
-    planned = rollback.plan(catalog.lakehouse, config)
+    planned = rollback.run(catalog.lakehouse, config, review=dry_run)
     assert expected == {
         f"{each.namespace}.{each.name}": (each.snapshot_id, each.snapshot_at) for each in planned.tables
     }

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import pipelines
-from pipelines import compaction
-from pipelines.job import SPARK_FROM_OBJECTS, Meter, Stopwatch, engine_for, refuse_unknown, started
-from tests.support.contracts import PLANNED
-from tests.support.lakes import filled, new_lake
+from pipelines import compaction, orphans
+from pipelines.job import SPARK_FROM_OBJECTS, Meter, Stopwatch, dry_run, engine_for, refuse_unknown, started
+from tests.support.contracts import REVIEWED
+from tests.support.lakes import content, filled, new_lake
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 
@@ -73,28 +73,56 @@ def _files(directory: Path) -> dict[str, bytes]:
 def _but_for_time(report: Any) -> Any:
     if hasattr(report, "rollback"):
         return replace(report, rollback=_but_for_time(report.rollback))
-    return replace(report, seconds={})
+    more = {"requests": {}} if isinstance(report, orphans.Report) else {}  # a dry run does not ask for the time
+    return replace(report, seconds={}, **more)
 
 
-@pytest.mark.parametrize("name", PLANNED)
-def test_a_plan_is_the_report_of_a_dry_run_and_changes_nothing(tmp_path: Path, name: str) -> None:
+def _dry(report: Any) -> bool:
+    return bool(getattr(report, "rollback", report).dry_run)
+
+
+@pytest.mark.parametrize("name", REVIEWED)
+def test_a_review_is_called_once_with_the_report_of_a_dry_run_and_its_no_changes_nothing(
+    tmp_path: Path, name: str
+) -> None:
     lake = filled(new_lake(tmp_path), tables=8)
     with lake.refresh().transaction(reason="the last one") as txn:
         txn.create_namespace("extra")
-    job, config = PLANNED[name]
-    before = _files(tmp_path)
-    planned = job.plan(lake.refresh(), config)
+    job, config = REVIEWED[name]
+    before, reviewed = _files(tmp_path), list[Any]()
+    dry = job.run(lake.refresh(), config, review=dry_run)
     assert before == _files(tmp_path)
-    assert _but_for_time(planned) == _but_for_time(job.run(lake.refresh(), replace(config, dry_run=True)))
-    assert before == _files(tmp_path)
+    done = job.run(lake.refresh(), config, review=reviewed.append)  # which returns None
+    assert (before, [done]) == (_files(tmp_path), reviewed)
+    assert _but_for_time(dry) == _but_for_time(done)
+
+
+@pytest.mark.parametrize("name", REVIEWED)
+def test_what_a_review_approves_is_done_as_without_one(tmp_path: Path, name: str) -> None:
+    lakes = [filled(new_lake(tmp_path / str(number)), tables=8) for number in range(2)]
+    for lake in lakes:
+        with lake.refresh().transaction(reason="the last one") as txn:
+            txn.create_namespace("extra")
+    job, config = REVIEWED[name]
+    before, seen = _files(tmp_path / "1"), list[bool]()
+
+    def approve(report: Any) -> bool:
+        seen.append(before == _files(tmp_path / "1"))
+        return True
+
+    plain, approved = job.run(lakes[0], config), job.run(lakes[1], config, review=approve)
+    assert [True] == seen
+    assert [each.refresh().version for each in lakes[:1]] == [each.refresh().version for each in lakes[1:]]
+    assert sorted(content(lakes[0])) == sorted(content(lakes[1]))
+    assert _dry(plain) is _dry(approved) is False
 
 
 def test_a_job_takes_its_session_also_ahead_of_the_lakehouse(tmp_path: Path) -> None:
     """The order of before: session, lakehouse, config, progress."""
     lake, phases = filled(new_lake(tmp_path), tables=8), list[str]()
     older: Any = compaction.run
-    done = older(None, lake, compaction.Config("local", dry_run=True), lambda phase, *_: phases.append(phase))
-    assert _but_for_time(done) == _but_for_time(compaction.run(lake, compaction.Config("local", dry_run=True)))
+    done = older(None, lake, compaction.Config("local"), lambda phase, *_: phases.append(phase), review=dry_run)
+    assert _but_for_time(done) == _but_for_time(compaction.run(lake, compaction.Config("local"), review=dry_run))
     older(lambda: None, lake, compaction.Config("local"), lambda phase, *_: phases.append(phase))
     assert "commit" in phases
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipelines import compaction, load
-from pipelines.job import Cancel
+from pipelines.job import Cancel, dry_run
 from pipelines.loading import spark as load_spark
 from tests.support.lakes import FAST, CancelBy, content, filled, new_lake, reopened
 from tests.support.s3_servers import S3Server
@@ -91,9 +91,12 @@ def loaded(
     uri: str,
     engine: str = "local",
     cancel: Cancel | None = None,
+    review: Any = None,
     **how: Any,
 ) -> load.Report:
-    return load.run(lake, uri, load.Config(engine=engine, **how), spark, source_options={}, cancel=cancel)
+    return load.run(
+        lake, uri, load.Config(engine=engine, **how), spark, source_options={}, review=review, cancel=cancel
+    )
 
 
 @engines
@@ -208,7 +211,7 @@ def test_a_name_that_is_no_name_is_named(lake: Lakehouse, tmp_path: Path) -> Non
 def test_a_dry_run_counts_and_writes_nothing(lake: Lakehouse, tmp_path: Path) -> None:
     before = {each.path for each in lake.storage.list("")}
     uri = source(tmp_path, [namespace("new"), table("ns0", "t000")])
-    done = loaded(None, lake, uri, existing="replace", dry_run=True)
+    done = loaded(None, lake, uri, existing="replace", review=dry_run)
     assert (1, 1, None, True) == (done.added, done.replaced, done.version_after, done.dry_run)
     assert before == {each.path for each in lake.storage.list("")}
 

@@ -18,6 +18,7 @@ import pytest
 from pipelines import expiration, export, orphans
 from pipelines.files import listing as files_listing
 from pipelines.files.retained import slack
+from pipelines.job import dry_run
 from pipelines.sweep.local import LocalSweep
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
@@ -38,9 +39,11 @@ AGE = 3 * DAY
 LOCAL = orphans.Config(engine="local")
 
 
-def clean(lake: Lakehouse, now: int | None = None, spark: Any = None, **options: Any) -> orphans.Report:
+def clean(
+    lake: Lakehouse, now: int | None = None, spark: Any = None, review: Any = None, **options: Any
+) -> orphans.Report:
     engine = "local" if spark is None else "spark"
-    return orphans.run(lake, orphans.Config(engine=engine, now_millis=now, **options), spark)
+    return orphans.run(lake, orphans.Config(engine=engine, now_millis=now, **options), spark, review=review)
 
 
 def later() -> int:
@@ -109,7 +112,7 @@ def test_spark_deletes_exactly_the_same(tmp_path: Path, spark: SparkSession) -> 
     """Both engines report the same, and Spark deletes what is expected."""
     case = build(tmp_path, 22)
     expected, before = case.expected(AGE), set(listing(case.directory))
-    local = clean(case.lake, case.now, dry_run=True)
+    local = clean(case.lake, case.now, review=dry_run)
     done = clean(case.lake, case.now, spark)
     for name in ("orphans", "young", "foreign", "listed", "nodes_read", "snapshots", "transactions", "version"):
         assert getattr(local, name) == getattr(done, name), name
@@ -193,7 +196,7 @@ def test_a_dry_run_deletes_nothing_and_tells_all(tmp_path: Path) -> None:
     lake = filled(new_lake(tmp_path), tables=4)
     path = plant(lake, node_path(), b"x" * 100)
     before = listing(directory_of(lake))
-    report = clean(lake, later(), dry_run=True)
+    report = clean(lake, later(), review=dry_run)
     assert (1, 100, 0, True) == (report.orphan_files, report.orphan_bytes, report.attempted, report.dry_run)
     assert before == listing(directory_of(lake))
     assert path in before
@@ -209,7 +212,7 @@ def test_the_owner_can_forbid_it(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"maintenance\.delete\.enabled"):
         expiration.run(lake, expiration.Config(engine="local", keep_last=1))
     assert before == listing(directory_of(lake))
-    assert 1 == clean(lake, later(), dry_run=True).orphan_files
+    assert 1 == clean(lake, later(), review=dry_run).orphan_files
 
 
 @pytest.mark.parametrize("what", ["node", "root", "snapshot", "running root", "transaction"])
@@ -348,7 +351,7 @@ def test_no_failed_request_makes_it_delete_more(tmp_path: Path, mode: Any) -> No
     times = {path: (case.directory / path).stat().st_mtime_ns for path in files}
     expected = case.expected(AGE)
     plan = attach(case.lake.storage, FaultPlan("count"))
-    clean(case.lake, case.now, dry_run=True)
+    clean(case.lake, case.now, review=dry_run)
     detach(case.lake.storage)
     for at in range(1, plan.count + 3, max(1, plan.count // 12)):
         attach(case.lake.storage, FaultPlan(mode, at=at))

@@ -10,6 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from pipelines import register
 from pipelines.cli import main
+from pipelines.job import dry_run
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
 from trinitylake_core.errors import AlreadyExists, InvalidInput, InvalidName
 from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -39,7 +40,7 @@ def test_a_sql_catalog_is_registered_where_it_is_as_one_version(catalog: Trinity
         _fill(source, 3)
         config = _sql(tmp_path)[1]
         lake = catalog.lakehouse
-        planned = register.run(lake, register.Config(**{**_fields(config), "dry_run": True})).registered
+        planned = register.run(lake, config, review=dry_run).registered
         assert (None, 0, 2, 4) == (planned.version_after, lake.version, planned.namespaces_added, planned.tables_added)
         done = register.run(lake, config).registered
         assert (1, planned.changes) == (done.version_after, done.changes)
@@ -50,10 +51,6 @@ def test_a_sql_catalog_is_registered_where_it_is_as_one_version(catalog: Trinity
             assert "EXTERNAL" == lake.table(".".join(identifier[:-1]), identifier[-1]).table_type
         assert [1, 2] == ids(catalog.load_table("sales.eu.orders"))
         assert "emea" == catalog.load_namespace_properties("sales")["owner"]
-
-
-def _fields(config: register.Config) -> dict[str, object]:
-    return {name: getattr(config, name) for name in config.__slots__}
 
 
 def test_repeated_it_follows_what_changed_and_nothing_else(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:

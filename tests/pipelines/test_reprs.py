@@ -29,6 +29,7 @@ from pipelines import (
     upgrade,
     verify,
 )
+from pipelines.job import dry_run
 from pipelines.session import SessionConfig
 from tests.support.lakes import new_lake
 from trinitylake_core import Lakehouse, RecoveryTarget, Transaction, Violation
@@ -97,17 +98,17 @@ def test_a_transaction_says_how_far_it_is(lake: Lakehouse) -> None:
 def test_a_plan_of_a_thousand_changes_shows_the_first_and_how_many_there_are(lake: Lakehouse) -> None:
     plan = lake.rollback(version=0, reason="why", dry_run=True)
     shown(plan, "operation='rollback'", "'removed': 420", "and 417 more]", "versions_undone=")
-    report = rollback.run(lake, rollback.Config(version=0, reason="why", dry_run=True, engine="local"))
+    report = rollback.run(lake, rollback.Config(version=0, reason="why", engine="local"), review=dry_run)
     shown(report, "dry_run=True", "and 417 more]")
 
 
 def test_reports_of_jobs_fit_on_a_screen(lake: Lakehouse) -> None:
     shown(history.run(lake), "more=False", "and 19 more]")
-    shown(compaction.run(lake, compaction.Config(engine="local", dry_run=True)), "Plan(", "dry_run=True")
+    shown(compaction.run(lake, compaction.Config(engine="local"), review=dry_run), "Plan(", "dry_run=True")
     shown(verify.run(lake, verify.Config(versions="all", engine="local")), "ok=True", "more]")
-    shown(orphans.run(lake, orphans.Config(engine="local", dry_run=True)), "dry_run=True")
-    config = expiration.Config(engine="local", dry_run=True, keep_last=1, older_than_seconds=0.0)
-    shown(expiration.run(lake, config), "dry_run=True")
+    shown(orphans.run(lake, orphans.Config(engine="local"), review=dry_run), "dry_run=True")
+    config = expiration.Config(engine="local", keep_last=1, older_than_seconds=0.0)
+    shown(expiration.run(lake, config, review=dry_run), "dry_run=True")
     shown(diff.report(lake.at(version=0), lake), "'added': 420", "and 417 more]")
 
 

@@ -12,6 +12,7 @@ import pytest
 from pipelines import expiration, restore, rollback, snapshot
 from pipelines.cli import main
 from pipelines.integrity.preflight import Preflight
+from pipelines.job import dry_run
 from tests.support.lakes import FAST, GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import InvalidInput, Lakehouse, PlanOutdated, StorageError, Violation, locations
@@ -42,7 +43,7 @@ def test_a_rollback_proves_its_target_and_commits_once(
 ) -> None:
     spark = session(engine, request)
     config = rollback.Config(version=GOOD, reason="ticket 4711", engine=engine)
-    planned = rollback.plan(lake, config, spark)
+    planned = rollback.run(lake, config, spark, review=dry_run)
     assert ({"added": 11, "removed": 0, "changed": 1}, None) == (planned.plan.counts, planned.version_after)
     assert ["nightly deploy"] == [info.reason for info in planned.plan.since]
     before = lake.storage.counts.snapshot()

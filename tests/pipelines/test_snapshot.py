@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines import snapshot
+from pipelines.job import dry_run
 from pipelines.snapshot import Due, due, name_of
 from tests.support.lakes import filled, new_lake
 from trinitylake_core import InvalidInput, SnapshotInfo
@@ -74,7 +75,7 @@ def test_the_newest_stay_whenever_it_runs(keep: int, hours: list[int]) -> None:
 def test_policies_are_carried_out_on_the_newest_version(tmp_path: Path) -> None:
     lake = filled(new_lake(tmp_path), tables=4)
     policies = {"daily": 2, "weekly": 1}
-    dry = snapshot.run(lake, policies, NOW, dry_run=True)
+    dry = snapshot.run(lake, policies, NOW, review=dry_run)
     assert (("daily-2026-11-20", "weekly-2026-W47"), lake.version) == (dry.due.create, dry.version_after)
     for day in range(4):
         with lake.transaction() as txn:

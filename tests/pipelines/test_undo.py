@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipelines import undo
 from pipelines.cli import main
+from pipelines.job import dry_run
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import InvalidInput, Lakehouse, PlanOutdated, Refused, VersionNotFound
@@ -50,8 +52,8 @@ def deployed(lake: Lakehouse, commit: Commit) -> Lakehouse:
     return lake.refresh()
 
 
-def undone(lake: Lakehouse, **options: object) -> undo.Report:
-    return undo.run(lake, undo.Config(reason="incident", engine="local", **options))  # type: ignore[arg-type]
+def undone(lake: Lakehouse, review: Any = None, **options: Any) -> undo.Report:
+    return undo.run(lake, undo.Config(reason="incident", engine="local", **options), review=review)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_what_others_committed_after_it_is_not_undone_in_silence(deployed: Lakeh
     commit("ada@home", "after", "hers too")
     directory = Path(deployed.root.removeprefix("file://"))
     before = listing(directory)
-    planned = undone(deployed, author="bot@*", dry_run=True)
+    planned = undone(deployed, author="bot@*", review=dry_run)
     assert ([9, 7], [10]) == ([each.version for each in planned.undone], [each.version for each in planned.others])
     with pytest.raises(Refused, match="others committed after version 7: version 10 by ada@home"):
         undone(deployed, author="bot@*")
@@ -91,7 +93,7 @@ def test_what_others_committed_after_it_is_not_undone_in_silence(deployed: Lakeh
 
 
 def test_only_the_plan_that_was_approved_is_carried_out(deployed: Lakehouse, commit: Commit) -> None:
-    planned = undone(deployed, author="bot@*", dry_run=True)
+    planned = undone(deployed, author="bot@*", review=dry_run)
     commit("bot@ci", "three", "nightly deploy 2, step 3")
     with pytest.raises(PlanOutdated):
         undone(deployed, author="bot@*", expected_version=planned.rollback.version_before)

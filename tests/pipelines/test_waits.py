@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import apply, expiration, export, orphans, verify
+from pipelines.job import dry_run
 from pipelines.source.entries import entry_of
 from tests.support.lakes import FAST, compacted, filled, new_lake, reopened
 from tests.support.rounds import Rounds
@@ -47,11 +48,11 @@ def _kinds(rounds: Rounds) -> Counter[str]:
 
 def _expire(lake: Lakehouse) -> object:
     now = now_millis() + 30 * DAY
-    return expiration.run(lake, expiration.Config(keep_last=5, dry_run=True, engine="local", now_millis=now))
+    return expiration.run(lake, expiration.Config(keep_last=5, engine="local", now_millis=now), review=dry_run)
 
 
 def _clean(lake: Lakehouse) -> object:
-    return orphans.run(lake, orphans.Config(dry_run=True, engine="local"))
+    return orphans.run(lake, orphans.Config(engine="local"), review=dry_run)
 
 
 @pytest.mark.parametrize("job", [_expire, _clean])

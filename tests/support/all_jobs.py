@@ -13,6 +13,7 @@ from typing import Any
 import pyspark
 
 from pipelines import compaction, diff, expiration, export, load, orphans, rollback, stats, verify
+from pipelines.job import dry_run
 from pipelines.session import SessionConfig, lazy_session
 from pipelines.trees.digest import digest
 from tests.support.lakes import FAST
@@ -54,8 +55,8 @@ def _told(spark: Any, lake: Lakehouse, directory: Path) -> Any:
     back = rollback.run(lake, rollback.Config(version=start, reason="test", engine="spark"), spark)
     yield "rollback", back.version_after
     lake.refresh()
-    rules = expiration.Config(keep_last=3, now_millis=now_millis() + 30 * _DAY, dry_run=True)
-    freed = expiration.run(lake, rules, spark).freed
+    rules = expiration.Config(keep_last=3, now_millis=now_millis() + 30 * _DAY)
+    freed = expiration.run(lake, rules, spark, review=dry_run).freed
     yield "expire", None if freed is None else [freed.versions, freed.files]
     expiration.run(lake, expiration.Config(keep_last=3, now_millis=now_millis() + 30 * _DAY), spark)
     cleaned = orphans.run(lake.refresh(), orphans.Config(older_than_seconds=0, allow_recent=True), spark)

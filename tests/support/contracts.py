@@ -8,21 +8,21 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pipelines import compaction, expiration, orphans, restore, rollback, undo
-from pipelines.job import Estimated, Job, Planned
+from pipelines.job import Job
 
-CLEAN: Final[Planned[orphans.Config, orphans.Report]] = orphans
-EXPIRE: Final[Planned[expiration.Config, expiration.Report]] = expiration
-RESTORE: Final[Planned[restore.Config, restore.Report]] = restore
-ROLLBACK: Final[Planned[rollback.Config, rollback.Report]] = rollback
-UNDO: Final[Planned[undo.Config, undo.Report]] = undo
-COMPACT: Final[Estimated[compaction.Config, compaction.Plan]] = compaction
-COMPACTS: Final[Job[compaction.Config, compaction.Report]] = compaction
+CLEAN: Final[Job[orphans.Config, orphans.Report]] = orphans
+EXPIRE: Final[Job[expiration.Config, expiration.Report]] = expiration
+RESTORE: Final[Job[restore.Config, restore.Report]] = restore
+ROLLBACK: Final[Job[rollback.Config, rollback.Report]] = rollback
+UNDO: Final[Job[undo.Config, undo.Report]] = undo
+COMPACT: Final[Job[compaction.Config, compaction.Report]] = compaction
 
-PLANNED: Final[dict[str, tuple[Planned[Any, Any], Any]]] = {
+REVIEWED: Final[dict[str, tuple[Job[Any, Any], Any]]] = {
+    "compact": (COMPACT, compaction.Config(engine="local")),
     "clean": (CLEAN, orphans.Config(engine="local", older_than_seconds=0, allow_recent=True)),
     "expire": (EXPIRE, expiration.Config(engine="local", keep_last=2)),
     "restore": (RESTORE, restore.Config(version=2, only=("ns0.*",), reason="test", engine="local")),
     "rollback": (ROLLBACK, rollback.Config(version=2, reason="test", engine="local")),
     "undo": (UNDO, undo.Config(matching="last", reason="test", engine="local")),
 }
-"""Jobs whose plan is the report of a dry run, each with what it is asked for in tests."""
+"""Jobs, each with what it is to do in tests."""

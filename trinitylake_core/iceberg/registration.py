@@ -79,8 +79,8 @@ def register_all(
     source: Catalog,
     *,
     existing: str = REFUSE,
-    dry_run: bool = False,
     reason: str | None = None,
+    review: Callable[[Registered], bool] | None = None,
     progress: Told | None = None,
     before_commit: Callable[[], None] | None = None,
 ) -> Registered:
@@ -95,8 +95,8 @@ def register_all(
         source: the other catalog.
         existing: what becomes of another table of the same name that is here: ``refuse`` everything, ``skip`` the
             table, or ``replace`` the one here.
-        dry_run: compare, write nothing.
         reason: why, for the history.
+        review: called with what would be registered; ``False`` writes nothing.
         progress: called with phase, done and total.
         before_commit: called right before the root is created; raising there gives it up.
 
@@ -109,7 +109,7 @@ def register_all(
     if existing not in (REFUSE, SKIP, REPLACE):
         raise InvalidInput(f"existing must be {REFUSE}, {SKIP} or {REPLACE}, not {existing!r}")
     txn = lake.refresh().transaction(reason=reason or f"tables of the Iceberg catalog {source.name}")
-    report = Registered(source.name, lake.version, dry_run=dry_run)
+    report = Registered(source.name, lake.version, dry_run=review is not None)
     work = _Registration(txn, Places(lake.storage, None), existing, report)
     namespaces = list(_namespaces(source))
     for done, namespace in enumerate(namespaces):
@@ -119,7 +119,10 @@ def register_all(
         for identifier in source.list_tables(namespace):
             work.table(source, identifier)
     work.refuse()
-    if not dry_run and len(txn.messages()):
+    if review is not None and not review(report):
+        return report
+    report.dry_run = False
+    if len(txn.messages()):
         report.version_after = txn.commit(before_commit=before_commit)
         lake.catch_up()
     return report

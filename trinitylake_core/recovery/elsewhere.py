@@ -25,6 +25,7 @@ from trinitylake_core.recovery.plan import (
     DefinitionsPreflight,
     Differ,
     RecoveryPlan,
+    Review,
     default_definitions_preflight,
     plan_of,
     prove_intact,
@@ -55,7 +56,7 @@ def restore_from(
     reason: str | None,
     exact: bool = False,
     damaged: bool = False,
-    dry_run: bool = False,
+    review: Review | None = None,
     preflight: DefinitionsPreflight | None = None,
     differ: Differ | None = None,
     before_commit: Callable[[], None] | None = None,
@@ -76,8 +77,8 @@ def restore_from(
         exact: drop objects that match and are not there.
         damaged: where both name the same file, as a lakehouse and its backup do, read it on both sides, and bring in
             the object whose file here is missing or damaged. Two ``get`` for each object that matches.
-        dry_run: return the plan, its definitions proved; nothing is written.
-        preflight: what proves the definitions for a dry run; by default they are read here.
+        review: called with the plan, its definitions proved, before anything is written; ``False``: return the plan.
+        preflight: what proves the definitions for a review; by default they are read here.
         differ: what compares the two versions; by default this process.
         before_commit: called right before the root is created; raising there gives the restore up.
 
@@ -97,10 +98,10 @@ def restore_from(
     changes = _to_bring_in(here, there, only, differing, exact=exact, damaged=damaged)
     planned = plan_of(files, spec.OP_RESTORE, base, there.root, changes, reason)
     planned = replace(planned, source=there.files.storage.root)
-    if dry_run:
+    if review is not None:
         back = [change for change in changes if change.new_path is not None]
         prove_intact(there.root, (preflight or default_definitions_preflight(there.files))(back))
-    if dry_run or not changes:
+    if (review is not None and not review(planned)) or not changes:
         return planned
     summary = {
         "source": there.files.storage.root, "target_version": there.root.version, "only": list(only),

@@ -31,6 +31,8 @@ DefinitionsPreflight = Callable[[Sequence[Change]], Iterable[Violation]]
 """Yields what is wrong with the definitions that changes are about to bring back."""
 Differ = Callable[[Root, Root], Iterable[Change]]
 """Yields what changed from one version to another."""
+Review = Callable[["RecoveryPlan"], bool]
+"""Called with a plan before anything is written; ``False`` leaves everything as it is."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

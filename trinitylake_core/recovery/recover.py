@@ -23,6 +23,7 @@ from trinitylake_core.recovery.plan import (
     Differ,
     Preflight,
     RecoveryPlan,
+    Review,
     check_lakehouse_definition,
     default_definitions_preflight,
     default_differ,
@@ -42,6 +43,7 @@ __all__ = [
     "Differ",
     "Preflight",
     "RecoveryPlan",
+    "Review",
     "check_lakehouse_definition",
     "default_preflight",
     "newest_root",
@@ -60,7 +62,7 @@ def rollback(
     target: Root,
     *,
     reason: str | None,
-    dry_run: bool = False,
+    review: Review | None = None,
     force: bool = False,
     preflight: Preflight | None = None,
     differ: Differ | None = None,
@@ -69,7 +71,7 @@ def rollback(
     """Make the newest version say what ``target`` says.
 
     Costs the pre-flight (by default one ``get`` per node of the target and one per definition), one ``get`` for each
-    of the newest 20 versions undone, one ``create`` and at most two ``put``. A dry run also reads the nodes
+    of the newest 20 versions undone, one ``create`` and at most two ``put``. For a review it also reads the nodes
     that differ, to name the changes; where those of the newest version are damaged it says what it could not compare.
     Over a root that cannot be read, one ``put`` and one ``head`` more.
 
@@ -87,9 +89,12 @@ def rollback(
     refuse_lost(files, base, target)
     with _still_kept(files, target):
         prove_intact(target, (preflight or default_preflight(files))(target))
-    if dry_run:
-        return _planned(files, newest, target, differ or default_differ(files), reason)
-    planned = plan_of(files, spec.OP_ROLLBACK, base, target, None, reason)
+    if review is None:
+        planned = plan_of(files, spec.OP_ROLLBACK, base, target, None, reason)
+    else:
+        planned = _planned(files, newest, target, differ or default_differ(files), reason)
+        if not review(planned):
+            return planned
     summary = facts(reason=reason, target_version=target.version)
     change = RolledBack(files, target, summary, force=force)
     root = commit(files, base, change, before_commit=before_commit)
@@ -118,7 +123,7 @@ def restore(
     only: Sequence[str],
     reason: str | None,
     exact: bool = False,
-    dry_run: bool = False,
+    review: Review | None = None,
     preflight: DefinitionsPreflight | None = None,
     differ: Differ | None = None,
     before_commit: Callable[[], None] | None = None,
@@ -135,7 +140,7 @@ def restore(
             objects need and that is gone comes back with them.
         reason: why.
         exact: drop objects that match and did not exist then.
-        dry_run: return the plan; nothing is written.
+        review: called with the plan before anything is written; ``False``: return the plan.
         preflight: what proves the definitions that come back; by default they are read here.
         differ: what compares the two versions; by default this process.
         before_commit: called right before the root is created; raising there gives the restore up.
@@ -159,7 +164,7 @@ def restore(
         back = [change for change in changes if change.new_path is not None]
         prove_intact(target, (preflight or default_definitions_preflight(files))(back))
     planned = plan_of(files, spec.OP_RESTORE, base, target, changes, reason)
-    if dry_run or not changes:
+    if (review is not None and not review(planned)) or not changes:
         return planned
     summary = {"target_version": target.version, "only": list(only), "counts": planned.counts}
     txn = _Restoring(files, base, reason=reason, operation=spec.OP_RESTORE, facts=summary)

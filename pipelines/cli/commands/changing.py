@@ -120,10 +120,10 @@ def apply(call: Call) -> Result:
     done = changes.run(
         call.open(),
         entries,
-        dry_run=options.dry_run,
         reason=options.reason,
         isolation=options.isolation,
         allow_loss=options.allow_loss,
+        review=call.review(),
     )
     first = (
         f"version {done.version_after} committed" if done.version_after is not None else "dry run, nothing was changed"

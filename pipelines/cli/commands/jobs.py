@@ -74,12 +74,18 @@ def load(call: Call) -> Result:
         return Result(registered, report.fields(registered))
     if options.catalog_property:
         raise InvalidInput("--catalog-property is for a SOURCE such as iceberg:NAME")
-    config = loading.Config(
-        existing=options.existing, engine=options.engine, dry_run=options.dry_run, reason=options.reason
-    )
+    config = loading.Config(existing=options.existing, engine=options.engine, reason=options.reason)
     given = options.source_storage_option
     source = storage_options(given) if given else call.options_for(options.source)
-    done = loading.run(call.open(), options.source, config, call.spark, progress=call.progress, source_options=source)
+    done = loading.run(
+        call.open(),
+        options.source,
+        config,
+        call.spark,
+        review=call.review(),
+        progress=call.progress,
+        source_options=source,
+    )
     return reported(call, done)
 
 
@@ -89,10 +95,9 @@ def _register(call: Call) -> registering.Report:
         options.source.removeprefix(registering.SCHEME),
         dict(key_value("--catalog-property", each) for each in options.catalog_property),
         existing=options.existing,
-        dry_run=options.dry_run,
         reason=options.reason,
     )
-    return registering.run(call.open(), config, progress=call.progress)
+    return registering.run(call.open(), config, review=call.review(), progress=call.progress)
 
 
 @command(
@@ -105,8 +110,8 @@ def _register(call: Call) -> registering.Report:
 def compact(call: Call) -> Result:
     """Compact the newest version."""
     options = call.options
-    config = compaction.Config(engine=options.engine, dry_run=options.dry_run, reason=options.reason)
-    done = compaction.run(call.open(), config, call.spark, progress=call.progress)
+    config = compaction.Config(engine=options.engine, reason=options.reason)
+    done = compaction.run(call.open(), config, call.spark, review=call.review(), progress=call.progress)
     return reported(call, done)
 
 
@@ -134,9 +139,7 @@ def compact(call: Call) -> Result:
 def upgrade(call: Call) -> Result:
     """Upgrade a lakehouse."""
     options = call.options
-    config = upgrading.Config(
-        history=options.history, definition=definition_of(call), engine=options.engine, dry_run=options.dry_run
-    )
+    config = upgrading.Config(history=options.history, definition=definition_of(call), engine=options.engine)
     target = storage_options(options.target_storage_option) if options.target_storage_option else None
     done = upgrading.run(
         call.open(options.src),
@@ -144,6 +147,7 @@ def upgrade(call: Call) -> Result:
         config,
         call.spark,
         storage_options=call.options_for(options.dst, options.src) if target is None else target,
+        review=call.review(),
         progress=call.progress,
     )
     return reported(call, done)

@@ -64,14 +64,16 @@ def rollback(call: Call) -> Result:
     config = rolling_back.Config(
         **version_ref.target(lake, options.to_version, options.to_timestamp, options.to_snapshot).keywords(),
         reason=options.reason,
-        dry_run=options.dry_run,
         force=options.force,
         expected_version=options.expected_version,
         engine=options.engine,
         tables=None if options.no_tables else 1.0,
     )
-    done = rolling_back.run(lake, config, call.spark, progress=call.progress)
-    return Result(done, in_order(*summarised(done), _next_step(done)))
+
+    def result(done: rolling_back.Report) -> Result:
+        return Result(done, in_order(*summarised(done), _next_step(done)))
+
+    return result(rolling_back.run(lake, config, call.spark, review=call.review(result), progress=call.progress))
 
 
 def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
@@ -136,15 +138,17 @@ def restore(call: Call) -> Result:
         reason=options.reason,
         exact=options.exact,
         damaged=options.damaged,
-        dry_run=options.dry_run,
         expected_version=options.expected_version,
         engine=options.engine,
         tables=None if options.no_tables else 1.0,
     )
-    done = restoring.run(lake, config, call.spark, progress=call.progress)
-    untried = done.version_after is None and not done.plan.changes and options.source and not options.damaged
-    more = ["--damaged also reads their definition files"] if untried else []
-    return Result(done, in_order(*summarised(done, *more), _next_step(done)))
+
+    def result(done: restoring.Report) -> Result:
+        untried = done.version_after is None and not done.plan.changes and options.source and not options.damaged
+        more = ["--damaged also reads their definition files"] if untried else []
+        return Result(done, in_order(*summarised(done, *more), _next_step(done)))
+
+    return result(restoring.run(lake, config, call.spark, review=call.review(result), progress=call.progress))
 
 
 def _source_options(call: Call) -> dict[str, Any] | None:
@@ -196,13 +200,16 @@ def undo(call: Call) -> Result:
         matching=options.matching,
         others=options.others,
         reason=options.reason,
-        dry_run=options.dry_run,
         force=options.force,
         expected_version=options.expected_version,
         engine=options.engine,
     )
-    done = undoing.run(call.open(damaged=True), config, call.spark, progress=call.progress)
-    return Result(done, in_order(*summarised(done), _next_step(done.rollback)))
+
+    def result(done: undoing.Report) -> Result:
+        return Result(done, in_order(*summarised(done), _next_step(done.rollback)))
+
+    lake = call.open(damaged=True)
+    return result(undoing.run(lake, config, call.spark, review=call.review(result), progress=call.progress))
 
 
 # -- export --------------------------------------------------------------------------------------------
@@ -234,7 +241,6 @@ def export(call: Call) -> Result:
         version=version_ref.number(lake, options.version),
         history=options.history,
         engine=options.engine,
-        dry_run=options.dry_run,
     )
     done = exporting.run(
         lake,
@@ -242,6 +248,7 @@ def export(call: Call) -> Result:
         config,
         call.spark,
         storage_options=target_options(call, options.target),
+        review=call.review(),
         progress=call.progress,
     )
     tables = lake.at(version=done.plan.version).info().tables

@@ -55,13 +55,15 @@ def expire(call: Call) -> Result:
         engine=options.engine,
         keep_last=options.keep_last,
         older_than_seconds=_age(call),
-        dry_run=options.dry_run,
         reason=options.reason,
         plan_to=options.plan_to,
         plan=options.plan,
     )
-    done = expiration.run(call.open(), config, call.spark, progress=call.progress)
-    return reported(call, done, code=_code(done))
+
+    def result(done: expiration.Report) -> Result:
+        return reported(call, done, code=_code(done))
+
+    return result(expiration.run(call.open(), config, call.spark, review=call.review(result), progress=call.progress))
 
 
 @command(
@@ -93,13 +95,15 @@ def clean(call: Call) -> Result:
         engine=options.engine,
         older_than_seconds=orphans.SAFETY_AGE_SECONDS if age is None else age,
         allow_recent=options.allow_recent,
-        dry_run=options.dry_run,
         inventory=options.inventory,
         plan_to=options.plan_to,
         plan=options.plan,
     )
-    done = orphans.run(call.open(), config, call.spark, progress=call.progress)
-    return reported(call, done, code=_code(done))
+
+    def result(done: orphans.Report) -> Result:
+        return reported(call, done, code=_code(done))
+
+    return result(orphans.run(call.open(), config, call.spark, review=call.review(result), progress=call.progress))
 
 
 @command(

@@ -97,14 +97,20 @@ def _snapshot_cells(info: SnapshotInfo) -> list[Any]:
 def snapshot_drop(call: Call) -> Result:
     """Drop a snapshot."""
     options, lake, name = call.options, call.open(), call.options.name
-    shown, version = report.plain(name), None
-    if options.dry_run:
-        lines = [f"dry run, nothing was changed: snapshot {shown} would be dropped", *_dropped(lake, name)]
-    else:
-        lake.drop_snapshot(name, reason=options.reason)
-        version = lake.catch_up().version
-        lines = [f"version {version} committed: snapshot {shown} dropped"]
-    return Result({"root": lake.root, "dropped": name, "version_after": version, "dry_run": options.dry_run}, lines)
+    shown = report.plain(name)
+
+    def result(version: int | None) -> Result:
+        if version is None:
+            lines = [f"dry run, nothing was changed: snapshot {shown} would be dropped", *_dropped(lake, name)]
+        else:
+            lines = [f"version {version} committed: snapshot {shown} dropped"]
+        return Result({"root": lake.root, "dropped": name, "version_after": version, "dry_run": version is None}, lines)
+
+    review = call.review(result)
+    if review is not None and not review(None):
+        return result(None)
+    lake.drop_snapshot(name, reason=options.reason)
+    return result(lake.catch_up().version)
 
 
 def _dropped(lake: Lakehouse, name: str) -> Iterator[str]:
