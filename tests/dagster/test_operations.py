@@ -152,14 +152,14 @@ def test_a_cancelled_rollback_does_not_commit(
     """Also when the signal never came through."""
     from pipelines import rollback
 
-    plan = rollback.plan
+    run = rollback.run
 
     def cancelled_meanwhile(*args: Any, **more: Any) -> rollback.Report:
         (at_work,) = instance.get_runs()
         instance.report_run_canceling(at_work)
-        return plan(*args, **more)
+        return run(*args, **more)
 
-    monkeypatch.setattr(rollback, "plan", cancelled_meanwhile)
+    monkeypatch.setattr(rollback, "run", cancelled_meanwhile)
     result = launched(local, "rollback", instance, version=1, reason="x", dry_run=False)
     assert "the run was cancelled" in failure(result).description
     assert lake.version == lake.refresh().version

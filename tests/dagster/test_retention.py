@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from urllib.parse import unquote, urlsplit
 import dagster as dg
 import pytest
 
-from dagster_project import assets
+from dagster_project import assets, supervised
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
 from pipelines import expiration, orphans, snapshot
 from tests.dagster.conftest import filled
 from tests.dagster.test_assets import STEP, metadata, node_file, run
+from tests.dagster.test_operations import launched
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 
@@ -122,6 +124,41 @@ def test_done_twice_does_nothing_more(kept: LakehouseSettings, lake: Lakehouse, 
     again = materialised(kept, both, instance)
     assert (True, version) == (again.success, lake.refresh().version)
     assert (0, 0) == tuple(metadata(again, name)["files_deleted"] for name in (assets.EXPIRATION, assets.ORPHANS))
+
+
+def test_what_was_planned_is_not_found_out_again_before_it_is_carried_out(
+    kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orphans: one listing, another one after the fence, one marking. A rollback: its target is proved once."""
+    lake.create_snapshot("short-lived")
+    lake.refresh().drop_snapshot("short-lived")  # leaves an orphan
+    opened = opened_by(monkeypatch)
+
+    def spent(job: Callable[..., dg.ExecuteInProcessResult], *arguments: Any, **config: Any) -> tuple[int, int]:
+        opened.clear()
+        assert job(kept, *arguments, instance, **config).success
+        counts = [each.storage.counts for each in opened]
+        return sum(each.list for each in counts), sum(each.get for each in counts)
+
+    planned, removed = (spent(materialised, {assets.ORPHANS}, dry_run=dry) for dry in (True, False))
+    assert planned[0] < removed[0] <= 2 * planned[0]
+    assert planned[1] < removed[1] <= planned[1] + 12
+    target = {"version": lake.version - 1, "reason": "r", "engine": "local"}
+    planned, done = (spent(launched, "rollback", dry_run=dry, **target) for dry in (True, False))
+    assert planned[1] <= done[1] <= planned[1] + 4
+
+
+def opened_by(monkeypatch: pytest.MonkeyPatch) -> list[Lakehouse]:
+    """Return the lakehouses that runs open from now on."""
+    opened: list[Lakehouse] = []
+    open_one = supervised.open_lakehouse
+
+    def opening(*arguments: Any, **more: Any) -> Lakehouse:
+        opened.append(open_one(*arguments, **more))
+        return opened[-1]
+
+    monkeypatch.setattr(supervised, "open_lakehouse", opening)
+    return opened
 
 
 def test_a_failing_integrity_check_blocks_everything_that_deletes(

@@ -138,7 +138,6 @@ def test_a_rollback_and_a_restore_are_never_tried_again(
 ) -> None:
     module, config = RECOVERY[job]
     monkeypatch.setattr(module, "run", failing(StorageError("down"), module.run))
-    monkeypatch.setattr(module, "plan", failing(StorageError("down"), module.plan, times=0))
     result, again = launched(local, job, instance, config)
     assert (False, 0, lake.refresh().version) == (result.success, again, lake.version)
     (failure,) = result.get_step_failure_events()

@@ -9,6 +9,8 @@ import pytest
 
 from pipelines import cli, expiration
 from pipelines.cli import output
+from pipelines.cli.command import Call
+from tests.support.lakes import filled, new_lake
 from trinitylake_core import Lakehouse
 
 
@@ -43,6 +45,29 @@ def test_a_person_sees_the_plan_and_is_asked(
     assert code == cli.main([how[0], lake.root, *how[1:], "--reason", "r"])
     assert "dry run, nothing was changed" in capsys.readouterr().out
     assert version == lake.refresh().version
+
+
+@pytest.mark.parametrize("words", [["rollback", "--to-version", "3", "--reason", "r"], ["clean"], ["expire"]])
+def test_a_confirmed_command_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    """What the person was shown is not found out again: a yes costs what the dry run and acting without one cost."""
+    lake, opened = filled(new_lake(tmp_path), tables=40), list[Lakehouse]()
+    open_one = Call.open
+
+    def counted(call: Call, root: str | None = None, *, damaged: bool = False) -> Lakehouse:
+        opened.append(open_one(call, root, damaged=damaged))
+        return opened[-1]
+
+    def gets(*more: str) -> int:
+        opened.clear()
+        assert 0 == cli.main([words[0], lake.root, *words[1:], "--engine", "local", *more])
+        return sum(each.storage.counts.get for each in opened)
+
+    monkeypatch.setattr(Call, "open", counted)
+    monkeypatch.setattr(output, "is_terminal", lambda stream: True)
+    monkeypatch.setattr("click.confirm", lambda *_: True)
+    dry = gets("--dry-run")
+    confirmed = gets()
+    assert dry <= confirmed <= dry + 4
 
 
 @pytest.mark.parametrize("more", [["--yes"], ["--json"]])
