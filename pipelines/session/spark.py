@@ -8,18 +8,30 @@ Importing this module does not import pyspark: commands that never start Spark m
 
 from __future__ import annotations
 
+import atexit
+import hashlib
 import os
+import re
+import shutil
+import socket
+import subprocess
 import sys
+import tempfile
 import weakref
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import pipelines
 import trinitylake_core
 from pipelines.session import compat
-from pipelines.session.packages import source_directories, zipped
 from pipelines.session.parallelism import (
     PARTITIONS,
     PARTITIONS_PER_CORE,
@@ -28,9 +40,6 @@ from pipelines.session.parallelism import (
     note,
     on_one_machine,
 )
-from pipelines.session.prerequisites import check_connect_server, check_java, check_pyspark
-from pipelines.session.starting import no_java_left_behind, told_by_java
-from pipelines.session.stderr import without_start_up_noise
 from trinitylake_core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -222,6 +231,112 @@ def ship_packages(spark: SparkSession) -> None:
     _shipped.add(spark)
 
 
+# -- our packages, for the executors ----------------------------------------------------------------
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def source_directories(*packages: ModuleType) -> list[str]:
+    """Return the directories that packages are imported from, each once."""
+    return list(dict.fromkeys(str(_directory(package).parent) for package in packages))
+
+
+@cache
+def zipped(*packages: ModuleType) -> Path:
+    """Return a zip file of the Python sources of packages; it exists as long as this process.
+
+    Its name holds a hash of its content: a Spark session refuses another file of a known name.
+    """
+    sources = sorted(each for package in packages for each in _sources(package))
+    digest = hashlib.sha256()
+    for name, file in sources:
+        digest.update(name.encode() + b"\0" + file.read_bytes() + b"\0")
+    directory = Path(tempfile.mkdtemp(prefix="trinitylake-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    target = directory / f"trinitylake-{digest.hexdigest()[:16]}.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, file in sources:
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), file.read_bytes())
+    return target
+
+
+def _sources(package: ModuleType) -> Iterator[tuple[str, Path]]:
+    directory = _directory(package)
+    for file in directory.rglob("*.py"):
+        yield file.relative_to(directory.parent).as_posix(), file
+
+
+def _directory(package: ModuleType) -> Path:
+    return Path(str(package.__file__)).resolve().parent
+
+
+# -- before Spark starts ----------------------------------------------------------------------------
+
+MIN_JAVA: Final = 17
+_GET_JAVA: Final = (
+    'get it with "sudo apt install openjdk-17-jre-headless" (Debian, Ubuntu) or "brew install openjdk@17" (macOS), '
+    'or name one with "export JAVA_HOME=/path/to/jdk-17"'
+)
+_CONNECT_PORT: Final = 15002
+_PROBE_SECONDS: Final = 5.0
+
+
+def check_java() -> None:
+    """Prove that the Java that Spark would start is new enough.
+
+    Raises:
+        InvalidInput: it is missing or too old; the message says how to get one.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    version = _java_version(java)
+    if version is None:
+        raise InvalidInput(f'Spark needs Java {MIN_JAVA} or newer, and none was found at "{java}": {_GET_JAVA}')
+    major = 8 if version.startswith("1.") else int(re.match(r"[0-9]*", version)[0] or 0)  # type: ignore[index]
+    if major < MIN_JAVA:
+        raise InvalidInput(f'Spark needs Java {MIN_JAVA} or newer, and "{java}" is {version}: {_GET_JAVA}')
+
+
+@cache
+def _java_version(java: str) -> str | None:
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the Java that Spark would start
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "([^"]+)"', done.stderr + done.stdout)
+    return match[1] if match else None
+
+
+def check_pyspark() -> None:
+    """Prove that pyspark is installed. Raises ``InvalidInput``, which names the extra."""
+    if find_spec("pyspark") is None:
+        raise InvalidInput(
+            "Spark is not installed: pip install 'trinitylake-maintenance[spark]', or choose engine 'local'"
+        )
+
+
+def check_connect_server(remote: str) -> None:
+    """Prove that somebody listens at a Spark Connect URL: without that the client waits for ever.
+
+    Raises:
+        InvalidInput: nobody does, or it is no such URL; the message shows no token of it.
+    """
+    try:
+        parts = urlsplit(remote)
+        host, port = parts.hostname, parts.port or _CONNECT_PORT
+    except ValueError:
+        host, port = None, 0
+    if not host:
+        raise InvalidInput("remote is not the URL of a Spark Connect server such as sc://host:15002")
+    try:
+        socket.create_connection((host, port), timeout=_PROBE_SECONDS).close()
+    except OSError as error:
+        raise InvalidInput(
+            f"no Spark Connect server answers at {host}:{port} ({error}); start one with start-connect-server.sh, "
+            "or correct the URL"
+        ) from None
+
+
 # -- starting ----------------------------------------------------------------------------------------
 
 
@@ -238,7 +353,7 @@ def _start(config: SessionConfig) -> SparkSession:
     settings |= {name: str(value) for name, value in config.conf.items()}
     builder: Any = SparkSession.builder
     builder = builder.master(config.master).appName(config.app_name).config(map=settings)
-    with _environment(config), without_start_up_noise(), no_java_left_behind(), told_by_java(config.master):
+    with _environment(config), _errors_of_java(config.master):
         session: SparkSession = builder.getOrCreate()
     note(session, config.parallelism, choose_partitions=_elsewhere(config) and PARTITIONS not in config.conf)
     return session
@@ -259,6 +374,19 @@ def _connect(config: SessionConfig) -> SparkSession:
         raise InvalidInput(f"{error}; Spark Connect needs: pip install 'pyspark[connect]'") from None
     note(session, config.parallelism, choose_partitions=_elsewhere(config) and PARTITIONS not in config.conf)
     return session
+
+
+@contextmanager
+def _errors_of_java(master: str) -> Iterator[None]:
+    """Start Spark in here. An error of Java is raised as ``InvalidInput``, which names the master."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        told = str(error.java_exception.toString()).splitlines()
+        why = told[0] if told else "Java does not say why"
+        raise InvalidInput(f"Spark does not start with the master {master}: {why}") from None
 
 
 @contextmanager

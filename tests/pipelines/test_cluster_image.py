@@ -13,7 +13,7 @@ import pytest
 
 import pipelines
 import trinitylake_core
-from pipelines.session.packages import zipped
+from pipelines.session.spark import zipped
 from tests.support.lakes import content, filled, reopened
 from tests.support.slow_s3 import run_slow_s3
 from trinitylake_core import Lakehouse
