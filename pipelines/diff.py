@@ -22,7 +22,17 @@ from pipelines.tasks import Row as TaskRow
 from trinitylake_core import Change, Lakehouse
 from trinitylake_core.brief import Brief
 from trinitylake_core.commits.files import Files
-from trinitylake_core.diff import ADDED, CHANGED, REMOVED, Row, Span, Unshared, changes, diff_nodes, unshared
+from trinitylake_core.diff import (
+    ADDED,
+    CHANGED,
+    REMOVED,
+    DifferingSubtrees,
+    Row,
+    Span,
+    changes,
+    diff_nodes,
+    differing_subtrees,
+)
 from trinitylake_core.recovery.recover import SHOWN, Differ
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
@@ -34,7 +44,7 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
     from pyspark.sql import SparkSession
 
 _LOOKED_AT: Final = 1000
-"""Unshared subtrees that ``auto`` looks for before it estimates; their nodes must be read anyway."""
+"""DifferingSubtrees subtrees that ``auto`` looks for before it estimates; their nodes must be read anyway."""
 _SPANS_PER_CORE: Final = 12
 _SPAN: Final = pa.schema({"lo": TEXT, "hi": TEXT})
 _ROW: Final = pa.schema({"key": TEXT, "old": TEXT, "new": TEXT})
@@ -161,8 +171,9 @@ class _Work:
         """Whether both are trees with the same encoding of keys."""
         return self.old.codec == self.new.codec and not (self.old.read_only or self.new.read_only)
 
-    def tops(self, want: int) -> Unshared:
-        return unshared(self.old.store, self.old.root_node.node, self.new.store, self.new.root_node.node, want)
+    def tops(self, want: int) -> DifferingSubtrees:
+        old, new = self.old.root_node.node, self.new.root_node.node
+        return differing_subtrees(self.old.store, old, self.new.store, new, want)
 
     def planned(self) -> Plan:
         if self.config.engine != "auto":
@@ -190,7 +201,7 @@ class _Work:
             found.unpersist()
 
 
-def spans_of(found: Unshared, want: int) -> list[Span]:
+def spans_of(found: DifferingSubtrees, want: int) -> list[Span]:
     """Return spans that cover all keys, about ``want`` of them and about as much work each."""
     lows = sorted(low for low in found.keys if low is not None)
     share = max(1.0, sum(found.keys[low] + 1 for low in lows) / want)

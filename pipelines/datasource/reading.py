@@ -16,7 +16,7 @@ from pipelines.datasource.wanted import Wanted
 from pipelines.diff import spans_of
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import decode_lakehouse
-from trinitylake_core.diff import Span, changes, diff_nodes, unshared
+from trinitylake_core.diff import Span, changes, diff_nodes, differing_subtrees
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.keys import KINDS, KeyCodec, KeyRange
 from trinitylake_core.snapshots import snapshot_infos
@@ -121,7 +121,7 @@ def _of_changes(before: Lakehouse, lake: Lakehouse, wanted: Wanted, parts: int) 
     ranges = wanted.ranges(lake.codec)
     if wanted.kinds is not None or wanted.namespaces is not None:
         return [Part(span=Span(each.lo, f"{each.hi}\0")) for each in ranges]
-    found = unshared(before.store, before.root_node.node, lake.store, lake.root_node.node, parts)
+    found = differing_subtrees(before.store, before.root_node.node, lake.store, lake.root_node.node, parts)
     return [Part(span=span) for span in spans_of(found, parts)]
 
 

@@ -50,13 +50,13 @@ class _Dealt:
 
     def rows(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """See :func:`flushed_here`."""
-        with self._work.store.expecting(self._coming()):
+        with self._work.store.prefetch(self._leaf_paths_ahead()):
             while self._taken or self._take(1):
                 index, flush = self._taken.popleft()
                 yield index, {**flush.run(), "nodes_read": 0, "bytes_read": 0}
         self._behind.finish()
 
-    def _coming(self) -> Iterator[str]:
+    def _leaf_paths_ahead(self) -> Iterator[str]:
         """Yield the leaves that will be read; the topmost nodes of the subtrees after them are on the way meanwhile."""
         following = self._begun()
         while some := following:
@@ -66,7 +66,7 @@ class _Dealt:
                     continue
                 if node is not None:
                     flush.open(node.result())
-                yield from flush.coming()
+                yield from flush.leaf_paths_ahead()
 
     def _begun(self) -> list[tuple[Flush, Future[Node] | None]]:
         store = self._work.store

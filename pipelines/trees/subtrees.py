@@ -149,7 +149,7 @@ def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterato
     flushes = deque(_received(store, row, stamp, behind) for row in rows)
     unopened = deque(flushes)
     read = Reads(store)
-    with store.expecting(_coming(store, unopened)):
+    with store.prefetch(_leaf_paths_ahead(store, unopened)):
         while flushes:
             if unopened and unopened[0] is flushes[0]:
                 unopened.popleft()  # it was not read ahead; what was flushed must be held by nobody
@@ -157,7 +157,7 @@ def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterato
     behind.finish()
 
 
-def _coming(store: NodeStore, unopened: deque[Flush]) -> Iterator[str]:
+def _leaf_paths_ahead(store: NodeStore, unopened: deque[Flush]) -> Iterator[str]:
     """Yield the leaves that flushes read, in their order, and open the nodes above, the topmost of some together.
 
     Holds no subtree that was flushed: it is as large as all that was read and written of it.
@@ -169,7 +169,7 @@ def _coming(store: NodeStore, unopened: deque[Flush]) -> Iterator[str]:
             each.open(node)
         del high[:]
         while some:
-            yield from some.popleft().coming()
+            yield from some.popleft().leaf_paths_ahead()
 
 
 class Flush:
@@ -191,9 +191,9 @@ class Flush:
         """Open the subtree, whose topmost node was read."""
         self._rewriter.open(self.ref, node)
 
-    def coming(self) -> Iterator[str]:
+    def leaf_paths_ahead(self) -> Iterator[str]:
         """Yield the leaves that will be read, in their order, and open the nodes above them."""
-        return self._rewriter.coming(self.ref, choose=dirty_children)
+        return self._rewriter.leaf_paths_ahead(self.ref, choose=dirty_children)
 
     def run(self) -> dict[str, Any]:
         """Flush the subtree, prove it, and begin to write its nodes; an underfull root comes back inline."""

@@ -11,7 +11,7 @@ from tests.support.lakes import compacted, reopened
 from tests.support.rounds import Rounds
 from tests.support.wide import change, scattered, wide
 from trinitylake_core import Lakehouse
-from trinitylake_core.diff import Span, diff_nodes, unshared
+from trinitylake_core.diff import Span, diff_nodes, differing_subtrees
 
 OBJECTS = 12_000
 
@@ -76,7 +76,7 @@ def test_the_tops_of_two_trees_are_read_level_by_level(tmp_path: Path) -> None:
     cold = reopened(lake)
     old = cold.at(version=cold.version - 2)
     with Rounds(cold.storage) as rounds:
-        found = unshared(cold.store, old.root_node.node, cold.store, cold.root_node.node, 1 << 30)
+        found = differing_subtrees(cold.store, old.root_node.node, cold.store, cold.root_node.node, 1 << 30)
     assert len(found.keys) > 500
     assert rounds.requests > 100
     assert rounds.chain <= 1.5 * (math.ceil(rounds.requests / 32) + 4)

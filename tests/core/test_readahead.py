@@ -83,7 +83,7 @@ def test_what_is_expected_is_under_way_while_others_are_used(lake: Lakehouse) ->
     """A hundred leaves, read one by one with eight requests at a time: as many rounds as they need."""
     leaves, store = _leaves(lake)[:96], _store(lake, 1000)
     with Rounds(lake.storage, most=8) as rounds:
-        with store.expecting(leaves):
+        with store.prefetch(leaves):
             for path in leaves:
                 store.read(path)
         assert (12, 96) == (rounds.chain, rounds.requests)
@@ -94,7 +94,7 @@ def test_a_window_has_room_for_what_a_part_of_the_cache_holds(lake: Lakehouse) -
     """Four large nodes of cache: no more than eight of all sizes wait; what was read is never read again."""
     leaves, store = _leaves(lake)[:60], _store(lake, 4)
     store.read(leaves[0])
-    with Rounds(lake.storage) as rounds, store.expecting(leaves):
+    with Rounds(lake.storage) as rounds, store.prefetch(leaves):
         for path in leaves:
             store.read(path)
     assert 8 >= rounds.busiest()
@@ -104,7 +104,7 @@ def test_a_window_has_room_for_what_a_part_of_the_cache_holds(lake: Lakehouse) -
 def test_what_others_read_first_is_not_read_again(lake: Lakehouse) -> None:
     """Order is a promise that may be broken: files asked for early are passed over, late ones wait."""
     leaves, store = _leaves(lake)[:60], _store(lake, 1000)
-    with Rounds(lake.storage, most=4) as rounds, store.expecting(leaves):
+    with Rounds(lake.storage, most=4) as rounds, store.prefetch(leaves):
         for path in (*leaves[40:50], *leaves[1:40], leaves[0], *leaves[50:]):
             store.read(path)
     assert 60 == rounds.requests
@@ -113,7 +113,7 @@ def test_what_others_read_first_is_not_read_again(lake: Lakehouse) -> None:
 def test_nothing_is_expected_where_requests_go_out_one_after_another(lake: Lakehouse) -> None:
     """What is never asked for is never read."""
     store = _store(lake, 1000)
-    with Rounds(lake.storage, most=1) as rounds, store.expecting(_leaves(lake)):
+    with Rounds(lake.storage, most=1) as rounds, store.prefetch(_leaves(lake)):
         pass
     assert 0 == rounds.requests
 
@@ -121,7 +121,7 @@ def test_nothing_is_expected_where_requests_go_out_one_after_another(lake: Lakeh
 def test_a_missing_file_is_told_by_who_asks_for_it(lake: Lakehouse) -> None:
     leaves, store = _leaves(lake)[:10], _store(lake, 1000)
     lake.storage.delete_many([leaves[5]])
-    with Rounds(lake.storage), store.expecting(leaves):
+    with Rounds(lake.storage), store.prefetch(leaves):
         for path in leaves[:5]:
             store.read(path)
         with pytest.raises(CorruptNode, match="is missing"):
@@ -169,7 +169,7 @@ def test_what_two_windows_expect_is_read_once_and_neither_loses_it(lake: Lakehou
 def test_nothing_of_what_was_read_ahead_stays_behind(lake: Lakehouse) -> None:
     """As nodes, as columns, or never asked for."""
     leaves, store = _leaves(lake)[:60], _store(lake, 1000)
-    with Rounds(lake.storage), store.expecting(leaves):
+    with Rounds(lake.storage), store.prefetch(leaves):
         store.read(leaves[0])
         assert store.read_columns(leaves[1:20]) is not None
         assert 20 == len(list(store.read_many(leaves[20:40])))

@@ -72,7 +72,7 @@ class Headers:
         """Refuse: a plan writes nothing."""
         raise AssertionError(node)
 
-    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+    def prefetch(self, paths: Iterable[str]) -> AbstractContextManager[None]:
         """Nothing is read ahead."""
         del paths
         return nullcontext()

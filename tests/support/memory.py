@@ -39,7 +39,7 @@ class MemorySink:
         """Yield nodes in order."""
         return (self.read(path) for path in paths)
 
-    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+    def prefetch(self, paths: Iterable[str]) -> AbstractContextManager[None]:
         """Read nothing ahead, but let everything above the leaves be opened before anything is flushed."""
         for _ in paths:
             pass

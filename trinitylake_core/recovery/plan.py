@@ -77,10 +77,10 @@ def default_differ(files: Files) -> Differ:
     return differ
 
 
-def plan_around_holes(files: Files, operation: str, newest: Base, target: Root, reason: str) -> RecoveryPlan:
+def plan_of_damaged(files: Files, operation: str, newest: Base, target: Root, reason: str) -> RecoveryPlan:
     """Return a plan whose comparison goes on where a node cannot be read, in this process. Costs as :func:`plan_of`."""
     codec = codec_of(files.definition(newest.root))
-    found, holes = diff.diff_around_holes(files.store, newest.readable.node, files.store, target.node, codec)
+    found, holes = diff.diff_damaged(files.store, newest.readable.node, files.store, target.node, codec)
     return replace(plan_of(files, operation, newest.root, target, found, reason), not_compared=tuple(holes[:SHOWN]))
 
 

@@ -12,7 +12,7 @@ from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.files import Files
 from trinitylake_core.commits.rolled_back import RolledBack, refuse_changed, refuse_lost
 from trinitylake_core.diff import NotCompared
-from trinitylake_core.diff.holes import OLD
+from trinitylake_core.diff.damaged import OLD
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.recovery.damaged import Base, newest_base
@@ -28,8 +28,8 @@ from trinitylake_core.recovery.plan import (
     default_definitions_preflight,
     default_differ,
     default_preflight,
-    plan_around_holes,
     plan_of,
+    plan_of_damaged,
     prove_intact,
 )
 from trinitylake_core.recovery.selection import Side, to_restore
@@ -108,7 +108,7 @@ def _planned(files: Files, newest: Base, target: Root, differ: Differ, reason: s
         planned = plan_of(files, spec.OP_ROLLBACK, newest.root, target, changes, reason)
     except Corrupt:  # of the newest version, for the target was proved; or of a target that expired since
         refuse_lost(files, newest_base(files).root, target)
-        planned = plan_around_holes(files, spec.OP_ROLLBACK, newest, target, reason)
+        planned = plan_of_damaged(files, spec.OP_ROLLBACK, newest, target, reason)
     if newest.root.unreadable is None:
         return planned
     why = f"{newest.root.unreadable}; compared is version {newest.readable.version}, the newest one that can be read"

@@ -162,7 +162,7 @@ class NodeStore:
         return (self.keep(path, node) for path, node in zip(some, self.read_many(some), strict=True))
 
     @contextmanager
-    def expecting(self, paths: Iterable[str]) -> Iterator[None]:
+    def prefetch(self, paths: Iterable[str]) -> Iterator[None]:
         """Read nodes ahead that this thread will ask for meanwhile, about in this order, in a window of their own.
 
         Inside of another such block nothing happens, and neither does where requests go out one after another.
@@ -257,9 +257,9 @@ class NodeWriter:
             return (self.read(path) for path in paths)
         return self.store.read_many(paths)
 
-    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
-        """Read nodes ahead; see :meth:`NodeStore.expecting`."""
-        return self.store.expecting(paths)
+    def prefetch(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+        """Read nodes ahead; see :meth:`NodeStore.prefetch`."""
+        return self.store.prefetch(paths)
 
     def add(self, node: Node) -> str:
         """Take a new node for writing and return its path. The write happens by :meth:`flush` at the latest."""

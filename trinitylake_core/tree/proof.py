@@ -195,9 +195,9 @@ class Witness:
         """Yield nodes that will be read later; they are not looked at before that."""
         return self._reader.held(paths) if isinstance(self._reader, AheadReader) else self._reader.read_many(paths)
 
-    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+    def prefetch(self, paths: Iterable[str]) -> AbstractContextManager[None]:
         """Let the reader read ahead, if it can."""
-        return self._reader.expecting(paths) if isinstance(self._reader, AheadReader) else nullcontext()
+        return self._reader.prefetch(paths) if isinstance(self._reader, AheadReader) else nullcontext()
 
     def _seen(self, path: str, node: Node) -> Node:
         if path not in self._expected:

@@ -137,7 +137,7 @@ class Rewriter(SubtreeStore):
         """
         if descend is not None:
             return self._flush(ref, choose, descend)
-        with self.store.expecting(self.coming(ref, choose=choose)):
+        with self.store.prefetch(self.leaf_paths_ahead(ref, choose=choose)):
             return self._flush(ref, choose, None)
 
     def _flush(self, ref: Ref, choose: Policy, descend: Callable[[Ref], Ref] | None) -> Ref:
@@ -170,7 +170,7 @@ class Rewriter(SubtreeStore):
         there. REQUIRES: the children are leaves.
         """
         work = self.open(ref)
-        with self.store.expecting(self.coming(ref, choose=choose)):
+        with self.store.prefetch(self.leaf_paths_ahead(ref, choose=choose)):
             for index in self._without_runs(work, choose(work) or ()):
                 work.refs[index] = normal(self._flush(work.refs[index], choose, None))
         return work

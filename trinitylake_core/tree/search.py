@@ -7,19 +7,20 @@ else it is absent. Given a reader of nodes, touches no storage itself.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.keys import EVERYTHING, KeyRange
 from trinitylake_core.tree.node import Messages, Node, merged
 
+T = TypeVar("T")
 _LONG: Final = 8
 """How many messages to a row are so many that rows are put among them, and not each message into a table."""
 _OPENED: Final = 32
-"""Nodes above the leaves that are opened together, ahead of a scan."""
+"""Nodes above the leaves that are opened together, ahead of a scan or a flush."""
 MAX_HEIGHT: Final = 64
 """No tree of 2^32 versions is higher; a path that is longer runs in a circle."""
 
@@ -44,7 +45,7 @@ class AheadReader(NodeReader, Protocol):
     def held(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes, and hold each until it is asked for."""
 
-    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+    def prefetch(self, paths: Iterable[str]) -> AbstractContextManager[None]:
         """Read nodes ahead that will be asked for inside of the block."""
 
 
@@ -172,32 +173,37 @@ def scan(
     """
     batches = _scan(reader, root, within, newer or Messages(), 0, children)
     if isinstance(reader, AheadReader) and 1 < (root.height or 0) <= MAX_HEIGHT:
-        with reader.expecting(_coming(reader, [root], within, children)):
+        with reader.prefetch(_leaf_paths_ahead(reader, root, within, children)):
             yield from batches
     else:
         yield from batches
 
 
-def _coming(reader: AheadReader, nodes: Sequence[Node], within: KeyRange, only: range | None = None) -> Iterator[str]:
-    """Yield the leaves that a scan will read below nodes of one height, in its order.
+def leaves_ahead(level: Sequence[T], height: int, below: Callable[[Sequence[T]], Sequence[T]]) -> Iterator[T]:
+    """Yield the leaves below nodes of one height, in key order, before they are read.
 
-    The nodes above are opened some at a time, and held until the scan gets there. Where one is damaged this ends: the
-    scan will say so when it gets there.
+    ``below`` opens nodes, those of one call together, and returns the children that will be read: a round trip per
+    level and ``_OPENED`` nodes, not one per node.
     """
-    height = nodes[0].height if nodes else None
-    if height is None or height < 1 or any(node.height != height for node in nodes):
-        return
-    paths = [path for node in nodes for path in _met(node, within, only)]
-    if height == 1:
-        yield from paths
-        return
-    for start in range(0, len(paths), _OPENED):
+    for start in range(0, len(level), _OPENED):
+        some = level[start : start + _OPENED]
+        yield from some if height == 0 else leaves_ahead(below(some), height - 1, below)
+
+
+def _leaf_paths_ahead(reader: AheadReader, root: Node, within: KeyRange, only: range | None) -> Iterator[str]:
+    """Yield the leaves that a scan will read, in its order.
+
+    The nodes above are held until the scan gets there. Below damaged ones there is nothing to read: the scan raises.
+    """
+
+    def below(paths: Sequence[str]) -> Sequence[str]:
         try:
-            below = list(reader.held(paths[start : start + _OPENED]))
+            nodes = list(reader.held(paths))
         except CorruptNode:
-            return
-        if below and below[0].height == height - 1:
-            yield from _coming(reader, below, within)
+            return ()
+        return [path for node in nodes for path in _met(node, within, None)]
+
+    return leaves_ahead(_met(root, within, only), (root.height or 0) - 1, below)
 
 
 def _met(node: Node, within: KeyRange, only: range | None) -> Sequence[str]:

@@ -66,7 +66,7 @@ class NodeSink(NodeReader, Protocol):
     min_keys: int
     max_keys: int
 
-    def expecting(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+    def prefetch(self, paths: Iterable[str]) -> AbstractContextManager[None]:
         """Read nodes ahead that will be asked for inside of the block."""
 
     def add(self, node: Node) -> str:

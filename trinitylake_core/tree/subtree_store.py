@@ -12,13 +12,11 @@ from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.tree.node import Messages, Node, merged
 from trinitylake_core.tree.proof import EVERYWHERE, Proof, Range, ranges
-from trinitylake_core.tree.search import Batch, applied
+from trinitylake_core.tree.search import Batch, applied, leaves_ahead
 from trinitylake_core.tree.subtree import Dead, NodeSink, Policy, Ref, Work, count_subtrees, hand_down
 
 _PIECES: Final = 4
 """Pieces of work per task, at least: tasks are about as heavy as one another then."""
-_OPENED: Final = 32
-"""Nodes that a flush opens at once, ahead of itself: each holds one :class:`Ref` per child."""
 
 
 class SubtreeStore:
@@ -191,20 +189,15 @@ class SubtreeStore:
             level = [child for ref in heavy for child in self.open(ref).refs if child.weight()]
         return found
 
-    def coming(self, *refs: Ref, choose: Policy) -> Iterator[str]:
-        """Yield the leaves that a flush of subtrees of one height reads, in its order; open the nodes above them.
+    def leaf_paths_ahead(self, ref: Ref, *, choose: Policy) -> Iterator[str]:
+        """Yield the leaves that a flush of a subtree reads, in its order; open the nodes above them."""
 
-        Those are opened some at a time, level by level, so that it takes a round trip per level, not one per node.
-        """
-        for start in range(0, len(refs), _OPENED):
-            some = refs[start : start + _OPENED]
-            if refs[0].height == 0:
-                yield from (ref.path for ref in some if ref.path is not None)
-                continue
-            self.open_all(some)
-            works = [self.open(ref) for ref in some]
-            below = [work.refs[index] for work in works for index in sorted(choose(work) or ())]
-            yield from self.coming(*below, choose=choose)
+        def below(refs: Sequence[Ref]) -> Sequence[Ref]:
+            self.open_all(refs)
+            works = [self.open(each) for each in refs]
+            return [work.refs[index] for work in works for index in sorted(choose(work) or ())]
+
+        return (leaf.path for leaf in leaves_ahead([ref], ref.height, below) if leaf.path is not None)
 
     def open_right_edges(self, refs: Sequence[Ref]) -> None:
         """Open the nodes along the right edges of subtrees, which a join with what follows opens one by one.

@@ -10,7 +10,7 @@ import pytest
 from tests.support.lakes import compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Change, Lakehouse, NotCompared, PlanOutdated
-from trinitylake_core.diff import diff_around_holes
+from trinitylake_core.diff import diff_damaged
 from trinitylake_core.locations import root_path
 
 
@@ -34,7 +34,7 @@ GOOD = 10
 
 def around(lake: Lakehouse) -> tuple[list[Change], list[NotCompared]]:
     old, new = lake.root_node.node, lake.at(version=GOOD).root_node.node
-    found, holes = diff_around_holes(lake.store, old, lake.store, new, lake.codec)
+    found, holes = diff_damaged(lake.store, old, lake.store, new, lake.codec)
     return list(found), holes
 
 

@@ -9,8 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from trinitylake_core.diff.changes import Change, Row, changes
-from trinitylake_core.diff.compare import diff_nodes
+from trinitylake_core.diff.compare import Change, Row, changes, diff_nodes
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.tree.node import Node
@@ -111,7 +110,7 @@ class HoleReader:
         return f"{kind} {namespace}" if name is None else f"{kind} {namespace}.{name}"
 
 
-def diff_around_holes(
+def diff_damaged(
     old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, codec: KeyCodec
 ) -> tuple[Iterator[Change], list[NotCompared]]:
     """Return what changed where both sides can be read, and where not; the latter is complete at the end of the former.

@@ -1,0 +1,174 @@
+"""Two trees from the top down, level by level: which subtrees they do not share.
+
+Of the subtrees that both sides have at one height the shared ones are dropped, and all the others are opened. A
+comparison that is dealt out to tasks begins at the subtrees that are left at some height. A comparison that reads ahead
+goes down to the leaves in pieces, and gets the paths of the leaves in the order in which it will ask for them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from trinitylake_core.diff.stream import EVERYWHERE, Span, Stream, Subtree
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.search import AheadReader, NodeReader
+
+_OPENED: Final = 32
+"""Nodes above the leaves that are opened together on either side, or a few more."""
+Sides = tuple[list[Subtree], list[Subtree]]
+
+
+@dataclass(frozen=True, slots=True)
+class DifferingSubtrees:
+    """Pivots before the subtrees that two trees do not share, as far as the nodes that were opened show.
+
+    ``keys`` counts the keys below each pivot, on both sides; ``finer`` = there are more nodes that could be opened.
+    """
+
+    keys: dict[str | None, int]
+    finer: bool
+
+
+def differing_subtrees(
+    old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, want: int
+) -> DifferingSubtrees:
+    """Return ``want`` subtrees or more that two trees do not share, or all of them. Opens no more than that takes.
+
+    REQUIRES: equal key encoding on both sides.
+    ENSURES: a key that differs is a pivot that was opened, or lies below one of the subtrees.
+    """
+    descent = _Descent((old_reader, new_reader), EVERYWHERE)
+    parts = descent.tops(old, new)
+    height = descent.down(parts, lambda height: height == 0 or sum(map(len, parts)) >= want)
+    found: dict[str | None, int] = {}
+    for part in (*parts[0], *parts[1]):
+        found[part.low] = found.get(part.low, 0) + part.inside
+    return DifferingSubtrees(found, finer=height > 0)
+
+
+@contextmanager
+def reading_ahead(old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, span: Span) -> Iterator[None]:
+    """Let a comparison of two trees inside of the block find its nodes read already, where readers can do that."""
+    if not isinstance(old_reader, AheadReader) or not isinstance(new_reader, AheadReader):
+        yield
+        return
+    leaves = _Descent((old_reader, new_reader), span).leaves(old, new)
+    with ExitStack() as stack:
+        if old_reader is new_reader:
+            stack.enter_context(old_reader.prefetch(path for _, path in leaves))
+        else:
+            for reader, paths in zip((old_reader, new_reader), _apart(leaves), strict=True):
+                stack.enter_context(reader.prefetch(paths))
+        yield
+
+
+def _apart(leaves: Iterator[tuple[int, str]]) -> tuple[Iterator[str], Iterator[str]]:
+    """Return the leaves of each side; the side that is asked first goes on for both."""
+    waiting: tuple[deque[str], deque[str]] = deque(), deque()
+
+    def paths(side: int) -> Iterator[str]:
+        while True:
+            while not waiting[side]:
+                found = next(leaves, None)
+                if found is None:
+                    return
+                waiting[found[0]].append(found[1])
+            yield waiting[side].popleft()
+
+    return paths(0), paths(1)
+
+
+class _Descent:
+    def __init__(self, readers: tuple[NodeReader, NodeReader], span: Span) -> None:
+        self._readers = readers
+        self._span = span
+
+    def tops(self, old: Node, new: Node) -> Sides:
+        """Return the subtrees below two roots."""
+        streams = [Stream(reader, self._span) for reader in self._readers]
+        for stream, root in zip(streams, (old, new), strict=True):
+            stream.begin(root)
+        return streams[0].subtrees(), streams[1].subtrees()
+
+    def down(self, parts: Sides, enough: Callable[[int], bool]) -> int:
+        """Drop what is shared and open the highest subtrees, until they are not too high; return their height then."""
+        while True:
+            _drop_shared(parts)
+            height = max((part.height for side in parts for part in side), default=0)
+            if enough(height):
+                return height
+            self._open(parts, height)
+
+    def leaves(self, old: Node, new: Node) -> Iterator[tuple[int, str]]:
+        """Yield side and path of each leaf that a comparison will open, in key order.
+
+        The nodes above the lowest inner level are opened at once, those of that level some at a time. They are held
+        until the comparison asks for them.
+        """
+        parts = self.tops(old, new)
+        self.down(parts, lambda height: height < 2)
+        for piece in _pieces(parts):
+            self._open(piece, 1)
+            _drop_shared(piece)
+            found = [(_low(part), side, part.path) for side, subtrees in enumerate(piece) for part in subtrees]
+            yield from ((side, path) for _, side, path in sorted(found))
+
+    def _open(self, parts: Sides, height: int) -> None:
+        """Open the subtrees of a height, in place. One read each, ahead."""
+        for reader, subtrees in zip(self._readers, parts, strict=True):
+            high = [part for part in subtrees if part.height == height]
+            subtrees[:] = [part for part in subtrees if part.height != height]
+            paths = [part.path for part in high]
+            nodes = reader.held(paths) if isinstance(reader, AheadReader) else reader.read_many(paths)
+            for part, node in zip(high, nodes, strict=True):
+                stream = Stream.below(_Known({part.path: node}), part, self._span)
+                stream.open()
+                subtrees.extend(stream.subtrees())
+
+
+def _pieces(parts: Sides) -> Iterator[Sides]:
+    """Cut both sides, at pivots that both have: what they share below is on both sides of one piece."""
+    old, new = (deque(sorted(side, key=_low)) for side in parts)
+    cuts = set(map(_low, old)) & set(map(_low, new))
+    piece: Sides = [], []
+    while old or new:
+        low = min(_low(side[0]) for side in (old, new) if side)
+        if low in cuts and max(map(len, piece)) >= _OPENED:
+            yield piece
+            piece = [], []
+        for side, taken in zip((old, new), piece, strict=True):
+            if side and _low(side[0]) == low:
+                taken.append(side.popleft())
+    yield piece
+
+
+def _low(part: Subtree) -> str:
+    return part.low or ""
+
+
+def _drop_shared(parts: Sides) -> None:
+    """Take away, in place, the subtrees that are the same on both sides."""
+    old, new = parts
+    others = {part.path: part for part in new}
+    shared = {part.path for part in old if part.path in others and part.same_as(others[part.path])}
+    for side in parts:
+        side[:] = [part for part in side if part.path not in shared]
+
+
+class _Known:
+    """A reader of nodes that were read."""
+
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        self._nodes = nodes
+
+    def read(self, path: str) -> Node:
+        """Return one node."""
+        return self._nodes[path]
+
+    def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes in order."""
+        return map(self._nodes.__getitem__, paths)
