@@ -31,6 +31,8 @@ class Root(NamedTuple):
     """What snapshots need."""
     txn: str = ""
     """The saved transaction that it commits, with its revision (``x0``), or aborts (``-x``)."""
+    below: str = ""
+    """The maker of its predecessor."""
 
 
 class Saved(NamedTuple):
@@ -56,6 +58,14 @@ class World(NamedTuple):
     boundary: int = 0
     now: int = 1
     facts: frozenset[tuple[Any, ...]] = frozenset()
+    losses: int = 0
+    """How many answers to creations may still be lost."""
+    late: frozenset[Root] = frozenset()
+    """Roots whose creation was given up by its client, and may be carried out at any moment."""
+    ahead: int = 0
+    """How far the clocks of some front ends of the storage are ahead of the others'."""
+    stored: frozenset[tuple[int, str, int]] = frozenset()
+    """When roots were stored, by version and maker, where clocks differ."""
 
     @property
     def newest(self) -> Root:
@@ -65,6 +75,13 @@ class World(NamedTuple):
     def root(self, version: int) -> Root | None:
         """Return what a ``get`` of a root finds."""
         return next((root for root in self.roots if root.version == version), None)
+
+    def created(self, root: Root) -> World | None:
+        """Return the world after the creation of a root, ``None`` if its version is not free."""
+        if self.root(root.version) is not None:
+            return None
+        history = (*self.history, root) if root.version == self.newest.version + 1 else self.history
+        return self._replace(roots=self.roots | {root}, history=history)
 
     def names(self) -> frozenset[str]:
         """Return the names of all files."""
@@ -99,8 +116,12 @@ def broken(world: World) -> Iterator[str]:
             yield f"a reader found version {about[0].version} of {about[0].maker}, which is not in the history"
         if kind == "found" and about[0] in world.history and about[0].version < about[1]:
             yield f"a reader found version {about[0].version}, and {about[1]} was there when it began"
+        if kind == "refused" and any(root.maker == about[0] for root in world.history):
+            yield f"{about[0]} was told that nothing was committed, and it was"
         if kind == "saved":
             yield from _broken_save(world, about[0], names)
+    makers = [root.maker for root in world.history if root.maker != "before"]
+    yield from (f"{maker} committed twice" for maker in sorted({*makers}) if makers.count(maker) > 1)
     commits = [root.txn for root in world.history if root.txn.startswith("x")]
     if len(commits) > 1:
         yield "the saved transaction was committed twice"
@@ -200,6 +221,9 @@ class Visit:
                     f"{number} dies",
                     state._replace(answers=_put(state.answers, number, None), deaths=state.deaths - 1),
                 )
+        for root in state.world.late:
+            world = state.world._replace(late=state.world.late - {root})
+            yield f"late {root.version} of {root.maker}", state._replace(world=world.created(root) or world)
         if state.ticks:
             world = state.world._replace(now=state.world.now + 1)
             yield "tick", state._replace(world=world, ticks=state.ticks - 1)

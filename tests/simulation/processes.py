@@ -25,15 +25,38 @@ def put(name: str) -> Request:
 
 
 def create(root: Root) -> Request:
-    """Create a root; the answer is whether its version was free."""
+    """Create a root; the answer is whether its version was free, ``None`` if it is lost.
+
+    Then the request was carried out, or is late: it is carried out at any later moment.
+    """
 
     def request(w: World) -> list[tuple[World, Any]]:
-        if w.root(root.version) is not None:
-            return [(w, False)]
-        history = (*w.history, root) if root.version == w.newest.version + 1 else w.history
-        return [(w._replace(roots=w.roots | {root}, history=history), True)]
+        made = w.created(root)
+        done: list[tuple[World, Any]] = [(w, False)]
+        if made is not None:
+            times = range(w.now, w.now + w.ahead + 1) if w.ahead else ()
+            whens = [w.stored | {(root.version, root.maker, when)} for when in times] or [w.stored]
+            done = [(made._replace(stored=each), True) for each in whens]
+        if not w.losses:
+            return done
+        lost = [(world._replace(losses=w.losses - 1), None) for world, _ in done]
+        return [*done, *lost, (w._replace(losses=w.losses - 1, late=w.late | {root}), None)]
 
     return _named(f"create {root.version}", request)
+
+
+def stored(root: Root) -> Request:
+    """Look when a root was stored; long ago, if it was there before."""
+
+    def request(w: World) -> list[tuple[World, Any]]:
+        return [(w, next((when for v, maker, when in w.stored if (v, maker) == (root.version, root.maker)), 0))]
+
+    return _named(f"head {root.version}", request)
+
+
+def newest_listed() -> Request:
+    """List the roots; the answer is the highest version."""
+    return _named("list roots", lambda w: [(w, max(root.version for root in w.roots))])
 
 
 def get(version: int) -> Request:
@@ -113,7 +136,11 @@ def set_saved(to: Saved, seen: Saved | None, *, compare: bool) -> Request:
 
 
 class Refused(Exception):
-    """The process ends with an error."""
+    """The process ends with an error: nothing was committed."""
+
+
+class Unknown(Exception):
+    """The process ends with an error: nothing proves whether it committed."""
 
 
 class StartOver(Exception):
@@ -141,16 +168,28 @@ def commit(
 ) -> Commit:
     """Create the next root, rebasing over whoever comes first; return it once it is known to count."""
     wrote, since = job.wrote, job.since
+    unknown = False
     while True:
         root = build(base, wrote)
-        if (yield create(root)):
+        created = yield create(root)
+        if created is None:
+            unknown = True
+            found = yield get(root.version)
+            created = None if found is None else found == root
+            if created is None:
+                continue
+        if created:
             break
         began = base
         while (newer := (yield get(base.version + 1))) is not None:
+            if newer.maker == job.maker and "a commit knows itself" in rules:
+                yield Fact(("committed", newer))
+                own: Root = newer
+                return own
             meet(newer)
             base = newer
         if base == began:
-            raise Refused("the versions after the base have expired")
+            raise Unknown if unknown else Refused
         if "an expired base starts over" in rules and job.takes_over is not None and base.oldest > job.takes_over:
             raise StartOver
         if "fenced files are written again" in rules and wrote and base.void > since:
@@ -158,10 +197,25 @@ def commit(
                 raise StartOver
             wrote = tuple(f"{name}'" for name in wrote)
             since = yield put(wrote[0])
-    if "the boundary is looked at after creating" in rules and (yield boundary()) > root.version:
-        raise Refused("the name had been freed")
+    if "the boundary is looked at after creating" in rules and (limit := (yield boundary())) > root.version:
+        yield from _below(rules, root, wrote, limit)
     yield Fact(("committed", root))
     return root
+
+
+def _below(rules: Rules, root: Root, wrote: tuple[str, ...], limit: int) -> Generator[Request | Fact, Any, None]:
+    """Find out what became of a root that was created, and that the boundary lies beyond."""
+    highest = yield newest_listed()
+    rule = "a claim decides nothing" if limit > highest else "no outcome is guessed"
+    if rule not in rules:
+        raise Refused
+    following = yield get(root.version + 1)
+    if following is not None and following.below != root.maker:
+        raise Refused
+    if "writers delete nothing" not in rules:
+        while (yield delete_one(frozenset(wrote))) is not None:
+            pass
+    raise Unknown
 
 
 def ends(process: Callable[..., Process]) -> Callable[..., Process]:
@@ -170,7 +224,9 @@ def ends(process: Callable[..., Process]) -> Callable[..., Process]:
     def ended(*args: Any, **how: Any) -> Process:
         try:
             yield from process(*args, **how)
-        except (Refused, StartOver):
+        except Refused:
+            yield Fact(("refused", args[0]))
+        except (StartOver, Unknown):
             return
 
     return ended
@@ -187,6 +243,31 @@ def writer(maker: str, base: Root, rules: Rules) -> Process:
     yield from commit(
         rules, Job(maker, (name,), since), base, lambda below, wrote: _on(below, maker, below.files | {*wrote})
     )
+
+
+@ends
+def fresh_writer(maker: str, rules: Rules) -> Process:
+    """Commit one definition on the newest version; what was written since that was stored may be void by a fence."""
+    base = yield newest()
+    if base is None:
+        return
+    since = yield stored(base)
+    if "fences allow for clocks that differ" in rules:
+        since -= 1
+    name = f"{maker}1"
+    yield put(name)
+    yield from commit(
+        rules, Job(maker, (name,), since), base, lambda below, wrote: _on(below, maker, below.files | {*wrote})
+    )
+
+
+def exporting(claim: int, rules: Rules) -> Process:
+    """Claim the place for a copy that begins with a later version, and put the claim back as others commit there."""
+    del rules
+    seen = yield boundary()
+    if (yield set_boundary(claim, seen)):
+        yield newest_listed()
+        yield set_boundary(seen, claim)
 
 
 @ends
@@ -350,7 +431,7 @@ def publishing(maker: str, base: Root, rules: Rules) -> Process:
 
     def meet(root: Root) -> None:
         if root.txn.startswith("x") or (root.txn == "-x" and "a late commit meets the abort" in rules):
-            raise Refused("it was committed or aborted meanwhile")
+            raise Refused
 
     def build(below: Root, wrote: tuple[str, ...]) -> Root:
         return _on(below, maker, below.files | {*wrote})._replace(txn=f"x{seen.revision}")
@@ -369,14 +450,18 @@ def aborting(maker: str, base: Root, rules: Rules) -> Process:
 
         def meet(root: Root) -> None:
             if root.txn.startswith("x"):
-                raise Refused("it was committed meanwhile")
+                raise Refused
 
         build = lambda below, _: _on(below, maker, below.files)._replace(txn="-x")  # noqa: E731
-        yield from commit(rules, Job(maker), base, build, meet=meet)
+        try:
+            yield from commit(rules, Job(maker), base, build, meet=meet)
+        except Unknown:
+            if "an abort whose base has expired is refused" in rules:
+                raise
     if not (yield set_saved(aborted, file, compare="aborting is compared and set" in rules)):
         return
     yield Fact(("aborted",))
 
 
 def _on(below: Root, maker: str, files: frozenset[str]) -> Root:
-    return below._replace(version=below.version + 1, maker=maker, files=files, txn="")
+    return below._replace(version=below.version + 1, maker=maker, files=files, txn="", below=below.maker)

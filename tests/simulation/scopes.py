@@ -2,7 +2,9 @@
 
 W a writer (on the newest version, w on an old one), C a compaction, E an expiration that keeps the newest version
 (e the newest two), K a cleaning of age zero, B a rollback, N a snapshot, T a restore, S a save, P a commit of the
-saved transaction, A its abort, R a cold reader, F a refresh of a handle of an old version.
+saved transaction, A its abort, R a cold reader, F a refresh of a handle of an old version, V a writer that begins with
+the newest version, X an export to this place that claims it, and puts the claim back. ``?`` lets an answer to a
+creation be lost, or the creation be late; ``~`` lets the clocks of front ends differ.
 """
 
 from __future__ import annotations
@@ -45,15 +47,18 @@ _PROCESSES: Final[Mapping[str, Callable[[str], Callable[[Rules], Any]]]] = {
     "A": lambda maker: partial(p.aborting, maker, _HISTORY[0]),
     "R": lambda maker: partial(p.reader, None),
     "F": lambda maker: partial(p.reader, 0),
+    "V": lambda maker: partial(p.fresh_writer, maker),
+    "X": lambda maker: partial(p.exporting, 9),
 }
 
 
 def scope(letters: str, ticks: int = 1, deaths: int = 1, *, saved: bool = False) -> Scope:
     """Return the scope of some processes, given by their letters."""
-    chosen = letters.split()
-    return Scope(
-        _world(saved=saved), [_PROCESSES[each](f"{each}{number}") for number, each in enumerate(chosen)], ticks, deaths
-    )
+    chosen = [each for each in letters.split() if each in _PROCESSES]
+    world = _world(saved=saved)._replace(losses=letters.count("?"), ahead=letters.count("~"))
+    if world.ahead:
+        world = world._replace(stored=frozenset({(world.newest.version, world.newest.maker, world.now + world.ahead)}))
+    return Scope(world, [_PROCESSES[each](f"{each}{number}") for number, each in enumerate(chosen)], ticks, deaths)
 
 
 class Rule(NamedTuple):
@@ -101,6 +106,18 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     "a late commit meets the abort": Rule("P A", "the abort of a taken transaction is acknowledged, then committed"),
     "aborting is compared and set": Rule("P A", "what somebody has just taken is aborted, acknowledged, and committed"),
+    "writers delete nothing": Rule(
+        "V W E ?", "an answer is lost, others build on the root, it expires, its name is free: its files are deleted"
+    ),
+    "no outcome is guessed": Rule("V W E ?", "the same, and the writer is told that nothing was committed"),
+    "a claim decides nothing": Rule("W X", "an export claims the place and puts that back: the version counts"),
+    "a commit knows itself": Rule(
+        "V W ?", "its answer is lost, and another version came on top: it rebases over itself"
+    ),
+    "an abort whose base has expired is refused": Rule("P A E", "the commit of the transaction expired unseen"),
+    "fences allow for clocks that differ": Rule(
+        "V K ~", "a file is older than the version it was written after, and a fence falls in between"
+    ),
 }
 
 
@@ -111,10 +128,13 @@ def _scopes(*names: str, saved: bool = False, ticks: int = 1, deaths: int = 1) -
 SMALL: Final[Mapping[str, Scope]] = {
     **_scopes("w E", "W K", "C K", "S K", "B E", "N E", "E e", "F w E"),
     **_scopes("S S", "P S", "P A", "P P", "P A S", "P S K", saved=True),
-    **_scopes("w E e", "K T E", ticks=1, deaths=0),
+    **_scopes("w E e", "K T E", "V W ?", "W X", "W X E", "V K ~", deaths=0),
+    **_scopes("V W E ?", ticks=0, deaths=0),
+    **_scopes("P A E", saved=True, ticks=0, deaths=0),
 }
 """Visited in seconds."""
 LARGE: Final[Mapping[str, Scope]] = {
+    **_scopes("V V W E ?", "W V K ~", "W X E ?", deaths=0),
     **_scopes("W W K", "R w E", "C E K", "B E K", "N E K", "T E K", "w E K", "S K K", "C W E"),
     **_scopes("P A K", "P P A", "P S S", "P P K", saved=True),
 }
