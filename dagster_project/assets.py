@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 import dagster as dg
 from pydantic import Field
 
-from dagster_project.config.settings import LAKEHOUSE_TAG, Backup, LakehouseSettings
+from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
 from dagster_project.metadata import health, pictures, reports
 from dagster_project.resources import SparkResource, open_lakehouse, spark_session
 from dagster_project.schedule_times import freshness
@@ -26,7 +26,7 @@ from dagster_project.supervised import (
 from pipelines import auto, compaction, compaction_policy, export, stats
 from pipelines.job import dry_run
 from pipelines.trees.sketch import sketch
-from trinitylake_core import Corrupt, InvalidInput, Lakehouse, TrinityLakeError
+from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
 from trinitylake_core.spec import QUIET_OPERATIONS
 
 DEFINITION: Final = "lakehouse_definition"
@@ -38,6 +38,7 @@ EXPIRATION: Final = "version_expiration"
 ORPHANS: Final = "orphan_removal"
 ALL: Final = (HEALTH, COMPACTION, SNAPSHOTS, BACKUP, EXPIRATION, ORPHANS)
 """What maintenance of a fleet may materialise."""
+NO_BACKUP: Final = "nothing was copied and nothing was read: lakehouses.yaml has no `backup` for this lakehouse"
 
 
 class Prefixed(Protocol):
@@ -272,13 +273,6 @@ def _before_and_after(settings: LakehouseSettings, report: compaction.Report) ->
     return {"picture": picture} | health.of_gains(gain)
 
 
-def backup_policy(settings: LakehouseSettings) -> Backup:
-    """Return the policy of a lakehouse's backup. Raises ``InvalidInput`` if it has none."""
-    if settings.backup is None:
-        raise InvalidInput(f"lakehouse {settings.name!r} has no `backup` in lakehouses.yaml")
-    return settings.backup
-
-
 class BackupConfig(dg.Config):
     """The launchpad options of one backup."""
 
@@ -287,7 +281,7 @@ class BackupConfig(dg.Config):
 
 def backup_asset(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that copies new files to the backup."""
-    known = None if scope.known is None else backup_policy(scope.known)
+    known = None if scope.known is None else scope.known.backup
     where = "" if known is None else f" at `{known.target}`"
 
     @writing(
@@ -304,9 +298,12 @@ def backup_asset(scope: Scope) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, config: BackupConfig, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
         settings = settings_of(scope, context)
+        policy = settings.backup
+        if policy is None:  # maintenance of a fleet, launched by hand, materialises every asset
+            context.log.info(NO_BACKUP)
+            return dg.MaterializeResult(metadata={"outcome": NO_BACKUP})
 
         def work(lake: Lakehouse, watch: Supervisor) -> export.Report:
-            policy = backup_policy(settings)
             how = export.Config(
                 history=True,
                 engine=config.engine or settings.compaction.engine,

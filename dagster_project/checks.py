@@ -11,7 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_project.assets import BACKUP, COMPACTION, DEFINITION, HEALTH, SNAPSHOTS, backup_policy, key, settings_of
+from dagster_project.assets import BACKUP, COMPACTION, DEFINITION, HEALTH, NO_BACKUP, SNAPSHOTS, key, settings_of
 from dagster_project.check_results import (
     BACKUP_VERIFIED,
     COMPACTION_FRESH,
@@ -28,9 +28,10 @@ from dagster_project.check_results import (
 from dagster_project.config.settings import Backup, LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.metadata import reports
+from dagster_project.poll import trouble_of
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.scope import Scope
-from dagster_project.supervised import RETRY, Supervisor, advice, run_supervised, with_advice
+from dagster_project.supervised import RETRY, Supervisor, run_supervised, with_advice
 from pipelines import auto, backup, verify
 from trinitylake_core import Lakehouse, TrinityLakeError
 
@@ -60,10 +61,13 @@ def reachable(scope: Scope) -> dg.AssetChecksDefinition:
         "once.",
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        settings: LakehouseSettings | None = None
         try:
-            lake = open_lakehouse(scope.settings(context))
+            settings = scope.settings(context)
+            lake = open_lakehouse(settings)
         except TrinityLakeError as error:
-            return evaluate_unreachable(str(error), advice(error))
+            trouble = trouble_of(error, settings)
+            return evaluate_unreachable(trouble.cause, trouble.advice)
         return opened(lake.version)
 
     return check
@@ -150,7 +154,7 @@ def _judged(
 
 def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
     """Return the check that the backup could replace the lakehouse."""
-    known = None if scope.known is None else backup_policy(scope.known)
+    known = None if scope.known is None else scope.known.backup
     where = "" if known is None else f" at `{known.target}`"
     age = "backup.max_age" if known is None else format_duration(known.max_age)
 
@@ -165,9 +169,12 @@ def backup_verified(scope: Scope) -> dg.AssetChecksDefinition:
     )
     def check(context: dg.AssetCheckExecutionContext, spark: SparkResource) -> dg.AssetCheckResult:
         settings = settings_of(scope, context)
+        policy = settings.backup
+        if policy is None:
+            return dg.AssetCheckResult(passed=True, description=NO_BACKUP)
 
         def work(lake: Lakehouse, watch: Supervisor) -> backup.Report:
-            return proved(settings, backup_policy(settings), lake, watch)
+            return proved(settings, policy, lake, watch)
 
         found = run_supervised(context, settings, spark, work)
         return dg.AssetCheckResult(

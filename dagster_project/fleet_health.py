@@ -123,7 +123,11 @@ def _judged(known: Known) -> dict[str, dict[str, str]]:
     for outcome in Bounded().each(work, _POLL_SECONDS, 86_400.0):
         if outcome.error is not None:
             error = outcome.error
-            trouble = poll.trouble_of(error).text if isinstance(error, TrinityLakeError) else repr(error)
+            trouble = (
+                poll.trouble_of(error, known.good[outcome.name]).text
+                if isinstance(error, TrinityLakeError)
+                else repr(error)
+            )
             failing[check_results.REACHABLE][outcome.name] = trouble
             continue
         for _, each in outcome.get().results:

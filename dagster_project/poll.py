@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import urlsplit
 
 import dagster as dg
 
 from dagster_project import assets, check_results, compaction_policy
 from dagster_project.compaction_policy import Decision
 from dagster_project.config.settings import LakehouseSettings
+from dagster_project.config.values import EnvRef
 from dagster_project.metadata import health
 from dagster_project.resources import open_for_poll
 from dagster_project.sensor_state import SensorState
 from dagster_project.supervised import advice, permanent
 from pipelines.bounded import Bounded
-from trinitylake_core import TrinityLakeError
+from trinitylake_core import InvalidInput, TrinityLakeError
 
 DATA_VERSION: Final = "dagster/data_version"
 DATA_VERSION_IS_OURS: Final = "dagster/data_version_is_user_provided"
@@ -86,9 +88,24 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
     return Poll(lake.version, observed, pays, state, results)
 
 
-def trouble_of(error: TrinityLakeError) -> Trouble:
-    """Return what an error means and what to do about it."""
-    return Trouble(str(error), advice(error), not permanent(error))
+def trouble_of(error: TrinityLakeError, settings: LakehouseSettings | None = None) -> Trouble:
+    """Return why a lakehouse cannot be opened and what to do about it, where nothing was launched."""
+    text = advice(error)
+    if isinstance(error, InvalidInput):
+        text = "Correct lakehouses.yaml, or the environment of the code server."
+    elif settings is not None and not permanent(error):
+        text = (
+            f"{settings.root}{_endpoint(settings)} is polled again until it answers. Check the storage and the network."
+        )
+    return Trouble(str(error), text, not permanent(error))
+
+
+def _endpoint(settings: LakehouseSettings) -> str:
+    """Return where a storage is, if the stanza says so: never with a password, nor the value of a variable."""
+    endpoint = settings.storage_options.get("endpoint_url")
+    if isinstance(endpoint, EnvRef):
+        return f" at {{env: {endpoint.name}}}"
+    return "" if endpoint is None else f" at {urlsplit(str(endpoint)).netloc.rpartition('@')[2]}"
 
 
 def observation_event(

@@ -173,7 +173,7 @@ class Tick(ABC):
         if outcome.error is None:
             self._opened(settings, outcome.get(), seconds)
         elif isinstance(outcome.error, TrinityLakeError):
-            self._failed(settings.name, poll.trouble_of(outcome.error), seconds)
+            self._failed(settings.name, poll.trouble_of(outcome.error, settings), seconds)
         else:
             _log.error("unexpected error while polling %s", settings.name, exc_info=outcome.error)
             cause = f"{type(outcome.error).__name__}: {outcome.error}"

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 import dagster as dg
 from pyarrow import parquet
 
-from pipelines import restore, rollback, snapshot, undo
+from pipelines import expiration, orphans, restore, rollback, snapshot, undo
 from pipelines.summary import Summarised, Table, human_bytes, tables_of, utc
 from trinitylake_core import Alteration, SnapshotInfo
 
@@ -176,16 +176,32 @@ def _time(millis: int | None) -> datetime | None:
 def of_deletion(deletion: Deletion[Any]) -> Metadata:
     """Return what an expiration or a removal of orphans planned, file by file, and what it did."""
     report, dry = replace(deletion.report, plan=None), deletion.done is None  # its plan was a temporary file
-    return of_report(
+    shown = of_report(
         report,
         deletion.planned,
+        why=_why_kept(deletion.planned),
         dry_run=dry,
         plan_files=deletion.files,
         plan_files_shown=len(deletion.rows) if deletion.files > len(deletion.rows) else None,
         plan=table(deletion.rows, _PLAN),
         files_deleted=report.deleted,
         bytes_deleted=0 if dry else report.bytes,
-    ) | {name: value for name, value in figures(deletion.planned) if name != "plan" and not getattr(report, name, 1)}
+    )
+    tables = {name for name, each in shown.items() if isinstance(each, dg.TableMetadataValue)}
+    return shown | {
+        name: value
+        for name, value in figures(deletion.planned)
+        if not getattr(report, name, 1) and not isinstance(value, bool) and name not in tables
+    }
+
+
+def _why_kept(planned: expiration.Report | orphans.Report) -> str | None:
+    """Return which rule keeps most versions, where none expires."""
+    if isinstance(planned, orphans.Report) or planned.versions_expired or not planned.kept:
+        return None
+    rule = planned.kept[0]
+    setting = f" ({rule.setting})" if rule.setting else ""
+    return f"{rule.rule}{setting} keeps {rule.versions} versions, from {rule.first} on; the table `kept` has all rules"
 
 
 # -- snapshots and properties ----------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from dagster_project import connections
 from dagster_project.connections import SCHEME, PostgresStorage
-from tests.support.deployment import eventually
+from tests.support.deployment import DEPLOY, eventually
 from tests.support.postgres import DATABASE, PASSWORD, USER, PostgresServer, run_postgres
 
 BACKEND = sqlalchemy.text("SELECT pg_backend_pid()")
@@ -154,6 +155,18 @@ def answers(engine: sqlalchemy.Engine) -> bool:
     with suppress(sqlalchemy.exc.OperationalError):
         return backend(engine) > 0
     return False
+
+
+def test_dagsters_own_storage_works_as_the_comment_says(server: PostgresServer) -> None:
+    """With the default driver of SQLAlchemy 2.1 it fails: No module named 'psycopg'."""
+    text = (DEPLOY / "dagster.yaml").read_text()
+    scheme = re.search(r"# .*`postgres:`.*\n# .*`scheme: (\S+)`", text)
+    assert scheme is not None
+    fields = {"username": USER, "password": PASSWORD, "hostname": server.host, "port": server.port}
+    plain = DagsterPostgresStorage.from_config_value(
+        None, {"postgres_db": {**fields, "db_name": DATABASE, "scheme": scheme[1]}}
+    )
+    assert plain.run_storage.get_run_storage_id()
 
 
 def test_the_storage_takes_what_the_storage_of_dagster_takes(server: PostgresServer) -> None:

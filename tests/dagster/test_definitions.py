@@ -11,6 +11,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 
 from dagster_project import config
 from dagster_project.factory import merged
@@ -84,6 +85,13 @@ def test_dagster_finds_nothing_to_complain_about(tmp_path: Path) -> None:
     assert (0, True) == (done.returncode, "All code locations passed validation" in said), said
     warned = [line for line in said.splitlines() if "Warning" in line]
     assert [] == [line for line in warned if "dagster" in line and "SupersessionWarning" not in line]
+
+
+@pytest.mark.parametrize("file", ["scripts/dagster.yaml", "deploy/dagster.yaml"])
+def test_lakehouses_are_polled_side_by_side(file: str) -> None:
+    """One whose storage hangs would otherwise delay the polls of all others by 20 s each."""
+    shown = yaml.safe_load((ROOT / file).read_text())
+    assert all(shown[each]["use_threads"] and shown[each]["num_workers"] > 1 for each in ("sensors", "schedules"))
 
 
 def test_the_example_in_the_repository_is_valid() -> None:

@@ -198,6 +198,21 @@ def test_maintenance_of_a_partition_does_what_its_stanza_says(on_disk: Lakes) ->
     assert dict.fromkeys(names, True) == passed
 
 
+def test_maintenance_that_is_launched_by_hand_needs_no_backup(on_disk: Lakes) -> None:
+    """It selects all assets; those without a policy say so, and what comes after them is done."""
+    lake = on_disk.add("sales", retention={"keep_last": 2})
+    assert lake is not None
+    on_disk.tick()
+    done = on_disk.run("maintenance", "sales")
+    assert done.success
+    shown = {str(each.asset_key.path[-1]): each for each in done.get_asset_materialization_events() if each.asset_key}
+    assert {*assets.ALL} == shown.keys()
+    assert assets.NO_BACKUP == shown[assets.BACKUP].materialization.metadata["outcome"].value
+    passed = {each.check_name: each.passed for each in done.get_asset_check_evaluations()}
+    assert passed["backup_verified"]
+    assert 0 == lake.refresh().stats().messages
+
+
 def scheduled(lakes: Lakes, when: datetime) -> list[dg.RunRequest]:
     repository = lakes.definitions.get_repository_def()
     schedule = repository.get_schedule_def("lakehouses_maintenance_schedule")

@@ -71,7 +71,7 @@ def test_a_missing_lakehouse_fails_a_check_and_is_told_once_until_it_is_back(
 @pytest.mark.parametrize(
     ("error", "looks_until_told", "advice"),
     [
-        (StorageError("a bucket is down"), 2, "launch again when it is available"),
+        (StorageError("a bucket is down"), 2, "is polled again until it answers"),
         (StorageDenied("a key is wrong"), 1, "Check the credentials"),
     ],
 )
@@ -138,6 +138,8 @@ def test_a_storage_that_hangs_ends_the_tick_in_time_and_holds_up_nobody(
     began = time.monotonic()
     failed, cursor, reason = tick(hangs, instance, None)
     assert ([("reachable", False)], True) == (failed, "gave no answer within" in reason)
+    assert f"s3://hangs/lake/ at 127.0.0.1:{silent} is polled again until it answers" in reason
+    assert "launch" not in reason
     assert "has given no answer" in tick(hangs, instance, cursor)[2]
     monkeypatch.setattr(LakehouseTick, "poll_seconds", 20)
     assert ("compaction_debt", False) in tick(settings, instance, None)[0]

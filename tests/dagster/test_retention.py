@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 from dagster_project import assets, supervised
-from dagster_project.config.settings import LakehouseSettings
+from dagster_project.config.settings import LakehouseSettings, Retention
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
 from pipelines import expiration, orphans, snapshot
@@ -114,6 +114,19 @@ def test_dry_runs_show_the_plan_and_change_nothing(
     assert "would expire" in planned["outcome"]
     assert planned["freed_bytes"] >= sum(row["bytes"] for row in planned["plan"]) > 0
     assert metadata(result, assets.ORPHANS)["outcome"].startswith("nothing to do: 0 orphans")
+
+
+def test_an_expiration_that_removes_nothing_says_why(
+    kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule that holds most versions first: here the time to live of saved transactions."""
+    monkeypatch.setattr(expiration, "now_millis", lambda: now_millis() + HOUR_MILLIS)
+    every = kept.model_copy(update={"retention": Retention.model_validate({"keep_last": 1, "older_than": "1s"})})
+    shown = metadata(materialised(every, {assets.EXPIRATION}, instance), assets.EXPIRATION)
+    assert 0 == shown["versions_expired"]
+    first, *_ = shown["kept"]
+    assert ("txn_ttl_millis", lake.version + 1) == (first["kept by"], first["versions"])
+    assert shown["why"].startswith("txn_ttl_millis")
 
 
 def test_done_twice_does_nothing_more(kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance) -> None:
