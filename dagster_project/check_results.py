@@ -45,15 +45,15 @@ def opened(version: int) -> dg.AssetCheckResult:
 def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
     """Return whether the backlog is below the threshold; with ``cost``, also what a compaction would rewrite."""
     decision = compaction_policy.too_many(settings.compaction, lake.stats())
-    plan = compaction.plan(lake) if cost and decision.wanted and not lake.read_only else None
+    estimate = compaction.estimate(lake) if cost and decision.wanted and not lake.read_only else None
     return _verdict(
         DEBT,
         decision.reason,
         passed=not decision.wanted,
         buffered_messages=compaction_policy.debt_of(lake.stats()),
         threshold=settings.compaction.messages,
-        nodes_a_compaction_would_rewrite=None if plan is None else plan.nodes,
-        bytes_a_compaction_would_write=None if plan is None else plan.bytes,
+        nodes_a_compaction_would_rewrite=None if estimate is None else estimate.nodes,
+        bytes_a_compaction_would_write=None if estimate is None else estimate.bytes,
     )
 
 

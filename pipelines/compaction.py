@@ -77,8 +77,8 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a compaction of a version would do. Node counts are estimates: nothing below the plan was read.
+class Estimate:
+    """About what a compaction of a version would do: only the top of the tree was read.
 
     Attributes:
         version: the version it was computed at.
@@ -108,7 +108,7 @@ class Report:
     version_before: int
     version_after: int | None
     dry_run: bool
-    plan: Plan
+    plan: Estimate
     messages_before: int | None = 0
     messages_after: int | None = 0
     height_before: int | None = None
@@ -154,10 +154,10 @@ class Report:
             yield Table("predicted and measured", ("what", "predicted", "measured"), pairs, detail=True)
 
 
-def plan(lake: Lakehouse, config: Config | None = None) -> Plan:
-    """Return what a compaction of the newest version would do. Reads the top of the tree only."""
+def estimate(lake: Lakehouse, config: Config | None = None) -> Estimate:
+    """Return about what a compaction of the newest version would do. Reads the top of the tree only."""
     work = _Work(lake.refresh(), config or Config(), None, None)
-    return work.planned(work.open(1))
+    return work.estimated(work.open(1))
 
 
 @lake_first
@@ -220,12 +220,12 @@ class _Work:
         tree = self.rewriter.ref_of(self.base.node)
         return tree, self.rewriter.frontier(tree, tasks)
 
-    def planned(self, opened: tuple[Ref, list[Ref]]) -> Plan:
+    def estimated(self, opened: tuple[Ref, list[Ref]]) -> Estimate:
         node, frontier = self.base.node, opened[1]
         nodes = sum(subtrees.expected_nodes(ref, self.writer.order) for ref in frontier)
         rows = max(1, len(node.keys) + len(node.buffer))
         size = node.nbytes * self.writer.order * 2 // (3 * rows)
-        return Plan(
+        return Estimate(
             version=self.base.version,
             engine=engine_for(self.config.engine, nodes, self.config.spark_from_nodes),
             objects=node.subtree_keys,
@@ -242,11 +242,11 @@ class _Work:
 
     def run(self, spark: Session, review: Review[Report] | None) -> Report:
         if self.clean():
-            planned = self.planned((self.rewriter.ref_of(self.base.node), []))
+            planned = self.estimated((self.rewriter.ref_of(self.base.node), []))
             return self.refused(planned, review) or self.report(planned, None)
         may_move = auto.may_move(self.config.engine, spark)
         opened = self.open(self.config.tasks or (auto.TASKS if may_move else workers.cores()))
-        planned = self.planned(opened)
+        planned = self.estimated(opened)
         self.watch.lap("plan")
         if refused := self.refused(planned, review):
             return refused
@@ -258,7 +258,7 @@ class _Work:
         self.watch.lap("commit")
         return self.report(planned, root, node, flushed)
 
-    def refused(self, planned: Plan, review: Review[Report] | None) -> Report | None:
+    def refused(self, planned: Estimate, review: Review[Report] | None) -> Report | None:
         """Return the report that the review did not approve, if there is one."""
         if review is None:
             return None
@@ -266,8 +266,8 @@ class _Work:
         return None if review(report) else report
 
     def flush(
-        self, spark: Session, planned: Plan, left: list[Ref], *, may_move: bool
-    ) -> tuple[Plan, list[Piece], list[Flushed]]:
+        self, spark: Session, planned: Estimate, left: list[Ref], *, may_move: bool
+    ) -> tuple[Estimate, list[Piece], list[Flushed]]:
         """Flush subtrees where it was planned; what is left here, on Spark. Few are left to the join."""
         pieces, flushed = list[Piece](), list[Flushed]()
         engine = auto.ready(self.config.engine, planned.engine, spark)
@@ -327,7 +327,7 @@ class _Work:
             raise Corrupt("the proof of the compaction failed: nothing was committed; please report this as a bug")
         return node
 
-    def commit(self, node: Node, planned: Plan) -> Root:
+    def commit(self, node: Node, planned: Estimate) -> Root:
         self.progress("commit", 0, 1)
         summary = facts(
             reason=self.config.reason,
@@ -344,7 +344,7 @@ class _Work:
     rebased_over = 0
 
     def report(
-        self, planned: Plan, root: Root | None, node: Node | None = None, flushed: list[Flushed] | None = None
+        self, planned: Estimate, root: Root | None, node: Node | None = None, flushed: list[Flushed] | None = None
     ) -> Report:
         done = flushed or []
         before = self.base.node

@@ -68,17 +68,17 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a comparison would open, estimated from the tops of both trees."""
+class Estimate:
+    """About what a comparison would open: only the tops of both trees were read."""
 
     engine: str
     subtrees: int
     nodes: int
 
 
-def plan(old: Lakehouse, new: Lakehouse, config: Config | None = None) -> Plan:
-    """Return what comparing two versions would open. Reads the tops of both trees only."""
-    return _Work(old, new, config or Config()).planned()
+def estimate(old: Lakehouse, new: Lakehouse, config: Config | None = None) -> Estimate:
+    """Return about what comparing two versions would open. Reads the tops of both trees only."""
+    return _Work(old, new, config or Config()).estimated()
 
 
 @lake_first
@@ -96,7 +96,7 @@ def run(
     """
     config = config or Config()
     work = _Work(old, new, config)
-    if not work.comparable() or ready(config.engine, work.planned().engine, engine) == "local":
+    if not work.comparable() or ready(config.engine, work.estimated().engine, engine) == "local":
         yield from new.diff(old, new)
         return
     yield from changes(work.on_spark(started(engine), progress or silent), new.codec)
@@ -175,13 +175,13 @@ class _Work:
         old, new = self.old.root_node.node, self.new.root_node.node
         return differing_subtrees(self.old.store, old, self.new.store, new, want)
 
-    def planned(self) -> Plan:
+    def estimated(self) -> Estimate:
         if self.config.engine != "auto":
-            return Plan(self.config.engine, 0, 0)
+            return Estimate(self.config.engine, 0, 0)
         found = self.tops(_LOOKED_AT)
         per_node = max(1.0, self.new.definition.order * 2 / 3)
         nodes = len(found.keys) + (round(sum(found.keys.values()) / per_node) if found.finer else 0)
-        return Plan(engine_for("auto", nodes, self.config.spark_from_nodes), len(found.keys), nodes)
+        return Estimate(engine_for("auto", nodes, self.config.spark_from_nodes), len(found.keys), nodes)
 
     def on_spark(self, spark: SparkSession, progress: Progress) -> Iterator[Row]:
         want = slots(spark, _SPANS_PER_CORE)

@@ -315,7 +315,7 @@ class _Expiration:
 
     def planned_boundary(self, uri: str) -> int:
         """Return the boundary of a plan that still holds: the same history, from the same version on."""
-        plan = plans.Plan(uri, self.options)
+        plan = plans.StoredPlan(uri, self.options)
         plans.refuse_other(plan.header, "expire", self.files, self.retained)
         boundary = plan.header.oldest_version
         wanted = {self.files.versions.path(version) for version in range(self.oldest, boundary)}

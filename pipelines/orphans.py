@@ -255,7 +255,7 @@ class _Clean:
         self.sweep: Sweep = self.new_sweep()
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, self.files.storage)
         self.inventory_options = plans.options_of(config.inventory, config.plan_options, self.files.storage)
-        self.plan = None if config.plan is None else plans.Plan(config.plan, self.options)
+        self.plan = None if config.plan is None else plans.StoredPlan(config.plan, self.options)
         self.safety_age_seconds = self.safety_age() if self.plan is None else self.plan.header.safety_age_seconds
         self.marking: Marking | None = None
         self.version_after: int | None = None
@@ -367,7 +367,7 @@ class _Clean:
         if self.plan is not None:
             plans.refuse_other(self.plan.header, "clean", self.files, marked)
 
-    def agreed(self, plan: plans.Plan, marked: Retained, cutoff: int) -> tuple[Totals, int]:
+    def agreed(self, plan: plans.StoredPlan, marked: Retained, cutoff: int) -> tuple[Totals, int]:
         """Take the files of a plan that are orphans still; return them, and how many are gone already.
 
         Raises:

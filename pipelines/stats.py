@@ -84,7 +84,7 @@ class Deep:
     reads_per_lookup_after: float
     hint_lag: int | None
     oldest_version_age_seconds: float | None
-    compaction: compaction.Plan | None
+    compaction: compaction.Estimate | None
     reach: Reach | None = None
 
 
@@ -116,7 +116,7 @@ def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = Non
         reads_per_lookup_after=_reads_after(keys, lake.definition.order, levels),
         hint_lag=None if hint is None else max(0, newest - hint),
         oldest_version_age_seconds=_oldest_age(lake),
-        compaction=None if lake.read_only else compaction.plan(lake.at(version=version)),
+        compaction=None if lake.read_only else compaction.estimate(lake.at(version=version)),
         reach=_reach(lake, spark, progress or silent) if storage and not lake.read_only else None,
     )
 

@@ -118,7 +118,7 @@ def _table(rows: list[PlanRow], schema: pa.Schema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-class Plan:
+class StoredPlan:
     """A plan as read back: its header, and its files."""
 
     def __init__(self, uri: str, options: Mapping[str, Any]) -> None:

@@ -65,7 +65,7 @@ def test_reading_works(unsafe: Unsafe) -> None:
     assert [info.txn for info in wanted.history()] == [info.txn for info in lake.history()]
     assert wanted.tables("ns1") == lake.at(snapshot="old").tables("ns1")
     assert [] == list(lake.check(definitions=True))
-    assert compaction.plan(lake).subtrees == compaction.plan(wanted).subtrees
+    assert compaction.estimate(lake).subtrees == compaction.estimate(wanted).subtrees
     assert 2 == lake.rollback(version=2, reason="dry", dry_run=True).target_version
 
 

@@ -70,7 +70,7 @@ def test_debt_warns_and_tells_what_a_compaction_would_cost(
     assert (False, dg.AssetCheckSeverity.WARN) == (before.passed, before.severity)
     told = values(before)
     assert (lake.stats().messages, 5) == (told["buffered_messages"], told["threshold"])
-    plan = compaction.plan(lake)
+    plan = compaction.estimate(lake)
     assert (plan.nodes, plan.bytes) == (
         told["nodes_a_compaction_would_rewrite"], told["bytes_a_compaction_would_write"],
     )  # fmt: skip

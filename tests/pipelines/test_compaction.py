@@ -109,7 +109,7 @@ def test_a_dry_run_changes_nothing(place: Place, engine: str) -> None:
     report = compaction.run(lake, compaction.Config(engine=engine), review=dry_run)
     assert files == place.files()
     assert (True, None, lake.version) == (report.dry_run, report.version_after, report.plan.version)
-    assert report.plan == compaction.plan(lake, compaction.Config(engine=engine)) or report.plan.subtrees
+    assert report.plan == compaction.estimate(lake, compaction.Config(engine=engine)) or report.plan.subtrees
     assert 0 < report.plan.nodes < report.plan.requests
     assert lake.stats().messages == report.plan.messages
 
@@ -251,7 +251,7 @@ def test_a_compaction_starts_over_after_a_rollback(spark: SparkSession, place: P
 def test_a_node_that_breaks_between_plan_and_run_stops_it(spark: SparkSession, place: Place, engine: str) -> None:
     """A dirty node's file is damaged: the error names it, nothing is committed."""
     lake = _open(place)
-    planned = compaction.plan(lake, compaction.Config(engine=engine))
+    planned = compaction.estimate(lake, compaction.Config(engine=engine))
     assert planned.subtrees
     node = lake.root_node.node
     while True:

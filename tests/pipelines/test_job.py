@@ -130,6 +130,6 @@ def test_a_job_takes_its_session_also_ahead_of_the_lakehouse(tmp_path: Path) -> 
 def test_configs_plans_and_reports_of_all_jobs_are_frozen() -> None:
     """Nobody changes afterwards what a job was asked to do, or said that it did."""
     jobs = [importlib.import_module(f"pipelines.{each.name}") for each in pkgutil.iter_modules(pipelines.__path__)]
-    found = [vars(job)[name] for job in jobs for name in ("Config", "Plan", "Report") if name in vars(job)]
+    found = [vars(job)[name] for job in jobs for name in ("Config", "Estimate", "Plan", "Report") if name in vars(job)]
     assert len(found) > 30
     assert [] == [str(each) for each in found if not (is_dataclass(each) and each.__dataclass_params__.frozen)]  # type: ignore[attr-defined]

@@ -104,7 +104,7 @@ def test_a_plan_of_a_thousand_changes_shows_the_first_and_how_many_there_are(lak
 
 def test_reports_of_jobs_fit_on_a_screen(lake: Lakehouse) -> None:
     shown(history.run(lake), "more=False", "and 19 more]")
-    shown(compaction.run(lake, compaction.Config(engine="local"), review=dry_run), "Plan(", "dry_run=True")
+    shown(compaction.run(lake, compaction.Config(engine="local"), review=dry_run), "Estimate(", "dry_run=True")
     shown(verify.run(lake, verify.Config(versions="all", engine="local")), "ok=True", "more]")
     shown(orphans.run(lake, orphans.Config(engine="local"), review=dry_run), "dry_run=True")
     config = expiration.Config(engine="local", keep_last=1, older_than_seconds=0.0)
@@ -115,7 +115,9 @@ def test_reports_of_jobs_fit_on_a_screen(lake: Lakehouse) -> None:
 def test_every_public_class_says_more_than_its_address() -> None:
     """Also those that no test above makes: a class of ours has its own ``__repr__``."""
     public = [getattr(trinitylake_core, name) for name in trinitylake_core.__all__]
-    public += [getattr(job, name) for job in JOBS for name in ("Config", "Plan", "Report") if hasattr(job, name)]
+    public += [
+        getattr(job, name) for job in JOBS for name in ("Config", "Estimate", "Plan", "Report") if hasattr(job, name)
+    ]
     ours = {each for each in public if isinstance(each, type) and not issubclass(each, Exception)}
     assert {Lakehouse, Transaction, compaction.Report, compaction.Config, rollback.Report} <= ours
     assert set() == {each for each in ours if each.__repr__ is object.__repr__}
