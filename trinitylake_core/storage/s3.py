@@ -1,7 +1,7 @@
 """S3 and compatible stores: objects by obstore, listings and batch deletes by s3fs.
 
-obstore cannot list names that it would not write itself, nor say which names of a batch could not be deleted. s3fs is
-imported when it is first needed for that (``s3fs_client``).
+obstore cannot list names that it would not write itself, nor report which names of a batch could not be deleted. s3fs
+is imported when it is first needed for that.
 
 Exclusive creation is ``If-None-Match: *``, compare-and-set is ``If-Match`` with the ETag that was read. Options:
 ``s3_settings``.
@@ -10,19 +10,24 @@ Exclusive creation is ``If-None-Match: *``, compare-and-set is ``If-Match`` with
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from trinitylake_core.errors import StorageDenied, StorageError
 from trinitylake_core.storage.objects import ObjectStorage, millis
-from trinitylake_core.storage.obstore_client import MakeStore
+from trinitylake_core.storage.obstore_client import MakeStore, ObstoreClient
 from trinitylake_core.storage.port import DeleteResult, FileInfo
 from trinitylake_core.storage.s3_settings import arguments_of, environment, make_store_of
 from trinitylake_core.storage.store_errors import is_transient_code
 
 _PAGE: Final = 1000
 _NOT_IN_XML: Final = re.compile("[^\\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+_file_systems: WeakKeyDictionary[ObstoreClient, Any] = WeakKeyDictionary()
+_lock = threading.Lock()
 
 
 class S3Storage(ObjectStorage):
@@ -45,10 +50,12 @@ class S3Storage(ObjectStorage):
 
         Raises ``TimeoutError`` if that takes longer than so many seconds, or than requests may take.
         """
-        from trinitylake_core.storage import s3fs_client  # noqa: PLC0415 - half a second that single objects need not pay
+        from fsspec.asyn import sync  # noqa: PLC0415 - half a second that single objects need not pay
 
-        fs = s3fs_client.file_system(self._client, self._arguments)
-        return s3fs_client.call(fs, operation, seconds or self._seconds, {"Bucket": self._bucket, **parameters})
+        fs = _file_system(self._client, self._arguments)
+        parameters["Bucket"] = self._bucket
+        answer: dict[str, Any] = sync(fs.loop, _send, seconds or self._seconds, fs, operation, parameters)
+        return answer
 
     # Deleting.
 
@@ -138,3 +145,26 @@ class S3Storage(ObjectStorage):
         """Return whether anything is there. One ``list``."""
         page = next(self._pages("", MaxKeys=2))
         return any(item["Key"] != self._prefix for item in page.get("Contents", ()))
+
+
+def _file_system(client: ObstoreClient, arguments: Mapping[str, Any]) -> Any:
+    """Return the file system that all storages with this client share. No request; the first takes 0.2 s of CPU."""
+    import s3fs  # noqa: PLC0415
+
+    with _lock:
+        fs = _file_systems.get(client)
+        if fs is None:
+            fs = _file_systems[client] = s3fs.S3FileSystem(**arguments)
+        return fs
+
+
+async def _send(seconds: float, fs: Any, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parsed answer to one request; raise ``TimeoutError`` if it is not complete in time."""
+    import asyncio  # noqa: PLC0415
+
+    await fs.set_session()
+    client = await fs.get_s3(parameters["Bucket"])
+    method = getattr(client, operation)
+    given = fs._get_s3_method_kwargs(method, **parameters)  # noqa: SLF001 - adds encryption and requester-pays
+    answer: dict[str, Any] = await asyncio.wait_for(method(**given), seconds)
+    return answer
