@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _STRING: Final = pa.string()
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """The end of a stream of messages."""
+_MOST_ROWS: Final = 1 << 16
+"""Leaves of more rows are made one by one: nearly empty, they expand more than a reader accepts, if compressed."""
 _SCHEMA: Final = pa.schema([pa.field(name, _STRING) for name in spec.COLUMNS])
 
 
@@ -50,6 +52,8 @@ def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> Sli
     batches = [memoryview(data)[frame.begin : len(data) - frame.behind] for data in files]
     stream = b"".join((memoryview(files[0])[MAGIC : frame.begin], *batches, _END))
     try:
+        if any(nodefile.is_bomb(data, frame.begin) for data in files):
+            return None
         with pa.ipc.open_stream(pa.py_buffer(stream), options=nodefile.READ) as reader:
             table = reader.read_all()
         table.validate(full=True)
@@ -136,7 +140,7 @@ def encode_many(leaves: Sequence[Columns], order: int, paths: Sequence[str], sys
     columns = [parted[0].arrays(), parted[1].arrays(), *([empty] * len(run),) * 2]
     sink = pa.BufferOutputStream()
     table = pa.table([pa.chunked_array(column) for column in columns], schema=_SCHEMA)
-    if frame is None:
+    if frame is None or rows > _MOST_ROWS:
         return [bytes(nodefile.file_of([piece[index] for piece in columns])) for index in range(len(run))]
     with pa.ipc.new_stream(sink, _SCHEMA, options=nodefile.WRITE) as writer:
         writer.write_table(table)

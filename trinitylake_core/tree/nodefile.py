@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -15,16 +16,25 @@ from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, InvalidLocation
 from trinitylake_core.keys import is_object_key
 from trinitylake_core.locations import validate_paths
+from trinitylake_core.tree.arrowsize import batches, expanded_bytes, fixed_pieces
 from trinitylake_core.tree.checksum import checksum_of
 from trinitylake_core.tree.node import Messages, Node
 
 WRITE: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_PLAIN: Final = pa.ipc.IpcWriteOptions(use_threads=False)
 READ: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _STRING: Final = pa.string()
 _FIELDS: Final = [pa.field(name, _STRING) for name in spec.COLUMNS]
 _SYSTEM_NUMBERS: Final = (spec.N_KEYS, spec.HEIGHT, spec.SUBTREE_KEYS, spec.SUBTREE_MESSAGES)
 _COUNTS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
 _MANY: Final = 1000
+_EXPANSION: Final = 64
+"""How many times larger than its file, or than a node of the default size, the content of a node may be in memory.
+
+Twenty to forty times is what the messages of a large transaction reach, whose padded keys compress well.
+"""
+SMALL_BYTES: Final = 1 << 16
+"""LZ4 expands a byte to 255 bytes at the most: a file that is compressed so and not larger is no bomb."""
 _Column = list[str | None]
 UNREADABLE: Final = (pa.ArrowException, ArithmeticError, LookupError, MemoryError, OSError, TypeError, ValueError)
 """What Arrow and Python raise for bytes that are no node file."""
@@ -49,11 +59,20 @@ def encode(node: Node, order: int, path: str | None = None) -> memoryview:
 
 
 def file_of(arrays: list[pa.StringArray]) -> memoryview:
-    """Return the bytes of the file of four columns, each an array of its own without an offset."""
+    """Return the bytes of the file of four columns, each an array of its own without an offset.
+
+    A file that expands more than a reader accepts is not compressed.
+    """
     schema = pa.schema(_FIELDS, metadata={spec.CHECKSUM_METADATA: checksum_of(arrays)})
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    data = _written(batch, WRITE)
+    return data if len(data) <= SMALL_BYTES or not is_bomb(data) else _written(batch, _PLAIN)
+
+
+def _written(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> memoryview:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema, options=WRITE) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    with pa.ipc.new_file(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
     return memoryview(sink.getvalue()).cast("B")  # Arrow's bytes are signed, and so equal to no others
 
 
@@ -124,9 +143,40 @@ def decode(data: bytes | memoryview, path: str, order: int | None = None) -> Nod
     return node
 
 
+def is_bomb(data: bytes | memoryview, begin: int | None = None) -> bool:
+    """Return whether a node file expands more than any node does. REQUIRES: Arrow can open it.
+
+    ``begin`` is where its only batch begins, if that is known. A small file whose batch is compressed as we compress it
+    needs no closer look.
+
+    Raises:
+        ValueError: what the file declares makes no sense.
+    """
+    if begin is None or len(data) > SMALL_BYTES:
+        found = batches(data)
+        begin = found[0][0] if len(found) == 1 and len(data) <= SMALL_BYTES else None
+    if begin is not None and all(data[begin + start : begin + end] == piece for start, end, piece in _ordinary()):
+        return False
+    return expanded_bytes(data, batches(data)) > _EXPANSION * max(len(data), spec.DEFAULT_NODE_FILE_MAX_SIZE_BYTES)
+
+
+@lru_cache(maxsize=1)
+def _ordinary() -> list[tuple[int, int, bytes]]:
+    """Return what the metadata of each batch begin with that this version of Arrow writes for us."""
+    data = _written(pa.record_batch([pa.nulls(1, _STRING)] * 4, schema=pa.schema(_FIELDS)), WRITE)
+    return fixed_pieces(data, batches(data)[0][0])
+
+
 def read_batch(data: bytes | memoryview, path: str) -> tuple[pa.RecordBatch, bool]:
     """Return the rows of a node file, proved against its checksum, and whether it has one."""
     with pa.ipc.open_file(pa.py_buffer(data), options=READ) as reader:
+        if is_bomb(data):
+            declared = expanded_bytes(data, batches(data))
+            raise CorruptNode(
+                f"node file {path!r} of {len(data):,} bytes declares content of {declared:,} bytes, more than a node "
+                "of its size has, and is not read",
+                path=path,
+            )
         metadata = reader.schema.metadata or {}
         if reader.num_record_batches == 1:
             batch = reader.get_batch(0)

@@ -1,0 +1,118 @@
+"""What an Arrow IPC file takes in memory, as it declares itself, without expanding anything.
+
+Arrow expands compressed buffers as soon as a record batch is read, and allocates what they declare. The metadata of a
+file, FlatBuffers that Arrow does not show, says where the buffers are; a compressed one begins with its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct, error, unpack_from
+from typing import Final
+
+_U16: Final = Struct("<H").unpack_from
+_I32: Final = Struct("<i").unpack_from
+_I64: Final = Struct("<q").unpack_from
+_BLOCK: Final = Struct("<qi4xq").unpack_from
+"""Where a message begins in the file, and the sizes of its metadata and of its body."""
+_BLOCK_BYTES: Final = 24
+_TAIL_BYTES: Final = 10
+"""The size of the footer, and the magic bytes behind it."""
+_ROW_BYTES: Final = 8
+"""A row of a column as a Python object: a reference."""
+_TEXT_BYTES: Final = 64
+"""And a text, beside its content."""
+_PLAIN: Final = -1
+"""The declared size of a buffer that is not compressed, though others are."""
+
+
+def expanded_bytes(data: bytes | memoryview, blocks: Sequence[tuple[int, int]]) -> int:
+    """Return what record batches take in memory: their buffers expanded, and their rows in Python.
+
+    Raises:
+        ValueError: the metadata make no sense.
+    """
+    try:
+        return sum(_batch_bytes(data, begin, metadata) for begin, metadata in blocks)
+    except error as wrong:
+        raise ValueError(f"the metadata make no sense: {wrong}") from None
+
+
+def batches(data: bytes | memoryview) -> list[tuple[int, int]]:
+    """Return where the record batches of a file begin, and the size of the metadata of each.
+
+    Raises:
+        ValueError: the metadata make no sense, or there are dictionaries, which no node has.
+    """
+    try:
+        end = len(data) - _TAIL_BYTES
+        footer = _root(data, end - _I32(data, end)[0])
+        if _vector(data, footer, 2)[1]:
+            raise ValueError("there are dictionaries")
+        first, count = _vector(data, footer, 3)
+        return [_BLOCK(data, first + _BLOCK_BYTES * index)[:2] for index in range(count)]
+    except error as wrong:
+        raise ValueError(f"the metadata make no sense: {wrong}") from None
+
+
+def fixed_pieces(data: bytes | memoryview, begin: int) -> list[tuple[int, int, bytes]]:
+    """Return the parts of the metadata of a batch that each batch has which Arrow writes in this way.
+
+    That is all before the numbers of its columns: tables, and how it is compressed. The sizes of body and batch are
+    left out. Each from where to where, from the beginning of the batch on, and what stands there.
+    """
+    message, batch = _batch(data, begin)
+    numbers = sorted((_field(data, message, 3), _field(data, batch, 0)))
+    ends = [*numbers, min(_vector(data, batch, 1)[0], _vector(data, batch, 2)[0])]
+    places = zip([begin, *(number + 8 for number in numbers)], ends, strict=True)
+    return [(start - begin, end - begin, bytes(data[start:end])) for start, end in places]
+
+
+def _batch(data: bytes | memoryview, begin: int) -> tuple[int, int]:
+    """Return where the message that begins at a place is, and the record batch in it."""
+    message = _root(data, begin + (8 if _I32(data, begin)[0] == _PLAIN else 4))
+    header = _field(data, message, 2)
+    return message, _root(data, header)
+
+
+def _batch_bytes(data: bytes | memoryview, begin: int, metadata: int) -> int:
+    _, batch = _batch(data, begin)
+    at, count = _vector(data, batch, 1)
+    columns: tuple[int, ...] = unpack_from(f"<{2 * count}q", data, at)  # rows and NULLs of each
+    at, count = _vector(data, batch, 2)
+    buffers: tuple[int, ...] = unpack_from(f"<{2 * count}q", data, at)  # where each begins in the body, and its size
+    sizes: Sequence[int] = buffers[1::2]
+    if _field(data, batch, 3):  # compressed: each begins with its size, or says that it is as it is
+        body = begin + metadata
+        said = [(_I64(data, body + start)[0], size) for start, size in zip(buffers[::2], sizes, strict=True) if size]
+        sizes = [size if declared == _PLAIN else declared for declared, size in said]
+    if any(number < 0 for number in (*sizes, *columns)):
+        raise ValueError("a size is negative")
+    rows, nulls = sum(columns[::2]), sum(columns[1::2])
+    return sum(sizes) + _ROW_BYTES * rows + _TEXT_BYTES * (rows - nulls)
+
+
+# -- FlatBuffers ---------------------------------------------------------------------------------------
+
+
+def _root(data: bytes | memoryview, at: int) -> int:
+    """Return where the table begins that a buffer is of."""
+    offset: int = _I32(data, at)[0]
+    return at + offset
+
+
+def _field(data: bytes | memoryview, table: int, index: int) -> int:
+    """Return where a field of a table is, 0 if it is left out."""
+    offsets = table - _I32(data, table)[0]
+    at = 4 + 2 * index
+    offset: int = _U16(data, offsets + at)[0] if at < _U16(data, offsets)[0] else 0
+    return table + offset if offset else 0
+
+
+def _vector(data: bytes | memoryview, table: int, index: int) -> tuple[int, int]:
+    """Return where the elements of a field begin, and how many there are; none if it is left out."""
+    at = _field(data, table, index)
+    if not at:
+        return 0, 0
+    at += _I32(data, at)[0]
+    return at + 4, _I32(data, at)[0]
