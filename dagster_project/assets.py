@@ -42,7 +42,7 @@ NO_BACKUP: Final = "nothing was copied and nothing was read: lakehouses.yaml has
 
 
 class Prefixed(Protocol):
-    """Whatever has a prefix of asset keys: the settings of a lakehouse, or a scope."""
+    """What has a prefix of asset keys: the settings of a lakehouse, or a scope."""
 
     @property
     def key_prefix(self) -> list[str]: ...  # noqa: D102

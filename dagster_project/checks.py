@@ -119,7 +119,8 @@ def compaction_fresh(scope: Scope) -> dg.AssetChecksDefinition:
     age = "compaction.max_age" if scope.known is None else format_duration(scope.known.compaction.max_age)
     description = (
         f"Warns when the backlog stayed above the threshold for {age}. Judged from the history of the lakehouse, "
-        "whoever runs the compactions; a lakehouse without a backlog is never stale. Also evaluated by the sensor."
+        "so it does not matter which program runs compactions; a lakehouse without a backlog is never stale. Also "
+        "evaluated by the sensor."
     )
     return _judged(scope, COMPACTION, COMPACTION_FRESH, description, evaluate_compactions)
 

@@ -2,7 +2,7 @@
 
 Dagster's code server is a proxy, and the process behind it does the work. When that one dies, the proxy goes on
 and answers every question with an error: a service manager sees a unit that is up, and starts nothing. Here the proxy
-asks itself every few seconds whether somebody behind it answers, and ends as soon as nobody does. Runs end with it;
+asks itself every few seconds whether the process behind it answers, and ends when it does not. Runs end with it;
 what they had not committed is not committed.
 
 ``--probe`` asks a code server that runs elsewhere, and exits with 0 or 1: a health check for load balancers and
@@ -86,7 +86,7 @@ def watch(
 
 def _end() -> None:
     """End this process at once, however stuck its threads are. The service manager ends those that are left."""
-    _log.error("the process behind this code server does not answer any more: ending, so that all of it starts anew")
+    _log.error("the process behind this code server does not answer any more: ending, so that all of it starts again")
     os._exit(1)
 
 

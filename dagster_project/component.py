@@ -9,9 +9,8 @@ from typing import Any
 import dagster as dg
 import yaml
 
-from dagster_project.config import load, load_head, parse
-from dagster_project.config.file import Stanzas
-from dagster_project.factory import fleet, merged
+from dagster_project.config import parse
+from dagster_project.factory import merged, of_file
 
 
 class Lakehouses(dg.Component, dg.Model, dg.Resolvable):
@@ -20,7 +19,7 @@ class Lakehouses(dg.Component, dg.Model, dg.Resolvable):
     Attributes:
         file: a ``lakehouses.yaml``, relative to the folder of this component.
         lakehouses: or the stanzas, as that file has them.
-        notifications: who hears of failures, as that file has it; only with ``lakehouses``.
+        notifications: where failures are sent, as that file has it; only with ``lakehouses``.
     """
 
     file: str | None = None
@@ -33,14 +32,7 @@ class Lakehouses(dg.Component, dg.Model, dg.Resolvable):
             raise dg.DagsterInvalidDefinitionError("attributes: give either `file` or `lakehouses`")
         path = context.path.parent if context.path.is_file() else context.path
         if self.file is not None:
-            return _of_file(path / Path(self.file).expanduser())
+            return of_file(path / Path(self.file).expanduser(), shares=True)
         text = yaml.safe_dump({"lakehouses": self.lakehouses, "notifications": self.notifications or {}})
         settings = parse(text, path / "defs.yaml")
         return merged(settings.lakehouses, settings.notifications, shares=True)
-
-
-def _of_file(path: Path) -> dg.Definitions:
-    head = load_head(path)
-    if head.layout == "partitions":
-        return fleet(Stanzas(path), head.notifications, shares=True)
-    return merged(load(path).lakehouses, head.notifications, shares=True)

@@ -1,8 +1,8 @@
 """Dagster's PostgreSQL storage with connections that are kept, for ``storage.custom`` in ``dagster.yaml``.
 
-Dagster connects anew for nearly every query: about 200 times in one maintenance run. A new connection costs client and
-server some 8 ms of CPU, the proof of the password above all; a query on one that exists costs 0.2 ms. Here a connection
-that is closed stays open for whoever in the same process connects next.
+Dagster makes a connection for nearly every query: about 200 times in one maintenance run. A new connection costs client
+and server some 8 ms of CPU, the proof of the password above all. A query on one that exists costs 0.2 ms. Here a
+connection that is closed stays open for the next query of the same process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GONE_MILLIS: Final = 30_000
 
 
 class Idle:
-    """Connections of this process that nobody uses at the moment, by what they were made with."""
+    """Connections of this process that are not in use, by what they were made with."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,13 +39,13 @@ class Idle:
             self._made_with[connection] = made_with
 
     def take(self, made_with: Hashable) -> Any | None:
-        """Return the connection that was used last, or ``None``; nobody else gets it."""
+        """Return the connection that was used last, or ``None``. Only this caller gets it."""
         with self._lock:
             waiting = self._idle.get(made_with)
             return waiting.pop() if waiting else None
 
     def take_all(self, made_with: Hashable) -> list[Any]:
-        """Return all connections that were made with something; nobody else gets them."""
+        """Return all connections that were made with the same arguments. Only this caller gets them."""
         with self._lock:
             return self._idle.pop(made_with, [])
 

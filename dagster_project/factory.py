@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import dagster as dg
 
 from dagster_project import assets
 from dagster_project.assets import assets_of
 from dagster_project.check_results import REACHABLE
 from dagster_project.checks import checks_of
+from dagster_project.config import load, load_head
 from dagster_project.config.file import Known, Stanzas
 from dagster_project.config.settings import LakehouseSettings, Notifications
 from dagster_project.crash_retry import repeats_sensor
@@ -39,6 +42,14 @@ def merged(
         dg.Definitions(sensors=[repeats_sensor(scheduled)] if scheduled else []),
         *(_of_lakehouse(each, jobs[each.name], notifications) for each in lakehouses),
     )
+
+
+def of_file(path: Path | None = None, *, shares: bool = False) -> dg.Definitions:
+    """Return the definitions of the lakehouses of a file, by its layout. ``shares``: as :func:`merged` has it."""
+    head = load_head(path)
+    if head.layout == "partitions":
+        return fleet(Stanzas(path), head.notifications, shares=shares)
+    return merged(load(path).lakehouses, head.notifications, shares=shares)
 
 
 def _of_lakehouse(

@@ -311,7 +311,7 @@ TABLE: Final = {
     "undo": ManualJob(
         options=undo.Config,
         work=_recover(undo),
-        description="Finds what somebody did, by time, author or reason, and rolls back to the version before it. With "
+        description="Finds commits by time, author or reason, and rolls back to the version before it. With "
         "`since` alone: everything from then on; with an author or a text: the newest commits in a row that match. "
         "What others committed after it is undone only with `others: true`. With `dry_run: true`, the default, it only "
         "shows what it found, and the plan.",

@@ -51,33 +51,30 @@ def _ours(run: dg.DagsterRun) -> bool:
     return mine or any(key.path[0] in {"lakehouse", FLEET} for key in run.asset_selection or ())
 
 
-def tell_trouble(notifications: Notifications, lakehouse: str, trouble: Trouble) -> None:
-    """Tell the webhook, if there is one, that a lakehouse cannot be opened. Raises ``OSError``."""
-    payload = {"text": f"{lakehouse} cannot be opened: {trouble.text}", "lakehouse": lakehouse, "check": REACHABLE}
-    _tell(notifications, payload | {"errors": [trouble.cause], "advice": trouble.advice})
-
-
-def tell_recovery(notifications: Notifications, lakehouse: str, version: int) -> None:
-    """Tell the webhook, if there is one, that a lakehouse can be opened again. Raises ``OSError``."""
-    text = f"{lakehouse} can be opened again: version {version}"
-    _tell(notifications, {"text": text, "lakehouse": lakehouse, "check": REACHABLE, "errors": []})
-
-
-def tell_troubles(notifications: Notifications, troubles: Mapping[str, Trouble]) -> None:
-    """Tell the webhook, if there is one, which lakehouses of a fleet cannot be opened. Raises ``OSError``."""
-    lines = [f"{name} cannot be opened: {trouble.text}" for name, trouble in troubles.items()]
+def send_unreachable(notifications: Notifications, troubles: Mapping[str, Trouble], *, fleet: bool) -> None:
+    """Send which lakehouses cannot be opened: a fleet in one message. Raises ``OSError``."""
+    texts = [f"{name} cannot be opened: {trouble.text}" for name, trouble in troubles.items()]
     each = [{"lakehouse": name, "cause": one.cause, "advice": one.advice} for name, one in troubles.items()]
-    _tell(notifications, {"text": "\n".join(lines), "check": REACHABLE, "lakehouses": each})
+    if fleet:
+        _send(notifications, {"text": "\n".join(texts), "check": REACHABLE, "lakehouses": each})
+        return
+    for text, one in zip(texts, each, strict=True):
+        more = {"lakehouse": one["lakehouse"], "errors": [one["cause"]], "advice": one["advice"]}
+        _send(notifications, {"text": text, "check": REACHABLE, **more})
 
 
-def tell_recoveries(notifications: Notifications, versions: Mapping[str, int]) -> None:
-    """Tell the webhook, if there is one, which lakehouses can be opened again. Raises ``OSError``."""
-    lines = [f"{name} can be opened again: version {version}" for name, version in versions.items()]
-    each = [{"lakehouse": name, "version": version} for name, version in versions.items()]
-    _tell(notifications, {"text": "\n".join(lines), "check": REACHABLE, "lakehouses": each})
+def send_reachable(notifications: Notifications, versions: Mapping[str, int], *, fleet: bool) -> None:
+    """Send which lakehouses can be opened again: a fleet in one message. Raises ``OSError``."""
+    texts = [f"{name} can be opened again: version {version}" for name, version in versions.items()]
+    if fleet:
+        each = [{"lakehouse": name, "version": version} for name, version in versions.items()]
+        _send(notifications, {"text": "\n".join(texts), "check": REACHABLE, "lakehouses": each})
+        return
+    for name, text in zip(versions, texts, strict=True):
+        _send(notifications, {"text": text, "lakehouse": name, "check": REACHABLE, "errors": []})
 
 
-def _tell(notifications: Notifications, payload: dict[str, Any]) -> None:
+def _send(notifications: Notifications, payload: dict[str, Any]) -> None:
     if notifications.webhook is None:
         return
     try:

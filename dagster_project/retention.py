@@ -182,7 +182,7 @@ def _asked_for(config: DeletionConfig) -> bool:
 
 
 def _nothing_deleted(context: Context, policy: str) -> dg.MaterializeResult[Any]:
-    """Return the result of an asset that deletes where nobody has decided what: it has touched nothing."""
+    """Return the result of an asset that deletes, for a lakehouse without a policy: it has touched nothing."""
     outcome = (
         f"nothing was deleted and nothing was read: lakehouses.yaml has no `{policy}` for this lakehouse. Add it, or "
         "launch with `delete_without_policy: true`; `dry_run: true` shows what that would delete"

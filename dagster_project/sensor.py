@@ -87,7 +87,7 @@ def _policy(policy: Compaction) -> str:
 
 
 class Tick(ABC):
-    """One tick. Ends within half a minute, whatever the storages do."""
+    """One tick. Ends within half a minute, even if storages hang."""
 
     poll_seconds = 10.0
     tick_seconds = 25.0
@@ -290,12 +290,12 @@ class LakehouseTick(Tick):
         return "; ".join(self.reasons.values())
 
     def send_down(self) -> None:  # noqa: D102
-        for trouble in self.down.values():
-            notifications.tell_trouble(self.notify, self.scope.slug, trouble)
+        (trouble,) = self.down.values()
+        notifications.send_unreachable(self.notify, {self.scope.slug: trouble}, fleet=False)
 
     def send_up(self) -> None:  # noqa: D102
-        for version in self.up.values():
-            notifications.tell_recovery(self.notify, self.scope.slug, version)
+        (version,) = self.up.values()
+        notifications.send_reachable(self.notify, {self.scope.slug: version}, fleet=False)
 
 
 class FleetTick(Tick):
@@ -353,10 +353,10 @@ class FleetTick(Tick):
         return text
 
     def send_down(self) -> None:  # noqa: D102
-        notifications.tell_troubles(self.notify, self.down)
+        notifications.send_unreachable(self.notify, self.down, fleet=True)
 
     def send_up(self) -> None:  # noqa: D102
-        notifications.tell_recoveries(self.notify, self.up)
+        notifications.send_reachable(self.notify, self.up, fleet=True)
 
 
 def _failing(states: Mapping[str, SensorState], check: str) -> list[str]:

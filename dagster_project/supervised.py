@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 RETRY: Final = dg.RetryPolicy(max_retries=2, delay=30, backoff=dg.Backoff.EXPONENTIAL)
 """For work that is safe to repeat: it continues where it stopped, or finds nothing left to do."""
 INTERRUPTED: Final = "the run was cancelled"
-"""How the failure of a step begins that somebody cancelled, or whose process was told to end."""
+"""How the failure of a step begins that was cancelled, or whose process received a signal to end."""
 _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.NotALakehouse, "Check `root` in lakehouses.yaml."),
     (
@@ -41,9 +41,9 @@ _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.AlreadyExists, "Choose another name or target, or remove the existing one."),
     (
         errors.PlanOutdated,
-        "Somebody committed meanwhile: make a new plan with `dry_run: true`, review it, and launch again.",
+        "Another writer has committed since: make a new plan with `dry_run: true`, review it, and launch again.",
     ),
-    (errors.CommitConflict, "Somebody else committed first: launch again."),
+    (errors.CommitConflict, "Another writer committed first: launch again."),
     (errors.ReadOnly, "First upgrade the lakehouse to another root with the job `upgrade`."),
     (errors.Refused, "The message says what would allow it."),
     (errors.Corrupt, "Run the job `verify`, then `rollback` to an intact version, or restore from an export."),
@@ -95,7 +95,7 @@ class Supervisor:
         self.latest = (phase, done, total)
 
     def check(self) -> None:
-        """Raise ``Stopped`` if the run was cancelled or given up meanwhile, even if no signal has arrived."""
+        """Raise ``Stopped`` if the run was cancelled or given up, even if no signal has arrived."""
         self._refuse_stopped()
         run = self._instance.get_run_by_id(self._run_id)
         if run is not None and run.status in _CANCELLED:
@@ -248,7 +248,7 @@ def failure(error: errors.TrinityLakeError) -> dg.Failure:
 
 
 def permanent(error: errors.TrinityLakeError) -> bool:
-    """Return whether an error stays until somebody does something: every one but a storage that fails for a while."""
+    """Return whether an error stays until a person acts: every one except a storage that fails for a while."""
     return not isinstance(error, errors.StorageError) or isinstance(error, _PERMANENT)
 
 

@@ -22,7 +22,7 @@ import os
 from typing import Final
 
 VARIABLE: Final = "TRINITYLAKE_WARM_RUNS"
-"""Set to ``1`` by :mod:`dagster_project.code_server`, unless somebody set it to ``0``, which turns all of this off.
+"""Set to ``1`` by :mod:`dagster_project.code_server`, unless it is ``0`` already, which turns all of this off.
 
 The process that starts runs takes it out, so that no run inherits it.
 """
