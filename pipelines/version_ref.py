@@ -13,7 +13,7 @@ from typing import Final
 
 from pipelines.durations import parse_age
 from trinitylake_core import Lakehouse, RecoveryTarget
-from trinitylake_core.errors import InvalidInput, TrinityLakeError
+from trinitylake_core.errors import InvalidInput, TrinityLakeError, VersionNotFound
 from trinitylake_core.versions import to_millis
 
 MEANING: Final = "a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h"
@@ -52,7 +52,10 @@ def _reading(lake: Lakehouse, text: str, what: str) -> RecoveryTarget:
     if (plain := plain_number(text)) is not None:
         return RecoveryTarget(version=plain)
     if head := _HEAD.fullmatch(text):
-        return RecoveryTarget(version=lake.version - int(head[1] or 0))
+        back = int(head[1] or 0)
+        if back > lake.version:
+            raise VersionNotFound(f"{text} does not exist: version {lake.version} is the newest, and 0 the first")
+        return RecoveryTarget(version=lake.version - back)
     if any(each.name == text for each in lake.snapshots()):
         return RecoveryTarget(snapshot=text)
     when = moment(text)
@@ -61,7 +64,7 @@ def _reading(lake: Lakehouse, text: str, what: str) -> RecoveryTarget:
     except InvalidInput:
         raise InvalidInput(
             f"{what} must be a version number, not {text!r}; HEAD, HEAD~3, the name of a snapshot, a time and an age "
-            "such as -2h will do, too"
+            f"such as -2h will do, too; there is no snapshot {text!r}"
         ) from None
     return RecoveryTarget(timestamp=when)
 

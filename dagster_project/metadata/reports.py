@@ -176,7 +176,7 @@ def _time(millis: int | None) -> datetime | None:
 def of_deletion(deletion: Deletion[Any]) -> Metadata:
     """Return what an expiration or a removal of orphans planned, file by file, and what it did."""
     report, dry = replace(deletion.report, plan=None), deletion.done is None  # its plan was a temporary file
-    shown = of_report(
+    found = of_report(
         report,
         deletion.planned,
         why=_why_kept(deletion.planned),
@@ -187,12 +187,8 @@ def of_deletion(deletion: Deletion[Any]) -> Metadata:
         files_deleted=report.deleted,
         bytes_deleted=0 if dry else report.bytes,
     )
-    tables = {name for name, each in shown.items() if isinstance(each, dg.TableMetadataValue)}
-    return shown | {
-        name: value
-        for name, value in figures(deletion.planned)
-        if not getattr(report, name, 1) and not isinstance(value, bool) and name not in tables
-    }
+    only_planned = {name: value for name, value in figures(deletion.planned) if not found.get(name)}
+    return found | only_planned | {"dry_run": dry}
 
 
 def _why_kept(planned: expiration.Report | orphans.Report) -> str | None:

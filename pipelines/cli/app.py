@@ -5,6 +5,8 @@
                 2  wrong usage or input
                 3  a conflict, or a refused operation
                 4  the storage failed, or data is too damaged to be read
+              130  interrupted
+              141  what reads standard output went away
 
 With ``--json`` standard output is exactly one JSON document, also when the command fails:
 ``{"error": {"type": ..., "message": ...}}``. Logs and progress go to standard error.
@@ -16,12 +18,12 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -50,7 +52,7 @@ REFUSED: Final = 3
 FAILED: Final = 4
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
-_EXIT_CODES: Final[tuple[tuple[type[TrinityLakeError], int], ...]] = (
+_EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (InvalidInput, WRONG_INPUT),
     (NotFound, WRONG_INPUT),
     (AlreadyExists, WRONG_INPUT),
@@ -59,6 +61,8 @@ _EXIT_CODES: Final[tuple[tuple[type[TrinityLakeError], int], ...]] = (
     (Refused, REFUSED),
     (Corrupt, FAILED),
     (StorageError, FAILED),
+    (TrinityLakeError, FAILED),
+    (output.OutputFailed, FAILED),
 )
 _SECRET_MIN_LENGTH: Final = 8
 _PLACES: Final = frozenset({"dst", "other", "src", "target"})
@@ -129,16 +133,28 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
         if progress is not None:
             stack.callback(progress.close)
         if options.json:
-            return output.json_of(lambda: command.run(call))
+            return output.json_of(lambda: command.run(call), _committed)
         person = output.is_terminal(sys.stdin) and output.is_terminal(sys.stdout)
         if command.confirmed and person and not options.yes and getattr(options, "plan_to", None) is None:
             call.ask = partial(_ask, progress=progress)
         result = command.run(call)
-        if getattr(options, "format", "") == "csv":
-            output.print_csv(result, progress)
-        else:
-            output.print_lines(result.lines, progress, paged=command.name in _PAGED)
+        try:
+            if getattr(options, "format", "") == "csv":
+                output.print_csv(result, progress)
+            else:
+                output.print_lines(result.lines, progress, paged=command.name in _PAGED)
+        except output.OutputFailed as error:
+            raise output.OutputFailed(f"{error}{_committed(result.data)}") from error
         return result.code
+
+
+def _committed(data: Any) -> str:
+    """Return which version a command has committed, for it could not print that; empty if it committed none."""
+    for inner in (data, getattr(data, "rollback", None), getattr(data, "registered", None)):
+        fields = inner if isinstance(inner, Mapping) else {"version_after": getattr(inner, "version_after", None)}
+        if (version := fields.get("version_after")) is not None:
+            return f"; version {version} was committed"
+    return ""
 
 
 def _ask(lines: Iterable[Line], progress: Printed | None) -> bool:
@@ -184,13 +200,13 @@ def _described(error: BaseException) -> tuple[str, int]:
         return "interrupted", INTERRUPTED
     if isinstance(error, click.UsageError):
         return sentence(error), WRONG_INPUT
-    if isinstance(error, output.OutputFailed):
-        return str(error), FAILED
+    if isinstance(error, RecursionError):
+        return "the input is nested too deeply", WRONG_INPUT
     for kind, code in _EXIT_CODES:
         if isinstance(error, kind):
             return str(error), code
-    if isinstance(error, TrinityLakeError):
-        return str(error), FAILED
+    if isinstance(error, OSError):  # a library of this machine, such as that of hdfs://, or a file
+        return _first_line(error), FAILED
     if type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}:
         return f"Spark failed: {_first_line(error)}; {DEBUG}=1 shows the whole error", FAILED
     report = f"unexpected {type(error).__name__}: {_first_line(error)}. This is a bug in trinitylake: please report it"

@@ -357,7 +357,7 @@ def limited(rows: Iterator[T], limit: int | None) -> Iterator[T]:
     """Return the first rows, as many as ``--limit`` says. Raises ``InvalidInput``."""
     if limit is not None and limit < 0:
         raise InvalidInput(f"--limit must not be negative: {limit}")
-    return islice(rows, limit)
+    return islice(rows, None if limit is None else min(limit, sys.maxsize))
 
 
 def in_order(*parts: Iterable[Line]) -> Iterator[Line]:
@@ -370,3 +370,10 @@ def in_order(*parts: Iterable[Line]) -> Iterator[Line]:
                 yield ""
             yield line
             started = True
+
+
+def or_else(lines: Iterator[Line], nothing: Callable[[], str]) -> Iterator[Line]:
+    """Yield lines; if there are none, what to print instead."""
+    first = next(lines, None)
+    yield nothing() if first is None else first
+    yield from lines

@@ -114,8 +114,12 @@ def write_document(value: Any) -> None:
     sys.stdout.flush()
 
 
-def json_of(run: Callable[[], Result]) -> int:
-    """Run a command and print its result when it is complete: half a JSON document is of no use."""
+def json_of(run: Callable[[], Result], said_of: Callable[[Any], str]) -> int:
+    """Run a command and print its result when it is complete: half a JSON document is of no use.
+
+    Raises:
+        OutputFailed: it cannot be printed; ``said_of`` its data is added to the message.
+    """
     import tempfile  # brings compression and randomness along, for which no list on a terminal must wait
 
     with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, "w+", encoding="utf-8", errors="surrogatepass") as spool:
@@ -123,9 +127,12 @@ def json_of(run: Callable[[], Result]) -> int:
             result = run()
             report.write_json(result.data, spool.write, ascii_only=_ascii_only(sys.__stdout__))
         spool.seek(0)
-        while block := spool.read(1 << 20):
-            write(block)
-    flush()
+        try:
+            while block := spool.read(1 << 20):
+                write(block)
+            flush()
+        except OutputFailed as error:
+            raise OutputFailed(f"{error}{said_of(result.data)}") from error
     return result.code
 
 

@@ -31,6 +31,7 @@ environment:
 exit codes:
   0 done   1 the check found problems   2 wrong usage or input
   3 a conflict or a refused operation   4 the storage failed, or data is damaged
+  130 interrupted   141 what reads standard output went away
 """
 
 

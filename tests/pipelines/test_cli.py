@@ -275,7 +275,7 @@ def test_ls_lists_objects_in_key_order(run: Run, sales: str) -> None:
     )
     assert ["table  sales.orders", "view   sales.top"] == run("ls", sales, "sales").out.splitlines()[1:]
     assert ["namespace  sales"] == run("ls", sales, "sales", "--kind", "namespace").out.splitlines()[1:]
-    assert "" == run("ls", sales, "größe-表").out
+    assert "no objects\n" == run("ls", sales, "größe-表").out
     document = run("ls", sales, "--json").json
     assert {"root": sales, "version": 1} == {name: document[name] for name in ("root", "version")}
     assert [("namespace", "größe-表", None), ("namespace", "sales", None)] == [
@@ -302,7 +302,7 @@ def test_an_empty_lakehouse_can_be_shown_in_every_way(run: Run, root: str) -> No
     for words in (["ls"], ["show"], ["stats"], ["tree"], ["history"], ["verify"], ["verify", "--all"]):
         ran = run(words[0], root, *words[1:])
         assert (0, "") == (ran.code, ran.err), words
-    assert "" == run("ls", root).out
+    assert "no objects\n" == run("ls", root).out
     assert [] == run("ls", root, "--json").json["objects"]
     assert "no differences\n" == run("diff", root, "0", "0").out
     assert None is run("compact", root, "--json").json["version_after"]
@@ -800,6 +800,17 @@ def test_an_output_that_takes_nothing_is_told_in_one_line(sales: str, words: str
     assert 4 == done.returncode
     assert says in done.stderr
     assert 1 == len(done.stderr.splitlines()), done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["alter {root} --set a=b", "alter {root} --set a=b --json", "rollback {root} --to-version 0 --reason r"]
+)
+def test_a_commit_that_cannot_be_printed_is_named(sales: str, words: str) -> None:
+    line = f'"{sys.executable}" -m pipelines.cli {words.format(root=sales)} >/dev/full'
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert 4 == done.returncode
+    assert done.stderr.endswith("No space left on device; version 2 was committed\n"), done.stderr
+    assert 2 == Lakehouse.open(sales).version
 
 
 def test_ctrl_c_ends_with_130_and_one_line(root: str) -> None:

@@ -14,7 +14,7 @@ from pipelines.cli.program import load
 from trinitylake_core import Lakehouse
 
 ROOT = "{root}"
-NONSENSE = ("", " ", "nonsense", "-1", "1e9", "ü", "\x1b[31m", "a=b", "{", "../..", "x" * 300, "\udcff")
+NONSENSE = ("", " ", "nonsense", "-1", "1e9", "ü", "\x1b[31m", "a=b", "{", "../..", "x" * 300, "9" * 41, "\udcff")
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +137,60 @@ def test_a_version_of_thousands_of_digits_is_no_bug(
     words = {"export": [f"{root}copy"], "diff": ["0", "9" * 5000], "rollback": ["--reason", "r"]}.get(command, [])
     number = {"diff": [], "rollback": ["--to-version", "9" * 5000]}.get(command, ["--version", "9" * 5000])
     _one_clear_line(capsys, [command, root, *words, *number], {2})
+
+
+@pytest.mark.parametrize("command", ["apply", "load"])
+def test_input_that_is_nested_too_deeply_is_wrong_input(
+    capsys: pytest.CaptureFixture[str], root: str, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "deep.jsonl").write_text('{"create_table":' * 5000)
+    _one_clear_line(capsys, [command, root, str(tmp_path / "deep.jsonl"), "--dry-run"], {2})
+
+
+def test_a_closed_standard_input_is_wrong_input(
+    capsys: pytest.CaptureFixture[str], root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    _one_clear_line(capsys, ["apply", root, "-"], {2})
+
+
+def test_a_version_that_does_not_exist_is_told_by_its_name(capsys: pytest.CaptureFixture[str], root: str) -> None:
+    for text, said in (
+        ("HEAD~9999", "HEAD~9999 does not exist: version 1 is the newest"),
+        ("nosuch", "there is no snapshot 'nosuch'"),
+    ):
+        assert 2 == cli.main(["ls", root, "--version", text])
+        assert said in capsys.readouterr().err
+
+
+# -- exit codes ----------------------------------------------------------------------------------------
+
+
+_POSITIONAL = {"OBJECT": "sales.orders", "PATTERN": "sales", "A": "0", "B": "1", "FILE": "list.yaml", "NAME": "x"}
+_POSITIONAL |= {"SOURCE": "list.jsonl", "DST": "./there", "TARGET": "./there", "SHELL": "bash"}
+_NEEDED = {"alter": ["--set", "a=b"], "restore": ["--only", "sales", "--version", "0", "--reason", "r"]}
+_NEEDED |= {"rollback": ["--to-version", "0", "--reason", "r"], "undo": ["--author", "*", "--reason", "r"]}
+_WITHOUT_ROOT = {"fleet", "completion"}
+_MAKES_ONE = {"create": 0, "doctor": 0}
+"""What a command does at a root without a lakehouse, where it is not wrong input."""
+
+
+def _words(name: str, root: str) -> list[str]:
+    arguments = (root if word in {"ROOT", "SRC"} else _POSITIONAL[word] for word, _ in ENTRIES[name].arguments)
+    return [*name.split(), *arguments, *_NEEDED.get(name, [])]
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES))
+def test_the_exit_codes_of_every_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
+    """0 for help, 2 for wrong usage and for a root without a lakehouse, 4 where the storage fails."""
+    (tmp_path / "list.yaml").write_text("- create_namespace: {namespace: new}")
+    (tmp_path / "list.jsonl").write_text('{"create_namespace": {"namespace": "new"}}')
+    (tmp_path / "file").write_text("in the way")
+    _one_clear_line(capsys, [*name.split(), "--help"], {0})
+    _one_clear_line(capsys, [*_words(name, "file:///x"), "--frobnicate"], {2})
+    if name not in _WITHOUT_ROOT:
+        _one_clear_line(capsys, _words(name, (tmp_path / "none").as_uri()), {_MAKES_ONE.get(name, 2)})
+        _one_clear_line(capsys, _words(name, "ftp://host/lake"), {4})
 
 
 def _valued(name: str) -> list[str]:

@@ -116,7 +116,11 @@ that a new schema does not list is dropped, which --allow-loss has to allow.""",
 def apply(call: Call) -> Result:
     """Carry out a list of changes."""
     options = call.options
-    entries = changes.parse(*_read(options.file))
+    text, source = _read(options.file)
+    try:
+        entries = changes.parse(text, source)
+    except RecursionError:
+        raise InvalidInput(f"{source} is nested too deeply") from None
     done = changes.run(
         call.open(),
         entries,
@@ -135,6 +139,8 @@ def apply(call: Call) -> Result:
 
 
 def _read(file: str) -> tuple[str, str]:
+    if file == "-" and sys.stdin is None:
+        raise InvalidInput("standard input is closed: there is no list of changes to read")
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return data.decode("utf-8-sig"), "standard input" if file == "-" else file

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pipelines.cli import report
-from pipelines.cli.command import Call, Line, Result, command, in_order, limited, option
+from pipelines.cli.command import Call, Line, Result, command, in_order, limited, option, or_else
 from pipelines.cli.commands.objects import find_object
 from pipelines.cli.commands.options import AT, ENGINE, FORMAT, KIND, LIMIT, SPARK, WITHIN
 from pipelines.summary import Size, qualified
@@ -42,7 +42,7 @@ def ls(call: Call) -> Result:
     table = report.table(["kind", "name"], ([each.kind, qualified(each.namespace, each.name)] for each in entries))
     rows = report.table(["kind", "namespace", "name"], ([each.kind, each.namespace, each.name] for each in entries))
     data = {"root": lake.root, "version": lake.version, "objects": entries}
-    return Result(data, in_order(table), table=rows)
+    return Result(data, or_else(in_order(table), lambda: "no objects"), table=rows)
 
 
 def _within(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEntry]:

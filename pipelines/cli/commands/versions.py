@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain, pairwise
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from pipelines import diff as diffing
 from pipelines import version_ref
 from pipelines.cli import report
-from pipelines.cli.command import Call, Line, Result, command, in_order, limited, option
+from pipelines.cli.command import Call, Result, command, in_order, limited, option, or_else
 from pipelines.cli.commands.objects import keys_of, readings
 from pipelines.cli.commands.options import ENGINE, FORMAT, SPARK
 from pipelines.summary import Size, qualified
@@ -46,7 +46,7 @@ def history(call: Call) -> Result:
     chosen = _refuse_unknown(lake, call, limited(_chosen(lake, call), call.options.limit))
     header = ["version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason"]
     table = report.table(header, map(_history_cells, chosen), spare=("root", "messages", "objects", "changes"))
-    lines = _or(in_order(table), lambda: _nothing_found(call.options.changed))
+    lines = or_else(in_order(table), lambda: _nothing_found(call.options.changed))
     return Result({"root": lake.root, "versions": map(_history_data, chosen)}, lines, table=table)
 
 
@@ -153,19 +153,13 @@ def diff(call: Call) -> Result:
     data = {"root": old.root, "other": new.root, "a": old.version, "b": new.version}
     if not options.definitions:
         rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in found)
-        lines = _or(in_order(report.table(["change", "kind", "name"], rows)), _same)
+        lines = or_else(in_order(report.table(["change", "kind", "name"], rows)), _same)
         apart = ([each.change, each.kind, each.namespace, each.name] for each in found)
         table = report.table(["change", "kind", "namespace", "name"], apart)
         return Result({**data, "changes": found}, lines, table=table)
     details = (_with_definitions(old, new, each) for each in found)
     inside = (line for each in details for line in _change_lines(each))
-    return Result({**data, "changes": details}, _or(inside, _same))
-
-
-def _or(lines: Iterator[Line], nothing: Callable[[], str]) -> Iterator[Line]:
-    first = next(lines, None)
-    yield nothing() if first is None else first
-    yield from lines
+    return Result({**data, "changes": details}, or_else(inside, _same))
 
 
 def _with_definitions(old: Lakehouse, new: Lakehouse, change: Change) -> dict[str, Any]:
