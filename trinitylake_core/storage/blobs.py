@@ -1,7 +1,7 @@
 """Azure Blob Storage and Google Cloud Storage: ``az://``, ``abfss://``, ``gs://``.
 
 Exclusive creation is ``If-None-Match: *`` or generation 0, compare-and-set is ``If-Match`` or the generation that was
-read. Deletes are one request each, since obstore does not say which of a batch failed; listings are those of a whole
+read. Deletes are one request each, since obstore does not report which of a batch failed; listings are those of a whole
 directory, since it knows no prefix that ends within a name.
 
 Options have the names that gcsfs and adlfs give them, or obstore's own. Without credentials among them obstore looks

@@ -35,7 +35,7 @@ class ConformanceResult:
 
 
 class _Broken(Exception):
-    """A property does not hold; the message says what was seen."""
+    """A property does not hold; the message contains what was found."""
 
 
 def check_conformance(root: str, options: Mapping[str, Any] | None = None) -> Iterator[ConformanceResult]:

@@ -23,7 +23,7 @@ _MIN_SECRET_LENGTH = 4
 class TransientError(StorageError):
     """A request failed in a way that a second try may mend. Never leaves the storage package.
 
-    ``undone`` says that the storage surely did not carry the request out; otherwise nobody knows.
+    ``undone``: the storage certainly did not carry the request out; otherwise it may have done so.
     """
 
     def __init__(self, message: str, *, undone: bool = False) -> None:

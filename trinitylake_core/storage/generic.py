@@ -211,7 +211,7 @@ def _make_filesystem(root: str, scheme: str, options: Mapping[str, Any]) -> Any:
 
 
 def _refuse_missing(kind: type[Any], root: str, options: Mapping[str, Any]) -> None:
-    """Raise ``StorageError`` if a file system needs options that nobody gave: ``ftp`` and ``sftp`` need a host."""
+    """Raise ``StorageError`` if a file system needs options that are missing: ``ftp`` and ``sftp`` need a host."""
     needed = [
         each.name
         for each in signature(kind.__init__).parameters.values()
@@ -222,11 +222,11 @@ def _refuse_missing(kind: type[Any], root: str, options: Mapping[str, Any]) -> N
 
 
 def _modified_millis(details: Mapping[str, Any]) -> int:
-    """Return the age field of a listing, whatever it is called; an unknown age is never returned as 0."""
+    """Return the age field of a listing under any of its names; an unknown age is never returned as 0."""
     for name in _MODIFIED_FIELDS:
         value = details.get(name)
         if isinstance(value, int | float):
             return int(value * 1000)
         if isinstance(value, datetime):
             return int(value.timestamp() * 1000)
-    raise StorageError(f"this file system does not tell when {details.get('name')} was last changed")
+    raise StorageError(f"this file system does not report when {details.get('name')} was last changed")

@@ -21,7 +21,7 @@ def options_for(uri: str, root: str, options: Mapping[str, Any]) -> dict[str, An
     """Return those storage options of a lakehouse that apply to another URI, too. No request.
 
     All of them where both lie in the same kind of storage; else those that every kind knows, such as ``retries``:
-    the key of a bucket says nothing about a local file. A URI without a scheme is a local path.
+    the key of a bucket has no meaning for a local file. A URI without a scheme is a local path.
     """
     if _kind(uri) == _kind(root):
         return dict(options)

@@ -41,8 +41,8 @@ class _ThreadState(threading.local):
 _state = _ThreadState()
 
 
-def awaited(oldest: Future[T], meanwhile: Callable[[], object]) -> T:
-    """Return the result of the oldest piece of work; whenever that takes long, call ``meanwhile`` to begin more.
+def awaited(oldest: Future[T], begin_more: Callable[[], object]) -> T:
+    """Return the result of the oldest piece of work; whenever that takes long, call ``begin_more``.
 
     Raises what the work raised.
     """
@@ -52,7 +52,7 @@ def awaited(oldest: Future[T], meanwhile: Callable[[], object]) -> T:
         except TimeoutError:
             if oldest.done():
                 break  # the error may be the work's own
-            meanwhile()
+            begin_more()
     return oldest.result()
 
 
@@ -78,7 +78,7 @@ def _windowed(
     window: deque[Future[T]] = deque()
     remaining = iter(actions)
 
-    def meanwhile() -> None:
+    def begin_more() -> None:
         while has_room(window, most) and (action := next(remaining, None)) is not None:
             window.append(begin(action))
 
@@ -87,7 +87,7 @@ def _windowed(
             window.extend(begin(action) for action in islice(remaining, max(0, 2 * most - len(window))))
             if not window:
                 return
-            result = awaited(window[0], meanwhile)
+            result = awaited(window[0], begin_more)
             window.popleft()
             yield result
     finally:

@@ -35,7 +35,7 @@ class FileInfo:
 class Tagged:
     """What a small mutable file was when it was read: ``data`` is its content, ``None`` if there was no file.
 
-    ``tag`` is what the storage tells this content from another by (an ETag), ``None`` where it compares contents.
+    ``tag`` identifies this content for the storage (an ETag), ``None`` where the storage compares contents.
     """
 
     data: bytes | None
@@ -229,7 +229,7 @@ class Storage(abc.ABC):
         """
 
     def list_if(self, prefix: str, wanted: Callable[[str], bool]) -> Iterator[FileInfo]:
-        """Yield what :meth:`list` does, of the paths that are wanted. A disk does not look at the others."""
+        """Yield what :meth:`list` does, of the paths that are wanted. A disk reads no size and age of the others."""
         return (info for info in self.list(prefix) if wanted(info.path))
 
     @abc.abstractmethod
@@ -245,7 +245,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def delete_many(self, paths: Sequence[str]) -> DeleteResult:
-        """Delete files; those already gone are told apart where the storage can tell. One ``delete`` per batch."""
+        """Delete files; those already gone are reported where the storage reports them. One ``delete`` per batch."""
 
     @abc.abstractmethod
     def exists(self) -> bool:

@@ -94,7 +94,7 @@ def refuse_credentials(uri: str, what: str) -> None:
 
 
 def _refuse_credentials(scheme: str, rest: str, what: str = "root URI") -> None:
-    """Refuse credentials in a URI, of whatever scheme, and print nothing of it: they would end up in logs.
+    """Refuse credentials in a URI, of any scheme, and print nothing of it: they would end up in logs.
 
     A user without a password is one, too, unless the part before ``@`` is a container (``abfs://container@account``).
     """

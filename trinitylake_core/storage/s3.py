@@ -60,7 +60,7 @@ class S3Storage(ObjectStorage):
     # Deleting.
 
     def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
-        """S3 does not tell a missing key from a deleted one; both count as deleted."""
+        """S3 reports a missing key as a deleted one; both count as deleted."""
         names = {self._key(path): path for path in batch}
         objects = [{"Key": key} for key in names]
         answer = self._call("delete_objects", Delete={"Objects": objects, "Quiet": True})

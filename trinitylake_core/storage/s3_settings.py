@@ -6,7 +6,7 @@ there is an ``endpoint_url``), ``connect_timeout`` (5 s), ``read_timeout`` (30 s
 
 Credentials, region and endpoint are looked for where botocore looks for them, in the same order: options, environment,
 profile, role of the machine, task or pod. botocore itself is asked only where options and environment leave something
-open and a profile or a role may say it, since importing it takes longer than most operations.
+open that a profile or a role may contain, since importing it takes longer than most operations.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _place_and_credentials(
 
 
 def _given_keys(arguments: Mapping[str, Any], client: Mapping[str, Any]) -> Keys | None:
-    """Return the keys of the options, else those of the environment, unless a profile is to say them."""
+    """Return the keys of the options, else those of the environment, unless a profile is named."""
     key = arguments.get("key") or arguments.get("username") or client.get("aws_access_key_id")
     secret = arguments.get("secret") or arguments.get("password") or client.get("aws_secret_access_key")
     if key and secret:
@@ -165,7 +165,7 @@ def _given_keys(arguments: Mapping[str, Any], client: Mapping[str, Any]) -> Keys
 
 
 def _needs_botocore(arguments: Mapping[str, Any], region: str | None, endpoint: str | None) -> bool:
-    """Return whether a profile or a partition has a say in region or endpoint."""
+    """Return whether a profile or a partition decides about region or endpoint."""
     if arguments.get("profile"):
         return True
     if region and endpoint:

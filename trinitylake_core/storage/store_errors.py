@@ -1,6 +1,6 @@
 """What the clients of object stores raise: obstore's words read as the server's answer, and mapped to our errors.
 
-obstore has few classes of errors, and says the rest in words: the status and the body of the answer, or what became of
+obstore has few classes of errors, and puts the rest into words: the status and the body of the answer, or the fate of
 the connection. :func:`answered` reads them, so that both clients raise the same: an error with a ``response`` like
 botocore's, ``TimeoutError`` or ``ConnectionError``. No request is made here.
 """
@@ -62,11 +62,11 @@ class Answered(Exception):
 
 
 class NotRenewed(Exception):
-    """The credentials could not be found or renewed; the message says why."""
+    """The credentials could not be found or renewed; the message contains the reason."""
 
 
 class Unexplained(Exception):
-    """Whatever else obstore may say, without its details."""
+    """Any other error of obstore, without its details."""
 
 
 def answered(error: Exception) -> Exception:
@@ -92,14 +92,14 @@ def _answer_in(text: str) -> Answered | None:
     if found := _OF_A_BATCH.search(text):
         return Answered(int(found[2]), "", found[1][:_LONGEST_MESSAGE])
     if _BARE_REDIRECT in text:
-        return Answered(301, "PermanentRedirect", "the server redirects and does not say where to")
+        return Answered(301, "PermanentRedirect", "the server redirects without a location")
     if _BEYOND_THE_END in text:  # Azure takes such a range and begins at 0, obstore sees it
         return Answered(416, "InvalidRange", "the range begins where the object ends, or later")
     return None
 
 
 def is_slow_down(error: Exception) -> bool:
-    """Return whether a server asked for fewer requests: status 429 or 503, or a code that says so."""
+    """Return whether a server asked for fewer requests: status 429 or 503, or a code with this meaning."""
     if not isinstance(error, Answered):
         return False
     status = error.response["ResponseMetadata"]["HTTPStatusCode"]

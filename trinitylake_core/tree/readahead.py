@@ -1,8 +1,8 @@
-"""Files that are read before they are asked for: a window that moves along with whoever uses them.
+"""Files that are read before they are asked for: a window that moves along with its reader.
 
 What was read waits here, in the order in which it will be asked for, and nothing of it is dropped before it was asked
-for; a cache cannot promise that. As much is under way as the window has room for, so that nobody waits for a group of
-files to be complete before the next group is begun.
+for; a cache cannot promise that. As much is under way as the window has room for: no reader waits for a group of files
+to be complete before the next group is begun.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class InFlightReads:
             return known
 
     def done(self, path: str) -> None:
-        """Forget a file: whoever asks for it from now on finds it in a cache, or reads it again."""
+        """Forget a file: a later reader finds it in a cache, or reads it again."""
         with self._lock:
             self._files.pop(path, None)
 
@@ -52,8 +52,8 @@ class InFlightReads:
 class ReadAhead:
     """A window over the files that one thread will ask for, about in the order of ``paths``, read through ``files``.
 
-    ``room`` tells how many may be in the window; ``skip`` which files nobody will ask for after all. ``paths`` is asked
-    for more only when there is room for it, and may read other files meanwhile.
+    ``room`` is how many may be in the window; ``skip`` returns whether a file will not be asked for after all.
+    ``paths`` is asked for more only when there is room for it, and may read other files itself.
     """
 
     def __init__(

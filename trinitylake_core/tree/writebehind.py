@@ -1,7 +1,7 @@
 """Files that are written while something else goes on, and kept at hand until they are.
 
-A failure comes up at the next file that is begun, or by :meth:`WriteBehind.finish` at the latest: whoever points to one
-of the files must have called it before the pointer becomes visible.
+A failure comes up at the next file that is begun, or by :meth:`WriteBehind.finish` at the latest: the writer must
+call it before a pointer to one of the files becomes visible.
 """
 
 from __future__ import annotations
