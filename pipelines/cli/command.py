@@ -135,7 +135,7 @@ class Call:
     """Shows a person the plan and asks; ``None`` where a program calls, or the person has said yes."""
     log_level: str = "OFF"
     environment_options: Mapping[str, Any] = field(default_factory=dict)
-    """Storage options of the environment, for whatever they fit."""
+    """Storage options of the environment, for every root that takes them."""
     _session: LazySession | None = field(default=None)
 
     def open(self, root: str | None = None, *, damaged: bool = False) -> Lakehouse:

@@ -19,11 +19,11 @@ _SPOOL_BYTES: Final = 8 << 20
 
 
 class OutputFailed(Exception):
-    """Standard output takes nothing more: the disk behind it is full, or nobody opened it."""
+    """Standard output takes nothing more: the disk behind it is full, or it is closed."""
 
 
 def prepare() -> None:
-    """Make both streams write every text, whatever the locale says."""
+    """Make both streams write every text in every locale."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -109,7 +109,7 @@ def say(text: str) -> None:
 
 
 def write_document(value: Any) -> None:
-    """Write one JSON document, whatever state standard output is in."""
+    """Write one JSON document, also where standard output has been redirected."""
     report.write_json(value, sys.stdout.write, ascii_only=_ascii_only(sys.stdout))
     sys.stdout.flush()
 
@@ -142,7 +142,7 @@ def _ascii_only(stream: TextIO | None) -> bool:
 
 @contextmanager
 def _stdout_kept_clean() -> Iterator[None]:
-    """Redirect to standard error whatever is printed meanwhile, also by Spark's Java and its Python workers."""
+    """Redirect to standard error all that is printed inside, also by Spark's Java and its Python workers."""
     sys.stdout.flush()
     saved = None
     with suppress(OSError, ValueError, AttributeError):

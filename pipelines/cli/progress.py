@@ -15,7 +15,7 @@ _EVERY_SECONDS_ON_A_TERMINAL: Final = 0.1
 
 
 class Printed(Protocol):
-    """Progress that somebody sees, and that has to make room for what is printed next."""
+    """Progress on a screen, which has to make room for the next lines."""
 
     def __call__(self, phase: str, done: int, total: int | None = None, /) -> None:
         """Show it if it is time to."""

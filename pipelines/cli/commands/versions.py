@@ -112,14 +112,14 @@ def _with_end(roots: Iterator[Root]) -> Iterator[Root | None]:
 
 def _changed(lake: Lakehouse, keys: list[str], root: Root, before: Root | None) -> bool:
     if root.unreadable is not None or (before is not None and before.unreadable is not None):
-        return True  # nobody can tell
+        return True  # it may have changed: one of the two is unreadable
     if root.operation in spec.QUIET_OPERATIONS:
         return False
     if root.operation in spec.TRANSACTIONAL_OPERATIONS and root.version > 0:
         own = set(root.own_messages().keys)
         return any(key in own for key in keys)
     if before is None and root.version > 0:
-        return False  # its predecessor has expired: nobody can tell any more
+        return False  # its predecessor has expired: a change can no longer be found
     then = [lookup(lake.store, before.node, key) if before is not None else None for key in keys]
     return then != [lookup(lake.store, root.node, key) for key in keys]
 

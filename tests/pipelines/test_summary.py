@@ -12,11 +12,12 @@ import pytest
 
 from pipelines import cli
 from pipelines.cli.report import summarised
+from pipelines.diff import Report as Difference
 from pipelines.expiration import Report as Expired
 from pipelines.orphans import Report as Cleaned
-from pipelines.summary import count
+from pipelines.summary import count, tables_of
 from pipelines.sweep.model import Size, UnknownFiles
-from trinitylake_core import Lakehouse
+from trinitylake_core import Change, Lakehouse
 
 Run = Callable[..., list[str]]
 LATER = 30 * 86_400_000
@@ -129,3 +130,15 @@ def test_counts_are_in_english() -> None:
     assert ["1 file", "0 files", "1,234 entries", "1 entry", "2 keys", "an unknown number of files"] == [
         count(number, what) for number, what in counted
     ]
+
+
+def test_people_see_the_first_rows_of_a_table_and_how_many_more_there_are() -> None:
+    """A report may hold fewer rows than it counts."""
+    changes = tuple(Change("added", "table", "sales", f"t{n}", f"k{n}", None, "p") for n in range(60))
+    counts = {"added": 75, "removed": 0, "changed": 0}
+    report = Difference("file:///a/", "file:///a/", 1, 2, counts, changes)
+    (table,) = tables_of(report)
+    assert (60, ["added", "table", "sales.t0"]) == (len(table.rows), table.rows[0])
+    sentences, rows = map(list, summarised(report))
+    assert ["from version 1 to version 2: 75 added, 0 removed, 0 changed"] == sentences
+    assert (52, "... and 25 more") == (len(rows), rows[-1])
