@@ -20,9 +20,8 @@ from typing import Any, Final
 from pipelines.durations import DAY, shown
 from pipelines.files import plans
 from pipelines.files.deletion import Deleted, delete
-from pipelines.files.holds import OWN_VERSION, Hold, Rules
 from pipelines.files.listing import ROOT, Listed, listed
-from pipelines.files.retained import Retained, refuse_guarded, retained
+from pipelines.files.retained import OWN_VERSION, Hold, Retained, Rules, refuse_guarded, retained
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,

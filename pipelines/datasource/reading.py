@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipelines.datasource.columns import TABLES
-from pipelines.datasource.wanted import Wanted
+from pipelines.datasource.columns import TABLES, Wanted
 from pipelines.diff import spans_of
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import decode_lakehouse

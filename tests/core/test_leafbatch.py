@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trinitylake_core import spec
-from trinitylake_core.tree import leafframe, nodefile
+from trinitylake_core.tree import leafbatch, nodefile
 from trinitylake_core.tree.leafbatch import decode_many, encode_many
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages, Node
@@ -109,6 +109,6 @@ def test_an_arrow_whose_files_are_not_understood_writes_them_one_by_one(monkeypa
     files, paths = plain()
     leaves = decode_many(files, paths, 8)
     assert leaves is not None
-    monkeypatch.setattr(leafframe, "frame", lambda: None)
+    monkeypatch.setattr(leafbatch, "learnt_frame", lambda: None)
     assert files == encode_many(leaves, 8, paths, SYSTEM)
     assert decode_many(files, paths, 8) is None

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines.datasource.columns import PRUNED, TABLES
+from pipelines.datasource.columns import PRUNED, TABLES, Wanted
 from pipelines.datasource.reading import pinned, rows
-from pipelines.datasource.wanted import Wanted
 from tests.support.lakes import compacted, filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput

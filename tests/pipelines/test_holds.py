@@ -10,7 +10,7 @@ import pytest
 from pipelines import expiration
 from pipelines.cli import main
 from pipelines.durations import DAY
-from pipelines.files.holds import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, Hold, Rules
+from pipelines.files.retained import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, Hold, Rules
 from pipelines.job import dry_run
 from tests.support.lakes import filled, new_lake
 from trinitylake_core import Lakehouse

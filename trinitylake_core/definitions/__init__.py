@@ -9,11 +9,14 @@ from trinitylake_core.definitions.codec import (
     decode_transaction,
     decode_view,
     encode,
+    encoded_column,
+    encoded_rest,
+    encoded_table,
+    encoded_type,
     has_checksum,
     to_dict,
 )
 from trinitylake_core.definitions.difference import column_paths, describe_difference
-from trinitylake_core.definitions.encoded import encoded_column, encoded_rest, encoded_table, encoded_type
 from trinitylake_core.definitions.lakehouse import (
     altered_lakehouse,
     commit_buffer_bytes,

@@ -1,7 +1,7 @@
 """Versions: roots, the newest one, history and time travel (format, sections 2, 3 and 6).
 
 ``root`` is what one root says, ``files`` reads single files, ``search`` finds the newest version, ``history`` all
-others, ``boundary`` moves the boundary, ``readonce`` is for a pass over many versions.
+others, ``boundary`` moves the boundary, ``versions`` is all of it together, also for a pass over many versions.
 """
 
 from trinitylake_core.versions.boundary import (
@@ -12,7 +12,6 @@ from trinitylake_core.versions.boundary import (
     settle_boundary,
 )
 from trinitylake_core.versions.files import copy_of_definition, number_in
-from trinitylake_core.versions.readonce import VersionsReadOnce
 from trinitylake_core.versions.root import (
     Delta,
     ObjectCounts,
@@ -25,7 +24,7 @@ from trinitylake_core.versions.root import (
     unreadable_root,
     version_info,
 )
-from trinitylake_core.versions.versions import Versions
+from trinitylake_core.versions.versions import Versions, VersionsReadOnce
 
 __all__ = [
     "Delta",
