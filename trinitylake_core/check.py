@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, decode_definition
@@ -179,8 +179,7 @@ def _root_exists(versions: Versions, version: int) -> bool:
 # -- one node --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(NamedTuple):
     """What the parents of a node say about it: those of one tree, or of the trees of many versions together.
 
     A node that fits all its parents fits the tightest pivots. Parents that count one child differently cannot all be
@@ -505,14 +504,16 @@ class TreeCheck:
     def _entries(self, keys: Sequence[str], values: Sequence[str], path: str) -> Iterator[Violation]:
         content, named = self._content, list[Named]()
         for key, value in zip(keys, values, strict=True):
-            wrong = malformed(content.codec, key, value)
-            if wrong is not None:
-                yield violation("I11", path, wrong)
-            named += content.definitions([(key, value)])
-            if wrong is None and content.whole and content.codec.split(key)[1] not in content.exists:
+            parts, file = content.note(key), None
+            with suppress(InvalidLocation):
+                file = validate_path(value)
+            if parts is None or file is None:
+                yield violation("I11", path, malformed(content.codec, key, value) or "")
+            elif self._definitions:
+                named.append((parts[0], label(parts[1], parts[2]), file))
+            if parts is not None and content.whole and parts[1] not in content.exists:
                 yield without_namespace(path, content.codec, key)
-        if self._definitions:
-            yield from check_definitions(self._storage, named)
+        yield from check_definitions(self._storage, named)
 
 
 @dataclass(slots=True)
