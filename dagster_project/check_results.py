@@ -1,4 +1,4 @@
-"""Verdicts on a lakehouse: what is judged from one read of its newest root, and what Dagster recorded last."""
+"""Results of asset checks: those that one read of the newest root suffices for, and those that Dagster recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RECORDS: Final = 8
 
 
 def evaluate_unreachable(cause: str, what_to_do: str) -> dg.AssetCheckResult:
-    """Return the verdict on a lakehouse that cannot be opened."""
+    """Return the result for a lakehouse that cannot be opened."""
     return dg.AssetCheckResult(
         check_name=REACHABLE,
         passed=False,
@@ -38,7 +38,7 @@ def evaluate_unreachable(cause: str, what_to_do: str) -> dg.AssetCheckResult:
 
 
 def opened(version: int) -> dg.AssetCheckResult:
-    """Return the verdict on a lakehouse that could be opened."""
+    """Return the result for a lakehouse that could be opened."""
     return dg.AssetCheckResult(check_name=REACHABLE, passed=True, description=f"opened at version {version}")
 
 
@@ -46,7 +46,7 @@ def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = 
     """Return whether the backlog is below the threshold; with ``cost``, also what a compaction would rewrite."""
     decision = compaction_policy.too_many(settings.compaction, lake.stats())
     estimate = compaction.estimate(lake) if cost and decision.wanted and not lake.read_only else None
-    return _verdict(
+    return _result(
         DEBT,
         decision.reason,
         passed=not decision.wanted,
@@ -66,7 +66,7 @@ def evaluate_compactions(settings: LakehouseSettings, lake: Lakehouse) -> dg.Ass
         message += f"; above it since {utc(found.since)} or earlier, in all {found.looks} versions examined"
     if found.stale:
         message += f"; the limit is {format_duration(policy.max_age)}. {_late_compaction(settings)}"
-    return _verdict(
+    return _result(
         COMPACTION_FRESH,
         message,
         passed=not found.stale,
@@ -83,7 +83,7 @@ def _late_compaction(settings: LakehouseSettings) -> str:
 def evaluate_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.AssetCheckResult:
     """Return whether every required snapshot exists."""
     if not settings.snapshots:
-        return _verdict(SNAPSHOTS_FRESH, "lakehouses.yaml requires no snapshots", passed=True)
+        return _result(SNAPSHOTS_FRESH, "lakehouses.yaml requires no snapshots", passed=True)
     graces = {str(period): policy.grace_of(period) for period, policy in settings.snapshots.items()}
     late = snapshot.overdue(graces, lake.snapshots(), datetime.now(UTC))
     lines = [f"{each.name} is missing; newest {each.period} snapshot: {each.newest or 'none'}" for each in late]
@@ -93,10 +93,10 @@ def evaluate_snapshots(settings: LakehouseSettings, lake: Lakehouse) -> dg.Asset
     message = "; ".join(lines) or f"every required snapshot exists: {', '.join(graces)}"
     newest = max((each.created_at for each in lake.snapshots()), default=None)
     shown = None if newest is None else dg.MetadataValue.timestamp(newest)
-    return _verdict(SNAPSHOTS_FRESH, message, passed=not late, missing=len(late), newest_snapshot=shown)
+    return _result(SNAPSHOTS_FRESH, message, passed=not late, missing=len(late), newest_snapshot=shown)
 
 
-def _verdict(check: str, message: str, *, passed: bool, **metadata: Any) -> dg.AssetCheckResult:
+def _result(check: str, message: str, *, passed: bool, **metadata: Any) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         check_name=check,
         passed=passed,
@@ -109,7 +109,7 @@ def _verdict(check: str, message: str, *, passed: bool, **metadata: Any) -> dg.A
 def evaluate_root(
     settings: LakehouseSettings, lake: Lakehouse, *, over_too_long: bool
 ) -> Iterator[tuple[str, dg.AssetCheckResult]]:
-    """Yield the verdicts on a version that its root suffices for, each with the asset that the check is on.
+    """Yield the results of the checks that the root of a version suffices for, each with the asset of the check.
 
     Costs no request, unless the backlog has been above the threshold for so long that compactions may be stale.
     """
@@ -121,22 +121,22 @@ def evaluate_root(
         yield COMPACTION, evaluate_compactions(settings, lake)
 
 
-def evaluation(asset: dg.AssetKey, verdict: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """Return a verdict as an event that a sensor may report."""
+def evaluation(asset: dg.AssetKey, result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """Return a result as an event that a sensor may report."""
     return dg.AssetCheckEvaluation(
         asset_key=asset,
-        check_name=str(verdict.check_name),
-        passed=verdict.passed,
-        severity=verdict.severity,
-        description=verdict.description,
-        metadata=verdict.metadata,
+        check_name=str(result.check_name),
+        passed=result.passed,
+        severity=result.severity,
+        description=result.description,
+        metadata=result.metadata,
     )
 
 
 def last_result(
     instance: dg.DagsterInstance, asset: dg.AssetKey, check: str, partition: str | None = None
 ) -> bool | None:
-    """Return whether a check passed when it was last evaluated, by whichever run; ``None`` if it never was."""
+    """Return whether a check passed when it was last evaluated by any run; ``None`` if it never was."""
     last = last_evaluation(instance, asset, check, partition)
     return None if last is None else last.passed
 

@@ -1,8 +1,8 @@
 """The asset checks of a lakehouse, or of a fleet.
 
 ``integrity`` and ``backup_verified`` read nodes. The others judge the newest root alone. Dagster evaluates a check when
-its asset is materialised; an asset that is no longer materialised would keep its last verdict for ever, so the
-sensor evaluates these, too, and records every verdict that changes.
+its asset is materialised; an asset that is no longer materialised would keep its last result for ever, so the
+sensor evaluates these, too, and records every result that changes.
 """
 
 import warnings

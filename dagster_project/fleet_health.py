@@ -17,7 +17,7 @@ from dagster_project.sensor_state import SensorState
 from pipelines import fleet
 from pipelines.bounded import Bounded
 from pipelines.fleet import Member, Report, State
-from trinitylake_core import InvalidInput, TrinityLakeError
+from trinitylake_core import InvalidInput
 
 NAME: Final = "fleet_health"
 CHECKS: Final = {
@@ -70,9 +70,9 @@ def fleet_checks(scope: Scope, stanzas: Stanzas) -> dg.AssetChecksDefinition:
     )
     def checked() -> Iterator[dg.AssetCheckResult]:
         known = stanzas.all()
-        failing = _judged(known)
+        failing = _polled(known)
         for name in CHECKS:
-            yield verdict(asset, name, failing[name], len(known.good) + len(known.bad))
+            yield evaluate_fleet(asset, name, failing[name], len(known.good) + len(known.bad))
 
     return checked
 
@@ -90,8 +90,8 @@ def member_of(settings: LakehouseSettings) -> Member:
     )
 
 
-def verdict(asset: dg.AssetKey, check: str, failing: Mapping[str, str], count: int) -> dg.AssetCheckResult:
-    """Return the verdict on a fleet, from what is said of each lakehouse that fails."""
+def evaluate_fleet(asset: dg.AssetKey, check: str, failing: Mapping[str, str], count: int) -> dg.AssetCheckResult:
+    """Return the result of a check of a fleet, from the reasons of the lakehouses that fail."""
     names = sorted(failing)
     rows = [{"lakehouse": name, "why": failing[name]} for name in names[:_ROWS]]
     shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
@@ -105,16 +105,16 @@ def verdict(asset: dg.AssetKey, check: str, failing: Mapping[str, str], count: i
     )
 
 
-def whys_last(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, str]:
-    """Return what the last evaluation of a check said of each lakehouse that failed it, of 500 at most."""
+def recorded_reasons(instance: dg.DagsterInstance, asset: dg.AssetKey, check: str) -> dict[str, str]:
+    """Return why each lakehouse failed a check when it was last recorded, for 500 at most."""
     last = check_results.last_evaluation(instance, asset, check)
     shown = None if last is None else last.metadata.get("lakehouses")
     rows = shown.records if isinstance(shown, dg.TableMetadataValue) else []
     return {str(row.data["lakehouse"]): str(row.data["why"]) for row in rows}
 
 
-def _judged(known: Known) -> dict[str, dict[str, str]]:
-    """Look at every lakehouse once; return what is said of each that fails a check, by check."""
+def _polled(known: Known) -> dict[str, dict[str, str]]:
+    """Poll every lakehouse once; return why each fails a check, by check."""
     now = time.time()
     failing: dict[str, dict[str, str]] = {name: {} for name in CHECKS}
     for name, reason in known.bad.items():
@@ -122,12 +122,7 @@ def _judged(known: Known) -> dict[str, dict[str, str]]:
     work = ((name, partial(poll.poll_lakehouse, each, SensorState(), now)) for name, each in known.good.items())
     for outcome in Bounded().each(work, _POLL_SECONDS, 86_400.0):
         if outcome.error is not None:
-            error = outcome.error
-            trouble = (
-                poll.trouble_of(error, known.good[outcome.name]).text
-                if isinstance(error, TrinityLakeError)
-                else repr(error)
-            )
+            trouble = poll.trouble_of(outcome.error, known.good[outcome.name]).text
             failing[check_results.REACHABLE][outcome.name] = trouble
             continue
         for _, each in outcome.get().results:

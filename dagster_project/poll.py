@@ -6,6 +6,7 @@ answer is decided afterwards, without touching the storage.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,6 +29,7 @@ DATA_VERSION_IS_OURS: Final = "dagster/data_version_is_user_provided"
 """Tags of Dagster's event log, which has no public names for them."""
 POLLS: Final = Bounded()
 """The threads of all polls of this process."""
+_log: Final = logging.getLogger(__name__)
 _TRIES: Final = 2
 """A storage that fails may be well again in a minute: so many polls in a row fail before the webhook is told."""
 
@@ -88,8 +90,12 @@ def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) 
     return Poll(lake.version, observed, pays, state, results)
 
 
-def trouble_of(error: TrinityLakeError, settings: LakehouseSettings | None = None) -> Trouble:
+def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> Trouble:
     """Return why a lakehouse cannot be opened and what to do about it, where nothing was launched."""
+    if not isinstance(error, TrinityLakeError):
+        _log.error("unexpected error while polling %s", settings and settings.name, exc_info=error)
+        cause = f"{type(error).__name__}: {error}"
+        return Trouble(cause, "Unexpected: see the log of the code server.", passes=True)
     text = advice(error)
     if isinstance(error, InvalidInput):
         text = "Correct lakehouses.yaml, or the environment of the code server."

@@ -83,7 +83,7 @@ def _requests(
             del due[name]
     # their runs would take a slot each, for as long as a storage may hang, while others wait
     page = assets.key(scope, fleet_health.NAME)
-    failing = due.keys() & fleet_health.whys_last(instance, page, REACHABLE).keys()
+    failing = due.keys() & fleet_health.recorded_reasons(instance, page, REACHABLE).keys()
     requests = [_request(scope, good[name], due[name]) for name in sorted(due.keys() - failing)]
     waiting = f"; {len(failing)} that cannot be opened wait until they can" if failing else ""
     return requests or dg.SkipReason(f"none of {len(good)} lakehouses is due{waiting}")

@@ -7,7 +7,6 @@ deadline, and records on the page of the fleet which of them fail a check.
 
 from __future__ import annotations
 
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +25,7 @@ from dagster_project.poll import Poll, Trouble
 from dagster_project.scope import FLEET, LAKEHOUSES, AssetJob, Scope, run_at_work
 from dagster_project.sensor_state import SensorState
 from pipelines.bounded import Outcome
-from trinitylake_core import InvalidInput, TrinityLakeError
+from trinitylake_core import InvalidInput
 
 FLEET_SENSOR: Final = f"{FLEET}_sensor"
 _FLEET_EVERY_SECONDS: Final = 30
@@ -39,7 +38,6 @@ _OBSERVED: Final = 50
 """Dagster takes some 10 ms of CPU for each event of a tick, one after the other, and keeps them for ever: a thousand
 lakehouses with a commit a minute would be 1.4 million events a day, and ticks of minutes."""
 Event: TypeAlias = dg.AssetObservation | dg.AssetCheckEvaluation
-_log: Final = logging.getLogger(__name__)
 
 
 def compaction_sensor(
@@ -172,12 +170,8 @@ class Tick(ABC):
         seconds = settings.compaction.poll.total_seconds()
         if outcome.error is None:
             self._opened(settings, outcome.get(), seconds)
-        elif isinstance(outcome.error, TrinityLakeError):
-            self._failed(settings.name, poll.trouble_of(outcome.error, settings), seconds)
         else:
-            _log.error("unexpected error while polling %s", settings.name, exc_info=outcome.error)
-            cause = f"{type(outcome.error).__name__}: {outcome.error}"
-            self._failed(settings.name, Trouble(cause, "Unexpected: see the log of the code server.", True), seconds)
+            self._failed(settings.name, poll.trouble_of(outcome.error, settings), seconds)
 
     def _failed(self, name: str, trouble: Trouble, seconds: float) -> None:
         """Remember that a lakehouse cannot be opened; report it once."""
@@ -335,11 +329,11 @@ class FleetTick(Tick):
             failing = _failing(self.states, check)
             if self.before and failing == _failing(self.before, check):
                 continue
-            whys = fleet_health.whys_last(instance, asset, check)
+            reasons = fleet_health.recorded_reasons(instance, asset, check)
             polled = [(name, each) for name, results in self.results.items() for _, each in results]
-            whys |= {name: str(each.description) for name, each in polled if each.check_name == check}
-            result = fleet_health.verdict(
-                asset, check, {name: whys.get(name, "") for name in failing}, len(self.states)
+            reasons |= {name: str(each.description) for name, each in polled if each.check_name == check}
+            result = fleet_health.evaluate_fleet(
+                asset, check, {name: reasons.get(name, "") for name in failing}, len(self.states)
             )
             yield check_results.evaluation(asset, result)
 
