@@ -213,7 +213,7 @@ def test_the_dump_of_the_database_can_take_its_place(deployment: Deployment, tmp
     assert int(seen[0]) > 1
 
 
-def test_lost_runs_are_ended_and_the_others_are_left_alone(settings: LakehouseSettings) -> None:
+def test_dead_runs_are_ended_and_the_others_are_left_alone(settings: LakehouseSettings) -> None:
     """A run that was being cancelled is cancelled; one that has not begun is left to who waits for it."""
     job = merged((settings,)).get_repository_def().get_job("sales_eu_verify")
     statuses = ("NOT_STARTED", "STARTING", "STARTED", "CANCELING", "SUCCESS")
