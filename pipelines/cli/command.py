@@ -179,7 +179,9 @@ class Call:
         ask = self.ask
         if self.options.dry_run:
             return dry_run
-        return None if ask is None or result is None else lambda planned: ask(result(planned).lines)
+        if ask is None or result is None:
+            return None
+        return lambda planned: _does_nothing(planned) or ask(result(planned).lines)
 
     @property
     def spark(self) -> LazySession:
@@ -207,6 +209,11 @@ class Call:
             conf=conf,
             log_level=self.log_level,
         )
+
+
+def _does_nothing(planned: Any) -> bool:
+    """Whether a plan changes nothing, so that there is nothing to ask: its first sentence says so."""
+    return hasattr(planned, "summary") and next(iter(planned.summary())).startswith("nothing ")
 
 
 def _is_local(master: str) -> bool:

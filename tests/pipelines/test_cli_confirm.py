@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import cli, expiration
+from pipelines import cli, compaction, expiration
 from pipelines.cli import output
 from pipelines.cli.command import Call
 from tests.support.lakes import filled, new_lake
@@ -43,8 +43,21 @@ def test_a_person_sees_the_plan_and_is_asked(
     monkeypatch.setattr(output, "is_terminal", lambda stream: True)
     monkeypatch.setattr("click.termui.visible_prompt_func", asked)
     assert code == cli.main([how[0], lake.root, *how[1:], "--reason", "r"])
-    assert "dry run, nothing was changed" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert ("dry run, nothing was changed" in out, "instead of --dry-run" in out) == (True, False)
     assert version == lake.refresh().version
+
+
+@pytest.mark.parametrize("words", [["expire"], ["clean"], ["restore", "--only", "sales", "--version", "1"]])
+def test_where_nothing_would_change_nobody_is_asked(
+    lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.setattr(output, "is_terminal", lambda stream: True)
+    monkeypatch.setattr("click.confirm", lambda *_: pytest.fail("asked"))
+    more = ["--reason", "r"] if words[0] == "restore" else []
+    assert 0 == cli.main([words[0], lake.root, *words[1:], *more])
+    assert 1 == capsys.readouterr().out.count("nothing ")
+    assert 1 == lake.refresh().version
 
 
 @pytest.mark.parametrize("words", [["rollback", "--to-version", "3", "--reason", "r"], ["clean"], ["expire"]])
@@ -80,13 +93,33 @@ def test_who_says_yes_or_wants_json_is_not_asked(
     assert 2 == lake.refresh().version
 
 
-@pytest.mark.parametrize("words", [["expire"], ["clean"], ["restore", "--only", "sales", "--version", "0", "--exact"]])
+NOW = ["--older-than", "0s"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["expire", "--keep-last", "1", *NOW],
+        ["clean", "--allow-recent", *NOW],
+        ["restore", "--only", "sales", "--version", "0", "--exact", "--reason", "r"],
+    ],
+)
 def test_no_is_no(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    later = int(lake.info().created_at.timestamp() * 1000) + 2 * lake.definition.txn_ttl_millis
+    if words[0] == "clean":  # the definition that a newer one has replaced
+        for number in range(3):
+            with lake.refresh().transaction() as txn:
+                txn.alter_namespace("sales", {"number": str(number)})
+        compaction.run(lake.refresh(), compaction.Config("local"))
+        how = expiration.Config("local", keep_last=1, older_than_seconds=0, now_millis=later)
+        expiration.run(lake.refresh(), how)
+    monkeypatch.setattr("pipelines.expiration.now_millis", lambda: later)
     monkeypatch.setattr(output, "is_terminal", lambda stream: True)
     monkeypatch.setattr("click.confirm", lambda *_: False)
-    more = ["--reason", "r"] if words[0] == "restore" else []
-    assert 2 == cli.main([words[0], lake.root, *words[1:], *more])
-    assert 1 == lake.refresh().version
+    version = lake.refresh().version
+    files = sorted(Path(lake.root.removeprefix("file://")).rglob("*"))
+    assert 2 == cli.main([words[0], lake.root, *words[1:]])
+    assert (version, files) == (lake.refresh().version, sorted(Path(lake.root.removeprefix("file://")).rglob("*")))
 
 
 # -- snapshot drop -------------------------------------------------------------------------------------

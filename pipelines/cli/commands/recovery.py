@@ -71,13 +71,13 @@ def rollback(call: Call) -> Result:
     )
 
     def result(done: rolling_back.Report) -> Result:
-        return Result(done, in_order(*summarised(done), _next_step(done)))
+        return Result(done, in_order(*summarised(done), _next_step(call, done)))
 
     return result(rolling_back.run(lake, config, call.spark, review=call.review(result), progress=call.progress))
 
 
-def _next_step(done: rolling_back.Report | restoring.Report) -> Iterator[str]:
-    if done.version_after is None and (done.plan.changes or done.plan.operation == spec.OP_ROLLBACK):
+def _next_step(call: Call, done: rolling_back.Report | restoring.Report) -> Iterator[str]:
+    if call.options.dry_run and (done.plan.changes or done.plan.operation == spec.OP_ROLLBACK):
         yield f"to carry out exactly this plan, use --expected-version {done.version_before} instead of --dry-run"
 
 
@@ -146,7 +146,7 @@ def restore(call: Call) -> Result:
     def result(done: restoring.Report) -> Result:
         untried = done.version_after is None and not done.plan.changes and options.source and not options.damaged
         more = ["--damaged also reads their definition files"] if untried else []
-        return Result(done, in_order(*summarised(done, *more), _next_step(done)))
+        return Result(done, in_order(*summarised(done, *more), _next_step(call, done)))
 
     return result(restoring.run(lake, config, call.spark, review=call.review(result), progress=call.progress))
 
@@ -206,7 +206,7 @@ def undo(call: Call) -> Result:
     )
 
     def result(done: undoing.Report) -> Result:
-        return Result(done, in_order(*summarised(done), _next_step(done.rollback)))
+        return Result(done, in_order(*summarised(done), _next_step(call, done.rollback)))
 
     lake = call.open(damaged=True)
     return result(undoing.run(lake, config, call.spark, review=call.review(result), progress=call.progress))
