@@ -63,7 +63,7 @@ def flusher(*arguments: Any) -> Callable[[Any], Any]:
 @contextmanager
 def observed(folder: Path) -> Iterator[None]:
     """Write down the requests of this process, and of those that jobs start, until the block ends."""
-    from pipelines import tasks
+    from pipelines.engine import spark as tasks
     from pipelines.trees import workers
 
     before = tasks.open_storage, workers.flusher

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pipelines import auto
+from pipelines.engine.spark import slots
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -29,7 +30,6 @@ from pipelines.job import (
 )
 from pipelines.processes import never
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
-from pipelines.tasks import slots
 from pipelines.trees import subtrees, workers
 from pipelines.trees.slices import Piece, handed_over
 from pipelines.trees.subtrees import Flushed

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pyarrow as pa
 
 from pipelines.auto import ready
+from pipelines.engine.model import TEXT
+from pipelines.engine.model import Row as TaskRow
+from pipelines.engine.spark import count, map_rows, on_disk, slots, spread, stream
 from pipelines.job import Progress, Session, engine_for, lake_first, refuse_unknown, silent, started
 from pipelines.summary import Table, changes_table
-from pipelines.tasks import TEXT, count, map_rows, on_disk, slots, spread, stream
-from pipelines.tasks import Row as TaskRow
 from trinitylake_core import Change, Lakehouse
 from trinitylake_core.brief import Brief
 from trinitylake_core.commits.files import Files

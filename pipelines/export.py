@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines.auto import engine_ready
+from pipelines.engine import Engine, open_engine
+from pipelines.files.copy_plan import DEFINITION, NODE, CopyPlan, FilesToCopy, looked_up
 from pipelines.files.destination import Destination, inspect, without_snapshots
-from pipelines.files.missing import DEFINITION, NODE, Comparison, Missing, looked_up
 from pipelines.files.unreadable import Unreadable, unreadable_roots
 from pipelines.job import (
     NEVER_CANCELLED,
@@ -33,7 +34,6 @@ from pipelines.job import (
     lake_first,
     refuse_unknown,
     silent,
-    started,
 )
 from pipelines.summary import DRY_RUN, count, human_bytes
 from pipelines.trees.walk import FOREVER, Start
@@ -246,16 +246,17 @@ class _Export:
         self.watch.lap("look")
         objects = self.source.root_node.node.subtree_keys or 0
         engine = engine_ready(self.config.engine, self.spark, objects, self.config.spark_from_files)
-        todo = self.compared_readable(engine)
-        self.requests += todo.requests
+        tables = open_engine(engine, self.spark)
         try:
+            todo = self.compared_readable(tables)
+            self.requests += todo.requests
             plan = self.planned(engine, to, todo)
             self.watch.lap("plan")
             if review is not None and not review(planned := self.reported(plan, meter, dry_run=True)):
                 return planned
             copied = self.act(to, todo)
         finally:
-            todo.release()
+            tables.close()
         return self.reported(plan, meter, **copied)
 
     def reported(self, plan: Plan, meter: Meter, *, dry_run: bool = False, **copied: Any) -> Report:
@@ -269,8 +270,8 @@ class _Export:
             **copied,
         )
 
-    def compared_readable(self, engine: str) -> Missing:
-        """Return what is missing at the target; where a walk fails, that of the versions whose roots can be read."""
+    def compared_readable(self, engine: Engine) -> FilesToCopy:
+        """Return what to copy; where a walk fails, that of the versions whose roots can be read."""
         try:
             return self.compared(engine)
         except Corrupt:
@@ -282,13 +283,11 @@ class _Export:
                 raise
         return self.compared(engine)
 
-    def compared(self, engine: str) -> Missing:
-        compared = Comparison(
-            self.source.storage, self.target, self.order, self.starts(), self.left_out(), self.progress
-        )
-        return compared.on_spark(started(self.spark)) if engine == "spark" else compared.here()
+    def compared(self, engine: Engine) -> FilesToCopy:
+        plan = CopyPlan(engine, self.source.storage, self.target, self.order, self.progress)
+        return plan.compare(self.starts(), self.left_out())
 
-    def planned(self, engine: str, to: Destination, todo: Missing) -> Plan:
+    def planned(self, engine: str, to: Destination, todo: FilesToCopy) -> Plan:
         sizes = sum(len(data) for _, data in self.roots(to.missing)) if to.missing else 0
         own = self.definition_missing()
         return Plan(
@@ -330,7 +329,7 @@ class _Export:
         for version in garbage:
             yield root_path(version), self.garbage[version]
 
-    def act(self, to: Destination, todo: Missing) -> dict[str, Any]:
+    def act(self, to: Destination, todo: FilesToCopy) -> dict[str, Any]:
         definitions, size, requests = todo.copy(DEFINITION)
         if self.definition is not None and self.definition_missing():
             self.target.write_many([self.definition])

@@ -5,18 +5,18 @@ Whether compactions keep up is read off the history (:func:`debt`): since when m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from pipelines import compaction
+from pipelines.engine import Row, open_engine
 from pipelines.files.retained import live_transactions, retained
-from pipelines.job import Progress, Session, silent, started
+from pipelines.job import Progress, Session, silent
 from pipelines.sweep import open_sweep
 from pipelines.sweep.model import Size, UnknownFiles
-from pipelines.tasks import collect
-from pipelines.trees.walk import FOREVER, Start, TreeSource, walk_local, walk_on_spark
+from pipelines.trees.walk import FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTES, Start, TreeSource, walk
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import VersionNotFound
@@ -101,7 +101,9 @@ def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = Non
         levels: tuple[Level, ...] = (_flat_level(lake),)
     else:
         start = Start(lake.root_node.path, version, version)
-        levels = _levels(lake, _rows(source, start, spark, progress, lake.definition.node_file_max_size_bytes))
+        levels = _levels(
+            lake, _sums(source, start, spark, progress or silent, lake.definition.node_file_max_size_bytes)
+        )
     keys = sum(level.keys for level in levels)
     hint = files.versions.hint()
     newest = files.versions.latest(lake.root_node).version
@@ -146,45 +148,26 @@ def _reach(lake: Lakehouse, spark: Session, progress: Progress) -> Reach:
     return Reach(found.newest, found.history, found.nothing, sweep.unknown)
 
 
-def _rows(
-    source: TreeSource, start: Start, spark: Session, progress: Progress | None, over_bytes: int
-) -> Iterable[Mapping[str, Any]]:
-    if spark is None:
-        return walk_local(source, [start])
-    from pyspark.sql import functions as f
-
-    session = started(spark)
-    walk = walk_on_spark(session, source, [start], progress or silent)
-    sums = (
-        walk.nodes()
-        .groupBy("height")
-        .agg(
-            f.count("*").alias("nodes"),
-            *(f.sum(name).alias(name) for name in ("keys", "messages", "bytes")),
-            f.sum((f.col("text_bytes") > over_bytes).cast("int")).alias("over"),
-        )
-    )
+def _sums(source: TreeSource, start: Start, spark: Session, progress: Progress, over_bytes: int) -> Sequence[Row]:
+    """Return the figures of each level of a tree. One ``get`` per node."""
+    engine = open_engine("local" if spark is None else "spark", spark)
     try:
-        return collect(sums)
+        walked = walk(engine, source, [start], progress)
+        return walked.ask(
+            f"""SELECT height, sum(CASE WHEN role = {NODE} THEN 1 ELSE 0 END) AS nodes,
+            sum(CASE WHEN role = {KEYS} THEN size ELSE 0 END) AS keys,
+            sum(CASE WHEN role = {MESSAGES} THEN size ELSE 0 END) AS messages,
+            sum(CASE WHEN role = {NODE} THEN size ELSE 0 END) AS bytes,
+            sum(CASE WHEN role = {TEXT_BYTES} AND size > {over_bytes} THEN 1 ELSE 0 END) AS over_target
+            FROM walked WHERE size IS NOT NULL GROUP BY height ORDER BY height DESC"""
+        ).list()
     finally:
-        walk.release()
+        engine.close()
 
 
-def _levels(lake: Lakehouse, rows: Iterable[Mapping[str, Any]]) -> tuple[Level, ...]:
-    sums: dict[int, list[int]] = {}
-    over = lake.definition.node_file_max_size_bytes
-    for row in rows:
-        level = sums.setdefault(row["height"], [0, 0, 0, 0, 0])
-        level[0] += row.get("nodes", 1)
-        level[1] += row["keys"]
-        level[2] += row["messages"]
-        level[3] += row["bytes"]
-        level[4] += row["over"] if "over" in row else row["text_bytes"] > over
+def _levels(lake: Lakehouse, rows: Iterable[Row]) -> tuple[Level, ...]:
     room = lake.definition.order - 1
-    return tuple(
-        Level(height, nodes, keys, messages, round(keys / (nodes * room), 4), size, beyond)
-        for height, (nodes, keys, messages, size, beyond) in sorted(sums.items(), reverse=True)
-    )
+    return tuple(Level(fill=round(row["keys"] / (row["nodes"] * room), 4), **row) for row in rows)
 
 
 def _flat_level(lake: Lakehouse) -> Level:

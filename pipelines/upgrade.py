@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from pipelines.auto import ready
+from pipelines.engine import open_engine
 from pipelines.files.copying import Copied, copy_all
 from pipelines.job import (
     NEVER_CANCELLED,
@@ -25,7 +26,6 @@ from pipelines.job import (
     lake_first,
     refuse_unknown,
     silent,
-    started,
 )
 from pipelines.summary import DRY_RUN, count, human_bytes
 from trinitylake_core import Lakehouse, spec
@@ -232,8 +232,11 @@ class _Upgrade:
 
     def copy_definitions(self) -> Copied:
         chosen = "local" if self.config.engine == "local" or self.spark is None else "spark"
-        session = started(self.spark) if ready(self.config.engine, chosen, self.spark) == "spark" else None
-        return copy_all(session, self.source.storage, self.target, self.definition_paths(), self.progress)
+        engine = open_engine(ready(self.config.engine, chosen, self.spark), self.spark)
+        try:
+            return copy_all(engine, self.source.storage, self.target, self.definition_paths(), self.progress)
+        finally:
+            engine.close()
 
     def definition_paths(self) -> Iterator[str]:
         """Yield the paths of all definitions of the versions, each once a version in which it is new."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from pipelines.tasks import INT, LONG, TEXT
+from pipelines.engine.model import INT, LONG, TEXT
 from trinitylake_core.errors import InvalidName
 from trinitylake_core.keys import EVERYTHING, KINDS, NAMESPACE, KeyCodec, KeyRange, ObjectName
 

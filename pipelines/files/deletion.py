@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines.tasks import LONG, TEXT, Row
+from pipelines.engine.model import LONG, TEXT, Row
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage import Storage
 
@@ -73,9 +73,12 @@ def _delete_batch(storage: Storage, sizes: Mapping[str, int]) -> Deleted:
     )
 
 
-def delete_rows(rows: Iterator[Row], storage: Storage) -> Iterator[Row]:
-    """Delete files (path, bytes) in a task, and yield one row that tells what became of them all."""
-    total = Deleted()
+def delete_rows(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[Any, ...]]:
+    """Delete files (path, bytes), and yield a row of :data:`DELETED` that tells what became of each batch."""
     for part in delete(storage, ((row["path"], row["bytes"]) for row in rows)):
-        total.add(part)
-    yield {**asdict(total), "failures": list(total.failures.items())}
+        yield (*(getattr(part, name) for name in DELETED.names[:-1]), list(part.failures.items()))
+
+
+def deleted_of(row: Row) -> Deleted:
+    """Return what a row of :func:`delete_rows` tells."""
+    return Deleted(**{**row, "failures": dict(row["failures"])})

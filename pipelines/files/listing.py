@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from pipelines.engine.model import LONG, TEXT
 from pipelines.files.packed import unpacked
-from pipelines.tasks import LONG, TEXT
 from trinitylake_core.errors import FileMissing, InvalidInput
 from trinitylake_core.locations import parse
 from trinitylake_core.storage import FileInfo, Storage, open_storage
@@ -75,14 +75,6 @@ def listed(path: str, size: int, modified_millis: int | None) -> Listed:
     return Listed(path, size, modified_millis, *kind_of(path))
 
 
-def batch_of(rows: Iterable[Listed]) -> pa.RecordBatch:
-    """Return rows as a record batch of ``SCHEMA``."""
-    columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True)) or [() for _ in SCHEMA]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, each.type) for column, each in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
-    )
-
-
 # -- listing -------------------------------------------------------------------------------------------
 
 
@@ -120,16 +112,17 @@ def maybe_transaction(path: str) -> bool:
     return "-txn-" in path
 
 
-def list_shard(storage: Storage, prefix: str, wanted: Wanted = everything) -> Iterator[Listed]:
-    """Yield the files of one shard that are wanted. One ``list`` a page, on a disk one a directory."""
-    found = storage.list(prefix) if wanted is everything else storage.list_if(prefix, wanted)
-    return map(_of_info, found)
-
-
 def list_shards(storage: Storage, prefixes: Iterable[str], wanted: Wanted = everything) -> Iterator[Listed]:
-    """Yield the files of shards, several listed at the same time. Memory: the shards under way."""
-    for files in storage.map(prefixes, lambda prefix: list(list_shard(storage, prefix, wanted))):
-        yield from files
+    """Yield the files of shards that are wanted, several shards listed at the same time.
+
+    One ``list`` a page, on a disk one a directory. Memory: the shards under way.
+    """
+
+    def files(prefix: str) -> list[Listed]:
+        return list(map(_of_info, storage.list(prefix) if wanted is everything else storage.list_if(prefix, wanted)))
+
+    for found in storage.map(prefixes, files):
+        yield from found
 
 
 def _of_info(info: FileInfo) -> Listed:

@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyarrow import parquet
 
+from pipelines.engine.model import LONG, TEXT
 from pipelines.files.listing import Listed, listed, split_uri
 from pipelines.files.retained import Retained
-from pipelines.tasks import LONG, TEXT
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.commits.files import Files
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated

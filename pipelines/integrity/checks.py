@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from pipelines.engine.model import LONG, Row
+from pipelines.engine.spark import collect, in_order, map_rows, slots, spread
 from pipelines.integrity.contents import Contents
 from pipelines.integrity.examine import Examiner, visitor
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, found_row
 from pipelines.integrity.meaning import Meaning, entries_of, prove_on_spark
 from pipelines.integrity.settling import settling
 from pipelines.job import Progress, Session, started
-from pipelines.tasks import LONG, Row, collect, in_order, map_rows, slots, spread
 from pipelines.trees.levels import walk_here
 from pipelines.trees.sparklevels import SparkLevels
 from trinitylake_core.catalog import codec_of

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipelines.engine.model import INT, LONG, TEXT, Row
 from pipelines.integrity.findings import FOUND, found_row
-from pipelines.tasks import INT, LONG, TEXT, Row
 from pipelines.trees.levels import ROOT, Visitor
 from trinitylake_core.check import (
     MALFORMED,

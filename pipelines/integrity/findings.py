@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines.tasks import LONG, TEXT
+from pipelines.engine.model import LONG, TEXT
 from pipelines.trees.walk import FOREVER
 from trinitylake_core.check import Violation
 

@@ -15,21 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from pipelines.engine.model import LONG, READ_AHEAD, TEXT, Row
+from pipelines.engine.spark import collect, collect_one, map_rows, on_disk, table, tasks_for
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, TableFiles, in_sample
 from pipelines.integrity.examine import SETTLED, UNREADABLE
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found
-from pipelines.tasks import (
-    LONG,
-    READ_AHEAD,
-    TEXT,
-    Row,
-    collect,
-    collect_one,
-    map_rows,
-    on_disk,
-    table,
-    tasks_for,
-)
 from pipelines.trees.sparklevels import SparkLevels
 from trinitylake_core.check import Named, VersionContent, Violation, check_definitions, objects_without_namespace
 from trinitylake_core.definitions import TableDef

@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from pipelines.engine.model import LONG, READ_AHEAD, TEXT, Row
+from pipelines.engine.spark import collect, map_rows, spread
 from pipelines.job import Progress, Session, started
-from pipelines.tasks import LONG, READ_AHEAD, TEXT, Row, collect, map_rows, spread
 from pipelines.trees.digest import LAST, RANGE, ranges_of
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import has_checksum

@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from pipelines.engine.model import BINARY
+from pipelines.engine.spark import Batches, collect, map_batches
 from pipelines.integrity.examine import SAID, Examiner, hashes_of
 from pipelines.integrity.meaning import Meaning
-from pipelines.tasks import BINARY, Batches, collect, map_batches
 from pipelines.trees.sparklevels import SparkLevels
 
 _ABOVE_MOST: Final = 4 << 20

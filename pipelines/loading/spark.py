@@ -9,6 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from pipelines.engine.model import BINARY, INT, LONG, TEXT
+from pipelines.engine.spark import (
+    Batches,
+    by_weight,
+    checkpointed,
+    collect,
+    collect_one,
+    count,
+    covered,
+    map_batches,
+    rows_of,
+    slots,
+    spread,
+)
 from pipelines.job import Progress
 from pipelines.loading.model import (
     REFUSE,
@@ -26,23 +40,6 @@ from pipelines.loading.model import (
 )
 from pipelines.loading.refusals import SHOWN, Wrong, refuse_homeless, refuse_there, refuse_twice, refuse_wrong
 from pipelines.source.lines import BLOCK_BYTES, Block, Place, blocks
-from pipelines.tasks import (
-    BINARY,
-    INT,
-    LONG,
-    TEXT,
-    Batches,
-    by_weight,
-    checkpointed,
-    collect,
-    collect_one,
-    count,
-    covered,
-    map_batches,
-    rows_of,
-    slots,
-    spread,
-)
 from pipelines.trees.handback import HANDED_BACK
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.keys import KeyCodec

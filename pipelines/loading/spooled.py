@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.engine.model import BINARY, LONG, TEXT
 from pipelines.loading.model import New
 from pipelines.source.lines import PACKED, Block, Place
-from pipelines.tasks import BINARY, LONG, TEXT
 from pipelines.trees.spool import Scratch, bytes_of, column_of, rows_in
 
 SHARE_BYTES: Final = 4 << 20

@@ -1,11 +1,10 @@
-"""Mark and sweep over the files of a lakehouse, in this process or on Spark."""
+"""Mark and sweep over the files of a lakehouse."""
 
 from __future__ import annotations
 
-from pipelines.job import Progress, Session, started
-from pipelines.sweep.local import LocalSweep
-from pipelines.sweep.model import Sweep
-from pipelines.sweep.spark import SparkSweep
+from pipelines.engine import open_engine
+from pipelines.job import Progress, Session
+from pipelines.sweep.sweep import Sweep
 from trinitylake_core.storage import Storage
 
 __all__ = ["Sweep", "open_sweep"]
@@ -13,6 +12,4 @@ __all__ = ["Sweep", "open_sweep"]
 
 def open_sweep(engine: str, spark: Session, storage: Storage, order: int, progress: Progress) -> Sweep:
     """Return an empty sweep that runs on an engine, ``spark`` or ``local``; give it back with ``release``."""
-    if engine == "spark":
-        return SparkSweep(started(spark), storage, order, progress)
-    return LocalSweep(storage, order, progress)
+    return Sweep(open_engine(engine, spark), storage, order, progress)

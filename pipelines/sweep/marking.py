@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from pipelines.files.retained import Retained, SavedTransactions, live_transactions, paths_of, retained, retained_at
-from pipelines.sweep.model import Sweep
+from pipelines.sweep.sweep import Sweep
 from pipelines.trees.walk import Start
 from trinitylake_core.commits.files import Files
 from trinitylake_core.errors import Corrupt, PlanOutdated

@@ -1,15 +1,9 @@
-"""What a sweep counts and reports, whichever engine it runs on."""
+"""What a sweep counts and reports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
-
-from pipelines.files.deletion import Deleted
-from pipelines.files.listing import Listed
-from pipelines.trees.walk import Start
+from typing import Final
 
 SHOWN: Final = 20
 """How many names a report shows."""
@@ -21,11 +15,6 @@ class Size:
 
     files: int = 0
     bytes: int = 0
-
-    def count(self, size: int) -> None:
-        """Count one file."""
-        self.files += 1
-        self.bytes += size
 
     def add(self, other: Size) -> None:
         """Count what was counted elsewhere."""
@@ -77,56 +66,3 @@ class Sizes:
     newest: Size = field(default_factory=Size)
     history: Size = field(default_factory=Size)
     nothing: Size = field(default_factory=Size)
-
-
-class Sweep(Protocol):
-    """The state of one sweep, wherever it is kept: what is listed, what is live, and what is neither."""
-
-    unknown: UnknownFiles
-    nodes_read: int
-
-    def list_files(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
-        """List everything, or read an inventory, before anything is marked; return how much there is."""
-
-    def list_transactions(self) -> None:
-        """List everything again, and take from it the saved transactions there are now."""
-
-    def transactions(self) -> list[tuple[str, int]]:
-        """Return the saved transactions that were listed last, with their age."""
-
-    def mark(self, starts: Sequence[Start], paths: AbstractSet[str], *, afresh: bool = False) -> None:
-        """Mark what roots reach, and ``paths``; what is marked already is not read again, unless ``afresh``.
-
-        Raises:
-            Corrupt: a node cannot be read, so nobody knows what it reaches.
-        """
-
-    def subtract(self, boundary: int, cutoff_millis: int) -> Totals:
-        """Keep as orphans what is listed, old enough, of a name that may go, and not live; return their totals."""
-
-    def subtract_again(self) -> Totals:
-        """Take what has been marked since off the orphans."""
-
-    def orphans(self) -> Iterator[Listed]:
-        """Yield the orphans."""
-
-    def load(self, files: Iterable[Listed]) -> None:
-        """Take the orphans of a plan."""
-
-    def reached(self) -> list[str]:
-        """Return some orphans that are live."""
-
-    def agree(self, cutoff_millis: int) -> tuple[Totals, int]:
-        """Keep of a plan what is still listed and old enough; return its totals, and how many files are gone."""
-
-    def act(self) -> Deleted:
-        """Delete the orphans."""
-
-    def alone(self, below: int) -> Alone:
-        """Return what only versions below one reach, and of it what a single version holds."""
-
-    def sizes(self, newest: int, boundary: int) -> Sizes:
-        """Return what the newest version reaches, what only the rest of history does, and what nothing does."""
-
-    def release(self) -> None:
-        """Give back what the marks take."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from pipelines.engine.model import TEXT, Row
+from pipelines.engine.spark import collect, map_rows, slots, spread
 from pipelines.job import Progress, Session, silent, started
-from pipelines.tasks import TEXT, Row, collect, map_rows, slots, spread
 from trinitylake_core import Lakehouse
 from trinitylake_core.catalog import content_hash
 from trinitylake_core.keys import KeyRange

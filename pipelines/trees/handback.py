@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines.tasks import BINARY, INT, LONG, TEXT
+from pipelines.engine.model import BINARY, INT, LONG, TEXT
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode, encode
 from trinitylake_core.tree.nodestore import NodeWriter

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from pipelines.tasks import READ_AHEAD, Row
+from pipelines.engine.model import READ_AHEAD, Row
 from pipelines.trees.spool import PARTS, PartFile
 from trinitylake_core.errors import FileMissing
 from trinitylake_core.storage import Storage
@@ -29,11 +29,6 @@ MOST: Final = 4_096
 LOWEST: Final = frozenset({"first", "hi", "keys_min", "messages_min", "parent"})
 """Columns of which the least is the tightest; of all others it is the greatest."""
 Visit: TypeAlias = Callable[[Row, bytes | FileMissing], dict[str, Any]]
-
-
-def as_they_are(rows: Iterator[Row]) -> Iterator[Row]:
-    """Return the rows of roots unchanged."""
-    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +43,6 @@ class Visitor:
             Children are rows of ``asked``, or paths about which nothing more is said.
         visit: makes what is kept from what was asked and what was read. A height that it does not know is -1.
         weight: how heavy a row is that is handed on.
-        roots: what becomes of the rows of roots on Spark, given by version.
         fanout: how many children a node has at the most.
         summed: numbers in what is kept that are summed up over all nodes.
         told: the column of what is kept, a list of structs, that comes to the driver after each level.
@@ -60,7 +54,6 @@ class Visitor:
     visit: Visit
     weight: Callable[[Row], int]
     fanout: int
-    roots: Callable[[Iterator[Row]], Iterator[Row]] = as_they_are
     summed: tuple[str, ...] = ()
     told: str | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from pipelines.engine.model import TEXT, Row
+from pipelines.engine.spark import collect, collect_one, map_rows, on_disk, slots, spread, table, tasks_for
 from pipelines.job import Progress
-from pipelines.tasks import TEXT, Row, collect, collect_one, map_rows, on_disk, slots, spread, table, tasks_for
-from pipelines.trees.levels import LOWEST, Visit, Visitor, Waiting, as_they_are, visits
+from pipelines.trees.levels import LOWEST, Visit, Visitor, Waiting, visits
 from trinitylake_core.storage import Storage
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
@@ -112,15 +113,13 @@ class SparkLevels:
     ) -> list[Row] | None:
         """Visit levels of few nodes from the top on; return the first one that has many, ``None`` if there is none."""
         few = min(_HERE, _HERE_CHILDREN // self.visitor.fanout)
-        level, finish = sorted(roots, key=lambda row: row["first"]) or None, self.visitor.roots
+        level = sorted(roots, key=lambda row: row["first"]) or None
         with closing(Waiting(self.visitor, _HERE_CHILDREN)) as waiting:
             if visited:
                 level = self._kept(list(visited), waiting, go_on)
-                finish = as_they_are
             while level is not None and len(level) <= few:
                 unread = self._unknown(level, known)
-                rows = list(finish(visits(unread, self.storage, self.visitor.visit)))
-                finish = as_they_are
+                rows: list[Row] = list(visits(unread, self.storage, self.visitor.visit))
                 self._count_here(rows)
                 level = self._kept(rows, waiting, go_on)
         return level
@@ -172,7 +171,7 @@ class SparkLevels:
 
         visitor = self.visitor
         visit = (self.at_leaves(self) if height == 0 and self.at_leaves else None) or visitor.visit
-        work = partial(_visited, visit=visit, finish=visitor.roots if height is None else as_they_are)
+        work = partial(visits, visit=visit)
         level = on_disk(map_rows(asked, work, visitor.visited, self.storage, weight=visitor.weight))
         self.levels.append(level)
         sums = {NODES: f.count("path"), "height": f.max("height"), "children": f.sum(f.size("children"))}
@@ -212,9 +211,3 @@ class SparkLevels:
 
 def _without(asked: DataFrame, known: DataFrame | None) -> DataFrame:
     return asked if known is None else asked.join(known, "path", "left_anti")
-
-
-def _visited(
-    rows: Iterator[Row], storage: Storage, *, visit: Visit, finish: Callable[[Iterator[Row]], Iterator[Row]]
-) -> Iterator[Row]:
-    return finish(visits(rows, storage, visit))

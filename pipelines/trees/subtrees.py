@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pipelines.tasks import BINARY, BOOL, INT, LONG, TEXT, Row, collect, covered, map_rows, spread
+from pipelines.engine.model import BINARY, BOOL, INT, LONG, TEXT, Row
+from pipelines.engine.spark import collect, covered, map_rows, spread
 from pipelines.trees.handback import HANDED_BACK, handed_back, root_of, taken_over
 from pipelines.trees.slices import Piece, Slice, put_back
 from trinitylake_core.errors import Corrupt

@@ -51,13 +51,13 @@ _PROGRAM = """
     import json, sys
     root, options, package = sys.argv[1:]
     sys.path = [package, *(path for path in sys.path if path)]
-    import pipelines.tasks, pipelines.trees.subtrees
+    import pipelines.engine.spark, pipelines.trees.subtrees
     from trinitylake_core import Lakehouse
 
     lake = Lakehouse.open(root, storage_options=json.loads(options))
     with lake.transaction() as txn:
         txn.create_namespace("made_by_the_image")
-    print(pipelines.tasks.__file__)
+    print(pipelines.engine.spark.__file__)
 """
 
 

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from pipelines import load, processes
+from pipelines.engine.model import BINARY, TEXT
 from pipelines.loading import parts, spooled
 from pipelines.loading.parts import Parts, Range, Ranges
-from pipelines.tasks import BINARY, TEXT
 from pipelines.trees.spool import rows_in
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import Lakehouse

@@ -19,7 +19,7 @@ from pipelines import expiration, export, orphans
 from pipelines.files import listing as files_listing
 from pipelines.files.retained import slack
 from pipelines.job import dry_run
-from pipelines.sweep.local import LocalSweep
+from pipelines.sweep import Sweep
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened
@@ -260,15 +260,15 @@ def test_what_is_committed_while_it_runs_stays(tmp_path: Path) -> None:
         lake, definition_path("table", "ns0", "late"), lake.storage.read(content(lake)["C===ns0     t000    "])
     )
     gone = plant(lake, node_path())
-    sweep, writer = LocalSweep.subtract, reopened(lake)
+    sweep, writer = Sweep.subtract, reopened(lake)
 
-    def commit_meanwhile(self: LocalSweep, boundary: int, cutoff: int) -> Any:
+    def commit_meanwhile(self: Sweep, boundary: int, cutoff: int) -> Any:
         with writer.transaction() as txn:
             txn.put("C===ns0     late    ", late)
         return sweep(self, boundary, cutoff)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalSweep, "subtract", commit_meanwhile)
+        patch.setattr(Sweep, "subtract", commit_meanwhile)
         report = clean(lake, later())
     assert (1, False, True) == (
         report.deleted,
@@ -283,17 +283,17 @@ def test_a_transaction_that_is_committed_while_it_is_marked_is_no_reason_to_star
     lake = filled(new_lake(tmp_path), tables=4)
     txn = reopened(lake).transaction()
     txn.create_table("ns0", "saved")
-    saved, gone, mark = txn.save(), plant(lake, node_path()), LocalSweep.mark
+    saved, gone, mark = txn.save(), plant(lake, node_path()), Sweep.mark
     asked: list[int] = []
 
-    def commit_meanwhile(self: LocalSweep, starts: Any, paths: Any, *, afresh: bool = False) -> None:
+    def commit_meanwhile(self: Sweep, starts: Any, paths: Any, *, afresh: bool = False) -> None:
         if not asked:
             reopened(lake).resume_transaction(saved).commit()
         asked.append(1)
         mark(self, starts, paths, afresh=afresh)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalSweep, "mark", commit_meanwhile)
+        patch.setattr(Sweep, "mark", commit_meanwhile)
         report = clean(lake, later())
     assert (3, False) == (len(asked), (directory_of(lake) / gone).exists())
     assert ("saved" in reopened(lake).tables("ns0"), 1) == (True, operations(reopened(lake)).count("clean"))
@@ -318,16 +318,16 @@ def test_failures_are_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
     lake = filled(new_lake(tmp_path), tables=4)
     paths = [plant(lake, node_path()) for _ in range(3)]
     stuck = directory_of(lake) / paths[0]
-    act = LocalSweep.act
+    act = Sweep.act
 
-    def meddle(self: LocalSweep) -> Any:
+    def meddle(self: Sweep) -> Any:
         stuck.unlink()
         stuck.mkdir()  # cannot be unlinked
         (directory_of(lake) / paths[1]).unlink()
         return act(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalSweep, "act", meddle)
+        patch.setattr(Sweep, "act", meddle)
         report = clean(lake, later())
     assert (3, 1, 1, 1) == (report.attempted, report.deleted, report.already_gone, report.failed)
     assert [paths[0]] == list(report.failures)

@@ -400,7 +400,8 @@ def test_workers_without_our_packages_are_told_from_a_failure_of_the_work() -> N
         """
         import pathlib, sys
         from pipelines.session import SessionConfig, lazy_session
-        from pipelines.tasks import collect, map_rows, spread, LONG
+        from pipelines.engine.model import LONG
+        from pipelines.engine.spark import collect, map_rows, spread
         import pyarrow as pa
         bare = pathlib.Path(sys.base_prefix, "bin", "python3")
         schema = pa.schema({"size": LONG})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipelines import compaction
-from pipelines.tasks import Row
+from pipelines.engine.model import Row
 from pipelines.trees import subtrees
 from pipelines.trees.slices import Piece, Slice, handed_over
 from tests.support.lakes import content, reopened

@@ -1,4 +1,4 @@
-"""The one way into Spark tasks and back: rows are spread over tasks, mapped with open storages, and collected.
+"""The engine ``spark``, the one way into Spark tasks and back: rows are spread, mapped with open storages, collected.
 
 Code that works in tasks calls :func:`map_batches` or :func:`map_rows`, and code that waits for tasks calls
 :func:`collect`, :func:`collect_one`, :func:`stream`, :func:`count` or :func:`checkpointed`. So every task opens a
@@ -11,14 +11,28 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias, TypeVar
+from uuid import uuid4
 
 import pyarrow as pa
 
+from pipelines.engine.model import (
+    BINARY,
+    BOOL,
+    INT,
+    LONG,
+    READ_AHEAD,
+    TEXT,
+    Kept,
+    Row,
+    Rows,
+    Work,
+)
 from pipelines.session import compat, on_one_machine, session_parallelism, ship_packages
 from trinitylake_core import errors
 from trinitylake_core.errors import InvalidInput
@@ -27,15 +41,7 @@ from trinitylake_core.storage import Storage, open_storage
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import DataFrame, SparkSession
 
-Row: TypeAlias = Mapping[str, Any]
 Batches: TypeAlias = Iterator[pa.RecordBatch]
-TEXT: Final = pa.string()
-BINARY: Final = pa.binary()
-INT: Final = pa.int32()
-LONG: Final = pa.int64()
-BOOL: Final = pa.bool_()
-READ_AHEAD: Final = 256
-"""Files that a task reads at once."""
 _PER_CORE: Final = 3
 """Tasks per core: some are slower than others, and a core that is done takes the next one."""
 _SQL: Final = {TEXT: "string", BINARY: "binary", INT: "int", LONG: "bigint", BOOL: "boolean"}
@@ -205,6 +211,105 @@ def checkpointed(frame: DataFrame) -> DataFrame:
     """Compute a frame now and keep it on disk: it is never computed a second time, a lost block fails the job."""
     with own_errors():
         return compat.checkpointed_on_disk(frame)
+
+
+# -- the engine ------------------------------------------------------------------------------------------
+
+
+class SparkRows:
+    """Rows in a DataFrame; see :class:`pipelines.engine.model.Rows`."""
+
+    def __init__(self, frame: DataFrame, given: Sequence[Row] | None = None, schema: pa.Schema | None = None) -> None:
+        """Stand for a frame; ``given`` are its rows, of ``schema``, if they came from the driver."""
+        self.frame = frame
+        self._given = given
+        self._schema = schema
+        self._count = None if given is None else len(given)
+
+    def stream(self) -> Iterator[dict[str, Any]]:
+        """Yield all rows, one partition in memory at a time."""
+        return stream(self.frame)
+
+    def list(self) -> list[dict[str, Any]]:
+        """Return all rows."""
+        return collect(self.frame)
+
+    def one(self) -> dict[str, Any]:
+        """Return the only row."""
+        return collect_one(self.frame)
+
+    def count(self) -> int:
+        """Return the number of rows; they are counted once."""
+        if self._count is None:
+            self._count = count(self.frame)
+        return self._count
+
+    def keep(self, key: str = "", *, repeatable: bool = False, progress: Kept | None = None) -> SparkRows:
+        """Return the rows as kept on the disks of the executors: now, or ``repeatable`` ones when they are computed."""
+        del key, progress
+        return SparkRows(on_disk(self.frame) if repeatable else checkpointed(self.frame))
+
+    def drop(self) -> None:
+        """Let go of the rows."""
+        self.frame.unpersist()
+
+    def dealt(self, spark: SparkSession, each: int) -> DataFrame:
+        """Return the rows in as many tasks as they are worth, where one does well with ``each``."""
+        tasks = tasks_for(spark, self.count(), each)
+        if self._given is None or self._schema is None:
+            return self.frame.repartition(tasks)
+        return spread(spark, self._given, self._schema, tasks).select(self._schema.names)
+
+
+class SparkEngine:
+    """Tables are DataFrames, and work is done in tasks; see :class:`pipelines.engine.model.Engine`."""
+
+    name = "spark"
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._views: list[str] = []
+
+    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> SparkRows:
+        """Return what ``work`` makes of rows in tasks; a table that comes from a query is counted first."""
+        frame = _spark_rows(rows).dealt(self._spark, each)
+        return SparkRows(map_batches(frame, partial(_tuples_as_batches, work, schema), schema, *storages))
+
+    def table(self, rows: Iterable[Row], schema: pa.Schema) -> SparkRows:
+        """Return rows of the driver as a table."""
+        given = list(rows)
+        return SparkRows(table(self._spark, given, schema), given, schema)
+
+    def sql(self, query: str, **tables: Rows) -> SparkRows:
+        """Return what a query says of tables."""
+        named = [f"{name} AS (SELECT * FROM {self._view(rows)})" for name, rows in tables.items()]
+        return SparkRows(self._spark.sql(f"WITH {', '.join(named)} {query}"))
+
+    def _view(self, rows: Rows) -> str:
+        name = f"rows_{uuid4().hex}"
+        _spark_rows(rows).frame.createOrReplaceTempView(name)
+        self._views.append(name)
+        return name
+
+    def close(self) -> None:
+        """Forget the views; kept rows go with their frames."""
+        for name in self._views:
+            self._spark.catalog.dropTempView(name)
+        self._views = []
+
+
+def _spark_rows(rows: Rows) -> SparkRows:
+    if not isinstance(rows, SparkRows):
+        raise TypeError("these rows are of another engine")
+    return rows
+
+
+def _tuples_as_batches(work: Work, schema: pa.Schema, batches: Batches, *storages: Storage) -> Batches:
+    remaining = iter(work(rows_of(batches), *storages))
+    while some := list(islice(remaining, _WEIGHT)):
+        columns = zip(*some, strict=True)
+        arrays = [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 # -- back from the tasks ---------------------------------------------------------------------------------

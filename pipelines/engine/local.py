@@ -1,0 +1,216 @@
+"""The engine ``local``: work in this process, and tables in SQLite, which spills to a temporary file by itself.
+
+The file has no name: it is gone with its process, however that ends. Memory is :data:`MEMORY_BYTES` however many rows
+there are, and as much again while they are sorted.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count, islice
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from pipelines.engine.model import READ_AHEAD, Kept, Row, Rows, Work
+from trinitylake_core.errors import StorageError
+from trinitylake_core.storage import Storage
+
+MEMORY_BYTES: Final = 16 << 20
+"""What the tables of an engine hold in memory: 150,000 names of files."""
+_AT_ONCE: Final = 1_000
+_PRAGMAS: Final = ("temp_store = file", "journal_mode = off", "synchronous = off", "locking_mode = exclusive")
+Tuples: TypeAlias = Iterable[tuple[Any, ...]]
+
+
+class LocalRows:
+    """Rows that are made when they are asked for, or a table or a view of SQLite."""
+
+    def __init__(self, engine: LocalEngine, names: Sequence[str]) -> None:
+        self.engine = engine
+        self.names = tuple(names)
+
+    def tuples(self) -> Iterator[tuple[Any, ...]]:
+        """Yield all rows in the order of their columns."""
+        raise NotImplementedError
+
+    def stored(self) -> str:
+        """Return the name of a table or a view of these rows."""
+        return self.keep().stored()
+
+    def stream(self) -> Iterator[dict[str, Any]]:
+        """Yield all rows."""
+        for row in self.tuples():
+            yield dict(zip(self.names, row, strict=True))
+
+    def list(self) -> list[dict[str, Any]]:
+        """Return all rows."""
+        return list(self.stream())
+
+    def one(self) -> dict[str, Any]:
+        """Return the only row."""
+        (row,) = self.stream()
+        return row
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return sum(1 for _ in self.tuples())
+
+    def keep(self, key: str = "", *, repeatable: bool = False, progress: Kept | None = None) -> LocalRows:
+        """Write the rows into a table, and return it."""
+        del repeatable
+        return self.engine.keep(self.names, self.tuples(), key, progress)
+
+    def drop(self) -> None:
+        """Nothing is kept."""
+
+
+class _Made(LocalRows):
+    """Rows that a function of this process makes."""
+
+    def __init__(self, engine: LocalEngine, names: Sequence[str], make: Any) -> None:
+        super().__init__(engine, names)
+        self._make = make
+
+    def tuples(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self._make())
+
+
+class _Stored(LocalRows):
+    """A table or a view of SQLite."""
+
+    def __init__(self, engine: LocalEngine, names: Sequence[str], kind: str, name: str) -> None:
+        super().__init__(engine, names)
+        self._kind = kind
+        self._name = name
+
+    def stored(self) -> str:
+        return self._name
+
+    def tuples(self) -> Iterator[tuple[Any, ...]]:
+        with _no_room_told():
+            cursor = self.engine.execute(f"SELECT * FROM {self._name}")
+            while some := cursor.fetchmany(_AT_ONCE):
+                yield from some
+
+    def keep(self, key: str = "", *, repeatable: bool = False, progress: Kept | None = None) -> LocalRows:
+        """Copy the rows into a table, and return it."""
+        del repeatable
+        kept = self.engine.copy(self.names, self._name, key)
+        if progress is not None:
+            progress(kept.count())
+        return kept
+
+    def count(self) -> int:
+        with _no_room_told():
+            ((found,),) = self.engine.execute(f"SELECT count(*) FROM {self._name}").fetchall()
+        return int(found)
+
+    def drop(self) -> None:
+        with suppress(sqlite3.OperationalError):  # still read from after a failure: then it goes with the engine
+            self.engine.execute(f"DROP {self._kind} IF EXISTS {self._name}")
+
+
+class LocalEngine:
+    """Tables in SQLite, and work in this process; see :class:`pipelines.engine.model.Engine`."""
+
+    name = "local"
+
+    def __init__(self, memory_bytes: int | None = None) -> None:
+        self._memory_bytes = MEMORY_BYTES if memory_bytes is None else memory_bytes
+        self._opened: sqlite3.Connection | None = None
+        self._numbers = count()
+
+    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
+        """Return what ``work`` makes of rows here; it is done when they are asked for."""
+        del each
+        return _Made(self, schema.names, lambda: work(rows.stream(), *storages))
+
+    def table(self, rows: Iterable[Row], schema: pa.Schema) -> LocalRows:
+        """Return rows of this process as a table."""
+        names = schema.names
+        held = [tuple(row[name] for name in names) for row in rows]
+        return _Made(self, names, lambda: held)
+
+    def sql(self, query: str, **tables: Rows) -> LocalRows:
+        """Return what a query says of tables, as a view."""
+        name = f"v{next(self._numbers)}"
+        named = [f"{each} AS (SELECT * FROM {_local(rows).stored()})" for each, rows in tables.items()]
+        with _no_room_told():
+            self.execute(f"CREATE VIEW {name} AS WITH {', '.join(named)} {query}")
+            columns = [column[0] for column in self.execute(f"SELECT * FROM {name} LIMIT 0").description]
+        return _Stored(self, columns, "VIEW", name)
+
+    def keep(self, names: Sequence[str], rows: Tuples, key: str, progress: Kept | None) -> LocalRows:
+        """Write rows into a table. Raises ``StorageError`` if there is no room for them."""
+        with self._new_table(names, key) as kept:
+            places = ", ".join("?" * len(names))
+            insert = partial(self._connection().executemany, f"INSERT INTO {kept.stored()} VALUES ({places})")
+            insert(rows if progress is None else _counted(rows, progress))
+        return kept
+
+    def copy(self, names: Sequence[str], source: str, key: str) -> LocalRows:
+        """Copy a table or a view into a table. Raises ``StorageError`` if there is no room for it."""
+        with self._new_table(names, key) as kept:
+            self.execute(f"INSERT INTO {kept.stored()} SELECT * FROM {source}")
+        return kept
+
+    @contextmanager
+    def _new_table(self, names: Sequence[str], key: str) -> Iterator[LocalRows]:
+        """Make a table to be filled, and then its index: sorted once, that is much faster than row by row."""
+        name = f"t{next(self._numbers)}"
+        with _no_room_told():
+            self.execute(f"CREATE TABLE {name} ({', '.join(names)})")
+            yield _Stored(self, names, "TABLE", name)
+            if key:
+                self.execute(f"CREATE INDEX {name}_{key} ON {name} ({key})")
+
+    def execute(self, statement: str) -> sqlite3.Cursor:
+        """Carry out a statement."""
+        return self._connection().execute(statement)
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._opened is None:
+            self._opened = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+            for pragma in (f"cache_size = -{self._memory_bytes >> 10}", *_PRAGMAS):
+                self._opened.execute(f"PRAGMA {pragma}")
+            self._opened.execute("BEGIN")  # for good: or each row would be a transaction
+        return self._opened
+
+    def close(self) -> None:
+        """Let go of all tables."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+
+def _local(rows: Rows) -> LocalRows:
+    if not isinstance(rows, LocalRows):
+        raise TypeError("these rows are of another engine")
+    return rows
+
+
+def _counted(rows: Tuples, progress: Kept) -> Iterator[tuple[Any, ...]]:
+    remaining, done = iter(rows), 0
+    while some := list(islice(remaining, _AT_ONCE)):
+        yield from some
+        done += len(some)
+        progress(done)
+
+
+@contextmanager
+def _no_room_told() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorname.partition("_")[2].partition("_")[0] not in {"FULL", "IOERR", "CANTOPEN"}:
+            raise
+        where = os.environ.get("SQLITE_TMPDIR") or os.environ.get("TMPDIR") or tempfile.tempdir or "/var/tmp"  # noqa: S108
+        raise StorageError(
+            f"temporary files cannot be used: {error}; make room in {where}, or set TMPDIR to a directory that has more"
+        ) from error

@@ -1,0 +1,85 @@
+"""What an engine does: work in tasks or in this process, and tables that outgrow memory, questioned in SQL.
+
+A job is written once, against :class:`Engine`. Its rows are dictionaries on their way in and tuples, in the order of a
+schema, on their way out: so nothing is made of a million names that is not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from trinitylake_core.storage import Storage
+
+Row: TypeAlias = Mapping[str, Any]
+Work: TypeAlias = Callable[..., Iterable[tuple[Any, ...]]]
+"""Makes rows, as tuples in the order of a schema, of an iterator of rows and the storages it is called with."""
+Kept: TypeAlias = Callable[[int], None]
+"""Called with how many rows are kept so far, where that is known; it may raise to end the work."""
+TEXT: Final = pa.string()
+BINARY: Final = pa.binary()
+INT: Final = pa.int32()
+LONG: Final = pa.int64()
+BOOL: Final = pa.bool_()
+READ_AHEAD: Final = 256
+"""Files that are read at once."""
+
+
+class Rows(Protocol):
+    """A table of an engine. It is computed when it is asked for, each time, unless it is kept."""
+
+    def stream(self) -> Iterator[dict[str, Any]]:
+        """Yield all rows, few of them in memory. Raises what the work raised, if it is an error of this library."""
+
+    def list(self) -> list[dict[str, Any]]:
+        """Return all rows. Raises as :meth:`stream`."""
+
+    def one(self) -> dict[str, Any]:
+        """Return the row of a table that has exactly one, such as sums without groups. Raises as :meth:`stream`."""
+
+    def count(self) -> int:
+        """Return the number of rows. Raises as :meth:`stream`."""
+
+    def keep(self, key: str = "", *, repeatable: bool = False, progress: Kept | None = None) -> Rows:
+        """Compute the rows and return them as a table on disk, until it is dropped or the engine closed.
+
+        Args:
+            key: the column by which a query looks rows of this table up.
+            repeatable: whether rows that a machine lost may be computed a second time; otherwise that fails the job.
+            progress: called as rows come in.
+        """
+
+    def drop(self) -> None:
+        """Give back what kept rows take."""
+
+
+class Engine(Protocol):
+    """Where a job does its work.
+
+    Attributes:
+        name: ``local`` or ``spark``, for the report.
+    """
+
+    name: str
+
+    def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> Rows:
+        """Return the rows that ``work(rows, *storages)`` yields, as tuples in the order of ``schema``.
+
+        ``work`` may be sent to another machine: it is a function of a module, or a ``partial`` of one, and holds
+        neither a storage nor a session. ``each`` is how many rows keep one task busy.
+        """
+
+    def table(self, rows: Iterable[Row], schema: pa.Schema) -> Rows:
+        """Return rows of this process as a table."""
+
+    def sql(self, query: str, **tables: Rows) -> Rows:
+        """Return what a query says of tables, which it calls by these names.
+
+        The query is in what SQLite and Spark have in common: joins, ``EXISTS``, ``GROUP BY``, ``UNION ALL``, ``ORDER
+        BY``, ``LIMIT``. The inner table of a join or an ``EXISTS`` is kept with its key.
+        """
+
+    def close(self) -> None:
+        """Give back what all tables take."""

@@ -1,0 +1,280 @@
+"""List, mark, minus and act over the files of a lakehouse: what is listed, what is live, and what is neither.
+
+This is the place that decides which files may be deleted: :meth:`Sweep.subtract` for a cleaning, :meth:`Sweep.agree`
+for a plan, both by :data:`MAY_GO` and by what is live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows
+from pipelines.files.deletion import BATCH, DELETED, Deleted, delete_rows, deleted_of
+from pipelines.files.listing import (
+    CANDIDATES,
+    FIXED,
+    ROOT,
+    SCHEMA,
+    TRANSACTION,
+    UNKNOWN,
+    Listed,
+    Wanted,
+    everything,
+    inventory_files,
+    list_shards,
+    maybe_transaction,
+    read_inventory,
+    shards,
+)
+from pipelines.job import Progress
+from pipelines.sweep.model import SHOWN, Alone, Size, Sizes, Totals, UnknownFiles
+from pipelines.trees.walk import Start, TreeSource, walk
+from trinitylake_core.storage import Storage
+
+MAY_GO: Final = (
+    f"(f.kind IN ({', '.join(map(repr, sorted(CANDIDATES)))}) OR f.kind = {ROOT!r} AND f.version < {{boundary}})"
+)
+"""Which files may ever be deleted, by their names, as ``Listed.may_go`` says it of one."""
+_SUMS: Final = "count(*) AS files, sum(f.bytes) AS bytes"
+_LOADED: Final = 100_000
+_TEXT: Final = pa.schema({"text": TEXT})
+_REACHED: Final = pa.schema({"path": TEXT, "first": LONG, "last": LONG})
+
+
+class Sweep:
+    """The state of one sweep, in tables of an engine.
+
+    Attributes:
+        unknown: files that belong to somebody else, by their names.
+        nodes_read: nodes read to mark, each once.
+    """
+
+    def __init__(self, engine: Engine, storage: Storage, order: int, progress: Progress) -> None:
+        self.engine = engine
+        self.unknown = UnknownFiles()
+        self.nodes_read = 0
+        self._storage = storage
+        self._trees = TreeSource(storage, order, figures=False)
+        self._progress = progress
+        self._files: Rows | None = None
+        self._live: list[Rows] = []
+        self._orphans: Rows | None = None
+        self._transactions: list[tuple[str, int]] = []
+
+    # -- list ----------------------------------------------------------------------------------------
+
+    def list_files(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
+        """List everything, or read an inventory, before anything is marked; return how much there is."""
+        found = self._listing() if inventory is None else self._inventory(inventory, options)
+        self._files = found.keep(progress=lambda rows: self._progress("list", rows, None))
+        self._transactions = self._transactions_in(self._files)
+        kinds = self._by_kind(self._files)
+        unknown = kinds.get(UNKNOWN, Size())
+        some = self._ask(f"SELECT path FROM files WHERE kind = {UNKNOWN!r} ORDER BY path LIMIT {SHOWN}")
+        named = tuple(row["path"] for row in some.list())
+        self.unknown = UnknownFiles(unknown.files, unknown.bytes, self.unknown.directories, named)
+        total = Size(sum(each.files for each in kinds.values()), sum(each.bytes for each in kinds.values()))
+        self._progress("list", total.files, None)
+        return total
+
+    def _listing(self, wanted: Wanted = everything) -> Rows:
+        top = shards(self._storage)
+        self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
+        prefixes = self.engine.table([{"text": prefix} for prefix in top.prefixes], _TEXT)
+        below = self.engine.map(partial(_list_each, wanted=wanted), prefixes, SCHEMA, self._storage, each=1)
+        return self._union([self._table(top.files), below])
+
+    def _inventory(self, uri: str, options: Mapping[str, Any]) -> Rows:
+        """Return each file of an inventory once: of two entries the one counts that says it is younger."""
+        texts = self.engine.table([{"text": each} for each in inventory_files(uri, options)], _TEXT)
+        entries = self.engine.map(partial(_read_each, options=dict(options)), texts, SCHEMA, self._storage, each=1)
+        return self.engine.sql(
+            """SELECT path, max(bytes) AS bytes,
+            CASE WHEN count(*) = count(modified_millis) THEN max(modified_millis) END AS modified_millis, kind, version
+            FROM entries GROUP BY path, kind, version""",
+            entries=entries,
+        )
+
+    def _table(self, files: Iterable[Listed]) -> Rows:
+        return self.engine.table((file._asdict() for file in files), SCHEMA)
+
+    def list_transactions(self) -> None:
+        """List everything again, and take from it the saved transactions there are now."""
+        self._transactions = self._transactions_in(self._listing(maybe_transaction))
+
+    def transactions(self) -> list[tuple[str, int]]:
+        """Return the saved transactions that were listed last, with their age."""
+        return self._transactions
+
+    def _transactions_in(self, files: Rows) -> list[tuple[str, int]]:
+        some = self.engine.sql(f"SELECT path, modified_millis FROM files WHERE kind = {TRANSACTION!r}", files=files)
+        return [(row["path"], row["modified_millis"] or 0) for row in some.list()]
+
+    # -- mark ----------------------------------------------------------------------------------------
+
+    def mark(self, starts: Sequence[Start], paths: AbstractSet[str], *, afresh: bool = False) -> None:
+        """Mark what roots reach, and ``paths``; what is marked already is not read again, unless ``afresh``.
+
+        A node counts as read when everything below it was read, too: a walk that failed begins again at its roots.
+
+        Raises:
+            Corrupt: a node cannot be read, so nobody knows what it reaches.
+        """
+        if afresh:
+            self._forget_marks()
+        walked = walk(self.engine, self._trees, starts, self._mark_progress, self._live)
+        self.nodes_read += walked.nodes_read
+        named = self.engine.table([{"path": path, "first": -1, "last": -1} for path in sorted(paths)], _REACHED)
+        self._live += [*walked.levels, *([named.keep("path")] if paths else [])]
+
+    def _mark_progress(self, phase: str, done: int, total: int | None) -> None:
+        del phase
+        self._progress("mark", self.nodes_read + done, total)
+
+    def _forget_marks(self) -> None:
+        for live in self._live:
+            live.drop()
+        self._live = []
+
+    # -- minus ---------------------------------------------------------------------------------------
+
+    def subtract(self, boundary: int, cutoff_millis: int) -> Totals:
+        """Keep as orphans what is listed, old enough, of a name that may go, and not live; return their totals."""
+        may_go = MAY_GO.format(boundary=boundary)
+        unreached = self._without_live(f"SELECT f.* FROM files f WHERE {may_go}", files=self._listed()).keep()
+        young = f"SELECT {_SUMS} FROM files f WHERE modified_millis >= {cutoff_millis}"
+        unknown = f"SELECT {_SUMS} FROM files f WHERE modified_millis IS NULL"
+        old = f"SELECT f.* FROM files f WHERE modified_millis < {cutoff_millis}"
+        self._orphans = self.engine.sql(old, files=unreached)
+        ages = [_size(self.engine.sql(query, files=unreached).one()) for query in (young, unknown)]
+        return Totals(self._by_kind(self._orphans), *ages)
+
+    def subtract_again(self) -> Totals:
+        """Take what has been marked since off the orphans; return the totals of what is left."""
+        self._orphans = self._without_live("SELECT f.* FROM files f WHERE 1 = 1", files=self._doomed()).keep()
+        return Totals(self._by_kind(self._orphans))
+
+    def _without_live(self, query: str, **tables: Rows) -> Rows:
+        """Return the rows ``f`` of a query that nothing kept reaches."""
+        live = {f"live{number}": rows for number, rows in enumerate(self._live)}
+        absent = (f"NOT EXISTS (SELECT 1 FROM {name} l WHERE l.path = f.path)" for name in live)
+        return self.engine.sql(" AND ".join([query, *absent]), **tables, **live)
+
+    def _listed(self) -> Rows:
+        if self._files is None:
+            raise RuntimeError("nothing was listed yet")
+        return self._files
+
+    def _doomed(self) -> Rows:
+        if self._orphans is None:
+            raise RuntimeError("nothing was subtracted yet")
+        return self._orphans
+
+    def orphans(self) -> Iterator[Listed]:
+        """Yield the orphans."""
+        for row in self._doomed().stream():
+            yield Listed(**row)
+
+    # -- plans ---------------------------------------------------------------------------------------
+
+    def load(self, files: Iterable[Listed]) -> None:
+        """Take the orphans of a plan."""
+        remaining, parts = iter(files), [self._table(())]
+        while piece := list(islice(remaining, _LOADED)):
+            parts.append(self._table(piece).keep())
+        self._orphans = self._union(parts).keep("path")
+
+    def _union(self, parts: Sequence[Rows], columns: str = "*") -> Rows:
+        tables = {f"part{number}": rows for number, rows in enumerate(parts)}
+        return self.engine.sql(" UNION ALL ".join(f"SELECT {columns} FROM {name}" for name in tables), **tables)
+
+    def reached(self) -> list[str]:
+        """Return some orphans that are live."""
+        found: list[str] = []
+        for live in self._live:
+            query = f"SELECT l.path FROM live l JOIN orphans o ON o.path = l.path LIMIT {SHOWN}"
+            found += [row["path"] for row in self.engine.sql(query, live=live, orphans=self._doomed()).list()]
+        return found[:SHOWN]
+
+    def agree(self, cutoff_millis: int) -> tuple[Totals, int]:
+        """Keep of a plan what is still listed and old enough; return its totals, and how many files are gone."""
+        there = "EXISTS (SELECT 1 FROM planned p WHERE p.path = f.path)"
+        tables = {"files": self._listed(), "planned": self._doomed()}
+        planned = self.engine.sql("SELECT count(DISTINCT path) AS files FROM planned", planned=self._doomed()).one()
+        known = self.engine.sql(f"SELECT {_SUMS} FROM files f WHERE {there}", **tables).one()
+        old = f"SELECT f.* FROM files f WHERE modified_millis < {cutoff_millis} AND {there}"
+        self._orphans = self._without_live(old, **tables).keep()
+        return Totals(self._by_kind(self._orphans)), planned["files"] - known["files"]
+
+    # -- act -----------------------------------------------------------------------------------------
+
+    def act(self) -> Deleted:
+        """Delete the orphans."""
+        total, done = self._doomed().count(), Deleted()
+        if total:
+            files = self.engine.sql("SELECT path, coalesce(bytes, 0) AS bytes FROM files", files=self._doomed())
+            for row in self.engine.map(delete_rows, files, DELETED, self._storage, each=BATCH).stream():
+                done.add(deleted_of(row))
+                self._progress("delete", done.attempted, total)
+        return done
+
+    # -- what other jobs ask -------------------------------------------------------------------------
+
+    def alone(self, below: int) -> Alone:
+        """Return what only versions below one reach, and of it what a single version holds."""
+        reach = self._tags(f"WHERE last >= 0 AND last < {below}").keep("path")
+        ours = f"SELECT r.* , f.bytes FROM files f JOIN reach r ON r.path = f.path WHERE f.kind <> {UNKNOWN!r}"
+        sized = self.engine.sql(ours, files=self._listed(), reach=reach).keep()
+        query = """SELECT last, sum(files) AS files, sum(bytes) AS bytes FROM (
+            SELECT last, 1 AS files, 0 AS bytes FROM reach WHERE first = last
+            UNION ALL SELECT last, 0 AS files, bytes FROM sized WHERE first = last) e GROUP BY last"""
+        versions = {row["last"]: _size(row) for row in self.engine.sql(query, reach=reach, sized=sized).list()}
+        total = Size(reach.count(), _size(self.engine.sql(f"SELECT {_SUMS} FROM sized f", sized=sized).one()).bytes)
+        return Alone(total, dict(sorted(versions.items())))
+
+    def sizes(self, newest: int, boundary: int) -> Sizes:
+        """Return what the newest version reaches, what only the rest of history does, and what nothing does."""
+        query = f"""SELECT
+            CASE WHEN t.last IS NULL THEN 'nothing' WHEN t.last = {newest} THEN 'newest' ELSE 'history' END
+            AS reach, {_SUMS} FROM files f LEFT JOIN tags t ON t.path = f.path
+            WHERE t.last IS NULL AND {MAY_GO.format(boundary=boundary)}
+            OR t.last IS NOT NULL AND f.kind NOT IN ({FIXED!r}, {UNKNOWN!r}) GROUP BY reach"""
+        found = self.engine.sql(query, files=self._listed(), tags=self._tags().keep("path")).list()
+        return Sizes(**{row["reach"]: _size(row) for row in found})
+
+    def _tags(self, where: str = "") -> Rows:
+        """Return every file that is live: path, and the first and the last version that reaches it."""
+        query = "SELECT path, min(first) AS first, max(last) AS last FROM live GROUP BY path"
+        live = self._union(self._live, "path, first, last")
+        return self.engine.sql(f"SELECT * FROM ({query}) tags {where}", live=live)
+
+    def _ask(self, query: str) -> Rows:
+        return self.engine.sql(query, files=self._listed())
+
+    def _by_kind(self, files: Rows) -> dict[str, Size]:
+        rows = self.engine.sql(f"SELECT kind, {_SUMS} FROM files f GROUP BY kind", files=files).list()
+        return {row["kind"]: _size(row) for row in sorted(rows, key=lambda row: str(row["kind"]))}
+
+    def release(self) -> None:
+        """Give back what the tables take."""
+        self._forget_marks()
+        self.engine.close()
+
+
+def _size(row: Row) -> Size:
+    return Size(row["files"], row["bytes"] or 0)
+
+
+def _list_each(rows: Iterator[Row], storage: Storage, *, wanted: Wanted) -> Iterator[Listed]:
+    return list_shards(storage, (row["text"] for row in rows), wanted)
+
+
+def _read_each(rows: Iterator[Row], storage: Storage, *, options: Mapping[str, Any]) -> Iterator[Listed]:
+    for row in rows:
+        yield from read_inventory(row["text"], options, storage.root)

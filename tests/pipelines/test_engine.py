@@ -1,0 +1,121 @@
+"""The engines: the same tables, the same answers, here and on Spark."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines.engine import Engine, Row, open_engine
+from pipelines.engine.local import LocalEngine
+from pipelines.engine.model import LONG, TEXT
+from trinitylake_core.errors import CorruptNode, StorageError
+from trinitylake_core.storage import Storage, open_storage
+
+_FILES = pa.schema({"path": TEXT, "bytes": LONG})
+
+
+@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Both engines."""
+    made = open_engine(request.param, request.getfixturevalue("spark") if request.param == "spark" else None)
+    yield made
+    made.close()
+
+
+def twice(rows: Iterator[Row]) -> Iterator[tuple[str, int | None]]:
+    for row in rows:
+        yield row["path"] * 2, None if row["bytes"] is None else 2 * row["bytes"]
+
+
+def damaged(rows: Iterator[Row]) -> Iterator[tuple[str, int]]:
+    for row in rows:
+        raise CorruptNode(f"{row['path']} is damaged", path=row["path"], invariant="I1")
+    yield from ()
+
+
+def written(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str, int]]:
+    for row in rows:
+        storage.write_many([(row["path"], b"x" * row["bytes"])])
+        yield row["path"], storage.info(row["path"]).size
+
+
+def test_work_is_mapped_and_asked_about_in_sql(engine: Engine) -> None:
+    rows = [{"path": letter, "bytes": size} for letter, size in (("a", 1), ("b", 2), ("b", 3), ("c", None))]
+    given = engine.table(rows, _FILES)
+    assert rows == sorted(given.list(), key=lambda row: (row["path"], row["bytes"] or 0))
+    doubled = engine.map(twice, given, _FILES).keep("path")
+    assert 4 == doubled.count()
+    sums = "SELECT path, min(bytes) AS low, sum(bytes) AS bytes, count(*) AS files FROM r GROUP BY path ORDER BY path"
+    assert [("aa", 2, 2, 1), ("bb", 4, 10, 2), ("cc", None, None, 1)] == [
+        tuple(row.values()) for row in engine.sql(sums, r=doubled).list()
+    ]
+    some = engine.table([{"path": "bb", "bytes": 0}], _FILES).keep("path")
+    query = "SELECT d.path FROM doubled d WHERE NOT EXISTS (SELECT 1 FROM some s WHERE s.path = d.path)"
+    left = engine.sql(query, doubled=doubled, some=some)
+    assert ["aa", "cc"] == sorted(row["path"] for row in left.stream())
+    assert {"files": 2} == engine.sql("SELECT count(*) AS files FROM others", others=left).one()
+    assert 8 == engine.map(twice, engine.sql("SELECT * FROM d WHERE bytes = 4", d=doubled), _FILES).one()["bytes"]
+    doubled.drop()
+
+
+def test_empty_tables_stay_tables(engine: Engine) -> None:
+    nothing = engine.map(twice, engine.table([], _FILES), _FILES).keep("path")
+    assert (0, []) == (nothing.count(), nothing.list())
+    assert {"files": 0, "bytes": None} == engine.sql(
+        "SELECT count(*) AS files, sum(bytes) AS bytes FROM empty", empty=nothing
+    ).one()
+
+
+def test_work_is_done_with_storages_where_it_is_done(engine: Engine, tmp_path: Path) -> None:
+    storage = open_storage(tmp_path.as_uri())
+    rows = [{"path": f"file{number}", "bytes": number} for number in range(20)]
+    done = engine.map(written, engine.table(rows, _FILES), _FILES, storage, each=3).list()
+    assert rows == sorted(done, key=lambda row: int(row["path"][4:]))
+    assert 20 == sum(1 for _ in storage.list(""))
+
+
+def test_what_work_raises_arrives_as_itself(engine: Engine) -> None:
+    rows = engine.map(damaged, engine.table([{"path": "here", "bytes": 1}], _FILES), _FILES)
+    with pytest.raises(CorruptNode, match="here is damaged"):
+        rows.keep().count()
+
+
+def test_a_join_that_does_not_fit_into_memory_spills() -> None:
+    """100,000 names are 6 MB, and 64 KB are allowed: sorts, an index and a join go through a temporary file."""
+    pick, count = Random(5), 100_000
+    names = [f"{pick.getrandbits(200):060x}" for _ in range(count)]
+    live = set(pick.sample(names, count - 1000))
+    engine = LocalEngine(memory_bytes=1 << 16)
+    files = engine.table(({"path": name, "bytes": 1} for name in names), _FILES).keep()
+    kept = engine.table(({"path": name, "bytes": 1} for name in live), _FILES).keep("path")
+    query = "SELECT * FROM files f WHERE NOT EXISTS (SELECT 1 FROM kept k WHERE k.path = f.path) ORDER BY path"
+    assert sorted(set(names) - live) == [row["path"] for row in engine.sql(query, files=files, kept=kept).stream()]
+    grouped = engine.sql("SELECT path, sum(bytes) AS bytes FROM files GROUP BY path", files=files).keep()
+    assert count == grouped.count()
+    ((pages, size),) = engine.execute("SELECT * FROM pragma_page_count, pragma_page_size").fetchall()
+    ((cache,),) = engine.execute("PRAGMA cache_size").fetchall()
+    assert pages * size > 100 * (1 << 16)
+    assert -64 == cache
+    engine.close()
+
+
+def test_no_room_for_temporary_files_is_said() -> None:
+    engine = LocalEngine(memory_bytes=1 << 12)
+    engine.execute("PRAGMA max_page_count = 50")
+    rows: Any = engine.table(({"path": f"{number:0200}", "bytes": 1} for number in range(5000)), _FILES)
+    with pytest.raises(StorageError, match="set TMPDIR"):
+        rows.keep()
+    engine.close()
+
+
+def test_a_mistake_in_a_query_is_no_lack_of_room() -> None:
+    engine = LocalEngine()
+    with pytest.raises(sqlite3.OperationalError):
+        engine.sql("SELECT nothing FROM files", files=engine.table([], _FILES))
+    engine.close()
