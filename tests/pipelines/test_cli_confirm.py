@@ -83,6 +83,25 @@ def test_a_confirmed_command_runs_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert dry <= confirmed <= dry + 4
 
 
+def test_a_stored_plan_is_shown_and_confirmed_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Writing it asks nothing; carrying it out asks."""
+    lake, uri = filled(new_lake(tmp_path), tables=8), (tmp_path / "plan.parquet").as_uri()
+    answers = [True, False]
+    monkeypatch.setattr(output, "is_terminal", lambda stream: True)
+    monkeypatch.setattr("click.confirm", lambda *_: answers.pop())
+    assert 0 == cli.main(["expire", lake.root, "--keep-last", "1", "--plan-to", uri])
+    assert 2 == len(answers)
+    capsys.readouterr()
+    assert 2 == cli.main(["expire", lake.root, "--plan", uri])
+    shown = capsys.readouterr()
+    assert "would expire" in shown.out
+    assert "nothing was done" in shown.err
+    assert 0 == cli.main(["expire", lake.root, "--plan", uri])
+    assert [] == answers
+
+
 @pytest.mark.parametrize("more", [["--yes"], ["--json"]])
 def test_who_says_yes_or_wants_json_is_not_asked(
     lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, more: list[str]

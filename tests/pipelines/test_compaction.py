@@ -235,8 +235,14 @@ def test_a_compaction_rebases_over_commits(spark: SparkSession, place: Place, en
 def test_a_compaction_starts_over_after_a_rollback(spark: SparkSession, place: Place, engine: str) -> None:
     """What it made of the tree that was replaced is thrown away."""
     writer, lake = _open(place), _open(place)
-    cancel = CancelBy(_once(lambda: writer.rollback(version=8, reason="test")))
-    report = compaction.run(lake, compaction.Config(engine=engine), spark, cancel=cancel)
+    cancel, planned = CancelBy(_once(lambda: writer.rollback(version=8, reason="test"))), list[int]()
+
+    def approve(report: compaction.Report) -> bool:
+        planned.append(report.version_before)
+        return True
+
+    report = compaction.run(lake, compaction.Config(engine=engine), spark, review=approve, cancel=cancel)
+    assert [writer.version, writer.version + 1] == planned  # a new plan is reviewed again
     fresh = _open(place)
     assert 1 == report.restarts
     assert [OP_COMPACT, OP_ROLLBACK] == [info.operation for info in fresh.history(2)]
