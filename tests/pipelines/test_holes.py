@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipelines import backup, expiration, export, orphans, verify
+from pipelines.job import Review, dry_run
 from tests.support.lakes import filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import CorruptNode, Lakehouse, spec
@@ -33,9 +34,9 @@ def lake(tmp_path: Path, request: pytest.FixtureRequest) -> Lakehouse:
     return found
 
 
-def expire(lake: Lakehouse, *, dry_run: bool = False) -> None:
+def expire(lake: Lakehouse, review: Review[expiration.Report] | None = None) -> None:
     later = now_millis() + 30 * 86_400_000
-    expiration.run(lake, expiration.Config("local", keep_last=1, now_millis=later, dry_run=dry_run))
+    expiration.run(lake, expiration.Config("local", keep_last=1, now_millis=later), review=review)
 
 
 def exported(lake: Lakehouse, **more: Any) -> None:
@@ -44,9 +45,9 @@ def exported(lake: Lakehouse, **more: Any) -> None:
 
 JOBS: dict[str, Callable[[Lakehouse], object]] = {
     "expire": expire,
-    "expire, dry run": lambda lake: expire(lake, dry_run=True),
+    "expire, dry run": lambda lake: expire(lake, dry_run),
     "clean": lambda lake: orphans.run(lake, CLEANING),
-    "clean, dry run": lambda lake: orphans.plan(lake, CLEANING),
+    "clean, dry run": lambda lake: orphans.run(lake, CLEANING, review=dry_run),
     "export": exported,
     "export of the history": lambda lake: exported(lake, history=True),
     "backup": lambda lake: backup.run(lake, lake.root.replace("/lake/", "/copy/"), backup.Config(engine="local")),
