@@ -18,7 +18,7 @@ from dagster_project.resources import SparkResource
 from pipelines import expiration, orphans, snapshot
 from tests.dagster.conftest import filled
 from tests.dagster.test_assets import STEP, metadata, node_file, run
-from tests.dagster.test_operations import launched
+from tests.dagster.test_manual_jobs import launched
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 

@@ -12,7 +12,7 @@ from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
 from pipelines import expiration, orphans
 from tests.dagster.conftest import filled
-from tests.dagster.test_operations import told
+from tests.dagster.test_manual_jobs import told
 from tests.support.s3_servers import S3Server
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis

@@ -1,4 +1,4 @@
-"""The jobs that people start by hand, executed by Dagster: rollback, restore, export, verify, upgrade."""
+"""The jobs that people launch by hand, executed by Dagster; each launchpad is checked before there is a run."""
 
 from __future__ import annotations
 
@@ -289,3 +289,84 @@ def test_a_backup_names_the_versions_that_it_could_not_copy() -> None:
     assert 2 == shown["plan_unreadable"]
     whole = reports.of_report(export.Report("a", "b", dry_run=False, plan=replace(plan, unreadable=[])))
     assert (0, False) == (whole["plan_unreadable"], "cannot be copied" in whole["outcome"])
+
+
+def test_a_history_is_a_table_of_what_was_asked_for(
+    local: LakehouseSettings, deployed: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    all_of_it = told(launched(local, "history", instance))
+    assert (deployed.version + 1, deployed.version) == (all_of_it["versions"], all_of_it["version"])
+    assert [each.version for each in deployed.history()] == [row["version"] for row in all_of_it["history"]]
+    of_the_bot = told(launched(local, "history", instance, author="deploy-bot@*", since="1h", limit=1))
+    assert ["nightly deploy, step 2"] == [row["reason"] for row in of_the_bot["history"]]
+    assert of_the_bot["more"]
+    nothing = told(launched(local, "history", instance, operations=["rollback"]))
+    assert (0, False) == (nothing["versions"], "history" in nothing)
+
+
+def test_a_difference_is_counted_and_shown_as_a_table(
+    local: LakehouseSettings, deployed: Lakehouse, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    """Versions are named as on the command line; also against another lakehouse, the backup above all."""
+    found = told(launched(local, "diff", instance, before="HEAD~3", limit=1))
+    assert (deployed.version - 3, deployed.version) == (found["a"], found["b"])
+    assert (0, 2, 0) == tuple(found[f"counts_{what}"] for what in ("added", "removed", "changed"))
+    assert [("removed", "sales.t0_1")] == [(row["change"], row["name"]) for row in found["changes"]]
+    assert "0 added, 2 removed, 0 changed" in found["outcome"]
+    copy = (tmp_path / "copy").as_uri()
+    told(launched(local, "export", instance, target=copy))
+    same = told(launched(local, "diff", instance, before="HEAD", other=copy))
+    assert ("no differences", f"{copy}/") == (same["outcome"], same["other"])
+
+
+def test_an_undo_finds_what_somebody_did_and_takes_back_the_plan_that_was_approved(
+    local: LakehouseSettings, deployed: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """By author: the dry run names the two versions and the two tables; approved by version, it commits one."""
+    newest, first = deployed.version, deployed.version - 2
+    wanted = {"author": "deploy-bot@*", "reason": "bad deploy"}
+    plan = told(launched(local, "undo", instance, **wanted))
+    assert [newest, first] == [row["version"] for row in plan["found"]]
+    assert [("added", "sales.t0_1"), ("added", "sales.t0_2")] == [
+        (row["change"], row["name"]) for row in plan["changes"]
+    ]
+    assert (newest, first - 1) == (plan["plan_version"], plan["plan_target_version"])
+    assert f"expected_version: {newest}" in plan["carry_out"]
+    assert newest == deployed.refresh().version
+    done = told(launched(local, "undo", instance, **wanted, dry_run=False, expected_version=newest))
+    assert newest + 1 == done["version_after"] == deployed.refresh().version
+    assert deployed.at(version=first - 1).digest() == deployed.digest()
+    assert ("rollback", "bad deploy") == (deployed.info().operation, deployed.info().reason)
+
+
+def test_an_undo_stops_at_the_commits_of_others(
+    local: LakehouseSettings, deployed: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """The dry run shows them; without ``others`` nothing happens, and an outdated plan is refused with it, too."""
+    approved = deployed.version
+    with deployed.transaction(reason="meanwhile") as txn:
+        txn.create_table("sales", "hers")
+    wanted = {"matching": "DEPLOY", "reason": "bad deploy"}
+    plan = told(launched(local, "undo", instance, **wanted))
+    assert ["ada@oncall"] == [row["author"] for row in plan["of_others"]]
+    assert "others: true" in plan["carry_out"]
+    said = failure(launched(local, "undo", instance, **wanted, dry_run=False)).description
+    assert "others committed after version" in said
+    assert "others: true" in said
+    late = launched(local, "undo", instance, **wanted, others=True, dry_run=False, expected_version=approved)
+    assert "make a new plan with `dry_run: true`" in failure(late).description
+    assert approved + 1 == deployed.refresh().version
+
+
+def test_a_restore_says_first_what_to_launch_next(
+    local: LakehouseSettings, deployed: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """Outcome and next step come before the tables; where nothing would change there is no next step."""
+    newest, wanted = deployed.version, {"version": deployed.version - 3, "reason": "bad deploy"}
+    plan = told(launched(local, "restore", instance, **wanted, only=["sales.t0_1"]))
+    assert ["outcome", "carry_out"] == list(plan)[:2]
+    assert f"expected_version: {newest}" in plan["carry_out"]
+    assert f"as they were in version {newest - 3} of" in plan["outcome"]
+    nothing = told(launched(local, "restore", instance, **wanted, only=["sales.t1_1"]))
+    assert "nothing to do" in nothing["outcome"]
+    assert "carry_out" not in nothing
