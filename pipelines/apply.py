@@ -23,6 +23,7 @@ from typing import Any
 
 from pipelines.job import NEVER_CANCELLED, Cancel, Review, dry_run
 from pipelines.source.entries import Entry, entry_of
+from pipelines.summary import DRY_RUN, Table, changes_table
 from trinitylake_core import Lakehouse, Transaction
 from trinitylake_core.brief import Brief
 from trinitylake_core.definitions import TableDef, describe_difference
@@ -63,6 +64,15 @@ class Report(Brief):
     isolation: str
     changes: list[Changed]
     losses: list[str] = field(default_factory=list)
+
+    def summary(self) -> Iterator[str]:
+        """Yield what was committed, or would be, and what is lost by it."""
+        yield DRY_RUN if self.version_after is None else f"version {self.version_after} committed"
+        yield from (f"lost: {each}" for each in self.losses)
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield the objects that change."""
+        yield changes_table(self.changes, len(self.changes))
 
 
 def run(

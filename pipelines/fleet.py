@@ -16,6 +16,7 @@ from typing import Any, Final
 from pipelines import lakehouses
 from pipelines.bounded import Bounded, NoAnswer
 from pipelines.compaction_policy import waiting_bytes
+from pipelines.summary import count
 from trinitylake_core import Lakehouse
 from trinitylake_core.brief import Brief
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
@@ -142,6 +143,12 @@ class Report(Brief):
     def messages(self) -> int:
         """How many messages are buffered in all."""
         return sum(state.messages or 0 for state in self.states)
+
+    def summary(self) -> Iterator[str]:
+        """Yield how many lakehouses there are, and how many of them need attention."""
+        debts = f"{self.unreachable} cannot be opened, a compaction pays in {self.over_threshold}"
+        held = f"{count(self.objects, 'object')}, {count(self.messages, 'buffered message')}"
+        yield f"{count(len(self.states), 'lakehouse')}: {debts}; {held}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 if TYPE_CHECKING:  # the help texts of the command line must not wait for Arrow
     from pipelines.files.tablefiles import TableState
     from pipelines.integrity.findings import Finding
-    from trinitylake_core import Change, RecoveryPlan, VersionInfo
+    from trinitylake_core import RecoveryPlan, VersionInfo
 
 DRY_RUN: Final = "dry run, nothing was changed"
 SHOWN: Final = 50
@@ -142,7 +142,7 @@ def history_table(versions: Sequence[VersionInfo]) -> Table:
     return Table("history", _HISTORY, rows)
 
 
-def changes_table(changes: Sequence[Change], total: int, caption: str = "") -> Table:
+def changes_table(changes: Iterable[Any], total: int, caption: str = "") -> Table:
     """Return the first of so many objects that differ."""
     rows = [[each.change, each.kind, qualified(each.namespace, each.name)] for each in changes]
     return Table("changes", ("change", "kind", "name"), rows, caption, total)

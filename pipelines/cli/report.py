@@ -276,17 +276,17 @@ def _field(name: str, value: Any) -> str:
 # -- reports of jobs -----------------------------------------------------------------------------------
 
 
-def summarised(done: Summarised, *more: str) -> Iterator[Iterable[str]]:
-    """Yield the parts of a report for people: its sentences, with ``more`` after them, and its tables.
+def summarised(done: Summarised, *more: str, rows: int = SHOWN) -> Iterator[Iterable[str]]:
+    """Yield the parts of a report for people: its sentences, with ``more`` after them, and so many rows of its tables.
 
     Tables of details are left out, for ``--verbose`` prints every field.
     """
     yield [*map(plain, done.summary()), *more]
-    yield from (_rows(each) for each in summary.tables_of(done) if not each.detail)
+    yield from (_rows(each, rows) for each in summary.tables_of(done) if not each.detail)
 
 
-def _rows(each: summary.Table) -> Iterator[str]:
+def _rows(each: summary.Table, shown: int) -> Iterator[str]:
     yield from each.caption.splitlines()
-    yield from Table(each.columns, each.rows[:SHOWN])
-    if left := each.left_out(SHOWN):
+    yield from Table(each.columns, each.rows[:shown])
+    if left := each.left_out(shown):
         yield left

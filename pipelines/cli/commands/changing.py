@@ -11,7 +11,6 @@ from pipelines import apply as changes
 from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, key_value, option
 from pipelines.cli.commands.options import DRY_RUN, REASON
-from pipelines.summary import qualified
 from trinitylake_core import SERIALIZABLE, SNAPSHOT, Lakehouse
 from trinitylake_core.definitions import to_dict
 from trinitylake_core.errors import InvalidInput
@@ -129,13 +128,9 @@ def apply(call: Call) -> Result:
         allow_loss=options.allow_loss,
         review=call.review(),
     )
-    first = (
-        f"version {done.version_after} committed" if done.version_after is not None else "dry run, nothing was changed"
-    )
-    rows = ([each.change, each.kind, qualified(each.namespace, each.name)] for each in done.changes)
-    lost = [f"lost: {each}" for each in done.losses]
-    lost += ["--allow-loss is needed to carry this out"] if lost and options.dry_run and not options.allow_loss else []
-    return Result(done, in_order([first], report.table(["change", "kind", "name"], rows), lost))
+    needed = done.losses and options.dry_run and not options.allow_loss
+    more = ["--allow-loss is needed to carry this out"] if needed else []
+    return Result(done, in_order(*report.summarised(done, *more, rows=len(done.changes))))
 
 
 def _read(file: str) -> tuple[str, str]:

@@ -90,10 +90,7 @@ def _table(done: Report) -> report.Table:
 def _lines(done: Report) -> Iterator[Line]:
     yield _table(done)
     yield ""
-    yield (
-        f"{len(done.states)} lakehouses: {done.unreachable} cannot be opened, a compaction pays in "
-        f"{done.over_threshold}; {done.objects:,} objects, {done.messages:,} buffered messages"
-    )
+    yield from done.summary()
 
 
 def _cells(state: State) -> list[Any]:
