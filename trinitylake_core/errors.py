@@ -18,12 +18,14 @@ TrinityLakeError
 ├── Refused                   the operation may not be done now; the message says what would allow it
 │   ├── CommitConflict        somebody else won; read again and retry the whole transaction
 │   ├── TransactionExpired    begin a new transaction
+│   ├── LakehouseReplaced     open the lakehouse again: another one is at this root URI by now
 │   ├── ReadOnly              upgrade the lakehouse to another root URI first
 │   └── PlanOutdated          make a new plan
 ├── Corrupt                   stop; run `trinitylake verify`, then roll back or restore from an export
 │   ├── CorruptNode           a node file is cut short, garbage, or breaks an invariant
 │   └── CorruptDefinition     a definition file is missing or does not parse
 └── StorageError              the storage failed; retry later
+    ├── OutcomeUnknown        it may have been carried out; look before you do it again
     ├── StorageDenied         fix the credentials or the permissions
     └── UnsafeStorage         this storage ignores exclusive creation: use another one for writing
 """
@@ -86,7 +88,15 @@ class FileMissing(NotFound):
 
 
 class AlreadyExists(TrinityLakeError):
-    """An object, a lakehouse or a file of this name is already there."""
+    """An object, a lakehouse or a file of this name is already there.
+
+    ``after_lost_answer`` says of a file that the answer of an earlier try to create it was lost. That try may have made
+    a file, which others removed before this one was made.
+    """
+
+    def __init__(self, message: str, *, after_lost_answer: bool = False) -> None:
+        super().__init__(message)
+        self.after_lost_answer = after_lost_answer
 
 
 class NamespaceNotEmpty(TrinityLakeError):
@@ -111,6 +121,10 @@ class CommitConflict(Refused):
 
 class TransactionExpired(Refused):
     """The transaction outlived ``txn_ttl_millis``; begin a new one."""
+
+
+class LakehouseReplaced(Refused):
+    """The lakehouse that this handle was opened on was deleted, and another one was created at its root URI."""
 
 
 class ReadOnly(Refused):
@@ -140,6 +154,13 @@ class CorruptDefinition(Corrupt):
 
 class StorageError(TrinityLakeError):
     """The storage failed after all retries; nothing can be said about the operation."""
+
+
+class OutcomeUnknown(StorageError):
+    """What was asked for may or may not have been carried out, and nothing that is stored proves which.
+
+    Nothing was deleted. The caller looks at the history, and repeats the work only if it is not there.
+    """
 
 
 class StorageDenied(StorageError):

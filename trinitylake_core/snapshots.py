@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any, Final
 
 from trinitylake_core import spec
-from trinitylake_core.commits.acknowledge import remove_quietly
 from trinitylake_core.commits.changes import NewDefinition, facts
 from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.commits.files import Files
@@ -143,11 +142,7 @@ def new_snapshot(
         return edited
 
     summary = facts(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
-    try:
-        return commit(files, newest, _Named(files, summary, add, copy), before_commit=before_commit)
-    except (AlreadyExists, NotFound):
-        remove_quietly(files.storage, copy.written)
-        raise
+    return commit(files, newest, _Named(files, summary, add, copy), before_commit=before_commit)
 
 
 class _Copy:
@@ -155,12 +150,10 @@ class _Copy:
 
     Attributes:
         path: path of the root that the snapshot names.
-        written: all that was written for it.
     """
 
     def __init__(self, files: Files, root: Root, kind: str) -> None:
         self.path = root.path
-        self.written: list[str] = []
         self._files = files
         self._root = root
         self._kind = kind
@@ -172,7 +165,6 @@ class _Copy:
             return
         writer = NodeWriter(self._files.store)
         self.path = _kept_root(self._files, self._root, writer, deep=self._kind == "partial")
-        self.written += [self.path, *writer.written]
 
     def renew(self, newest: Root) -> None:
         """Copy again, under new names. Raises ``VersionExpired``, ``SnapshotNotFound`` if there is nothing to copy."""

@@ -127,10 +127,11 @@ def live_transactions(
 ) -> SavedTransactions:
     """Return the saved transactions that are alive among listed (path, modified) pairs. One ``get`` each.
 
-    One that is being saved again has two running roots, and costs one ``head`` more: the one that is not confirmed yet
-    may have been cleaned before it was announced, and then nobody will confirm it.
+    Each running root costs a ``head``. A file whose running root is gone is dead: a network delivered its creation
+    after the transaction was committed and removed, and no process can resume it. One that is being saved again has a
+    second running root, which may have been cleaned before it was announced; then it is never confirmed.
 
-    One that was committed or aborted since the listing is left out: whatever it became is a version by now.
+    One that was committed or aborted since the listing is left out: it is a version by now, or nothing.
 
     Raises:
         CorruptDefinition: a file that may be a live transaction cannot be read, so nobody knows what it needs.
@@ -142,13 +143,12 @@ def live_transactions(
         if isinstance(data, FileMissing):
             continue
         running = _running_roots(path, data, modified, ttl_millis, now_millis)
-        if not running:
+        there = [each for each in running if _is_there(storage, each)]
+        if running[:1] != there[:1] or not running:
             found.dead += 1
         else:
             found.paths.add(path)
-            confirmed, *pending = running
-            there = [each for each in pending if _is_there(storage, each)]
-            found.starts.extend(Start(each, FOREVER, FOREVER) for each in (confirmed, *there))
+            found.starts.extend(Start(each, FOREVER, FOREVER) for each in there)
     return found
 
 

@@ -100,7 +100,7 @@ def _on_the_readable_one(files: Any) -> damaged.Base:
 
 MUTATIONS: Final[dict[str, Mutation]] = {
     "the boundary is looked at after creating": Mutation(
-        lambda: {(commits, "acknowledge"): lambda versions, root, written: write_hint(versions.storage, root.version)},
+        lambda: {(commits, "acknowledge"): lambda versions, root: write_hint(versions.storage, root.version)},
         ("write-stale", "expire"),
     ),
     "a search ends with a look at the boundary": Mutation(
@@ -148,7 +148,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(savedfile.SavedFile, "replace"): _blind_replace}, ("save-again", "publish")
     ),
     "the abort of what was taken is decided by a root": Mutation(
-        lambda: {(aborts, "_decide"): lambda files, base, transaction_id: None}, ("publish", "abort")
+        lambda: {(aborts, "decide_abort"): lambda files, base, transaction_id: None}, ("publish", "abort")
     ),
     "the place of a copy is claimed": Mutation(
         lambda: {(destination, "claim_boundary"): _blind_claim},

@@ -1,8 +1,11 @@
 """From a root that was created to a commit that is acknowledged (format, section 6).
 
 Creating a root proves that no other writer has the version. It does not prove that the version was the next one: its
-name may have been freed by expiration, or its root may be lost. Whoever created a root therefore looks, together with
+name may have been freed by expiration, or its root may be lost. So a writer that created a root looks, together with
 writing the hint, so that it costs no further round trip.
+
+A writer deletes nothing that the root refers to. Its files are live if the root is a version after all, and what this
+writer believes about that may be wrong: `clean` removes what no version reaches.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from trinitylake_core import spec
 from trinitylake_core.errors import (
     Corrupt,
     CorruptNode,
-    FileMissing,
     NotALakehouse,
+    OutcomeUnknown,
     StorageError,
     TransactionExpired,
     TrinityLakeError,
@@ -38,16 +41,16 @@ class _Look:
     error: TrinityLakeError | None = None
 
 
-def acknowledge(versions: Versions, root: Root, written: Sequence[str]) -> None:
+def acknowledge(versions: Versions, root: Root) -> None:
     """Write the hint, and prove at the same time that the root which was just created is the next version.
 
-    ``written`` are the files that only this root refers to. They are removed with it where it is sure that it counts
-    for nothing. One ``put``, one ``get`` and one ``head``, at the same time.
+    One ``put``, one ``get`` and one ``head``, at the same time. One ``get`` more if there is a version after it.
 
     Raises:
-        TransactionExpired: the version had expired before, and its name was free; nothing is left of the commit.
-        CorruptNode: the version after it was there before: a root was lost. Nothing is left of the commit.
-        StorageError: it cannot be known whether the commit counts; the message says so.
+        TransactionExpired: the version had expired before, and its name was free: the version after it names another
+            predecessor. Nothing was committed.
+        CorruptNode: the version after it was there before: a root was lost. Nothing was committed.
+        OutcomeUnknown: nothing proves whether the root is a version. Its files stay.
     """
     look = _Look()
 
@@ -71,10 +74,14 @@ def acknowledge(versions: Versions, root: Root, written: Sequence[str]) -> None:
         pass
     if look.error is not None:
         raise _unknown(root, f"the boundary cannot be read: {look.error}") from look.error
+    built_on = _is_built_on(versions, root) if look.followed else None
     if look.boundary is not None and look.boundary > root.version:
-        raise _expired(versions, root, look.boundary, written)
-    if look.followed and not _is_followed(versions, root):
-        remove_quietly(versions.storage, [root.path, *written])
+        if built_on is None:
+            raise _unknown(root, _below(versions, look.boundary))
+        if not built_on:
+            raise expired(versions, root.version, look.boundary)
+    elif built_on is False:
+        remove_quietly(versions.storage, [root.path])
         raise CorruptNode(
             f"the root {root.path!r} of version {root.version} was lost: it was not there, and later versions are. "
             "Nothing was committed",
@@ -83,64 +90,51 @@ def acknowledge(versions: Versions, root: Root, written: Sequence[str]) -> None:
         )
 
 
-def _is_followed(versions: Versions, root: Root) -> bool:
-    """Whether the next version was committed on top of this root, and not on another of its name. One ``get``."""
+def _is_built_on(versions: Versions, root: Root) -> bool | None:
+    """Return whether the next version was committed on top of this root, ``None`` if nothing proves it. One ``get``."""
     try:
         following = versions.try_root(root.version + 1)
     except (StorageError, Corrupt) as error:
         _LOG.warning(
             "whether version %d was committed on top of %s could not be read: %s", root.version + 1, root.path, error
         )
-        return True
-    if following is None:  # it expired since; this one was at or above the boundary after it was created
-        return True
+        return None
+    if following is None:
+        return None
     if spec.PREVIOUS_TXN in following.system:
         return following.follows(root)
-    return following.created_at_millis > root.created_at_millis  # another writer, which does not say
-
-
-def _expired(versions: Versions, root: Root, boundary: int, written: Sequence[str]) -> TrinityLakeError:
-    """Return the error for a root that lies below the boundary, and remove it: there it counts for nothing.
-
-    If the boundary was last written before the root was, by the storage's own clock, the name had been freed. If not,
-    the version may have been committed, followed by others and expired, all before this look; then its files live on
-    in later versions. Two ``head``.
-    """
-    storage = versions.storage
-    try:
-        freed = storage.info(spec.BOUNDARY_FILE).modified_millis < storage.info(root.path).modified_millis
-    except (StorageError, FileMissing):
-        freed = False
-    remove_quietly(storage, [root.path, *written] if freed else [root.path])
-    if freed:
-        return expired(versions, root.version, boundary)
-    return _unknown(
-        root,
-        f"it lies below the boundary {boundary} by now. Either it had expired before it was reached, or it was "
-        "committed and expired since; begin a new transaction, and look first whether the changes are there",
-    )
+    # The writer of another implementation, which does not name its predecessor: along a chain times only increase.
+    return None if following.created_at_millis > root.created_at_millis else False
 
 
 def expired(versions: Versions, version: int, boundary: int) -> TransactionExpired:
-    """Return the error for a version below the boundary, whose commit is certain to count for nothing. One ``list``.
+    """Return the error for a version below the boundary that was certainly not committed. One ``list``."""
+    return TransactionExpired(f"version {version} was not committed: {_below(versions, boundary)}")
 
-    Where no version is at the boundary yet, a copy that is put there is not complete, and the error says so.
+
+def _below(versions: Versions, boundary: int) -> str:
+    """Return why a version below the boundary is none, and what to do. One ``list``.
+
+    Where no version is at the boundary yet, it is the claim of an export. That may be put back, so nothing is final.
     """
     try:
         claimed = newest_listed(versions)[0] < boundary
     except (StorageError, NotALakehouse):
         claimed = False
     if claimed:
-        return TransactionExpired(
-            f"version {version} was not committed: an export that begins with version {boundary} is under way to "
-            f"{versions.storage.root}, or was ended before it was complete. Repeat the export; or, if nobody will, "
-            "run `trinitylake expire` there, which gives the place back, and begin a new transaction"
+        return (
+            f"an export that begins with version {boundary} is under way to {versions.storage.root}, or was ended "
+            "before it was complete. Repeat the export, or run `trinitylake expire` there, which gives the place back. "
+            "Then look at the history, and begin a new transaction if the changes are not there"
         )
-    return TransactionExpired(f"version {version} had expired before this commit reached it; begin a new transaction")
+    return (
+        f"versions below {boundary} have expired. Look at the history, and begin a new transaction if the changes are "
+        "not there"
+    )
 
 
-def _unknown(root: Root, why: str) -> StorageError:
-    return StorageError(f"{root.path} was created as version {root.version}, but whether it counts is unknown: {why}")
+def _unknown(root: Root, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{root.path} was created as version {root.version}, but whether it counts is unknown: {why}")
 
 
 def write_hint(storage: Storage, version: int) -> None:
@@ -152,10 +146,10 @@ def write_hint(storage: Storage, version: int) -> None:
 
 
 def remove_quietly(storage: Storage, paths: Sequence[str]) -> None:
-    """Remove files that nothing refers to; what cannot be removed is an orphan for `clean`."""
+    """Remove files that no root which was ever tried refers to; what cannot be removed is an orphan for `clean`."""
     if not paths:
         return
     try:
         storage.delete_many(paths)
     except StorageError as error:
-        _LOG.warning("%d files of a commit that failed are left as orphans: %s", len(paths), error)
+        _LOG.warning("%d files that nothing refers to are left as orphans: %s", len(paths), error)

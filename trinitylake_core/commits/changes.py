@@ -107,7 +107,7 @@ class Aborted(SameContent):
         for root in newer:
             if root.txn == self._txn and root.operation != spec.OP_ABORT:
                 raise CommitConflict(
-                    f"transaction {self._txn} was committed by another process, as version {root.version}",
+                    f"transaction {self._txn} is committed, as version {root.version}",
                     version=root.version,
                 )
 
@@ -187,7 +187,7 @@ class Compacted:
         del created_at_millis, writer
         summary = {**self._summary, "rebased_over": self.rebased_over} if self.rebased_over else self._summary
         node = self._node.with_messages(self._replayed)
-        return Draft(node, self.operation, self._txn, summary, disposable=False, counts=self._counted(base))
+        return Draft(node, self.operation, self._txn, summary, counts=self._counted(base))
 
     def _counted(self, base: Root) -> ObjectCounts | None:
         """Return how many objects there are, now that this is built on ``base``: a compaction changes none."""

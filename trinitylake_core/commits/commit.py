@@ -20,13 +20,14 @@ from functools import cache
 from typing import Any, Protocol
 
 from trinitylake_core import spec
-from trinitylake_core.commits.acknowledge import acknowledge, expired, remove_quietly
+from trinitylake_core.commits.acknowledge import acknowledge, expired
 from trinitylake_core.commits.fences import Fences
 from trinitylake_core.commits.files import Files
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
     CorruptNode,
+    OutcomeUnknown,
     ReadOnly,
     TransactionExpired,
 )
@@ -51,8 +52,6 @@ class Draft:
     txn: str
     summary: dict[str, Any] = field(default_factory=dict)
     system: dict[str, str | None] = field(default_factory=dict)
-    disposable: bool = True
-    """Whether the nodes written for this draft are of no use when the race is lost."""
     counts: ObjectCounts | None = None
     """How many objects the version holds; ``None`` = unknown."""
 
@@ -81,6 +80,7 @@ def commit(
     began_at_millis: int | None = None,
     attempts: int = MAX_ATTEMPTS,
     before_commit: Callable[[], None] | None = None,
+    unknown: bool = False,
 ) -> Root:
     """Make a change the next version, rebasing over whoever comes first, and return its root.
 
@@ -88,7 +88,11 @@ def commit(
     and 1 ``head`` (the next version). For each lost race one ``get`` per version lost to, and two more. Everything the
     root refers to is durable before the root is visible.
     ``before_commit`` is called right before the root is created, each time it is tried; raising there gives the
-    change up, and leaves what was written for it as orphans.
+    change up, and leaves what was written for it as orphans. ``unknown`` says that an earlier call for the same change
+    ended with ``OutcomeUnknown``; the change finds itself among what was committed since (:meth:`Change.rebase`).
+
+    Nothing that was written is removed here, whatever the outcome: a request whose answer was lost may be carried out
+    later, and a root whose creation seemed to fail may be a version. `clean` removes what no version reaches.
 
     REQUIRES: ``base`` was read before anything was written that the change refers to, and that ``base`` does not
     reach. By that :class:`_Fences` knows what a cleaning that came in between may have removed, whenever the process
@@ -98,8 +102,9 @@ def commit(
         CommitConflict: the change does not go with what was committed meanwhile.
         TransactionExpired: more than ``txn_ttl_millis`` passed since ``began_at_millis``, or ``base`` has expired.
         Corrupt: a root is missing between others; nothing was committed.
-        StorageError: the storage failed; the message says so if nobody knows whether the change was committed.
-        ReadOnly, UnsafeStorage.
+        OutcomeUnknown: nothing proves whether the change was committed.
+        StorageError: the storage failed, and nothing was committed.
+        LakehouseReplaced, ReadOnly, UnsafeStorage.
     """
     require_writable(files, base)
     files.refuse_unsafe(base)
@@ -107,17 +112,23 @@ def commit(
     began = now if began_at_millis is None else began_at_millis
     lifetime = _Lifetime(began, files.definition(base).txn_ttl_millis)
     fences = Fences(files.storage, base)
+    doubt = _Doubt(unknown)
     for attempt in range(attempts):
-        lifetime.refuse_expired()
-        # Where the next version is known to be there, its creation fails, or fills the place of a root that was lost.
-        ahead = files.tip.version > base.version
-        root = None if ahead else _attempt(files, base, change, lifetime, before_commit)
-        if root is not None:
-            files.saw(root)
-            return root
-        # Wait first: what is read after that is as new as can be when the next root is created.
-        time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
-        newer, newest = files.versions.since(base)
+        try:
+            refuse_outlived(began, lifetime.ttl_millis)
+            # Where the next version is known to be there, its creation fails, or fills the place of a lost root.
+            if files.tip.version <= base.version:
+                root = _attempt(files, base, change, lifetime, doubt, before_commit)
+                if root is not None:
+                    files.saw(root)
+                    return root
+            # Wait first: what is read after that is as new as can be when the next root is created.
+            time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
+            newer, newest = files.since(base)
+        except (TransactionExpired, CommitConflict) as error:
+            doubt.refuse_to_deny(error)
+            raise
+        doubt.read_up_to(newest.version)
         change.rebase(base, newer)
         base = newest
         require_writable(files, base)
@@ -130,17 +141,50 @@ def commit(
     )
 
 
+@dataclass(slots=True)
+class _Doubt:
+    """Whether a try of this change whose answer was lost may be a version, or become one by a request that is late.
+
+    ``version`` is the one that the try was to be; 0 if it is that of an earlier call, which may have been any up to the
+    next one.
+    """
+
+    is_left: bool
+    version: int = 0
+
+    def lost(self, version: int) -> None:
+        """Note that the answer to the creation of a version was lost, and that another root has the name by now."""
+        self.is_left, self.version = True, version
+
+    def read_up_to(self, newest: int) -> None:
+        """Note that every root from the base to the newest was read, and none of them is this change.
+
+        A late request cannot create a root whose name is taken. Only one for the next version is still to be feared.
+        """
+        self.is_left = self.is_left and not 0 < self.version <= newest
+        self.version = self.version or newest + 1
+
+    def refuse_to_deny(self, error: TransactionExpired | CommitConflict) -> None:
+        """Raise ``OutcomeUnknown`` in the place of an error that denies the commit, if that is in doubt."""
+        if self.is_left:
+            raise OutcomeUnknown(
+                "an answer of the storage was lost, and this may have been committed all the same. Look at the history "
+                f"before you do it again. What came next: {error}"
+            ) from error
+
+
+def refuse_outlived(began_at_millis: int, ttl_millis: int) -> None:
+    """Raise ``TransactionExpired`` past the time to live."""
+    if now_millis() >= began_at_millis + ttl_millis:
+        raise TransactionExpired("the transaction is past its time to live (txn_ttl_millis); begin a new one")
+
+
 @dataclass(frozen=True, slots=True)
 class _Lifetime:
     """When a transaction began and how long it may live (the name-reuse fence of the format, section 6)."""
 
     began_at_millis: int
     ttl_millis: int
-
-    def refuse_expired(self) -> None:
-        """Raise ``TransactionExpired`` past the time to live."""
-        if now_millis() >= self.began_at_millis + self.ttl_millis:
-            raise TransactionExpired("the transaction is past its time to live (txn_ttl_millis); begin a new one")
 
     def fenced(self, base: Root) -> bool:
         """Whether the version after ``base`` may well have expired, so that a look before the creation saves one.
@@ -151,8 +195,14 @@ class _Lifetime:
 
 
 def _attempt(
-    files: Files, base: Root, change: Change, lifetime: _Lifetime, before_commit: Callable[[], None] | None
+    files: Files,
+    base: Root,
+    change: Change,
+    lifetime: _Lifetime,
+    doubt: _Doubt,
+    before_commit: Callable[[], None] | None,
 ) -> Root | None:
+    """Make a change the version after ``base`` and return its root, ``None`` if another writer has that version."""
     stamp = max(now_millis(), base.created_at_millis + 1)
     writer = NodeWriter(files.store)
     draft = change.build(base, stamp, writer)
@@ -162,19 +212,18 @@ def _attempt(
     node.nbytes = len(data)
     writer.flush()
     if lifetime.fenced(base) and (boundary := files.versions.boundary()) > base.version + 1:
-        remove_quietly(files.storage, writer.written)
         raise expired(files.versions, base.version + 1, boundary)
     files.refuse_broken(path, base.version + 1, data)
     if before_commit is not None:
         before_commit()
     try:
         files.storage.create(path, data)
-    except AlreadyExists:
-        if draft.disposable:
-            remove_quietly(files.storage, writer.written)
+    except AlreadyExists as taken:
+        if taken.after_lost_answer:
+            doubt.lost(base.version + 1)
         return None
     root = Root(base.version + 1, path, node, data)
-    acknowledge(files.versions, root, writer.written)
+    acknowledge(files.versions, root)
     return root
 
 
@@ -211,6 +260,7 @@ def require_writable(files: Files, base: Root) -> None:
     A writer makes as many rows as the order says: one that was tampered with would make it fill the memory.
 
     Raises:
+        LakehouseReplaced: ``base`` is of another lakehouse than the one that was opened.
         ReadOnly: another generation of the format.
         CorruptNode: the key table of the root has not as many rows as the lakehouse definition says.
     """
@@ -219,6 +269,7 @@ def require_writable(files: Files, base: Root) -> None:
             f"{files.storage.root} was written by another generation of the format and is read-only here; "
             f"`trinitylake upgrade {files.storage.root} <new root>` writes a canonical copy that can be changed"
         )
+    files.refuse_replaced(base)
     rows, order = base.node.table_rows, files.definition(base).order
     if rows is not None and rows != order:
         raise CorruptNode(

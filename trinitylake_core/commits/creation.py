@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from trinitylake_core import spec
-from trinitylake_core.commits.acknowledge import remove_quietly, write_hint
+from trinitylake_core.commits.acknowledge import acknowledge, remove_quietly
 from trinitylake_core.commits.changes import definition_rows, facts
 from trinitylake_core.commits.commit import Draft, finished, new_id, now_millis
 from trinitylake_core.definitions import LakehouseDef, encode
-from trinitylake_core.errors import AlreadyExists, UnsafeStorage
+from trinitylake_core.errors import UnsafeStorage
 from trinitylake_core.locations import lakehouse_def_path
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import encode as encode_node
@@ -22,10 +22,14 @@ def create_empty(versions: Versions, message: LakehouseDef) -> Root:
 
 
 def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Root:
-    """Create version 0 from a draft whose non-root nodes are written already. One ``put``, one ``create``, the hint.
+    """Create version 0 from a draft whose non-root nodes are written already.
+
+    One ``put``, one ``create``; then the hint, the boundary and the next version, as every writer looks at them.
 
     Raises:
-        AlreadyExists: there is a version 0; nothing was changed.
+        AlreadyExists: there is a version 0, of another lakehouse.
+        OutcomeUnknown: the boundary lies beyond version 0: another lakehouse was created and expired its first
+            versions in the meantime, or an export to this place has begun.
         UnsafeStorage, StorageError.
     """
     storage = versions.storage
@@ -33,13 +37,14 @@ def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Roo
     storage.write_many([(path, data)])
     try:
         storage.prove_exclusive_create(path, data)
-        draft.system = definition_rows(path, data) | draft.system
-        node = finished(None, draft, now_millis())
-        content = encode_node(node, message.order, versions.path(0))
-        storage.create(versions.path(0), content)
-    except (UnsafeStorage, AlreadyExists):
+    except UnsafeStorage:
         remove_quietly(storage, [path])
         raise
+    draft.system = definition_rows(path, data) | draft.system
+    node = finished(None, draft, now_millis())
+    content = encode_node(node, message.order, versions.path(0))
+    storage.create(versions.path(0), content)
     node.nbytes = len(content)
-    write_hint(storage, 0)
-    return Root(0, versions.path(0), node, content)
+    root = Root(0, versions.path(0), node, content)
+    acknowledge(versions, root)
+    return root

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from trinitylake_core import spec
 from trinitylake_core.check import check_tree
 from trinitylake_core.definitions import LakehouseDef
-from trinitylake_core.errors import Corrupt
+from trinitylake_core.errors import Corrupt, CorruptNode, LakehouseReplaced
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.nodefile import decode
 from trinitylake_core.tree.nodestore import NodeStore
-from trinitylake_core.versions import Root, RootRows, Versions
+from trinitylake_core.versions import Delta, Root, RootRows, Versions
 
 
 class Files:
@@ -24,6 +25,7 @@ class Files:
         self.strict = strict
         self._proven = False
         definition = versions.definition(tip)
+        self._identity = _identity(definition)
         self.store = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
 
     def __repr__(self) -> str:
@@ -39,8 +41,44 @@ class Files:
             self.tip = root
 
     def newest(self) -> Root:
-        """Return the newest root, from the tip on. Three ``get`` if there is none newer; the tip stays as it is."""
-        return self.versions.latest(self.tip)
+        """Return the newest root, from the tip on. Three ``get`` if there is none newer; the tip stays as it is.
+
+        Raises:
+            LakehouseReplaced: another lakehouse is at this root URI by now.
+        """
+        try:
+            newest = self.versions.latest(self.tip)
+        except CorruptNode:  # the tip is gone: lost, or it was of a lakehouse that was deleted
+            self.refuse_replaced(self.versions.latest())
+            raise
+        self.refuse_replaced(newest)
+        return newest
+
+    def since(self, base: Root) -> tuple[list[Delta], Root]:
+        """Return what :meth:`Versions.since` does. Raises ``LakehouseReplaced``, too."""
+        try:
+            return self.versions.since(base)
+        except CorruptNode:  # the chain is damaged, or it is that of another lakehouse
+            self.refuse_replaced(self.versions.latest())
+            raise
+
+    def refuse_replaced(self, root: RootRows) -> None:
+        """Refuse the root of another lakehouse than the one that was opened, in whose place it was created.
+
+        If the newest root that was seen, or the one before it, is still stored, the lakehouse is not replaced: a
+        foreign root among its own is damage, which verification names and a rollback leaves behind.
+
+        No request, unless the root names a lakehouse definition that was not read yet and is too large to be in it. Two
+        ``get`` for a foreign root.
+
+        Raises:
+            LakehouseReplaced: nothing was written.
+        """
+        if root is not self.tip and _identity(self.definition(root)) != self._identity and not self._is_stored():
+            raise LakehouseReplaced(
+                f"{self.storage.root} holds another lakehouse than when it was opened: that one was deleted, and "
+                "another one was created in its place. Nothing was written; open it again to work with the new one"
+            )
 
     def newest_readable(self) -> Root:
         """Return the newest root that can be read; where that is not the newest one, a listing more."""
@@ -81,6 +119,23 @@ class Files:
             for found in check_tree(self.versions, root):
                 raise Corrupt(f"{found.file}: {found.message}; nothing was committed", invariant=found.invariant)
 
+    def _is_stored(self) -> bool:
+        """Return whether a root of the lakehouse that was opened is stored: the newest one seen, or its base."""
+        before = self.tip.version - 1, self.tip.system.get(spec.PREVIOUS_TXN)
+        for version, txn in ((self.tip.version, self.tip.txn), before):
+            try:
+                found = None if txn is None or version < 0 else self.versions.try_root(version)
+            except Corrupt:  # damaged, but not gone
+                return True
+            if found is not None and found.txn == txn:
+                return True
+        return False
+
     def fork(self) -> Files:
         """Return the same files with a node store of its own, for one writer."""
         return Files(self.storage, self.versions, self.tip, strict=self.strict)
+
+
+def _identity(definition: LakehouseDef) -> tuple[str, int, int]:
+    """Return what no version of a lakehouse changes: its ID, and the shape of its nodes."""
+    return definition.id, definition.order, definition.node_file_max_size_bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 
@@ -13,7 +12,7 @@ from trinitylake_core.transactions.transaction import Transaction
 
 
 class Attempt:
-    """A transaction and its metadata files: both become visible together, or both are removed."""
+    """A transaction and its metadata files: both become visible together, or neither does."""
 
     def __init__(self, txn: Transaction, places: Places) -> None:
         self.txn = txn
@@ -29,22 +28,18 @@ class Attempt:
     def commit(self) -> int:
         """Commit and return the version.
 
+        The metadata files stay whatever the outcome: a root that was tried names them.
+
         Raises:
-            CommitConflict, TransactionExpired: it did not happen, and left nothing.
+            CommitConflict, TransactionExpired: it did not happen.
             CommitStateUnknownException: the storage failed; it may have happened.
         """
-        try:
-            with committing():
-                return self.txn.commit()
-        except CommitStateUnknownException:
-            self._written.clear()  # the root may be there, and name them
-            raise
-        except BaseException:
-            self.discard()
-            raise
+        self._written.clear()
+        with committing():
+            return self.txn.commit()
 
     def discard(self) -> None:
-        """Give the change up and remove what was written for it."""
-        self.txn.abort()
+        """Give the change up before it is committed, and remove what was written for it."""
         remove_quietly(self._places.storage, self._written)
         self._written.clear()
+        self.txn.abort()

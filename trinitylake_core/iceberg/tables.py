@@ -230,10 +230,20 @@ class Tables(TableReader):
     def purge_table(self, identifier: str | Identifier) -> None:
         """Drop a table and delete its files, for good: no older version, snapshot or rollback can read it any more.
 
+        The files are those of the very definition that was dropped, and they go after the drop is committed: a table
+        that took this name, or a table of other files that was renamed from it, in the meantime loses nothing.
+
         Raises ``NoSuchTableError``.
         """
-        table = self.load_table(identifier)
-        self.drop_table(identifier)
+        namespace, name = self._split(identifier, NoSuchTableError)
+
+        def drop(change: Attempt) -> Table:
+            table = self._load(change.txn, namespace, name)
+            change.txn.drop_table(namespace, name)
+            return table
+
+        with translated():
+            table = self._change(drop, f"purge table {namespace}.{name}")
         self._after_commit(lambda: _delete_table(table))
 
     def _delete_old_metadata(self, io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:  # type: ignore[override]  # static there

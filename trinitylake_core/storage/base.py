@@ -10,7 +10,7 @@ import abc
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from trinitylake_core.errors import AlreadyExists, FileMissing, StorageError
+from trinitylake_core.errors import AlreadyExists, FileMissing, OutcomeUnknown, StorageError
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
 from trinitylake_core.storage.requests import Requests
@@ -97,7 +97,7 @@ class BaseStorage(Requests):
         self._settle(path, data, partial(self._create, path, data))
 
     def _settle(self, path: str, data: Data, create: Callable[[], None]) -> None:
-        """Carry out ``create`` until it is known whether this call or somebody else made the file."""
+        """Carry out ``create`` until it is known whether this call or another process made the file."""
         unknown = False  # whether an earlier try of this call may have made the file
         attempt = 0
         while True:
@@ -130,14 +130,16 @@ class BaseStorage(Requests):
             raise self._write_failed("create", path, problem, unknown=True) from None
         if found == bytes(data):  # a view of signed bytes, such as pyarrow's, equals no bytes above 127
             return True
-        raise AlreadyExists(f"{self.root}{path} already exists")
+        raise AlreadyExists(f"{self.root}{path} already exists", after_lost_answer=True)
 
     def _write_failed(self, kind: str, path: str, problem: object, *, unknown: bool) -> StorageError:
         text = f"{kind} of {self.root}{path} failed; last: {self._clean(problem)}"
-        if unknown:
-            may = "exist" if kind == "create" else "have been replaced"
-            text += f". Its outcome is unknown: the file may or may not {may}; read it before trying again"
-        return StorageError(text)
+        if not unknown:
+            return StorageError(text)
+        may = "exist" if kind == "create" else "have been replaced"
+        return OutcomeUnknown(
+            f"{text}. Its outcome is unknown: the file may or may not {may}; read it before trying again"
+        )
 
     # Comparing and setting.
 
@@ -152,7 +154,10 @@ class BaseStorage(Requests):
         return found
 
     def compare_and_set(self, path: str, data: Data, expected: Tagged) -> Tagged | None:
-        """Replace a file if nobody else did. One ``put``, and a ``get`` after each lost answer."""
+        """Replace a file if no other process did. One ``put``, and a ``get`` after each lost answer.
+
+        Raises ``OutcomeUnknown`` where an answer was lost, and the file is neither what it was nor what was written.
+        """
         self._guard(path)
         unknown = False  # whether an earlier try of this call may have replaced the file
         attempt = 0
@@ -169,7 +174,9 @@ class BaseStorage(Requests):
                 unknown = unknown or not error.undone
                 problem = error
             if unknown and (found := self._found_after(path, problem)) != expected:
-                return found if found.data == bytes(data) else None
+                if found.data == bytes(data):
+                    return found
+                raise self._write_failed("compare-and-set", path, problem, unknown=True)
             if attempt >= self._retry.retries:
                 raise self._write_failed("compare-and-set", path, problem, unknown=unknown)
             self._retry.pause(attempt)

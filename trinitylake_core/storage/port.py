@@ -187,7 +187,8 @@ class Storage(abc.ABC):
         """Create a file durably, or raise ``AlreadyExists`` and leave the file that is there.
 
         One ``create``; atomic: nobody ever sees half a file under ``path``. When the answer is
-        lost, the file is read back and compared (one more ``get``): the same bytes mean success.
+        lost, the file is read back and compared (one more ``get``): the same bytes mean success. Where they differ,
+        ``AlreadyExists.after_lost_answer`` is set: the lost try may have made a file that others have removed since.
         """
 
     @abc.abstractmethod
@@ -209,16 +210,17 @@ class Storage(abc.ABC):
     def compare_and_set(self, path: str, data: Data, expected: Tagged) -> Tagged | None:
         """Replace a file, atomically and durably, if it still is what was read; return what it is now.
 
-        ``None`` means that it is not what was expected: somebody else replaced, made or removed it. Nothing was
-        changed then, or somebody else has replaced what this call wrote. Contents decide: a file that was
-        changed and changed back counts as unchanged, and after a lost answer a file that holds ``data`` counts as
-        written by this call. Where it matters *who* wrote it, ``data`` must say so.
+        ``None`` means that it is not what was expected: another process replaced, made or removed it. Nothing was
+        changed then. Contents decide: a file that was changed and changed back counts as unchanged, and after a lost
+        answer a file that holds ``data`` counts as written by this call. Where it matters *who* wrote it, ``data``
+        must contain that.
 
         One ``put``, and a ``get`` after each lost answer.
 
         Raises:
             UnsafeStorage: this storage cannot compare and set.
-            StorageError: it failed; the message says so if the outcome is unknown.
+            OutcomeUnknown: an answer was lost, and the file is neither what it was nor what this call wrote.
+            StorageError: it failed.
         """
 
     @abc.abstractmethod

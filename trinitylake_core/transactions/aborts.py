@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from trinitylake_core import spec
 from trinitylake_core.commits.changes import Aborted, facts
 from trinitylake_core.commits.commit import MAX_ATTEMPTS, commit
 from trinitylake_core.commits.files import Files
-from trinitylake_core.errors import CommitConflict, TransactionExpired
+from trinitylake_core.errors import CommitConflict, OutcomeUnknown, TransactionExpired
 from trinitylake_core.transactions.savedfile import SavedFile
 from trinitylake_core.versions import Root
 
 
 def abort_saved(files: Files, base: Root, file: SavedFile, *, unknown: bool = False) -> None:
-    """Abort a transaction that was resumed; its files stay for `clean`. One ``put`` if nobody else has touched it.
+    """Abort a transaction that was resumed; its files stay for `clean`. One ``put`` if no other process touched it.
 
-    If somebody else has taken it, or this process did and does not know what came of it (``unknown``), a root decides:
-    then it costs a commit, too.
+    A root decides if another process has taken it, if its file is gone, or if this process took it and does not know
+    what came of it (``unknown``). That costs a commit, too.
 
     Raises:
-        CommitConflict: it was committed, or saved again, by another process; nothing was aborted.
+        CommitConflict: it is committed, or was saved again by another process; nothing was aborted.
+        OutcomeUnknown: it may be committed, and the versions that would tell have expired; nothing was aborted.
         StorageError: it may or may not be aborted.
     """
     decided = False
     for _ in range(MAX_ATTEMPTS):
         if file.over:
             if file.definition is None and not decided:
-                _refuse_committed(files, base, file.id)
+                decide_abort(files, base, file.id)
             return
         if file.superseded:
             raise CommitConflict(f"transaction {file.id} was saved again since it was resumed; resume it to abort it")
         if not decided and (file.taken_by_others or (unknown and file.taken)):
-            _decide(files, base, file.id)
+            decide_abort(files, base, file.id)
             decided = True
         if file.mark_aborted():
             return
@@ -38,23 +38,17 @@ def abort_saved(files: Files, base: Root, file: SavedFile, *, unknown: bool = Fa
     raise CommitConflict(f"transaction {file.id} was changed again and again; try again")
 
 
-def _decide(files: Files, base: Root, transaction_id: str) -> None:
-    """Commit a root that says so, unless the transaction is in the history. Raises ``CommitConflict``."""
+def decide_abort(files: Files, base: Root, transaction_id: str) -> None:
+    """Commit a root that aborts a transaction. A process that took it, and commits late, meets that root.
+
+    Raises:
+        CommitConflict: the transaction is in the history.
+        OutcomeUnknown: the versions after ``base``, of which one may be this transaction, have expired.
+    """
     try:
         commit(files, base, Aborted(transaction_id, facts(aborted=transaction_id)))
-    except TransactionExpired:
-        # What follows the base has expired, so nobody can commit on top of it any more.
-        return
-
-
-def _refuse_committed(files: Files, base: Root, transaction_id: str) -> None:
-    """Raise ``CommitConflict`` if a version after ``base`` is this transaction. One ``get`` for each of them."""
-    newest = files.newest()
-    if newest.version <= base.version or newest.oldest_version > base.version + 1:
-        return
-    for root in files.versions.since(base)[0]:
-        if root.txn == transaction_id and root.operation != spec.OP_ABORT:
-            raise CommitConflict(
-                f"transaction {transaction_id} was committed by another process, as version {root.version}",
-                version=root.version,
-            )
+    except (TransactionExpired, OutcomeUnknown) as error:
+        raise OutcomeUnknown(
+            f"transaction {transaction_id} may be committed, and nothing proves that it is not: {error}. Its files "
+            "stay until `clean` finds that no version reaches them"
+        ) from error

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trinitylake_core import locations, spec
-from trinitylake_core.commits.acknowledge import remove_quietly
 from trinitylake_core.commits.fences import void_since
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import TransactionDef
@@ -50,7 +49,6 @@ def save(files: Files, base: Root, transaction: TransactionDef, own: Messages, s
     files.storage.barrier()
     transaction.beginning_root_node_file_path = base.path
     if not (file.announce(path) if file.resumed else file.store(transaction, path)):
-        remove_quietly(files.storage, [path])
         raise changed(transaction.id)
 
 

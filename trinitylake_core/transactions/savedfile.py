@@ -10,7 +10,7 @@ from __future__ import annotations
 from trinitylake_core.commits.acknowledge import remove_quietly
 from trinitylake_core.commits.commit import MAX_ATTEMPTS, new_id
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
-from trinitylake_core.errors import CommitConflict, CorruptDefinition, TransactionNotFound
+from trinitylake_core.errors import CommitConflict, CorruptDefinition, OutcomeUnknown, TransactionNotFound
 from trinitylake_core.locations import transaction_path
 from trinitylake_core.storage import Storage, Tagged
 
@@ -73,15 +73,14 @@ class SavedFile:
     # -- saving ------------------------------------------------------------------------------------
 
     def store(self, transaction: TransactionDef, running: str) -> bool:
-        """Say where a running root is, for the first time; return whether the file was as it was seen.
+        """Write where a running root is, for the first time; return whether the file was as it was seen.
 
-        One ``put``, and a ``delete`` if this process has written another one for the same save.
+        One ``put``.
         """
         transaction.running_root_node_file_path = running
         if not self.replace(transaction):
             return False
-        old, self.running = self.running, running
-        remove_quietly(self._storage, [] if old is None else [old])
+        self.running = running
         return True
 
     def announce(self, running: str) -> bool:
@@ -98,25 +97,32 @@ class SavedFile:
         return True
 
     def confirm(self) -> None:
-        """Put the running root that was announced in place of the old one, which is removed; none was, none is.
+        """Put the running root that was announced in place of the old one, if one was announced. One ``put``.
 
-        One ``put`` and one ``delete``. REQUIRES: no cleaning can have removed what was written for it.
+        REQUIRES: no cleaning can have removed what was written for it.
 
         Raises:
-            CommitConflict: somebody took, aborted or saved the transaction since it was announced.
+            CommitConflict: another process took, aborted or saved the transaction since it was announced.
+            OutcomeUnknown: an answer was lost, and other processes have gone on since, perhaps from this save.
         """
         pending = self._pending
         if pending is None:
             return
         confirmed = self._marked(TransactionDef.SAVED)
         confirmed.running_root_node_file_path = pending
-        if not self.replace(confirmed):
-            found = self.read()  # an answer was lost perhaps, and somebody has gone on from what was confirmed
-            if found is None or found.running_root_node_file_path != pending:
-                remove_quietly(self._storage, [pending])
+        try:
+            if not self.replace(confirmed):
                 raise changed(self.id)
-        old, self.running, self._pending = self.running, pending, None
-        remove_quietly(self._storage, [] if old is None else [old])
+        except OutcomeUnknown as error:
+            found = self.read()
+            if found is None or found.running_root_node_file_path not in {pending, self.running}:
+                raise OutcomeUnknown(
+                    f"whether transaction {self.id} was saved is unknown: an answer was lost, and other processes have "
+                    "gone on since. Look at the history before you save it again"
+                ) from error
+            if found.running_root_node_file_path == self.running:
+                raise changed(self.id) from None
+        self.running, self._pending = pending, None
 
     # -- taking ------------------------------------------------------------------------------------
 
@@ -135,7 +141,13 @@ class SavedFile:
             self._refuse_other()
             taken = self._marked(TransactionDef.COMMITTING)
             taken.taken_by.append(self._me)
-            if self.replace(taken):
+            try:
+                if self.replace(taken):
+                    return
+            except OutcomeUnknown:
+                self.read()
+                if self._me not in self._takers():
+                    raise
                 return
             self.read()
         raise CommitConflict(f"transaction {self.id} was changed again and again; try again")

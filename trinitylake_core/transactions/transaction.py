@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from trinitylake_core import spec
-from trinitylake_core.commits.acknowledge import remove_quietly
-from trinitylake_core.commits.commit import commit, new_id, now_millis
+from trinitylake_core.commits.commit import commit, new_id, now_millis, refuse_outlived
 from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import encode
 from trinitylake_core.errors import (
@@ -21,7 +20,7 @@ from trinitylake_core.errors import (
     TransactionNotFound,
 )
 from trinitylake_core.transactions import saved
-from trinitylake_core.transactions.aborts import abort_saved
+from trinitylake_core.transactions.aborts import abort_saved, decide_abort
 from trinitylake_core.transactions.footprint import Footprint
 from trinitylake_core.transactions.savedfile import SavedFile
 from trinitylake_core.transactions.transaction_change import SERIALIZABLE, SNAPSHOT, AlreadyCommitted, TransactionChange
@@ -119,7 +118,9 @@ class Transaction(TransactionChange):
         Raises:
             CommitConflict: somebody else changed what this transaction wrote or depends on, or saved it again.
             TransactionNotFound: it was resumed, and another process aborted it.
-            TransactionExpired, ReadOnly, UnsafeStorage, StorageError.
+            OutcomeUnknown: nothing proves whether it was committed. Calling this again finds out, as long as the
+                version it began at has not expired.
+            TransactionExpired, LakehouseReplaced, ReadOnly, UnsafeStorage, StorageError.
         """
         self._committing = False  # after a failure of the storage, the same commit may be tried again
         self._refuse_done()
@@ -132,8 +133,12 @@ class Transaction(TransactionChange):
             version = self._become(before_commit)
         except AlreadyCommitted as done:
             version = done.version
-        except (CommitConflict, TransactionExpired, TransactionNotFound):
-            self._give_up()
+        except CommitConflict:
+            self._mark_aborted()
+            self._done = True
+            raise
+        except (TransactionExpired, TransactionNotFound):
+            self._done = True
             raise
         self._done, self.version = True, version
         if self._file is not None:
@@ -142,18 +147,26 @@ class Transaction(TransactionChange):
 
     def _become(self, before_commit: Callable[[], None] | None) -> int:
         self._take()
+        if not self._uncertain:
+            refuse_outlived(self.began_at_millis, self.ttl_millis)
         self._write_definitions()
+        unknown, self._uncertain = self._uncertain, True
         try:
             root = commit(
-                self._files, self._base, self, began_at_millis=self.began_at_millis, before_commit=before_commit
+                self._files,
+                self._base,
+                self,
+                began_at_millis=self.began_at_millis,
+                before_commit=before_commit,
+                unknown=unknown,
             )
-        except StorageError:
-            self._uncertain = True
+        except (AlreadyCommitted, CommitConflict, TransactionExpired):
+            self._uncertain = False
             raise
         return root.version
 
     def _take(self) -> None:
-        """Take a resumed transaction, so that whoever aborts it asks the roots. One ``put``."""
+        """Take a resumed transaction, so that a process that aborts it asks the roots. One ``put``."""
         if self._file is None:
             return
         self._prove_compare_and_set()
@@ -185,6 +198,7 @@ class Transaction(TransactionChange):
 
         Raises:
             CommitConflict: it was resumed, and another process saved, took or aborted it since.
+            OutcomeUnknown: an answer was lost, and nothing proves whether it was saved.
             UnsafeStorage, StorageError.
         """
         self._refuse_done()
@@ -194,16 +208,12 @@ class Transaction(TransactionChange):
         file.refuse_unsavable()
         self._write_definitions()
         since = self._base
-        try:
+        self._store_in(file)
+        while saved.fenced(self._files.storage, since, newest := self._files.newest()):
+            self.renew(newest)
             self._store_in(file)
-            while saved.fenced(self._files.storage, since, newest := self._files.newest()):
-                self.renew(newest)
-                self._store_in(file)
-                since = newest
-            file.confirm()
-        except StorageError:
-            self._uncertain = True  # it may have been stored, and would need its definitions
-            raise
+            since = newest
+        file.confirm()
         self._done = True
         return self.id
 
@@ -219,34 +229,31 @@ class Transaction(TransactionChange):
     def abort(self) -> None:
         """Give the changes up: nothing becomes visible.
 
-        What was written for them is removed, as far as nobody else may need it: after a commit whose outcome is not
-        known it stays. A resumed transaction is marked as aborted, for every process; `clean` removes its files.
+        A resumed transaction is marked as aborted, for every process. Files that were written stay until `clean`
+        proves that no version reaches them. After a commit whose outcome is unknown the roots decide, which costs as
+        much as a commit.
 
         Raises:
-            CommitConflict: it was resumed, and another process has committed it or saved it again.
-            StorageError: it was resumed, and the storage failed; it may or may not be aborted.
+            CommitConflict: it is committed, or it was resumed and another process has saved it again.
+            OutcomeUnknown: it may be committed, and the versions that would tell have expired.
+            StorageError: the storage failed; it may or may not be aborted.
         """
         if self._done:
             return
         if self._file is not None:
             abort_saved(self._files, self._base, self._file, unknown=self._uncertain)
-        self._remove_written()
+        elif self._uncertain:
+            decide_abort(self._files, self._base, self.id)
         self._done = True
 
-    def _give_up(self) -> None:
-        """End after a conflict. A resumed transaction is marked as aborted, unless somebody else has taken it, too."""
+    def _mark_aborted(self) -> None:
+        """Mark a resumed transaction as aborted after a conflict, unless another process has taken it, too."""
         file = self._file
-        if file is not None and not (file.over or file.superseded or file.taken_by_others or self._uncertain):
+        if file is not None and not (file.over or file.superseded or file.taken_by_others):
             try:
                 file.mark_aborted()
             except StorageError as error:
                 _LOG.warning("transaction %s failed, and was not marked as aborted: %s", self.id, error)
-        self._remove_written()
-        self._done = True
-
-    def _remove_written(self) -> None:
-        if not self._uncertain:
-            remove_quietly(self._files.storage, sorted(self._written))
 
     def __enter__(self) -> Self:
         return self
@@ -260,8 +267,7 @@ class Transaction(TransactionChange):
             self.commit()
             return
         if self._file is not None and isinstance(error, StorageError):
-            self._remove_written()  # a failing storage is not a reason to take back what was saved before
-            self._done = True
+            self._done = True  # a failing storage is not a reason to take back what was saved before
             return
         try:
             self.abort()

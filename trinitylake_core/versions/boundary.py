@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 from trinitylake_core import spec
-from trinitylake_core.errors import TrinityLakeError
+from trinitylake_core.errors import OutcomeUnknown, TrinityLakeError
 from trinitylake_core.storage import Tagged
 from trinitylake_core.versions.files import RootFiles, number_in
 from trinitylake_core.versions.search import find_newest, listed_versions, newest_listed
@@ -26,13 +26,19 @@ def raise_boundary(files: RootFiles, to: int) -> int:
 
     One ``get``, and one ``put`` if it moves; both again for each other process that moves it at the same time.
     """
+    lost: OutcomeUnknown | None = None
     while True:
         seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
         says = _said(seen)
         if says is not None and says >= to:
             return says
-        if files.storage.compare_and_set(spec.BOUNDARY_FILE, _anew(seen.data, to), seen) is not None:
-            return to
+        if lost is not None:
+            raise lost
+        try:
+            if files.storage.compare_and_set(spec.BOUNDARY_FILE, _anew(seen.data, to), seen) is not None:
+                return to
+        except OutcomeUnknown as error:  # what the file contains by now decides
+            lost = error
 
 
 def lower_lying_boundary(files: RootFiles) -> int | None:

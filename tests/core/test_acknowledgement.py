@@ -1,0 +1,327 @@
+"""What a writer is told of its commit is true, and a writer deletes nothing that a version may need.
+
+Each test is one of the schedules of a review that made a writer delete committed work, or lie about it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.exceptions import CommitStateUnknownException
+
+from tests.core.test_boundary import at_create, begun, expired, lake
+from tests.support.faults import FaultPlan, attach, detach
+from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
+from tests.support.lakes import FAST, reopened
+from tests.support.surgery import Surgery
+from trinitylake_core import CommitConflict, Lakehouse, LakehouseReplaced, OutcomeUnknown, Transaction, spec
+from trinitylake_core.errors import AlreadyExists
+from trinitylake_core.locations import root_path
+from trinitylake_core.storage import open_storage
+from trinitylake_core.storage.base import BaseStorage
+from trinitylake_core.storage.failures import TransientError
+from trinitylake_core.versions import claim_boundary, settle_boundary
+
+__all__ = ["lake"]
+Happens = Callable[[], object]
+
+
+def sound(lake: Lakehouse, *namespaces: str) -> None:
+    """Every object of the newest version can be read, and these namespaces are in it."""
+    newest = reopened(lake)
+    assert [] == list(newest.check(definitions=True))
+    assert set(namespaces) <= set(newest.namespaces())
+
+
+def others_go_on(lake: Lakehouse, commits: int = 3) -> None:
+    """Other writers build on the newest version; then all versions but the newest expire."""
+    other = reopened(lake)
+    first = other.version
+    for number in range(commits):
+        with other.transaction() as txn:
+            txn.create_namespace(f"o{first}{number}")
+    expired(lake, other.refresh().version)
+
+
+def lose_creation(lake: Lakehouse, path: str, then: Happens) -> None:
+    """Carry out the first creation of a file and lose the answer; others act before the writer looks."""
+    storage = lake.storage
+    assert isinstance(storage, BaseStorage)
+    lost: list[str] = []
+
+    def intercept(kind: str, at: str, action: Callable[[], Any]) -> Any:
+        if kind == "create" and at == path and not lost:
+            lost.append(at)
+            action()
+            then()
+            raise TransientError("the answer is lost")
+        return action()
+
+    storage.interceptor = intercept
+
+
+# -- 1: a lost answer, then a pause -------------------------------------------------------------------
+
+
+def test_a_commit_whose_answer_was_lost_and_whose_version_expired_is_unknown(lake: Lakehouse) -> None:
+    txn = lake.transaction()
+    txn.create_namespace("mine")
+    lose_creation(lake, root_path(lake.version + 1), lambda: others_go_on(lake))
+    with pytest.raises(OutcomeUnknown, match="Look at the history"):
+        txn.commit()
+    sound(lake, "mine")
+
+
+def test_a_pyiceberg_commit_whose_answer_was_lost_is_unknown(tmp_path: Path) -> None:
+    catalog = new_iceberg(tmp_path)
+    table = with_table(catalog, "sales.orders", 1)
+    here = catalog.lakehouse
+    lose_creation(here, root_path(here.refresh().version + 1), lambda: others_go_on(here))
+    with pytest.raises(CommitStateUnknownException):
+        table.append(rows(2))
+    assert [1, 2] == ids(opened(here.root).load_table("sales.orders"))
+    sound(here)
+
+
+def test_a_lost_creation_that_another_writer_took_over_is_unknown(lake: Lakehouse) -> None:
+    """The name was made, built upon, freed, and made again by a writer that stood still, all in one pause."""
+    txn = lake.transaction()
+    txn.create_namespace("mine")
+
+    _, late = begun(lake, lake.version)
+
+    def freed_and_taken() -> None:
+        others_go_on(lake)
+        with pytest.raises(OutcomeUnknown):
+            late.commit()
+
+    lose_creation(lake, root_path(lake.version + 1), freed_and_taken)
+    with pytest.raises(OutcomeUnknown):
+        txn.commit()
+    sound(lake, "mine")
+
+
+# -- 2: the claim of an export ------------------------------------------------------------------------
+
+
+def test_a_commit_that_meets_a_claim_is_unknown_and_others_may_build_on_it(lake: Lakehouse) -> None:
+    """An export claims the place, gives up and puts the boundary back; another writer commits on top."""
+    versions = lake.files.versions
+    known = range(lake.version + 1)
+    txn = lake.transaction()
+    txn.create_namespace("mine")
+    claims: list[bytes | None] = []
+    at_create(lake, lambda: claims.append(claim_boundary(versions, 20, None, known)))
+    with pytest.raises(OutcomeUnknown, match="an export that begins with version 20 is under way"):
+        txn.commit()
+    assert settle_boundary(versions, 0, range(20), grows=False, movable=lambda: True, claim=claims[0])
+    with reopened(lake).transaction() as other:
+        other.create_namespace("other")
+    sound(lake, "mine", "other")
+
+
+# -- 3 and 4: another lakehouse -----------------------------------------------------------------------
+
+
+def test_a_creator_that_stood_still_is_not_told_that_it_created_a_lakehouse(tmp_path: Path) -> None:
+    root = (tmp_path / "lake").as_uri()
+    late: list[Lakehouse] = []
+
+    def another_lives() -> None:
+        late.append(Lakehouse.create(root, storage_options=FAST, order=8))
+        others_go_on(late[0])
+
+    storage = open_storage(root, FAST)
+    assert isinstance(storage, BaseStorage)
+
+    def intercept(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        if kind == "create" and path == root_path(0) and not late:
+            another_lives()
+        return action()
+
+    storage.interceptor = intercept
+    with pytest.raises(OutcomeUnknown, match="created as version 0"):
+        Lakehouse.create(storage, order=4)
+    sound(late[0])
+    with pytest.raises(AlreadyExists):
+        Lakehouse.create(root, storage_options=FAST, order=4)
+
+
+@pytest.mark.parametrize("act", ["refresh", "commit"])
+@pytest.mark.parametrize("versions", [1, 20])
+def test_a_handle_notices_another_lakehouse_at_its_root(lake: Lakehouse, act: str, versions: int) -> None:
+    """It was deleted and created anew, with another order: nothing is written to the new one."""
+    txn = lake.transaction()
+    txn.create_namespace("mine")
+    shutil.rmtree(Surgery(lake.root, 4).directory)
+    other = Lakehouse.create(lake.root, storage_options=FAST, order=16)
+    for number in range(versions):
+        with other.transaction() as theirs:
+            theirs.create_namespace(f"their{number}")
+    before = other.refresh().version
+    if act == "commit" and versions == 20:
+        with pytest.raises(LakehouseReplaced, match="open it again"):
+            txn.commit()
+    else:
+        with pytest.raises(LakehouseReplaced, match="open it again"):
+            lake.refresh()
+    assert before == reopened(other).version
+    sound(other)
+
+
+# -- 5 and 7: saves, aborts and repeated commits ------------------------------------------------------
+
+
+def saved_again(lake: Lakehouse) -> tuple[Lakehouse, Transaction]:
+    """Return a transaction that was saved, resumed by a process of its own and changed."""
+    txn = reopened(lake).transaction()
+    txn.create_namespace("saved")
+    mine = reopened(lake)
+    again = mine.resume_transaction(txn.save())
+    again.create_namespace("again")
+    return mine, again
+
+
+def published(lake: Lakehouse, transaction_id: str) -> None:
+    """Another process commits the saved transaction; then its base expires."""
+    reopened(lake).resume_transaction(transaction_id).commit()
+    others_go_on(lake)
+
+
+def test_a_save_whose_confirmation_was_lost_is_unknown_and_deletes_nothing(lake: Lakehouse) -> None:
+    mine, again = saved_again(lake)
+    storage = mine.storage
+    assert isinstance(storage, BaseStorage)
+    puts: list[str] = []
+
+    def intercept(kind: str, path: str, action: Callable[[], Any]) -> Any:
+        result = action()
+        if kind == "put" and "txn-" in path:
+            puts.append(path)
+            if len(puts) == 2:  # announced, confirmed
+                published(lake, again.id)
+                raise TransientError("the answer is lost")
+        return result
+
+    storage.interceptor = intercept
+    with pytest.raises(OutcomeUnknown, match=r"whether transaction .* was saved"):
+        again.save()
+    sound(lake, "saved", "again")
+
+
+def test_an_abort_of_what_may_be_committed_is_refused(lake: Lakehouse) -> None:
+    _, again = saved_again(lake)
+    published(lake, again.id)
+    with pytest.raises(OutcomeUnknown, match="may be committed"):
+        again.abort()
+    sound(lake, "saved")
+
+
+def test_an_abort_of_what_is_committed_names_the_version(lake: Lakehouse) -> None:
+    _, again = saved_again(lake)
+    version = reopened(lake).resume_transaction(again.id).commit()
+    with pytest.raises(CommitConflict, match=f"is committed, as version {version}"):
+        again.abort()
+    sound(lake, "saved")
+
+
+@pytest.mark.parametrize("expires", [False, True])
+def test_an_abort_after_an_unknown_commit_asks_the_chain(lake: Lakehouse, *, expires: bool) -> None:
+    handle, txn = begun(lake, lake.version)
+    attach(handle.storage, FaultPlan("lose_from", kinds={"create", "get"}))
+    with pytest.raises(OutcomeUnknown):
+        txn.commit()
+    detach(handle.storage)
+    if expires:
+        others_go_on(lake)
+    with pytest.raises(OutcomeUnknown if expires else CommitConflict):
+        txn.abort()
+    sound(lake, "late")
+
+
+def test_a_commit_that_is_repeated_after_its_base_expired_is_unknown(lake: Lakehouse) -> None:
+    """It was committed by the first call; the second must not call it expired."""
+    handle, txn = begun(lake, lake.version)
+    attach(handle.storage, FaultPlan("lose_from", kinds={"create", "get"}))
+    with pytest.raises(OutcomeUnknown):
+        txn.commit()
+    detach(handle.storage)
+    others_go_on(lake)
+    with pytest.raises(OutcomeUnknown):
+        txn.commit()
+    sound(lake, "late")
+
+
+def test_a_commit_whose_look_failed_is_found_by_the_next_call(lake: Lakehouse) -> None:
+    handle, txn = begun(lake, lake.version)
+    attach(handle.storage, FaultPlan("fail_from", kinds={"get"}))
+    with pytest.raises(OutcomeUnknown):
+        txn.commit()
+    detach(handle.storage)
+    assert 13 == txn.commit()
+    sound(lake, "late")
+
+
+# -- 6: purge -----------------------------------------------------------------------------------------
+
+
+def test_purging_a_name_that_another_table_took_leaves_the_renamed_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the table and its drop it is renamed, and a new table takes its name."""
+    catalog = new_iceberg(tmp_path)
+    with_table(catalog, "sales.orders", 1, 2)
+    other = opened(catalog.lakehouse.root)
+    raced: list[str] = []
+    drop = Transaction.drop_table
+
+    def late(self: Transaction, namespace: str, name: str) -> None:
+        if not raced:
+            raced.append("renamed")
+            other.rename_table("sales.orders", "sales.kept")
+            with_table(other, "sales.orders", 3)
+        drop(self, namespace, name)
+
+    monkeypatch.setattr(Transaction, "drop_table", late)
+    catalog.purge_table("sales.orders")
+    assert raced
+    assert [1, 2] == ids(opened(catalog.lakehouse.root).load_table("sales.kept"))
+    sound(catalog.lakehouse)
+
+
+def test_a_purge_that_loses_a_race_to_a_rename_purges_what_it_drops(tmp_path: Path) -> None:
+    """Right before the root of the drop is created another process renames the table and makes a new one."""
+    catalog = new_iceberg(tmp_path)
+    with_table(catalog, "sales.orders", 1, 2)
+    other = opened(catalog.lakehouse.root)
+
+    def renamed() -> None:
+        other.rename_table("sales.orders", "sales.kept")
+        with_table(other, "sales.orders", 3)
+
+    at_create(catalog.lakehouse, renamed)
+    catalog.purge_table("sales.orders")
+    left = opened(catalog.lakehouse.root)
+    assert [("sales", "kept")] == left.list_tables("sales")
+    assert [1, 2] == ids(left.load_table("sales.kept"))
+    sound(catalog.lakehouse)
+
+
+# -- what stays ---------------------------------------------------------------------------------------
+
+
+def test_a_refused_writer_leaves_its_files_for_clean(lake: Lakehouse) -> None:
+    """Definitions of a transaction that lost a race by a conflict stay, and nothing else changes."""
+    _, txn = begun(lake, lake.version)
+    with reopened(lake).transaction() as other:
+        other.create_namespace("late")
+    before = Surgery(lake.root, 4).listing()
+    with pytest.raises(CommitConflict):
+        txn.commit()
+    after = Surgery(lake.root, 4).listing()
+    assert before.items() <= {**after, spec.HINT_FILE: before[spec.HINT_FILE]}.items()
+    assert 1 == len(after.keys() - before.keys())
