@@ -238,7 +238,19 @@ class _Export:
             if (now := self.source.files.versions.boundary()) > self.first:
                 what = f"versions before {now} expired while the export ran, which began with version {self.first}"
                 raise Refused(f"{what}; run it again") from error
+            if (dropped := self.dropped_snapshot()) is not None:
+                raise Refused(f"snapshot {dropped!r} was dropped while the export ran; run it again") from error
             raise
+
+    def dropped_snapshot(self) -> str | None:
+        """Return the name of a snapshot that the newest version no longer has, so that its files may be gone rightly.
+
+        Some ``get``, after a failure only.
+        """
+        files, ours = self.source.files, self.source.definition.snapshots
+        now = files.definition(files.newest()).snapshots if self.config.history else ours
+        gone = (name for name in ours if name not in now or now[name] != ours[name])
+        return next(gone, None)
 
     def copied(self, review: Review[Report] | None) -> Report:
         meter = Meter(self.source.storage, self.target)

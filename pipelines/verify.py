@@ -160,7 +160,8 @@ class _Verification:
             return [self.newest.version]
         if self.newest is not None:
             newest = self.newest.version
-            return list(range(max(self.versions.kept_from(newest), self.newest.oldest_version), newest + 1))
+            kept, said = self.versions.kept_from(newest), self.newest.oldest_version
+            return list(range(max(kept, said) if said <= newest else kept, newest + 1))
         boundary = self.versions.boundary()
         if self.config.versions == NEWEST:
             return []

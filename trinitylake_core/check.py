@@ -72,6 +72,10 @@ def violation(invariant: str, file: str, message: str) -> Violation:
 # -- roots and the lakehouse -----------------------------------------------------------------------
 
 
+_NUMBERS = {spec.VOID_BEFORE_MILLIS: "I14", spec.NAMESPACES: "I9", spec.TABLES: "I9", spec.VIEWS: "I9"}
+"""Rows of a root that must be numbers, and the invariant that says so. Others are read to follow the history."""
+
+
 def check_version(versions: Versions, version: int, *, definitions: bool = False) -> Iterator[Violation]:
     """Yield every broken invariant of a version. One ``get`` per node, with ``definitions`` one per object.
 
@@ -105,10 +109,19 @@ def check_tree(versions: Versions, root: Root, *, definitions: bool = False) -> 
     yield from TreeCheck(versions.storage, definition, sdk=versions.sdk, definitions=definitions).run(root)
 
 
-def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
-    """Yield what is wrong with a root's system rows and its link to the version before. One ``get``."""
+def _check_rows(root: Root) -> Iterator[Violation]:
+    """Yield what is wrong with the system rows of a root by themselves. No request."""
     if root.node.canonical and spec.VERSION not in root.system:
         yield violation("I13", root.path, "the root does not say its version")
+    for name, invariant in _NUMBERS.items():
+        text = root.system.get(name, "0")
+        if not (text.isascii() and text.isdecimal()):
+            yield violation(invariant, root.path, f"{name} is {text[:40]!r}, not a number")
+
+
+def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
+    """Yield what is wrong with a root's system rows and its link to the version before. One ``get``."""
+    yield from _check_rows(root)
     if root.version == 0 or root.version <= root.oldest_version:
         beyond = f"oldest_version is {root.oldest_version}, beyond the version itself"
         yield from [violation("I14", root.path, beyond)] if root.oldest_version > root.version else []

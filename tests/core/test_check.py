@@ -442,6 +442,15 @@ def set_the_boundary(text: bytes) -> Break:
     return bounded
 
 
+def set_the_row(name: str, value: str) -> Break:
+    """Return what makes a row of the root say something else."""
+
+    def broken(surgery: Surgery, version: int) -> None:
+        surgery.system_row(root_path(version), name, value)
+
+    return broken
+
+
 BROKEN: list[tuple[str, Break, set[str]]] = [
     ("I1", damage_a_checksum, {"I1"}),
     ("I1", take_a_checksum_away, {"I1"}),
@@ -517,6 +526,10 @@ BROKEN: list[tuple[str, Break, set[str]]] = [
     ("I14", write_words_for_a_time, {"I14"}),
     ("I14", lower_the_oldest_version, {"I14"}),
     ("I14", expire_a_version_by_itself, {"I14"}),
+    ("I14", set_the_row(spec.VOID_BEFORE_MILLIS, "x"), {"I14"}),
+    ("I14", set_the_row(spec.OLDEST_VERSION, str(1 << 40)), {"I14"}),
+    ("I9", set_the_row(spec.NAMESPACES, "-3"), {"I9"}),
+    ("I9", set_the_row(spec.VIEWS, ""), {"I9"}),
     ("I15", lose_the_definition_of_an_object, {"I15"}),
     ("I15", garble_the_definition_of_an_object, {"I15"}),
     ("I16", set_the_boundary(b"9999"), {"I16"}),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.lakes import filled, new_lake
 from trinitylake_core.locations import node_path, parse
-from trinitylake_core.storage import open_storage
+from trinitylake_core.storage import durability, open_storage
 from trinitylake_core.storage.directories import _LOOK_AFTER, _TRIES, Directories
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -83,6 +83,23 @@ def test_a_directory_that_is_gone_is_made_again(tmp_path: Path) -> None:
             shutil.rmtree(directory)
     storage.write_many((path, b"y") for path in paths)
     assert [b"y"] * len(paths) == [storage.read(path) for path in paths]
+
+
+@pytest.mark.parametrize("sync", ["files", "auto"])
+def test_a_directory_of_a_process_that_died_becomes_durable_with_the_first_file_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str
+) -> None:
+    """It made the directories and synced nothing: a power failure would take the file with them."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    synced: list[str] = []
+    monkeypatch.setattr(durability, "sync_path", synced.append)
+    storage = open_storage(tmp_path.as_uri(), {"sync": sync})
+    for name in ("a/b/one", "a/b/two"):
+        storage.write_many([(name, b"x")])
+        storage.barrier()
+    place = str(tmp_path)
+    assert {place, f"{place}/a", f"{place}/a/b"} <= set(synced)
+    assert 1 == synced.count(f"{place}/a"), "once is enough"
 
 
 def test_looking_finds_what_others_made_and_follows_no_links(tmp_path: Path) -> None:

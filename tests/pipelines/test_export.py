@@ -530,6 +530,31 @@ def test_a_root_that_says_that_it_has_expired_itself_is_not_copied(lake: Lakehou
     assert not Path(target.removeprefix("file://")).exists()
 
 
+def test_a_snapshot_that_is_dropped_while_its_history_is_exported_is_not_damage(
+    lake: Lakehouse, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cleaning that follows removes its root. A root that is lost is damage, as ever."""
+    surgery, look = Surgery(lake.root, 4), export.inspect
+    path = lake.snapshots()[0].root_path
+    kept = surgery.read(path)
+    surgery.remove(path)
+    with pytest.raises(Corrupt, match="missing"):
+        run(lake, target, HISTORY)
+    surgery.write(path, kept)
+
+    def dropped(*args: Any, **more: Any) -> Any:
+        opened(lake.root).drop_snapshot("early")
+        surgery.remove(path)
+        return look(*args, **more)
+
+    monkeypatch.setattr(export, "inspect", dropped)
+    with pytest.raises(Refused, match="snapshot 'early' was dropped while the export ran; run it again"):
+        run(lake, target, HISTORY)
+    monkeypatch.setattr(export, "inspect", look)
+    run(lake.refresh(), target, HISTORY)
+    assert [] == list(opened(target).check(definitions=True))
+
+
 # -- full snapshots, Spark -----------------------------------------------------------------------------
 
 

@@ -72,6 +72,15 @@ def test_verify_says_which_root_is_missing(lake: Lakehouse) -> None:
         assert [("I14", root_path(6))] == [(found.invariant, found.file) for found in report.findings]
 
 
+def test_verify_of_all_versions_is_not_empty_where_the_newest_root_says_that_they_expired(tmp_path: Path) -> None:
+    """A boundary beyond the version itself is damage (I14)."""
+    made = filled(new_lake(tmp_path), tables=8)
+    Surgery(made.root, made.definition.order).system_row(root_path(made.version), spec.OLDEST_VERSION, str(1 << 40))
+    report = verify.run(reopened(made), verify.Config("all", engine="local"))
+    assert list(range(made.version + 1)) == report.versions
+    assert {("I14", root_path(made.version))} == {(found.invariant, found.file) for found in report.findings}
+
+
 def test_a_version_by_number_can_still_be_exported(lake: Lakehouse) -> None:
     """What is left is saved by that."""
     exported(lake, version=11)

@@ -25,7 +25,7 @@ class Directories:
     """What is known of the directories below ``root``. Others may make and remove some: all of it are guesses."""
 
     def __init__(self, root: str, added: Callable[[str], None]) -> None:
-        """Know nothing yet; ``added`` is called with each directory in which a new one was made."""
+        """Know nothing yet; ``added`` is called with each directory in which a name may not be durable yet."""
         self._root = root
         self._added = added
         self._known: set[str] = set()
@@ -36,11 +36,17 @@ class Directories:
         self._looked = False
 
     def ensure(self, directory: str) -> None:
-        """Make a directory and those above it unless they are known to be there. Raises ``OSError``."""
+        """Make a directory and those above it unless they are known to be there. Raises ``OSError``.
+
+        One below the root that is there was made by another process, which may have died before it was durable.
+        """
         if directory in self._known:
             return
+        above = os.path.dirname(directory)
+        inside = directory.startswith(self._root.rstrip("/") + "/")
+        if inside:
+            self.ensure(above)
         if not os.path.isdir(directory):
-            above = os.path.dirname(directory)
             self.ensure(above)
             try:
                 os.mkdir(directory)
@@ -51,6 +57,8 @@ class Directories:
             except FileNotFoundError:
                 self._known.clear()
                 os.makedirs(directory, exist_ok=True)
+            inside = True
+        if inside:
             self._added(above)
         self._known.add(directory)
 
