@@ -154,7 +154,7 @@ def content_version(lake: Lakehouse) -> int:
     try:
         versions = lake.history(limit=64)
         return next((each.version for each in versions if each.operation not in QUIET_OPERATIONS), lake.version)
-    except TrinityLakeError:  # an older root is damaged, which `verify` tells
+    except TrinityLakeError:  # an older root is damaged, which `verify` reports
         return lake.version
 
 

@@ -34,7 +34,7 @@ def too_soon(policy: Compaction, last: float, now: float) -> Decision | None:
 def with_debt(state: SensorState, lake: Lakehouse, now: float) -> SensorState:
     """Return what to remember of the waiting messages. No request.
 
-    Fewer than half of the messages of the last look: another process has compacted in between.
+    Fewer than half of the messages of the last poll: another process has compacted in between.
     """
     debt = debt_of(lake.stats())
     since = state.waiting_since if debt * 2 >= state.debt else None

@@ -1,8 +1,8 @@
 """Scheduled maintenance whose process died is requested again, soon, and at most twice.
 
-A run that fails by itself says why, and a retry would find the same. A run whose process was killed, or whose machine
-was restarted, says nothing, and its lakehouse would wait for the next day. Maintenance is safe to repeat, whenever it
-died (the commit protocol), so a sensor requests it again.
+A run that fails by itself records why, and a retry would find the same. A run whose process was killed, or whose
+machine was restarted, records nothing, and its lakehouse would wait for the next day. Maintenance is safe to repeat,
+whenever it died (the commit protocol), so a sensor requests it again.
 
 Dagster's own ``run_retries`` (with ``retry_on_asset_or_op_failure: false``) was tried in its place
 (``tests/dagster/test_kills.py``). It retries when the process of a run alone is killed. What it does not do:
@@ -131,8 +131,8 @@ def _died(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
 
 
 def _interrupted(event: dg.DagsterEvent | None) -> bool:
-    said = None if event is None else event.step_failure_data.user_failure_data
-    return said is not None and (said.description or "").startswith(INTERRUPTED)
+    failure = None if event is None else event.step_failure_data.user_failure_data
+    return failure is not None and (failure.description or "").startswith(INTERRUPTED)
 
 
 def _switched_off(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:

@@ -49,9 +49,9 @@ def without_process(instance: dg.DagsterInstance, location: str) -> dict[str, dg
 
 
 def watch(location: str, sleep: Callable[[float], None] = time.sleep) -> None:
-    """End the runs of a code location that were without a process at two looks in a row, for ever.
+    """End the runs of a code location that were without a process twice in a row, for ever.
 
-    A run that has just ended may not have said so yet; hence the second look.
+    A run that has just ended may not be recorded yet, so each run is examined twice.
     """
     suspects: set[str] = set()
     while True:
@@ -59,8 +59,8 @@ def watch(location: str, sleep: Callable[[float], None] = time.sleep) -> None:
         try:
             with dg.DagsterInstance.get() as instance:
                 suspects = end_those_without_process(instance, location, suspects)
-        except Exception as error:  # noqa: BLE001 - the database may be away; the next look finds it again
-            _log.warning("cannot look for dead runs now: %s", type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - the database may be away; the next attempt finds it again
+            _log.warning("cannot search for dead runs now: %s", type(error).__name__)
 
 
 def end_those_without_process(instance: dg.DagsterInstance, location: str, suspects: AbstractSet[str]) -> set[str]:
@@ -81,9 +81,9 @@ def _end(instance: dg.DagsterInstance, run: dg.DagsterRun, why: str) -> None:
 
 
 def _processes(instance: dg.DagsterInstance, run_id: str) -> list[int]:
-    """Return the processes that a run has said it runs in."""
-    told = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records
-    events = [each.event_log_entry.dagster_event for each in told]
+    """Return the process that a run has recorded last."""
+    records = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT).records
+    events = [each.event_log_entry.dagster_event for each in records]
     found = [each.engine_event_data.metadata.get("pid") for each in events if each is not None]
     return [int(str(pid.value)) for pid in found if pid is not None][-1:]
 

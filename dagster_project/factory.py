@@ -106,7 +106,7 @@ def _shared(notifications: Notifications | None, spark: SparkResource | None, *,
 
 
 def maintenance(scope: Scope) -> AssetJob:
-    """Return the job that does all maintenance. In a fleet each run is told which of its assets."""
+    """Return the job that does all maintenance. In a fleet each run selects some of its assets."""
     names = assets.ALL if scope.known is None else [assets.DEFINITION, *assets.maintained(scope.known)]
     reachable = dg.AssetCheckKey(assets.key(scope, assets.DEFINITION), REACHABLE)  # the sensor evaluates that
     return dg.define_asset_job(

@@ -35,14 +35,14 @@ def failure_sensors(notifications: Notifications, *, only_ours: bool = False) ->
         description="Reports every failed run, with its error, to the webhook of lakehouses.yaml. Of a maintenance "
         "that dies and is repeated the first failure, and the last one.",
     )
-    def tell(context: dg.RunFailureSensorContext) -> None:
+    def send(context: dg.RunFailureSensorContext) -> None:
         if only_ours and not _ours(context.dagster_run):
             return
         found = crash_retry.outlook(context.instance, context.dagster_run)
         if not (found.wanted and found.repeats):
             post(checked_url(resolved(notifications.webhook)), message(context, found))
 
-    return [tell]
+    return [send]
 
 
 def _ours(run: dg.DagsterRun) -> bool:
@@ -102,7 +102,7 @@ def message(context: dg.RunFailureSensorContext, found: crash_retry.Outlook) -> 
 
 def _error(event: dg.DagsterEvent) -> str:
     failure = event.step_failure_data.user_failure_data
-    if failure is not None and failure.description:  # ours: it says what to do
+    if failure is not None and failure.description:  # ours: it has the advice
         return f"{event.step_key}: {failure.description}"[:_MAX_ERROR]
     error = event.step_failure_data.error
     while error is not None and error.cause is not None:

@@ -31,7 +31,7 @@ POLLS: Final = Bounded()
 """The threads of all polls of this process."""
 _log: Final = logging.getLogger(__name__)
 _TRIES: Final = 2
-"""A storage that fails may be well again in a minute: so many polls in a row fail before the webhook is told."""
+"""A storage that fails may be well again in a minute: so many polls in a row fail before the webhook receives it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def trouble_of(error: Exception, settings: LakehouseSettings | None = None) -> T
 
 
 def _endpoint(settings: LakehouseSettings) -> str:
-    """Return where a storage is, if the stanza says so: never with a password, nor the value of a variable."""
+    """Return where a storage is, if the stanza names it: never with a password, nor the value of a variable."""
     endpoint = settings.storage_options.get("endpoint_url")
     if isinstance(endpoint, EnvRef):
         return f" at {{env: {endpoint.name}}}"
@@ -124,7 +124,7 @@ def observation_event(
 
 
 def failed(state: SensorState, trouble: Trouble) -> tuple[SensorState, bool]:
-    """Return what to remember after a poll that failed, and whether to tell the webhook now."""
+    """Return what to remember after a poll that failed, and whether to send it to the webhook now."""
     failing = state.failing + 1
     alert = not state.alerted and (not trouble.passes or failing >= _TRIES)
     return replace(state, failing=failing), alert

@@ -66,7 +66,7 @@ def open_lakehouse(settings: LakehouseSettings, *, damaged: bool = False) -> Lak
 
 
 def open_for_poll(settings: LakehouseSettings) -> Lakehouse:
-    """Return a handle of the newest version, as a look that must end soon wants it: few retries, short waits.
+    """Return a handle of the newest version, for a poll that must end soon: few retries, short waits.
 
     For the code server, whose answers are waited for; a run has time, and takes ``open_lakehouse``.
     """

@@ -106,7 +106,7 @@ class Tick(ABC):
         """The new versions, with what is to be recorded of each."""
         self.down: dict[str, Trouble] = {}
         self.up: dict[str, int] = {}
-        """Of which the webhook is to be told that they cannot be opened, or can be again, at which version."""
+        """Which the webhook is to receive: lakehouses that cannot be opened, or can be again, at which version."""
 
     def result(self, known: Known) -> dg.SensorResult:
         """Return the result of the tick."""

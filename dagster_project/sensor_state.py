@@ -22,7 +22,7 @@ class SensorState:
         over_since: when the backlog was first seen above the threshold, or when the history was last searched for how
             long it has been so; ``None`` if the last poll saw it below.
         failing: how many polls in a row could not open the lakehouse.
-        alerted: whether the webhook was told that it cannot be opened.
+        alerted: whether the webhook has received that it cannot be opened.
         next_poll: when to poll again.
         quiet: how many polls in a row found nothing new.
         observed_at: when a version was recorded last.

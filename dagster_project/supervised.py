@@ -1,7 +1,7 @@
 """Runs long work in a thread and watches it from the main one; turns its errors into failures with advice.
 
 Progress goes to the event log, and Terminate stops Spark. A run that was cancelled or timed out never commits
-afterwards: right before its commit the work asks whether it still may.
+afterwards: right before its commit the work checks whether it still may.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Supervisor:
 
     def __init__(self, context: Context, session: LazySession) -> None:
         self.spark = replace(session, start=self._started)
-        """The session, which still says where it would run."""
+        """The session; its settings name where it would run."""
         self._instance = context.instance
         self._run_id = context.run.run_id
         self._start = session.start

@@ -38,7 +38,7 @@ def ask(environment: dict[str, str] | os._Environ[str]) -> None:
 
 
 def start_runs_warm() -> bool:
-    """Make this process start runs warm, if it was asked to; return whether it was.
+    """Make this process start runs warm if the variable is set; return whether it was.
 
     To be called where definitions are loaded: a code server does that before it starts any run. Dagster takes the
     class of the processes from multiprocessing's context ``spawn``; should that change, runs start as slowly as before.
@@ -47,5 +47,5 @@ def start_runs_warm() -> bool:
         return False
     warm = multiprocessing.get_context("forkserver")
     warm.set_forkserver_preload([PRELOADED])
-    vars(multiprocessing.get_context("spawn"))["Process"] = warm.Process  # of this one process, where Dagster looks
+    vars(multiprocessing.get_context("spawn"))["Process"] = warm.Process  # of this one process, where Dagster reads it
     return True

@@ -70,13 +70,13 @@ def config_path() -> Path:
 
 
 def load(path: Path | None = None) -> ProjectSettings:
-    """Return what the file says. Raises ``ConfigError`` with one line for each mistake."""
+    """Return the settings of the file. Raises ``ConfigError`` with one line for each mistake."""
     path = config_path() if path is None else path
     return parse(read(path), path)
 
 
 def load_head(path: Path | None = None) -> Head:
-    """Return what the file says apart from its stanzas, which are not looked at. Raises ``ConfigError``."""
+    """Return the settings of the file without its stanzas, which are not read. Raises ``ConfigError``."""
     path = config_path() if path is None else path
     raw = parsed(without_stanzas(read(path)), path)
     try:
@@ -96,7 +96,7 @@ def parse_stanza(raw: Any, path: Path) -> LakehouseSettings:
 
 
 def parse(text: str, path: Path) -> ProjectSettings:
-    """Return what the text of the file at ``path`` says. Raises ``ConfigError``."""
+    """Return the settings in the text of the file at ``path``. Raises ``ConfigError``."""
     raw = parsed(text, path)
     stanzas = raw.get("lakehouses")
     stanzas = stanzas if isinstance(stanzas, list) else []

@@ -14,9 +14,9 @@ from pipelines.session import SessionConfig
 from trinitylake_core.storage import normalise_root
 
 LAKEHOUSE_TAG: Final = "trinitylake/lakehouse"
-"""The tag of runs and assets that says which lakehouse they belong to."""
+"""The tag of runs and assets that names their lakehouse."""
 REASON_TAG: Final = "trinitylake/reason"
-"""The tag of a run that says why it was requested."""
+"""The tag of a run with the reason for which it was requested."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _DAY: Final = timedelta(days=1)
 
