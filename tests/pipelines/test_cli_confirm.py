@@ -88,6 +88,8 @@ def test_a_stored_plan_is_shown_and_confirmed_like_any_other(
 ) -> None:
     """Writing it asks nothing; carrying it out asks."""
     lake, uri = filled(new_lake(tmp_path), tables=8), (tmp_path / "plan.parquet").as_uri()
+    later = int(lake.refresh().info().created_at.timestamp() * 1000) + 2 * lake.definition.txn_ttl_millis
+    monkeypatch.setattr("pipelines.expiration.now_millis", lambda: later)  # else nothing expires, and nothing is asked
     answers = [True, False]
     monkeypatch.setattr(output, "is_terminal", lambda stream: True)
     monkeypatch.setattr("click.confirm", lambda *_: answers.pop())
