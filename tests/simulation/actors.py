@@ -25,6 +25,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
+    LakehouseReplaced,
     NotALakehouse,
     NotFound,
     PlanOutdated,
@@ -48,7 +49,7 @@ TARGET: Final = 4
 ICEBERGS: Final = ("a.ib0", "b.ib1")
 """The Iceberg tables that one transaction of a PyIceberg catalog creates."""
 SAVED_ANEW: Final = "5a5e0000-0000-4000-8000-000000000002"
-_REFUSED: Final = (CommitConflict, TransactionExpired)
+_REFUSED: Final = (CommitConflict, LakehouseReplaced, TransactionExpired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,17 @@ def _save_and_publish(world: World) -> Action:
     return act
 
 
+def _publish_and_wait(world: World) -> Action:
+    """Commit the saved transaction, and go on as a process that comes later does."""
+    publish, later = _resumed(_publish)(world), _later(world)
+
+    def act() -> Any:
+        publish()
+        return later()
+
+    return act
+
+
 def _resumed(end: Callable[[World, Transaction], object]) -> Callable[[World], Action]:
     def prepare(world: World) -> Action:
         lake = world.handle()
@@ -347,18 +359,27 @@ def _dropper(world: World) -> Action:
     return lambda: lake.drop_snapshot(SNAPSHOT)
 
 
-def _exporter(*, begun: bool = False, **how: Any) -> Callable[[World], Action]:
-    """Return what prepares an export; if it has ``begun``, the copy holds an older version, or an older history."""
+def _exporter(*, begun: bool = False, copied: bool = False, **how: Any) -> Callable[[World], Action]:
+    """Return what prepares an export; if it has ``begun``, the copy holds an older version, or an older history.
+
+    If it has ``copied``, another one was ended when everything was there but the roots.
+    """
 
     def prepare(world: World) -> Action:
         lake = world.handle()
         config = export.Config(engine="local", **how)
         if begun and not world.copy.objects:
             _export_older(world, config)
+        for path, stored in world.store.objects.items() if copied else ():
+            if path not in world.copy.objects and "/" in path:
+                world.copy.put("put", path, stored.data)
 
         def act() -> str:
-            newest = world.newest.number
-            return _export(world, lake, config, newest if config.version is None else config.version)
+            newest, boundary = world.newest.number, world.boundary()
+            done = _export(world, lake, config, newest if config.version is None else config.version)
+            if config.version is not None:
+                world.kept.append(Kept(running_actor(), config.version, boundary))
+            return done
 
         return act
 
@@ -421,6 +442,10 @@ def _copy_recreate(world: World, lake: Lakehouse) -> int:
     for name in ("n0", "n1", "n2"):  # up to the version that others stand on
         _copy_write(world, lake, lambda txn: txn.create_namespace(name))  # noqa: B023 - called at once
     return STALE
+
+
+def _copy_refresh(world: World, lake: Lakehouse) -> int:
+    return _copy_write(world, lake.refresh(), lambda txn: txn.create_namespace("c0"))
 
 
 def _copy_expire(world: World, lake: Lakehouse) -> int | None:
@@ -519,12 +544,13 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "iceberg": Kind(_icebergs, (*_REFUSED, AlreadyExists, CommitFailedException, TableAlreadyExistsError)),
     "write-retry": Kind(_retry, _REFUSED),
     "later": Kind(_later, _OUTDATED),
-    "create": Kind(_create, (AlreadyExists,)),
+    "create": Kind(_create, (AlreadyExists, TransactionExpired)),
     "purge": Kind(_purge, _TABLES),
-    "rename": Kind(_rename, _TABLES),
+    "rename": Kind(_rename, (*_TABLES, FileNotFoundError)),
     "save": Kind(_save, _ENDED),
     "save-publish": Kind(_save_and_publish, _ENDED),
     "publish": Kind(_resumed(_publish), _ENDED),
+    "publish-later": Kind(_publish_and_wait, (*_ENDED, *_OUTDATED)),
     "save-again": Kind(_resumed(_save_again), _ENDED),
     "abort": Kind(_resumed(_abort), _ENDED),
     "compact": Kind(_pipeline(_compact), _REFUSED),
@@ -544,10 +570,12 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "export": Kind(_exporter(), _EXPORTS),
     "export-old": Kind(_exporter(version=TARGET), _EXPORTS),
     "export-again": Kind(_exporter(begun=True), _EXPORTS),
+    "export-rest": Kind(_exporter(begun=True, copied=True), _EXPORTS),
     "export-history": Kind(_exporter(history=True), _EXPORTS),
     "export-history-again": Kind(_exporter(begun=True, history=True), _EXPORTS),
     "write-copy": Kind(_at_copy(_copy_writer("t11")), _COPIED),
     "write-copy-other": Kind(_at_copy(_copy_writer("t12")), _COPIED),
+    "refresh-copy": Kind(_at_copy(_copy_refresh), (*_COPIED, AlreadyExists)),
     "create-copy": Kind(_copy_create, (*_COPIED, AlreadyExists)),
     "recreate-copy": Kind(_at_copy(_copy_recreate), (*_COPIED, AlreadyExists)),
     "expire-copy": Kind(_at_copy(_copy_expire), _COPIED),
@@ -561,15 +589,11 @@ _KINDS: Final[Mapping[str, Kind]] = {
 }
 HOLES: Final[Mapping[str, Kind]] = {
     **{f"{kind}-hole": _lost(_KINDS[kind], 5) for kind in ("export", "export-history", "expire")},
-    **{f"{kind}-holes": _lost(_KINDS[kind], 5, 6) for kind in ("write", "compact", "expire", "clean")},
+    **{f"{kind}-holes": _lost(_KINDS[kind], 5, 6) for kind in ("expire", "clean")},
 }
 """Processes that stand before roots which were lost."""
 KINDS: Final = {**_KINDS, **HOLES}
 FOREIGN: Final = "recover-foreign"
 """Nobody can tell by the root of another lakehouse alone that it is one, and what is committed on it follows it."""
-_ALONE: Final = {
-    FOREIGN, "write-retry", "later", "create", "purge", "rename", "save-publish", "write-copy-other", "create-copy",
-    "recreate-copy", "expire-copy", "clean-copy", "at", "diff",
-}  # fmt: skip
-AT_RANDOM: Final = tuple(kind for kind in _KINDS if kind not in _ALONE)
+AT_RANDOM: Final = tuple(kind for kind in _KINDS if kind != FOREIGN)
 """The kinds of random runs."""

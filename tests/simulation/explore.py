@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.simulation.scenarios import Ran, Scenario, run
-from tests.simulation.schedule import DURATIONS, FAULTS, LATE, Decision, RandomSchedule, Schedule
+from tests.simulation.schedule import DURATIONS, FAULTS, Decision, RandomSchedule, Schedule
 from tests.simulation.scheduler import Step
 from tests.simulation.store import ORDERS
 
@@ -76,7 +76,7 @@ class _Exploration:
             if any(_touches(ran.steps[point], ran.steps[late].path) for late in schedule.late[:1]):
                 self.visit(schedule.extended(point, Decision(arrives=True)))
         if schedule.faults < self.bounds.faults:
-            for fault in (each for each in (*FAULTS, *LATE) if each in self.bounds.kinds):
+            for fault in (each for each in FAULTS if each in self.bounds.kinds):
                 for point in begun:
                     if _matters(ran.steps, point, fault):
                         self.visit(schedule.extended(point, Decision(fault=fault)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,15 +12,19 @@ from pipelines.files import destination, retained
 from pipelines.files.retained import SavedTransactions
 from pipelines.sweep import marking
 from trinitylake_core import snapshots
+from trinitylake_core.commits import acknowledge as acknowledging
 from trinitylake_core.commits import commit as commits
-from trinitylake_core.commits import fences, rolled_back
+from trinitylake_core.commits import creation, fences, rolled_back
 from trinitylake_core.commits.acknowledge import write_hint
+from trinitylake_core.commits.files import Files
 from trinitylake_core.definitions import TransactionDef, encode
+from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
+from trinitylake_core.iceberg import tables
 from trinitylake_core.recovery import damaged, recover
 from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.transactions import aborts, saved, savedfile
 from trinitylake_core.transactions.transaction_change import TransactionChange
-from trinitylake_core.versions import search
+from trinitylake_core.versions import Versions, search
 from trinitylake_core.versions.files import RootFiles
 
 Patches = dict[tuple[Any, str], Any]
@@ -43,6 +47,8 @@ class Mutation:
     preemptions: int = 1
     faults: int = 0
     fault: tuple[str, ...] = ("die",)
+    courtesy: bool = True
+    """Whether writers look at the boundary before they create a root, too."""
 
     def taken_out(self) -> AbstractContextManager[None]:
         """Take the repair out as long as the context lasts."""
@@ -98,6 +104,31 @@ def _on_the_readable_one(files: Any) -> damaged.Base:
     return damaged.Base(readable, readable)
 
 
+def _deleting(versions: Any, root: Any) -> None:
+    try:
+        acknowledging.acknowledge(versions, root)
+    except OutcomeUnknown:
+        own = root.own_messages().values
+        acknowledging.remove_quietly(versions.storage, [root.path, *(path for path in own if path is not None)])
+        raise
+
+
+def _guess(root: Any, why: str) -> TransactionExpired:
+    return TransactionExpired(f"version {root.version} was not committed: {why}")
+
+
+def _abort_all_the_same(files: Any, base: Any, transaction_id: str) -> None:
+    with suppress(OutcomeUnknown):
+        _decide_abort(files, base, transaction_id)
+
+
+def _purge_by_name(self: Any, identifier: Any) -> None:
+    table = self.load_table(identifier)
+    self.drop_table(identifier)
+    self._after_commit(lambda: tables._delete_table(table))
+
+
+_decide_abort = aborts.decide_abort
 MUTATIONS: Final[dict[str, Mutation]] = {
     "the boundary is looked at after creating": Mutation(
         lambda: {(commits, "acknowledge"): lambda versions, root: write_hint(versions.storage, root.version)},
@@ -174,6 +205,53 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "a late commit meets the abort": Mutation(
         lambda: {(TransactionChange, "_recognise"): lambda self, root: None}, ("publish", "abort")
+    ),
+    "writers delete nothing": Mutation(
+        lambda: {(commits, "acknowledge"): _deleting}, ("write", "later"), faults=1, fault=("lose",)
+    ),
+    "no outcome is guessed": Mutation(
+        lambda: {(acknowledging, "_unknown"): _guess}, ("write", "later"), faults=1, fault=("lose",)
+    ),
+    "a claim decides nothing": Mutation(
+        lambda: {(acknowledging, "_unknown"): _guess}, ("export-rest", "write-copy"), courtesy=False
+    ),
+    "a lost answer leaves doubt": Mutation(
+        lambda: {(commits._Doubt, "refuse_to_deny"): lambda self, error: None},
+        ("write-retry", "later"),
+        faults=1,
+        fault=("cut",),
+    ),
+    "an abort whose base has expired is refused": Mutation(
+        lambda: {(aborts, "decide_abort"): _abort_all_the_same}, ("abort", "publish", "later")
+    ),
+    "a purge deletes what it dropped": Mutation(
+        lambda: {(tables.Tables, "purge_table"): _purge_by_name}, ("purge", "rename")
+    ),
+    "a creator looks at the boundary": Mutation(
+        lambda: {(creation, "acknowledge"): lambda versions, root: write_hint(versions.storage, root.version)},
+        ("create", "expire"),
+        preemptions=0,
+    ),
+    "a handle knows its lakehouse": Mutation(
+        lambda: {(Files, "refuse_replaced"): lambda self, root: None},
+        ("recreate-copy", "refresh-copy"),
+        preemptions=0,
+    ),
+    "a late file of a saved transaction is dead": Mutation(
+        lambda: {(retained, "_is_there"): lambda storage, path: True},
+        ("save-publish",),
+        preemptions=0,
+        faults=1,
+        fault=("late",),
+    ),
+    "a hole is found by a listing": Mutation(
+        lambda: {(Versions, "refuse_hole"): lambda self, newest, listed=None: None}, ("clean-holes",), preemptions=0
+    ),
+    "an export finds a hole": Mutation(
+        lambda: {(Versions, "refuse_hole"): lambda self, newest, listed=None: None}, ("export-hole",), preemptions=0
+    ),
+    "a root below the boundary is no version": Mutation(
+        lambda: {(Versions, "root"): lambda self, version: self.try_root(version)}, ("at", "expire")
     ),
 }
 """By the rule that is missing; the names are those of the model where it has the rule."""

@@ -16,7 +16,7 @@ from tests.simulation.scheduler import Actor
 from tests.simulation.world import COPY, Changes, Version, World
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import LakehouseDef, TableDef, TransactionDef
-from trinitylake_core.errors import Corrupt, StorageError, TrinityLakeError
+from trinitylake_core.errors import Corrupt, OutcomeUnknown, StorageError, TrinityLakeError
 from trinitylake_core.locations import parse, root_path, transaction_path
 from trinitylake_core.spec import BOUNDARY_FILE, LAKEHOUSE_DEF
 
@@ -53,7 +53,7 @@ class Oracle:
         """Everybody ended, with success or with an error that is right for them."""
         for actor in self.actors:
             right = KINDS[kind_of(actor)].may_raise + ((StorageError,) if actor.disturbed else ())
-            unknown = actor.preempted and isinstance(actor.error, StorageError) and "unknown" in str(actor.error)
+            unknown = isinstance(actor.error, OutcomeUnknown) and (actor.preempted or self.world.boundary_moved)
             named = isinstance(actor.error, Corrupt) and self.world.names_damage(actor.error)
             named = named or (isinstance(actor.error, Corrupt) and bool(self.world.copy_gone) and "copy" in actor.name)
             if actor.error is not None and not isinstance(actor.error, right) and not unknown and not named:
@@ -271,7 +271,7 @@ class Oracle:
 
     def copies(self) -> Iterator[str]:
         """What somebody was told is at the copy is there, and whatever version opens there says what it should."""
-        if not self.world.exported:
+        if not self.world.exported or self.world.copy_gone:
             return
         own = min(self.world.copy_own, default=self.world.newest.number + 1)
         files = {path: each.data for path, each in self.world.copy.objects.items()}
@@ -283,6 +283,8 @@ class Oracle:
                 yield f"version {each.last} was exported as the newest one, and {each.at_least} was there before"
         if newest < last:
             yield f"the copy opens at version {newest}, and version {last} was exported"
+        if self.world.copy_given_back:  # versions expired there
+            return
         kept = max((each.first for each in self.world.exported if each.first < each.last), default=boundary)
         if boundary > max(kept, self.world.newest.oldest):
             yield f"the copy begins at version {boundary}, and its history at {kept} was exported"
@@ -300,16 +302,22 @@ class Oracle:
         except TrinityLakeError as error:
             yield f"the copy, which was committed to, cannot be opened: {error}"
             return
+        stored = self.world.copy.objects.get(BOUNDARY_FILE)
+        boundary = 0 if stored is None else int(stored.data)
         for ack in acks:
             if newest.oldest_version <= ack.version:
+                below = ack.version < boundary <= newest.version
                 root = files.get(root_path(ack.version))
-                if root is None or node_file(root).system.get("txn") != ack.txn or ack.version > newest.version:
+                if (
+                    root is None
+                    or below
+                    or node_file(root).system.get("txn") != ack.txn
+                    or ack.version > newest.version
+                ):
                     yield (
                         f"{ack.actor} committed version {ack.version} to the copy, which opens at version "
                         f"{newest.version} without it"
                     )
-        stored = self.world.copy.objects.get(BOUNDARY_FILE)
-        boundary = 0 if stored is None else int(stored.data)
         first = boundary if boundary <= newest.version else min(ack.version for ack in acks)
         for version in range(max(first, newest.oldest_version), newest.version + 1):
             yield from self.whole(version, files)
@@ -332,9 +340,12 @@ class Oracle:
         """Who was told that nothing was committed to the copy has left no version there that counts."""
         if not self.world.copy_tried:
             return
+        try:
+            newest = Lakehouse.open(COPY).root_node
+        except TrinityLakeError:  # it was deleted, or `copy_kept` has said why
+            return
         told = {ack.txn for ack in self.world.copy_acks}
         certain = {each.name for each in self.actors if each.error and not isinstance(each.error, StorageError)}
-        newest = Lakehouse.open(COPY).root_node
         for path, stored in self.world.copy.objects.items():
             named = parse(path)
             if named is None or named.version is None:

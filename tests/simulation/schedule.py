@@ -27,8 +27,7 @@ from typing import Final, Literal
 MINUTE: Final = 60_000
 DURATIONS: Final[dict[str, int]] = {"minute": MINUTE, "day": 26 * 60 * MINUTE, "month": 31 * 24 * 60 * MINUTE}
 Fault = Literal["die", "lose", "late", "cut", "outage"]
-FAULTS: Final[tuple[Fault, ...]] = ("die", "lose", "outage")
-LATE: Final[tuple[Fault, ...]] = ("late", "cut")
+FAULTS: Final[tuple[Fault, ...]] = ("die", "lose", "late", "cut", "outage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class Schedule:
         decisions: dict[int, Decision] = {}
         for each in rest:
             match = re.fullmatch(r"(\d+)(?:>(\d+)|~(\d+):(\w+)|!(\w+)|(\^))", each)
-            if match is None or (match[4] or "day") not in DURATIONS or (match[5] or "die") not in (*FAULTS, *LATE):
+            if match is None or (match[4] or "day") not in DURATIONS or (match[5] or "die") not in FAULTS:
                 raise ValueError(f"{each!r} is no decision of a schedule")
             to = match[2] or match[3]
             decisions[int(match[1])] = Decision(None if to is None else int(to), match[4], match[5], bool(match[6]))  # type: ignore[arg-type]

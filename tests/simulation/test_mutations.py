@@ -15,7 +15,8 @@ from tests.simulation.scenarios import Scenario
 def test_a_missing_repair_is_found(name: str, record_property: Callable[[str, object], None]) -> None:
     """And the same bounds hold nothing against the product as it is."""
     mutation = MUTATIONS[name]
-    scenario, bounds = Scenario(mutation.kinds), Bounds(mutation.preemptions, mutation.faults, mutation.fault)
+    scenario = Scenario(mutation.kinds, courtesy=mutation.courtesy)
+    bounds = Bounds(mutation.preemptions, mutation.faults, mutation.fault)
     with mutation.taken_out():
         found = explore(scenario, bounds)
     assert found.violation is not None, f"{found.schedules} schedules, and nobody misses: {name}"

@@ -27,6 +27,8 @@ _SIMILAR: Final = {
     FOREIGN, *_GARBAGE,
     "write-both", "write-twice", "write-large", "iceberg", "clean-aged", "snapshot-partial", "snapshot-drop",
     "export-old", "export-again", "export-history-again", "restore-copy", "write-copy", "recover", "recover-older",
+    "write-retry", "later", "create", "purge", "rename", "save-publish", "publish-later", "at", "diff", "export-rest",
+    "write-copy-other", "create-copy", "recreate-copy", "refresh-copy", "expire-copy", "clean-copy",
 }  # fmt: skip
 """Kinds whose pairs `make test` leaves to `make test-all`."""
 _FEW: Final = ("die", "month")
@@ -58,6 +60,16 @@ DISTURBED: Final = (
     "iceberg+compact", "export-again+write-copy",
 )  # fmt: skip
 """Pairs in which a process also dies or stalls in `make test`."""
+LATE: Final = (
+    "write-other+clean", "save+clean", "publish+abort", "save-publish+clean", "expire+write-stale",
+    "export-rest+write-copy", "write-copy+clean-copy", "write-copy+expire-copy", "create-copy+export-rest",
+)  # fmt: skip
+"""Pairs in which requests of one process are carried out late."""
+COURTEOUS: Final = (
+    "write-stale+expire", "write-other+clean", "compact+clean", "publish+abort", "publish+save-again", "restore+clean",
+    "write-copy+export-rest", "write-copy+expire-copy", "write-copy-other+write-copy", "expire+expire-some",
+)  # fmt: skip
+"""Pairs of which a writer looks at the boundary before it creates a root, which hides the look afterwards."""
 TRIPLES: Final = (
     "write-stale+expire+refresh-stale", "write-other+expire+clean", "rollback+expire+clean", "restore+expire+clean",
     "snapshot+expire+clean", "open+expire+clean", "publish+abort+clean", "save+write+clean",
@@ -70,10 +82,12 @@ MORE_TRIPLES: Final = (
 )  # fmt: skip
 
 
-def _explored(names: Iterable[str], bounds: Bounds, record: Told, order: str = "reversed") -> None:
+def _explored(
+    names: Iterable[str], bounds: Bounds, record: Told, order: str = "reversed", *, courtesy: bool = True
+) -> None:
     schedules = outcomes = 0
     for name in names:
-        scenario = Scenario(tuple(name.split("+")), order=order)
+        scenario = Scenario(tuple(name.split("+")), order=order, courtesy=courtesy)
         found = explore(scenario, bounds)
         if found.violation is not None:
             pytest.fail(told(scenario, found.violation), pytrace=False)
@@ -123,6 +137,26 @@ def test_triples_with_one_preemption(name: str, record_property: Told) -> None:
 def test_all_pairs_with_a_preemption_and_a_fault(name: str, record_property: Told) -> None:
     """Every pair, with every kind of fault."""
     _explored([name], Bounds(1, 1, (*Bounds().kinds, "minute")), record_property)
+
+
+@pytest.mark.parametrize("name", [*LATE[:3], *(pytest.param(name, marks=pytest.mark.slow) for name in LATE[3:])])
+def test_pairs_with_a_late_request(name: str, record_property: Told) -> None:
+    """One of them gives a request up, which is carried out before each later request for that file, or at the end."""
+    _explored([name], Bounds(1, 1, ("late",)), record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LATE)
+def test_pairs_with_two_faults(name: str, record_property: Told) -> None:
+    """Two faults of any kind, and one preemption."""
+    _explored([name], Bounds(1, 2), record_property)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COURTEOUS)
+def test_pairs_with_three_preemptions_without_courtesy(name: str, record_property: Told) -> None:
+    """Safety rests on the look after the creation alone."""
+    _explored([name], Bounds(3), record_property, courtesy=False)
 
 
 @pytest.mark.slow

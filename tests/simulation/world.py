@@ -225,6 +225,11 @@ class World:
         stored = self.store.objects.get(BOUNDARY_FILE)
         return 0 if stored is None else int(stored.data)
 
+    @property
+    def boundary_moved(self) -> bool:
+        """Whether anybody wrote the boundary file, here or at the copy."""
+        return any(path.endswith(BOUNDARY_FILE) for path in self.store.changed)
+
     def bring_rows(self) -> None:
         """Let there be an Iceberg table with rows, made by versions after the ground's."""
         if self.rows:
@@ -248,7 +253,8 @@ class World:
         """Whether an error or a finding names a root that is damaged, or a file that only such a root refers to."""
         if any(root_path(version) in str(text) for version in self.lost):
             return True
-        found = (self.store.objects[root_path(version)].data for version in self.damaged)
+        paths = (root_path(version) for version in self.damaged)
+        found = (self.store.objects[path].data for path in paths if path in self.store.objects)
         nodes = [node_file(data) for data in found if data in self.foreign]
         theirs = {path for node in nodes for _, path, _ in node.messages if path}
         return any(name in str(text) for name in theirs | {root_path(version) for version in self.damaged})
