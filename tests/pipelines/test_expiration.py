@@ -29,6 +29,7 @@ from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import (
     CommitConflict,
     InvalidInput,
+    OutcomeUnknown,
     PlanOutdated,
     Refused,
     SnapshotNotFound,
@@ -391,7 +392,6 @@ def test_a_stalled_writer_cannot_take_the_name_of_an_expired_version(tmp_path: P
         txn.create_namespace("last")
     report = expire(lake, now_millis(), keep_last=1)
     assert report.boundary_after > base.version + 1
-    time.sleep(0.02)  # the clock of the file system ticks: the boundary was surely written before the late root
     gate.set()
     thread.join(20)
     detach(late.storage)
@@ -401,7 +401,7 @@ def test_a_stalled_writer_cannot_take_the_name_of_an_expired_version(tmp_path: P
     idle.create_namespace("lost3")
     with pytest.raises(TransactionExpired):
         idle.commit()
-    assert [True] == [isinstance(each, TransactionExpired) for each in outcome]
+    assert [True] == [isinstance(each, OutcomeUnknown) for each in outcome]
     assert {"lost", "lost2", "lost3"}.isdisjoint(reopened(lake).namespaces())
     assert versions_on_disk(lake)[0] == boundary(lake)
     assert_sound(lake, boundary(lake))

@@ -41,11 +41,11 @@ DEFECTS: Final[dict[str, Defect]] = {
     ),
     "2": Defect(
         "an export puts its claim back, and a writer that saw it deletes a root that others built on",
-        "export-rest+write-copy-other+write-copy", "0 42>2 48>0", Bounds(2), courtesy=False,
+        "export-rest+write-copy-other+write-copy", "0 59>2 65>0", Bounds(2), courtesy=False,
     ),
     "2, dead export": Defect(
         "the same where `expire` puts the claim of a dead export back",
-        "export-rest+write-copy+expire-copy+write-copy-other", "0 42!die 48>2", Bounds(1, 1, ("die",)),
+        "export-rest+write-copy+expire-copy+write-copy-other", "0 59!die 65>2", Bounds(1, 1, ("die",)),
         courtesy=False,
     ),
     "3": Defect(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from trinitylake_core import spec
 from trinitylake_core.commits.acknowledge import write_hint
@@ -10,6 +11,9 @@ from trinitylake_core.commits.files import Files
 from trinitylake_core.errors import FileMissing, StorageError
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Delta, Root, RootRows
+
+FRONT_ENDS_DIFFER_MILLIS: Final = 300_000
+"""How far the clocks of the front ends of one object store may be apart; more makes only renewals more frequent."""
 
 
 class Fences:
@@ -45,9 +49,13 @@ class Fences:
 def void_since(storage: Storage, began: Root, newest: RootRows) -> bool:
     """Whether files written since ``began`` was read may be gone, by the fence in ``newest``. At most one ``head``.
 
-    So it is where ``began`` has expired: a file of its name would be another's.
+    So it is where ``began`` has expired: a file of its name would be another's. The front ends of one object store may
+    disagree about the time by up to :data:`FRONT_ENDS_DIFFER_MILLIS`: one that is ahead may have stored ``began``, and
+    one that is behind a file that was written after it.
     """
-    return began.version < newest.oldest_version or _stored_at(storage, began) < newest.void_before_millis
+    if began.version < newest.oldest_version:
+        return True
+    return _stored_at(storage, began) - FRONT_ENDS_DIFFER_MILLIS < newest.void_before_millis
 
 
 def may_be_void(files: Files, base: Root) -> bool:
