@@ -20,7 +20,7 @@ from trinitylake_core.commits.changes import definition_rows
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import AlreadyExists, Corrupt, NotALakehouse, Refused, UnsafeStorage
 from trinitylake_core.locations import parse, root_path
-from trinitylake_core.spec import BOUNDARY_FILE
+from trinitylake_core.spec import BOUNDARY_FILE, PREVIOUS_TXN
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodefile import encode as encode_node
@@ -191,7 +191,7 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
         ) from error
     if newest is None:
         return Destination(storage, first, last, None, said)
-    _refuse_other(versions, newest, source)
+    _refuse_other(versions, newest, source, said)
     if roots[-1] > last:
         raise Refused(
             f"{storage.root} holds version {roots[-1]}, newer than version {last}; nothing was changed. "
@@ -216,8 +216,13 @@ def _number(said: bytes | None) -> int:
     return (number_in(said) or 0) if said is not None else 0
 
 
-def _refuse_other(versions: Versions, newest: Root, source: Lakehouse) -> None:
-    """Raise ``AlreadyExists`` if a lakehouse is no export of ``source``, or was written to."""
+def _refuse_other(versions: Versions, newest: Root, source: Lakehouse, said: bytes | None) -> None:
+    """Raise ``AlreadyExists`` if a lakehouse is no export of ``source``, or was written to.
+
+    The source proves that as long as it keeps the version that is the newest there, or the one after it. After that a
+    copy of one version proves it: its boundary lies at that version, and every commit there makes a root beyond the
+    boundary. So does the claim of an export that was ended: the copy was the same when the claim was made.
+    """
     root = versions.storage.root
     if versions.sdk or versions.definition(newest).id != source.definition.id:
         raise AlreadyExists(f"{root} holds another lakehouse; nothing was changed. Export to another root URI")
@@ -228,6 +233,20 @@ def _refuse_other(versions: Versions, newest: Root, source: Lakehouse) -> None:
             f"{root} was written to since it was exported: its version {newest.version} is not that of "
             f"{source.root}; nothing was changed. Export to another root URI"
         )
+    proved = ours is not None or is_claim(said) or _number(said) == newest.version
+    if not proved and not _is_base(source, newest):
+        raise AlreadyExists(
+            f"{root} may have been written to since it was exported: its version {newest.version} has expired in "
+            f"{source.root}, so nothing proves that it is the same; nothing was changed. Export to another root URI"
+        )
+
+
+def _is_base(source: Lakehouse, root: Root) -> bool:
+    """Return whether the version after ``root`` is kept by ``source``, and was committed on top of it. One ``get``."""
+    after = None
+    if root.version + 1 >= source.root_node.oldest_version:
+        after = source.files.versions.try_root(root.version + 1)
+    return after is not None and PREVIOUS_TXN in after.system and after.follows(root)
 
 
 def without_snapshots(source: Lakehouse) -> tuple[bytes, tuple[str, bytes]]:

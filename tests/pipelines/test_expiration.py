@@ -403,6 +403,8 @@ def test_a_stalled_writer_cannot_take_the_name_of_an_expired_version(tmp_path: P
         idle.commit()
     assert [True] == [isinstance(each, OutcomeUnknown) for each in outcome]
     assert {"lost", "lost2", "lost3"}.isdisjoint(reopened(lake).namespaces())
+    assert versions_on_disk(lake)[0] < boundary(lake), "the late root stays, and is no version"
+    expire(lake, keep_last=1)
     assert versions_on_disk(lake)[0] == boundary(lake)
     assert_sound(lake, boundary(lake))
 

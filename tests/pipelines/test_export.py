@@ -267,13 +267,29 @@ def test_a_file_that_was_cut_short_is_copied_again(lake: Lakehouse, target: str)
 def test_a_history_that_expired_at_the_source_expires_at_the_copy(lake: Lakehouse, target: str) -> None:
     """Even when the newest version of the copy is gone at the source."""
     run(lake, target, HISTORY)
-    change(lake, 10)
-    expire(lake, lake.version - 2)
+    copied = lake.version
+    change(lake, 3)
+    expire(lake, copied + 1)
     done = run(lake, target, HISTORY)
     copy = opened(target)
     assert (13, 4, lake.digest()) == (done.roots_removed, done.roots_created, copy.digest())
     assert [info.version for info in lake.history()] == [info.version for info in copy.history()]
     assert [] == list(copy.check(definitions=True))
+
+
+@pytest.mark.parametrize("config", [HERE, HISTORY], ids=["version", "history"])
+def test_a_copy_that_was_written_to_is_never_replaced(lake: Lakehouse, target: str, config: export.Config) -> None:
+    """Not even when the version it began with has expired at the source, which then proves nothing."""
+    run(lake, target, config)
+    with opened(target).transaction() as txn:
+        txn.create_namespace("theirs")
+    change(lake, 10)
+    expire(lake, lake.version - 2)
+    before = files(target)
+    with pytest.raises(AlreadyExists, match="may have been written to since it was exported"):
+        run(lake, target, HERE)
+    assert before == files(target)
+    assert "theirs" in opened(target).namespaces()
 
 
 # -- killed --------------------------------------------------------------------------------------------
