@@ -22,7 +22,7 @@ from trinitylake_core.versions import Root, VersionInfo, objects_of, version_inf
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What one read of the root tells. Counts are ``None`` where the writer of the root did not say."""
+    """Statistics of a version, from one read of its root. Counts are ``None`` where the root does not record them."""
 
     version: int
     oldest_version: int
@@ -68,8 +68,8 @@ class Handle(CatalogView):
 
         Args:
             version: by number; two ``get`` at the same time.
-            timestamp: the newest version created at or before a time, ISO 8601, UTC unless it says
-                otherwise; O(log) ``get``.
+            timestamp: the newest version created at or before a time, ISO 8601, UTC unless it has an offset;
+                O(log) ``get``.
             snapshot: by the name of a snapshot of this version's definition.
 
         Raises:
@@ -93,7 +93,7 @@ class Handle(CatalogView):
         self._pinned = False
         return self
 
-    # -- what this handle stands on ------------------------------------------------------------
+    # -- the version of this handle ------------------------------------------------------------
 
     @property
     def root(self) -> str:
@@ -134,11 +134,11 @@ class Handle(CatalogView):
         return self._root.node
 
     def info(self) -> VersionInfo:
-        """Return what the root says about this version. No request."""
+        """Return the description of this version that its root contains. No request."""
         return version_info(self._root)
 
     def stats(self) -> Stats:
-        """Return what the root of this version tells. No request."""
+        """Return the statistics that the root of this version contains. No request."""
         node = self._root.node
         return Stats(
             version=self._root.version,
@@ -162,9 +162,9 @@ class Handle(CatalogView):
         return map(version_info, self._files.versions.history(self._root, limit))
 
     def diff(self, a: int | Handle, b: int | Handle) -> Iterator[Change]:
-        """Yield what changed from ``a`` to ``b`` in key order; each a version or a handle, also of another lakehouse.
+        """Yield the changes from ``a`` to ``b`` in key order.
 
-        Reads only nodes that the two do not share.
+        Each is a version or a handle, also of another lakehouse. Reads only nodes that the two do not share.
         """
         old, new = (self.at(version=each) if isinstance(each, int) else each for each in (a, b))
         if old.codec == new.codec:

@@ -1,7 +1,7 @@
 """Definitions as programs use them: Arrow schemas, columns by name, whole URIs (format, section 5).
 
-The messages stay what they are (`definition`); nothing here is read from the storage. What is derived is derived when
-it is asked for, so that a schema of a newer release does not hide the properties beside it.
+The messages are not changed (`definition`), and nothing is read from the storage. Values are derived on access. So the
+properties of a definition can be read even where a newer release wrote its schema.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TableInfo:
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns; ``create_table`` takes them, and metadata of the fields keeps what Arrow has no place for.
+        """Its columns, as ``create_table`` accepts them. Field metadata keeps attributes that Arrow does not have.
 
         Raises ``InvalidDefinition`` where a column has a type that this release does not know.
         """
@@ -85,7 +85,7 @@ class TableInfo:
 
     @property
     def format_properties(self) -> dict[str, str]:
-        """What its format wrote down about it, as stored; a copy."""
+        """The properties of its format, as stored; a copy."""
         return dict(self.definition.format_properties)
 
     @property
@@ -103,7 +103,7 @@ class TableInfo:
 
     @property
     def snapshot_id(self) -> int | None:
-        """ID of the Iceberg snapshot that it stands at, ``None`` where the definition does not tell."""
+        """ID of its current Iceberg snapshot, ``None`` where the definition does not contain it."""
         text = self.definition.format_properties.get(SNAPSHOT_ID, "")
         return int(text) if text.isascii() and text.isdecimal() else None
 
@@ -114,17 +114,17 @@ class TableInfo:
 
     @property
     def distribution_keys(self) -> list[str]:
-        """Likewise those by which its data is distributed."""
+        """Names of the columns by which its data is distributed, dotted where nested."""
         return _names(self.definition.schema, self.definition.distribution_keys)
 
     @property
     def sort_keys(self) -> list[str]:
-        """Likewise those by which its data is sorted."""
+        """Names of the columns by which its data is sorted, dotted where nested."""
         return _names(self.definition.schema, self.definition.sort_keys)
 
     @property
     def unique_columns(self) -> list[str]:
-        """Likewise those whose values are unique."""
+        """Names of the columns whose values are unique, dotted where nested."""
         return _names(self.definition.schema, self.definition.unique_columns)
 
 
@@ -156,7 +156,7 @@ class ViewInfo:
 
     @property
     def schema_binding(self) -> bool:
-        """Whether it keeps this schema, whatever becomes of the tables below it."""
+        """Whether the view keeps this schema when the tables that it reads change."""
         return self.definition.schema_binding
 
     @property

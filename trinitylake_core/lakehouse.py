@@ -1,4 +1,4 @@
-"""The front door: open, create, read and change a lakehouse (``docs/format.md``)."""
+"""The main class of the library: open, create, read and change a lakehouse (``docs/format.md``)."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class Lakehouse(Handle):
         strict: bool = False,
         damaged: bool = False,
     ) -> Self:
-        """Open the newest version.
+        """Open the newest version of the lakehouse at a root URI.
 
         Args:
             root: root URI, ``file:///…`` or ``s3://…``.
             storage_options: see ``docs/storage.md``.
             strict: check the whole tree before every root this handle creates; for tests.
-            damaged: where the newest root cannot be read, open the newest version that can; ``unreadable`` lists those
-                after it. For looking back and for a rollback: commits through such a handle are refused.
+            damaged: where the newest root cannot be read, open the newest version that can be read. ``unreadable``
+                lists the versions after it. Such a handle serves reads and a rollback; it refuses commits.
 
         Costs one ``get`` each for the hint, the next version, the root and the boundary, one for a large definition;
         those for root and boundary go out together.
@@ -99,7 +99,7 @@ class Lakehouse(Handle):
         """Create an empty lakehouse, version 0.
 
         Args:
-            root: root URI; what is there already is left alone, but it must hold no lakehouse.
+            root: root URI. Files that exist there are left alone. There must be no lakehouse.
             storage_options: see ``docs/storage.md``.
             strict: check the whole tree before every root this handle creates; for tests.
             **definition: order, namespace_name_max_size_bytes, table_name_max_size_bytes,
@@ -127,7 +127,7 @@ class Lakehouse(Handle):
         """Begin a transaction at the newest version this handle knows.
 
         Args:
-            isolation: SNAPSHOT or SERIALIZABLE; by default what the lakehouse definition says.
+            isolation: SNAPSHOT or SERIALIZABLE; by default the level in the lakehouse definition.
             reason: why, for the history.
 
         Raises:
@@ -154,12 +154,12 @@ class Lakehouse(Handle):
     ) -> Alteration:
         """Set properties of the lakehouse, or remove them, as a new version; this handle stays at its own.
 
-        ``maintenance.*`` says what jobs may do: ``maintenance.delete.enabled=false`` forbids them to delete.
+        The properties ``maintenance.*`` configure jobs: ``maintenance.delete.enabled=false`` forbids them to delete.
 
         Args:
             properties: values by name; ``None`` removes a property.
             reason: why, for the history.
-            dry_run: return what would change; nothing is written.
+            dry_run: return the changes without making them; nothing is written.
             before_commit: called right before the root is created; raising there gives it up.
 
         Raises:
@@ -243,9 +243,9 @@ class Lakehouse(Handle):
         review: Review | None = None,
         before_commit: Callable[[], None] | None = None,
     ) -> RecoveryPlan:
-        """Make the newest version say what an older one, or a snapshot, says. History only grows.
+        """Commit a new version with the content of an older version or of a snapshot. History only grows.
 
-        The newest version may be damaged, its root too. See :meth:`open` with ``damaged``.
+        The newest version and its root may be damaged. See :meth:`open` with ``damaged``.
 
         Args:
             version: the target by number.
@@ -253,10 +253,10 @@ class Lakehouse(Handle):
             snapshot: the target by the name of a snapshot.
             reason: why; required.
             dry_run: return the plan, with every change named; nothing is written.
-            force: also undo what somebody commits while this runs.
-            expected_version: the newest version that the plan you looked at was made for.
-            preflight: what proves the target intact; by default every node and definition is read here.
-            differ: what compares two versions for the plan; by default this process.
+            force: also undo what other writers commit while this runs.
+            expected_version: the newest version when the plan that you reviewed was made.
+            preflight: a function that proves the target intact; by default every node and definition is read here.
+            differ: a function that compares two versions for the plan; by default it runs in this process.
             review: called with the plan, every change named, before anything is written; ``False``: return the plan.
             before_commit: called right before the root is created; raising there gives the rollback up.
 
@@ -265,7 +265,7 @@ class Lakehouse(Handle):
         Raises:
             InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound.
             Corrupt: a file of the target is missing or damaged.
-            PlanOutdated: somebody committed since the plan, and ``force`` is not set.
+            PlanOutdated: another writer committed since the plan, and ``force`` is not set.
         """
         required(reason)
         base = rollback_base(self._files, None if force else expected_version)
@@ -300,30 +300,30 @@ class Lakehouse(Handle):
         review: Review | None = None,
         before_commit: Callable[[], None] | None = None,
     ) -> RecoveryPlan:
-        """Bring some objects back as they were at a version, as one ordinary transaction.
+        """Restore selected objects from a version, as one ordinary transaction.
 
         Args:
             only: patterns such as ``sales.orders`` or ``sales.*``; ``sales`` alone is the namespace itself.
-            version: where from, by number.
-            timestamp: where from, by time.
-            snapshot: where from, by the name of a snapshot.
-            source: another lakehouse, such as a backup: the version is one of its own, by default that of the handle,
-                and definitions are copied in. The data of tables is not.
+            version: the version to restore from, by number.
+            timestamp: the version to restore from, by time.
+            snapshot: the version to restore from, by the name of a snapshot.
+            source: another lakehouse to restore from, such as a backup. The version is one of that lakehouse, by
+                default that of the handle. Definitions are copied from it. The data of tables is not copied.
             reason: why; required.
             exact: also drop objects that match and did not exist then.
             damaged: with ``source``, also bring in objects whose definition file here is missing or damaged, where both
                 lakehouses name the same file. Two more ``get`` for each object that matches.
             dry_run: return the plan; nothing is written.
-            expected_version: the newest version that the plan you looked at was made for.
-            preflight: what proves the definitions that come back; by default they are read here.
-            differ: what compares two versions; by default this process.
+            expected_version: the newest version when the plan that you reviewed was made.
+            preflight: a function that proves the definitions to restore; by default they are read here.
+            differ: a function that compares two versions; by default it runs in this process.
             review: called with the plan before anything is written; ``False``: return the plan.
             before_commit: called right before the root is created; raising there gives the restore up.
 
         Raises:
             InvalidInput, ObjectNotFound, NamespaceNotEmpty, VersionNotFound, VersionExpired, SnapshotNotFound,
             Corrupt, CommitConflict.
-            PlanOutdated: somebody changed objects since the plan.
+            PlanOutdated: another writer changed objects since the plan.
         """
         required(reason)
         base = newest_root(self._files, expected_version)
@@ -351,7 +351,7 @@ def _refuse(plan: RecoveryPlan) -> bool:
 
 
 def _way_back(versions: Versions) -> str:
-    """Return which command leads back from a newest version that cannot be opened. A listing, and some ``get``."""
+    """Return the advice for a newest version that cannot be opened: a command. A listing, and some ``get``."""
     general = "`trinitylake rollback` returns to one of them"
     try:
         readable, unreadable = versions.newest_readable()

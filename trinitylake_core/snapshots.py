@@ -73,7 +73,7 @@ def snapshot_root(files: Files, definition: LakehouseDef, name: str) -> Root:
     """Return the root that a snapshot keeps. One ``get``.
 
     Raises:
-        SnapshotNotFound: no snapshot of this name, or it has expired, or it is a copy elsewhere.
+        SnapshotNotFound: no snapshot of this name, or it has expired, or it is a copy at another root URI.
         CorruptNode: its root is missing or damaged.
     """
     if name not in definition.snapshots:
@@ -106,12 +106,12 @@ def new_snapshot(
     reason: str | None = None,
     before_commit: Callable[[], None] | None = None,
 ) -> Root:
-    """Give a version a name, as a new version. One ``put`` for the copy of the root, then as a commit.
+    """Commit a new version that names a version as a snapshot. One ``put`` for the copy of the root, then as a commit.
 
     Raises:
         InvalidInput: the name or the kind.
         AlreadyExists: a snapshot of this name that has not expired.
-        VersionExpired: the version lies below the boundary, or came to meanwhile.
+        VersionExpired: the version lies below the boundary, or another process moved the boundary above it.
     """
     refuse_bad_name(name)
     if kind not in KINDS:
@@ -146,7 +146,7 @@ def new_snapshot(
 
 
 class _Copy:
-    """The files that keep a version alive for a snapshot: none for a full one, which lies elsewhere.
+    """The files that keep a version readable for a snapshot: none for a full one, which lies at another root URI.
 
     Attributes:
         path: path of the root that the snapshot names.
@@ -173,7 +173,7 @@ class _Copy:
 
 
 class _Named(NewDefinition):
-    """A version whose definition names a snapshot, of which the files were written before."""
+    """A version whose definition names a snapshot. The files of the snapshot were written before."""
 
     def __init__(
         self, files: Files, summary: dict[str, Any], add: Callable[[LakehouseDef, Root], LakehouseDef], copy: _Copy

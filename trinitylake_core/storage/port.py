@@ -1,4 +1,4 @@
-"""The storage port: everything the rest of the code may ask of a disk or an object store.
+"""The storage port: the operations on a disk or an object store that the rest of the code uses.
 
 Paths are relative to the root URI, `/`-separated, validated by the caller (``locations``).
 Immutable files may be read, written and deleted in bulk; one primitive, :meth:`Storage.create`,
@@ -19,7 +19,7 @@ from trinitylake_core.errors import FileMissing
 T = TypeVar("T")
 Item = TypeVar("Item")
 Data = bytes | memoryview
-"""What can be written: bytes, or a view of them that is written without a copy."""
+"""Content to write: bytes, or a view of them that is written without a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """What a small mutable file was when it was read: ``data`` is its content, ``None`` if there was no file.
+    """A small mutable file as it was when it was read: ``data`` is its content, ``None`` if there was no file.
 
     ``tag`` identifies this content for the storage (an ETag), ``None`` where the storage compares contents.
     """
@@ -79,7 +79,7 @@ class RequestCounts:
 
 @dataclass(slots=True)
 class DeleteResult:
-    """What became of a bulk delete: ``failed`` maps a path to the reason."""
+    """The outcome of a bulk delete: ``failed`` maps a path to the reason."""
 
     deleted: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def spec(self) -> tuple[str, Mapping[str, Any]]:
-        """Return ``(root URI, storage options)``, what ``open_storage`` needs to make an equal one."""
+        """Return ``(root URI, storage options)``, from which ``open_storage`` makes an equal storage."""
 
     @abc.abstractmethod
     def read(self, path: str) -> bytes:
@@ -121,20 +121,25 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def map(self, items: Iterable[Item], work: Callable[[Item], T], *, nested: bool = False) -> Iterator[T]:
-        """Yield ``work(item)`` in the order of ``items``, at work on several at once where that saves time.
+        """Yield ``work(item)`` in the order of ``items``, working on several items at once where that saves time.
 
-        ``work`` sends requests, through this object or another one, and what it does for one item must not depend on
-        any other. Results that were not asked for yet are bounded by twice :attr:`concurrency`. When one fails, those
-        not begun are dropped. ``nested`` is for few large pieces of work, each of which calls :meth:`map` itself.
+        ``work`` sends requests, through this object or another one. The work for one item must not depend on any other
+        item. Results that the caller has not taken yet are bounded by twice :attr:`concurrency`. When one item fails,
+        those not begun are dropped.
+
+        Args:
+            items: the items.
+            work: the function to call for each item.
+            nested: for few large pieces of work, each of which calls :meth:`map` itself.
         """
 
     @abc.abstractmethod
     def submit(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
-        """Begin an action that reads or writes, and go on; ``result()`` waits for what it returns or raises.
+        """Begin an action that reads or writes, and return its future; ``result()`` waits for the action.
 
-        It may be carried out before this returns, by the caller, and always is where :attr:`concurrency` is 1. Writes
-        have as many threads as reads. What is written is not durable before ``result()`` and then :meth:`barrier`
-        have returned.
+        The action may run in the calling thread before this returns. It always does where :attr:`concurrency` is 1.
+        Writes have as many threads as reads. Files that it writes are not durable before ``result()`` and then
+        :meth:`barrier` have returned.
         """
 
     def read_many(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | FileMissing]]:
@@ -152,9 +157,9 @@ class Storage(abc.ABC):
             return missing
 
     def pick(self, make: Callable[[], str]) -> str:
-        """Return a path for a new file, of those that ``make`` returns: another one each time. No request.
+        """Return a path for a new file. ``make`` returns a different path at each call. No request.
 
-        A local disk takes one for which no directory has to be made, if a few tries find it; others, the first.
+        A local disk picks a path whose directory exists, if a few tries find one. Other backends take the first.
         """
         return make()
 
@@ -172,13 +177,14 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def barrier(self) -> None:
-        """Return when all that was written through this object is durable. No request on an object store."""
+        """Wait until all that was written through this object is durable. No request on an object store."""
 
     def covered(self) -> Storage:
         """Return this storage for processes of this machine that need no :meth:`barrier` of their own.
 
-        From now on a barrier of this object, and what it creates, makes durable what they wrote before it, too. Where
-        that cannot be, as on an object store, whose answers are barriers enough, it is this object itself.
+        From now on a barrier of this object, and each file that it creates, also makes durable what those processes
+        wrote before it. An object store needs no barriers; there, and where a barrier cannot cover other processes,
+        this returns the object itself.
         """
         return self
 
@@ -186,14 +192,15 @@ class Storage(abc.ABC):
     def create(self, path: str, data: Data) -> None:
         """Create a file durably, or raise ``AlreadyExists`` and leave the file that is there.
 
-        One ``create``; atomic: nobody ever sees half a file under ``path``. When the answer is
-        lost, the file is read back and compared (one more ``get``): the same bytes mean success. Where they differ,
-        ``AlreadyExists.after_lost_answer`` is set: the lost try may have made a file that others have removed since.
+        One ``create``; atomic: no reader ever sees half a file under ``path``. When the answer is lost, the file is
+        read back and compared (one more ``get``): the same bytes mean success. Where they differ,
+        ``AlreadyExists.after_lost_answer`` is set: the lost try may have made a file that another process has removed
+        since.
         """
 
     @abc.abstractmethod
     def replace(self, path: str, data: Data, *, durable: bool = True) -> None:
-        """Write or overwrite a file atomically. One ``put``. Only for files that nobody else writes, and the hint.
+        """Write or overwrite a file atomically. One ``put``. Only for files with a single writer, and the hint.
 
         ``durable=False`` (the hint) lets the file get lost or cut short when the power fails, costs no sync, and need
         not be atomic for small contents of one length.
@@ -208,9 +215,9 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def compare_and_set(self, path: str, data: Data, expected: Tagged) -> Tagged | None:
-        """Replace a file, atomically and durably, if it still is what was read; return what it is now.
+        """Replace a file, atomically and durably, if it still has the content that was read; return the new state.
 
-        ``None`` means that it is not what was expected: another process replaced, made or removed it. Nothing was
+        ``None`` means that the file is not as expected: another process replaced, made or removed it. Nothing was
         changed then. Contents decide: a file that was changed and changed back counts as unchanged, and after a lost
         answer a file that holds ``data`` counts as written by this call. Where it matters *who* wrote it, ``data``
         must contain that.
@@ -231,7 +238,7 @@ class Storage(abc.ABC):
         """
 
     def list_if(self, prefix: str, wanted: Callable[[str], bool]) -> Iterator[FileInfo]:
-        """Yield what :meth:`list` does, of the paths that are wanted. A disk reads no size and age of the others."""
+        """Yield the files of :meth:`list` whose paths are wanted. A disk reads no size and age of the others."""
         return (info for info in self.list(prefix) if wanted(info.path))
 
     @abc.abstractmethod
@@ -251,7 +258,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def exists(self) -> bool:
-        """Return whether the root holds anything at all (an empty or absent directory does not)."""
+        """Return whether there is any file below the root."""
 
     def remove_temporary(self, older_than_seconds: float = 3600.0) -> int:
         """Remove this library's own temporary files that a killed process left behind; return how many.

@@ -1,4 +1,4 @@
-"""Giving a saved transaction up: never by deleting what another process may commit (format, section 6)."""
+"""The abort of a saved transaction: it never deletes files that another process may commit (format, section 6)."""
 
 from __future__ import annotations
 

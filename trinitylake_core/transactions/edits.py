@@ -1,4 +1,4 @@
-"""What a transaction reads and changes: the catalog as it will be, and what that depends on (format, section 6)."""
+"""The changes of a transaction, the catalog with these changes, and its dependencies (format, section 6)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CatalogEdits(CatalogView):
         self._keys = keys
         self._writes: dict[str, str | None] = {}
         self._before: dict[str, bool] = {}
-        """Of keys that are written: whether they are there in the base. What is not known is looked up when counted."""
+        """Whether each written key exists in the base. Keys that are missing here are looked up when counted."""
         self._definitions: dict[str, tuple[str, _Definition]] = {}
         self._footprint = Footprint()
 
@@ -67,9 +67,9 @@ class CatalogEdits(CatalogView):
         return Messages.of([(key, value, self.id) for key, value in sorted(self._writes.items())])
 
     def gained(self) -> ObjectCounts:
-        """Return how many objects more there are after these changes, by kind. Mostly no request.
+        """Return the difference that these changes make to the number of objects, by kind. Mostly no request.
 
-        No other commit can change this difference: whoever writes one of the same keys is a conflict.
+        No other commit can change this difference: a transaction that writes one of the same keys conflicts.
         """
         gained = dict.fromkeys(KINDS, 0)
         there = self._were_there()
@@ -80,7 +80,7 @@ class CatalogEdits(CatalogView):
         return ObjectCounts(gained[NAMESPACE], gained[TABLE], gained[VIEW])
 
     def _were_there(self) -> Mapping[str, bool]:
-        """Return of all keys that are written whether they are there in the base.
+        """Return, for each key that is written, whether it exists in the base.
 
         Those of which it is not known are looked up: one ``get`` per level and key unless cached; of many keys one per
         node on their ways, however many they share, and ahead.
@@ -228,7 +228,7 @@ class CatalogEdits(CatalogView):
     def put(self, key: str, path: str | None, *, replaces: bool | None = None) -> None:
         """Set (or with ``None`` delete) the raw definition path of a key; for restore and upgrade.
 
-        ``replaces`` tells whether it is there already; without it, the key is looked up when objects are counted.
+        ``replaces``: whether the key exists in the base. Without it, the key is looked up when objects are counted.
         """
         self._refuse_done()
         if replaces is not None:
@@ -236,18 +236,21 @@ class CatalogEdits(CatalogView):
         self._writes[key] = path
 
     def need_namespace(self, namespace: str) -> None:
-        """Conflict with whoever drops this namespace meanwhile."""
+        """Declare a conflict with every concurrent transaction that drops this namespace."""
         self._footprint.needs.add(self._keys.namespace(namespace))
 
     def need_absent(self, kind: str, namespace: str, name: str) -> None:
-        """Conflict with whoever creates this table or view meanwhile. Raises ``AlreadyExists`` if it is there."""
+        """Declare a conflict with every concurrent transaction that creates this table or view.
+
+        Raises ``AlreadyExists`` if it is there.
+        """
         key = getattr(self._keys, kind)(namespace, name)
         if self._find(key) is not None:
             raise AlreadyExists(f"{kind} {namespace}.{name} already exists")
         self._footprint.closed.append(KeyRange(key, key))
 
     def close_namespace(self, namespace: str) -> None:
-        """Conflict with whoever puts a table or a view into this namespace, or changes one, meanwhile."""
+        """Declare a conflict with every concurrent transaction that adds or changes a table or view in a namespace."""
         self._footprint.closed += [self._keys.range(kind, namespace) for kind in (TABLE, VIEW)]
 
     def _require(self, kind: str, namespace: str, name: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""What a transaction depends on, for conflict detection (format, section 6)."""
+"""The dependencies of a transaction, for conflict detection (format, section 6)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Footprint:
     ranges: list[KeyRange] = field(default_factory=list)
 
     def against(self, writes: Mapping[str, object], *, serializable: bool) -> Conflicts:
-        """Return what tells conflicts with this footprint and with what the transaction writes.
+        """Return a detector of conflicts with this footprint and with the writes of the transaction.
 
-        Costs ranges times log ranges comparisons, once for all the versions that are looked at.
+        Costs ranges times log ranges comparisons, once for all the versions that are compared.
         """
         return Conflicts(
             writes,
@@ -55,7 +55,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Conflicts:
-    """A footprint made ready for looking at many versions."""
+    """A footprint that is prepared for comparisons with many versions."""
 
     writes: Mapping[str, object]
     needs: frozenset[str]

@@ -75,7 +75,7 @@ def new_transaction_def(transaction_id: str, isolation: str, began_at_millis: in
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A saved transaction as read back: where it began, what it changed, what it depends on."""
+    """A saved transaction as read back: its base, its changes and its dependencies."""
 
     definition: TransactionDef
     base: Root

@@ -1,8 +1,8 @@
-"""The file of a saved transaction: what became of it, replaced by compare-and-set only (format, sections 5 and 6).
+"""The file of a saved transaction with its state, replaced by compare-and-set only (format, sections 5 and 6).
 
-The ``txn-`` file says where the running root is, and what became of the transaction: SAVED, COMMITTING (somebody has
-taken it), ABORTED. While it is saved again it also says where the next running root is, which counts for nothing until
-it is confirmed. It is never the file that decides whether a transaction is committed: the roots do.
+The ``txn-`` file contains the path of the running root and the state of the transaction: SAVED, COMMITTING (a process
+has taken it), ABORTED. While it is saved again it also contains the path of the next running root, which is pending
+until it is confirmed. This file never decides whether a transaction is committed. The roots do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SavedFile:
         self._me = new_id()
 
     def read(self) -> TransactionDef | None:
-        """Return what the file says by now, ``None`` if it is gone. One ``get``.
+        """Return the current content of the file, ``None`` if it is gone. One ``get``.
 
         Raises:
             CorruptDefinition: it is garbage, or of another transaction.
@@ -66,7 +66,7 @@ class SavedFile:
         return marked
 
     def resume(self, definition: TransactionDef) -> None:
-        """Note that this process resumed what the file says. REQUIRES: its running root was proved to be one."""
+        """Record that this process resumed the content of the file. REQUIRES: its running root was proved to be one."""
         self.running, self.resumed = definition.running_root_node_file_path, True
         self._known_pending.add(definition.pending_running_root_node_file_path)
 
@@ -86,7 +86,7 @@ class SavedFile:
     def announce(self, running: str) -> bool:
         """Name the next running root beside the one that was resumed; return whether the file was as it was seen.
 
-        From now on `clean` keeps both, and whoever resumes the transaction gets the old one. One ``put``.
+        From now on `clean` keeps both, and a process that resumes the transaction gets the old one. One ``put``.
         """
         announced = self._marked(TransactionDef.SAVED)
         announced.pending_running_root_node_file_path = running
@@ -127,7 +127,7 @@ class SavedFile:
     # -- taking ------------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Say that this process begins to commit what it resumed. One ``put``; none if that is said already.
+        """Record that this process begins to commit what it resumed. One ``put``; none if that is recorded already.
 
         Others may have taken it before and after: which of them commits is decided by the roots.
 
@@ -174,7 +174,7 @@ class SavedFile:
 
     @property
     def over(self) -> bool:
-        """Whether the file is gone, or says that the transaction was aborted."""
+        """Whether the file is gone, or marks the transaction as aborted."""
         return self.definition is None or self.definition.state == TransactionDef.ABORTED
 
     @property
@@ -187,25 +187,25 @@ class SavedFile:
 
     @property
     def taken_by_others(self) -> bool:
-        """Whether somebody else has begun to commit it, and may merely be asleep."""
+        """Whether another process has begun to commit it. That process may be suspended and may go on later."""
         return bool(set(self._takers()) - {self._me})
 
     @property
     def taken(self) -> bool:
-        """Whether anybody has begun to commit it."""
+        """Whether any process has begun to commit it."""
         return bool(self._takers())
 
     def mark_aborted(self) -> bool:
-        """Say that it was aborted; `clean` removes its files. Return whether it still was as it was seen. One ``put``.
+        """Mark it as aborted; `clean` removes its files. Return whether it still was as it was seen. One ``put``.
 
-        REQUIRES: nobody can commit it any more once that is said: nobody has taken it, or the roots have decided.
+        REQUIRES: no process can commit it once it is marked: no process has taken it, or the roots have decided.
         """
         return self.replace(self._marked(TransactionDef.ABORTED))
 
     def remove(self) -> None:
         """Remove the file and the running root of a transaction that is committed, best effort. Two ``delete``.
 
-        The file first: whoever finds it finds the running root, too.
+        The file is removed first: a process that finds it finds the running root, too.
         """
         remove_quietly(self._storage, [self.path])
         if self.running is not None:

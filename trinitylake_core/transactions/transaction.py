@@ -79,7 +79,7 @@ class Transaction(TransactionChange):
 
     @classmethod
     def resume(cls, files: Files, transaction_id: str) -> Self:
-        """Return a transaction that was saved, as it was. Two ``get``.
+        """Return a saved transaction in the state in which it was saved. Two ``get``.
 
         Raises:
             TransactionNotFound, TransactionExpired, Corrupt.
@@ -109,14 +109,18 @@ class Transaction(TransactionChange):
     # -- ending --------------------------------------------------------------------------------
 
     def commit(self, *, allow_empty: bool = False, before_commit: Callable[[], None] | None = None) -> int:
-        """Commit and return the version it became; without changes the version it began at, unless ``allow_empty``.
+        """Commit and return the new version.
 
+        A transaction without changes commits nothing and returns the version it began at, unless ``allow_empty``.
         Costs one ``put`` per definition, 1 ``create`` and 1 ``put`` for the hint; of a resumed transaction one ``put``
-        and two ``delete`` more. ``before_commit`` is called right before the root is created; raising there gives the
-        commit up.
+        and two ``delete`` more.
+
+        Args:
+            allow_empty: commit a version even without changes.
+            before_commit: called right before the root is created; raising there gives the commit up.
 
         Raises:
-            CommitConflict: somebody else changed what this transaction wrote or depends on, or saved it again.
+            CommitConflict: another writer changed what this transaction wrote or depends on, or saved it again.
             TransactionNotFound: it was resumed, and another process aborted it.
             OutcomeUnknown: nothing proves whether it was committed. Calling this again finds out, as long as the
                 version it began at has not expired.
@@ -192,9 +196,9 @@ class Transaction(TransactionChange):
     def save(self) -> str:
         """Store the transaction for another process to resume by its ID, and end it here.
 
-        Costs one ``put`` per definition and two for the transaction, and a search for the newest version, which tells
-        whether a cleaning came in between; then all of it is written once more. If it was resumed, one ``put`` and one
-        ``delete`` more: what was saved before counts until it is known that nothing was cleaned.
+        Costs one ``put`` per definition and two for the transaction, and a search for the newest version. If that
+        version shows that a cleaning came in between, all of it is written once more. If it was resumed, one ``put``
+        and one ``delete`` more: the earlier save is valid until it is known that nothing was cleaned.
 
         Raises:
             CommitConflict: it was resumed, and another process saved, took or aborted it since.
@@ -227,7 +231,7 @@ class Transaction(TransactionChange):
         self._file = file
 
     def abort(self) -> None:
-        """Give the changes up: nothing becomes visible.
+        """Discard the changes. Nothing becomes visible.
 
         A resumed transaction is marked as aborted, for every process. Files that were written stay until `clean`
         proves that no version reaches them. After a commit whose outcome is unknown the roots decide, which costs as
@@ -235,7 +239,7 @@ class Transaction(TransactionChange):
 
         Raises:
             CommitConflict: it is committed, or it was resumed and another process has saved it again.
-            OutcomeUnknown: it may be committed, and the versions that would tell have expired.
+            OutcomeUnknown: it may be committed, and the versions that would prove it have expired.
             StorageError: the storage failed; it may or may not be aborted.
         """
         if self._done:

@@ -1,4 +1,4 @@
-"""A transaction as the commit protocol sees it: built on a root, rebased, recognised (format, section 6)."""
+"""A transaction as a change of the commit protocol: built on a root, rebased, recognised (format, section 6)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class TransactionChange(CatalogEdits):
         )
 
     def _same_content(self, own: str | None, other: str | None) -> bool:
-        """Whether two definitions are the same under two names: a cleaning made somebody write them again."""
+        """Whether two definitions have equal content under two names, because a cleaning made a writer write again."""
         if own is None or other is None:
             return False
         try:
