@@ -170,18 +170,21 @@ class CatalogView(abc.ABC):
         return self._definition(VIEW, self._keys.view(namespace, name), f"{namespace}.{name}", ViewDef)
 
     def namespace_info(self, namespace: str) -> NamespaceInfo:
-        """Return what :meth:`namespace` says, as Python values. Costs and raises the same."""
+        """Return the result of :meth:`namespace` as Python values. Costs and raises the same."""
         return NamespaceInfo(namespace, self.namespace(namespace))
 
     def table_info(self, namespace: str, name: str) -> TableInfo:
-        """Return what :meth:`table` says: Arrow schema, keys by name, properties, location as a URI.
+        """Return the result of :meth:`table` as Python values: Arrow schema, keys by name, properties, location URI.
 
         Costs and raises the same.
         """
         return TableInfo(namespace, name, self._store.storage.root, self.table(namespace, name))
 
     def view_info(self, namespace: str, name: str) -> ViewInfo:
-        """Return what :meth:`view` says: queries by dialect, Arrow schema, properties. Costs and raises the same."""
+        """Return the result of :meth:`view` as Python values: queries by dialect, Arrow schema, properties.
+
+        Costs and raises the same.
+        """
         return ViewInfo(namespace, name, self.view(namespace, name))
 
     def definition_of(self, entry: ObjectEntry) -> NamespaceDef | TableDef | ViewDef:
@@ -216,7 +219,7 @@ def entries(
 
 
 def object_counts(reader: search.NodeReader, node: Node, codec: KeyCodec) -> ObjectCounts | None:
-    """Return how many objects are below a root for which no message waits, ``None`` where nodes do not count.
+    """Return the number of objects below a root for which no message waits, ``None`` where nodes do not count.
 
     Two reads per level below the root at the most.
     """
@@ -232,7 +235,7 @@ def decode_definition(kind: str, data: bytes, path: str) -> NamespaceDef | Table
 
 
 def content_hash(kind: str, namespace: str, name: str | None, path: str) -> int:
-    """Return what one object adds to the content digest, a 128-bit number."""
+    """Return the hash of one object in the content digest, a 128-bit number."""
     return mmh3.hash128(f"{kind}\0{namespace}\0{name or ''}\0{path}", signed=False)
 
 

@@ -328,7 +328,7 @@ def said_below(node: Node) -> tuple[int | None, int | None]:
 
 
 def malformed(codec: KeyCodec, key: str, value: str | None) -> str | None:
-    """Return what is wrong with a key or its value (I11), ``None`` if nothing is."""
+    """Return the defect of a key or its value (I11), ``None`` if there is none."""
     try:
         codec.parts(key)
         if value is not None:

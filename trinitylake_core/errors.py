@@ -16,7 +16,7 @@ TrinityLakeError
 ├── AlreadyExists             pick another name, or alter what is there
 ├── NamespaceNotEmpty         drop its objects first, or cascade
 ├── Refused                   the operation may not be done now; the message says what would allow it
-│   ├── CommitConflict        somebody else won; read again and retry the whole transaction
+│   ├── CommitConflict        another writer won; read again and retry the whole transaction
 │   ├── TransactionExpired    begin a new transaction
 │   ├── LakehouseReplaced     open the lakehouse again: another one is at this root URI by now
 │   ├── ReadOnly              upgrade the lakehouse to another root URI first

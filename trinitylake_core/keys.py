@@ -195,7 +195,7 @@ class KeyCodec:
         return [key[cut:].rstrip(" ") for key in keys]
 
     def homes(self, keys: Iterable[str]) -> dict[tuple[str, str], int]:
-        """Return how many keys there are of each kind and namespace, fast. REQUIRES :meth:`well_formed` keys."""
+        """Return the number of keys of each kind and namespace, fast. REQUIRES :meth:`well_formed` keys."""
         cut = 4 + self.namespace_size
         counted = Counter([key[:cut] for key in keys])
         return {(_KIND[home[:4]], home[4:].rstrip(" ")): count for home, count in counted.items()}
@@ -225,7 +225,7 @@ class KeyCodec:
         return _PREFIX[kind] + home + self._padded(kind, name, self._name_size(kind))
 
     def _name_size(self, kind: str) -> int:
-        """Return how much of a key of a kind stands behind the namespace."""
+        """Return the length of the part of a key behind the namespace, by kind."""
         return self.table_size if kind == TABLE else self.view_size if kind == VIEW else 0
 
     def _padded(self, kind: str, name: str, size: int) -> str:

@@ -22,7 +22,7 @@ def require_ours(name: str) -> None:
     """Refuse a package of this name that is not beside this one. It is not imported.
 
     Raises:
-        InvalidInput: the name means somebody else's folder; the message says which, and the two ways around it.
+        InvalidInput: the name means another project's folder; the message names it, and the two ways around it.
     """
     spec = find_spec(name)
     found = None if spec is None else next(iter(spec.submodule_search_locations or [spec.origin or ""]), None)

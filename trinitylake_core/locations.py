@@ -40,7 +40,7 @@ class ParsedPath:
 
     ``kind`` is one of ``root``, ``hint``, ``boundary``, ``lakehouse_def``, ``node``, ``transaction``,
     ``namespace``, ``table``, ``view`` and ``definition`` (an object definition of the published SDK).
-    ``version`` is set for roots, ``id`` for whatever carries one. ``legacy`` names are read, never written.
+    ``version`` is set for roots, ``id`` for files whose names contain one. ``legacy`` names are read, never written.
     """
 
     kind: str
@@ -143,7 +143,7 @@ def definition_path(kind: str, namespace: str, name: str | None = None) -> str:
 
 
 def parse(path: str) -> ParsedPath | None:
-    """Return what ``path`` names, or ``None`` when it is not a name that the format defines.
+    """Return the kind of file that ``path`` names, or ``None`` when the format does not define the name.
 
     An optimised path is recognised only if its prefix is the hash of its name.
     """

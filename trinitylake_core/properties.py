@@ -45,7 +45,7 @@ def alter(
 ) -> Alteration:
     """Set properties of the lakehouse, or with ``None`` remove them, as a new version that conflicts with nothing.
 
-    After a lost race the same properties are set in the newest definition: what others set meanwhile stays. One
+    After a lost race the same properties are set in the newest definition: those set by other writers stay. One
     ``put`` more than a commit of nothing; no request if nothing changes.
 
     Raises:

@@ -24,11 +24,11 @@ class TreeReplaced(CommitConflict):
 
 
 class FilesVoid(TreeReplaced):
-    """What was written, or taken over from the base, may have been removed meanwhile: start over, nothing is wrong."""
+    """Files that were written or taken over from the base may have been removed. The change must start over."""
 
 
 def facts(**more: Any) -> dict[str, Any]:
-    """Return a summary that tells who acted, without what is not known."""
+    """Return a summary with its author, without values that are not known."""
     return {"author": whoami()} | {name: value for name, value in more.items() if value is not None}
 
 
@@ -46,7 +46,7 @@ def written(files: Files, definition: LakehouseDef) -> tuple[str, bytes]:
 
 
 def counted_anew(files: Files, base: Root, node: Node) -> ObjectCounts | None:
-    """Return how many objects a compaction of ``base`` holds, if that does not say; else ``None``.
+    """Return the object counts of a compaction of ``base``, if ``base`` does not contain them; else ``None``.
 
     Two ``get`` per level at the most, once in the life of a lakehouse that an older writer made.
     """
@@ -54,7 +54,7 @@ def counted_anew(files: Files, base: Root, node: Node) -> ObjectCounts | None:
 
 
 class SameContent:
-    """A version that says what its base says: for a new definition or a new boundary. Conflicts with nothing."""
+    """A version with the content of its base: for a new definition or a new boundary. Conflicts with nothing."""
 
     def __init__(self, operation: str, summary: dict[str, Any], system: dict[str, str | None] | None = None) -> None:
         self._operation = operation
@@ -69,16 +69,16 @@ class SameContent:
         return Draft(node, self._operation, self._txn, self._summary, dict(self._system), counts=base.counts)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
-        """Accept whatever was committed meanwhile."""
+        """Accept every version that was committed since the base."""
 
     def renew(self, base: Root) -> None:
-        """Do nothing: what it refers to is written by :meth:`build`, anew for each base."""
+        """Do nothing: :meth:`build` writes the files that it refers to again for each base."""
 
 
 class Fence(SameContent):
     """A version that fences off old files: those written before ``void_before_millis`` that no root reaches are void.
 
-    Whoever commits later rebases over it, and so knows (format, "Expiration and orphan removal").
+    Every later writer rebases over it, and so reads it (format, "Expiration and orphan removal").
     """
 
     def __init__(self, void_before_millis: int, summary: dict[str, Any]) -> None:
@@ -92,10 +92,10 @@ class Fence(SameContent):
 
 
 class Aborted(SameContent):
-    """A version that says of a saved transaction that it was aborted. Conflicts with nothing but that transaction.
+    """A version that records the abort of a saved transaction. Conflicts with nothing but that transaction.
 
-    Whoever took the transaction before, and comes late, meets this root when it rebases; or it came first, and this
-    change meets its root.
+    A process that took the transaction before may commit late. If this root is first, that process finds it when it
+    rebases. If the root of that process is first, this change finds that root.
     """
 
     def __init__(self, transaction_id: str, summary: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ class Aborted(SameContent):
         self._txn = transaction_id
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
-        """Look for the transaction among what was committed meanwhile. Raises ``CommitConflict`` if it is there."""
+        """Search the versions since the base for the transaction. Raises ``CommitConflict`` if it is there."""
         for root in newer:
             if root.txn == self._txn and root.operation != spec.OP_ABORT:
                 raise CommitConflict(
@@ -164,10 +164,10 @@ class Expired(SameContent):
 
 
 class Compacted:
-    """A root whose messages were pushed down; whatever writers commit meanwhile is appended to it again.
+    """A root whose messages were flushed. Messages that writers have committed since are appended to it again.
 
     ``node`` was made from version ``base``; its non-root nodes are written already. ``counts`` are the objects that it
-    holds, where somebody counted them.
+    contains, where they were counted.
     """
 
     operation = spec.OP_COMPACT
@@ -190,7 +190,7 @@ class Compacted:
         return Draft(node, self.operation, self._txn, summary, counts=self._counted(base))
 
     def _counted(self, base: Root) -> ObjectCounts | None:
-        """Return how many objects there are, now that this is built on ``base``: a compaction changes none."""
+        """Return the object counts, now that this is built on ``base``: a compaction changes none."""
         return self._counts if self._counts is not None and self._compacted is None else base.counts
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:

@@ -1,7 +1,7 @@
 """The commit protocol: the only creator of roots (format, section 6).
 
-A *change* builds a root on top of a base. When somebody else won the version, the change is asked
-whether it may be rebased onto what was committed meanwhile, and is built again on top of that.
+A *change* builds a root on top of a base. When another writer won the version, :meth:`Change.rebase` decides whether
+the change may be rebased onto the versions committed since. If so, it is built again on top of the newest one.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def commit(
     before_commit: Callable[[], None] | None = None,
     unknown: bool = False,
 ) -> Root:
-    """Make a change the next version, rebasing over whoever comes first, and return its root.
+    """Commit a change as the next version, rebasing it over versions that other writers commit first; return its root.
 
     Costs what the change writes, 1 ``create``, and beside each other 1 ``put`` (the hint), 1 ``get`` (the boundary)
     and 1 ``head`` (the next version). For each lost race one ``get`` per version lost to, and two more. Everything the
@@ -91,7 +91,7 @@ def commit(
     change up, and leaves what was written for it as orphans. ``unknown`` says that an earlier call for the same change
     ended with ``OutcomeUnknown``; the change finds itself among what was committed since (:meth:`Change.rebase`).
 
-    Nothing that was written is removed here, whatever the outcome: a request whose answer was lost may be carried out
+    Nothing that was written is removed here after any outcome: a request whose answer was lost may be carried out
     later, and a root whose creation seemed to fail may be a version. `clean` removes what no version reaches.
 
     REQUIRES: ``base`` was read before anything was written that the change refers to, and that ``base`` does not
@@ -99,7 +99,7 @@ def commit(
     stood still, and however long.
 
     Raises:
-        CommitConflict: the change does not go with what was committed meanwhile.
+        CommitConflict: the change conflicts with a version that was committed since ``base``.
         TransactionExpired: more than ``txn_ttl_millis`` passed since ``began_at_millis``, or ``base`` has expired.
         Corrupt: a root is missing between others; nothing was committed.
         OutcomeUnknown: nothing proves whether the change was committed.

@@ -78,8 +78,8 @@ def _stored_at(storage: Storage, root: Root) -> int:
 def storage_time(files: Files) -> int:
     """Return the time by the storage's own clock, in epoch milliseconds; never later than it is.
 
-    It is what the storage says of the hint, which is written for that: one ``put`` and one ``head``. Whoever else
-    writes it meanwhile does no harm. Raises ``StorageError``.
+    It is the modification time of the hint, which is written for that: one ``put`` and one ``head``. Another writer of
+    the hint does no harm. Raises ``StorageError``.
     """
     write_hint(files.storage, files.tip.version)
     try:

@@ -55,7 +55,7 @@ class Files:
         return newest
 
     def since(self, base: Root) -> tuple[list[Delta], Root]:
-        """Return what :meth:`Versions.since` does. Raises ``LakehouseReplaced``, too."""
+        """Return the result of :meth:`Versions.since`. Raises ``LakehouseReplaced``, too."""
         try:
             return self.versions.since(base)
         except CorruptNode:  # the chain is damaged, or it is that of another lakehouse
@@ -93,7 +93,7 @@ class Files:
         """Refuse a storage that ignores exclusive creation, before anything is written to it.
 
         Proved by creating again the lakehouse definition of ``base``: it is there, and never changes. A root
-        would do, too, but if it has expired meanwhile the proof would bring it back.
+        would do, too, but if it has expired since, the proof would create it again.
         Raises ``UnsafeStorage``. One ``create`` the first time a process writes below a root.
         """
         if not self._proven:
@@ -137,5 +137,5 @@ class Files:
 
 
 def _identity(definition: LakehouseDef) -> tuple[str, int, int]:
-    """Return what no version of a lakehouse changes: its ID, and the shape of its nodes."""
+    """Return the values that no version of a lakehouse changes: its ID, and the shape of its nodes."""
     return definition.id, definition.order, definition.node_file_max_size_bytes

@@ -34,7 +34,7 @@ class Loaded(Compacted):
         self._gained = None if self._counts is None else self._counts.less(base.counts)
 
     def _counted(self, base: Root) -> ObjectCounts | None:
-        """Return how many objects there are: those of others' commits since, and what the load added."""
+        """Return the object counts: those of other commits since, and the objects that the load added."""
         if self._compacted is None:
             return self._counts
         return None if self._gained is None else self._gained.plus(base.counts)

@@ -21,7 +21,7 @@ _NO_MESSAGES = Messages()
 
 
 class RolledBack:
-    """A root that says what an older one says (format, section 6). Somebody else's commit in between stops it."""
+    """A root with the content of an older one (format, section 6). A commit of another writer in between stops it."""
 
     def __init__(self, files: Files, target: Root, summary: dict[str, Any], *, force: bool = False) -> None:
         self._files = files
@@ -109,7 +109,7 @@ def refuse_lost(files: Files, newest: RootRows, wanted: Root) -> None:
 
     Raises:
         VersionExpired: it lies below the boundary, even if its root was not deleted yet.
-        SnapshotNotFound: it was read by a snapshot that was dropped meanwhile.
+        SnapshotNotFound: it was read by a snapshot that was dropped since.
     """
     if wanted.path == root_path(wanted.version):
         if wanted.version < newest.oldest_version:

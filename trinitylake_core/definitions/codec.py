@@ -71,7 +71,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def unsealed(data: bytes) -> bytes:
-    """Return what :func:`sealed` was given."""
+    """Return the data that was passed to :func:`sealed`."""
     return data[:-_CHECKSUM_BYTES]
 
 
@@ -250,7 +250,7 @@ _COLUMN_NAME: Final = b"\x12"
 
 
 def encoded_type(kind: DataType, properties: Mapping[str, str], *, nullable: bool) -> bytes:
-    """Return what a column without parts says beside its number and name, for :func:`encoded_column`.
+    """Return the encoding of a column without parts, except number and name, for :func:`encoded_column`.
 
     Raises:
         InvalidDefinition: the format cannot hold such a column.

@@ -28,7 +28,7 @@ _KEYS: Final = ("distribution_keys", "primary_keys", "sort_keys", "unique_column
 
 
 def describe_difference(old: Definition, new: Definition) -> list[dict[str, Any]]:
-    """Return what changed from ``old`` to ``new``, as JSON-ready dictionaries; nothing changed = empty.
+    """Return the changes from ``old`` to ``new``, as JSON-ready dictionaries; empty if nothing changed.
 
     Raises:
         InvalidInput: they are definitions of different kinds.

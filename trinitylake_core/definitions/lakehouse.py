@@ -106,9 +106,9 @@ def altered_lakehouse(old: LakehouseDef, *, properties: Mapping[str, str | None]
 
 
 def commit_buffer_bytes(definition: LakehouseDef) -> int:
-    """Return how large the write buffer of a root may grow before a commit pushes it down, uncompressed, in bytes.
+    """Return the uncompressed size in bytes from which on a commit flushes the write buffer of a root.
 
-    What another writer put there counts as absent if it is not a number.
+    A property that is not a number counts as absent.
     """
     text = definition.properties.get(spec.COMMIT_BUFFER_BYTES, "")
     return int(text) if _is_size(text) else spec.DEFAULT_COMMIT_BUFFER_BYTES

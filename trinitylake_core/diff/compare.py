@@ -108,7 +108,7 @@ _Side = Stream | _Entries
 
 
 def _compare(old: _Side, new: _Side) -> Iterator[Row]:
-    """Yield what differs. INVARIANT: whatever either side has passed lies before whatever either side has left."""
+    """Yield the differences. INVARIANT: all that either side has passed lies before all that either side has left."""
     while True:
         a, b = old.head(), new.head()
         if a is None and b is None:

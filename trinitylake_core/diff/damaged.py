@@ -113,7 +113,7 @@ class HoleReader:
 def diff_damaged(
     old_reader: NodeReader, old: Node, new_reader: NodeReader, new: Node, codec: KeyCodec
 ) -> tuple[Iterator[Change], list[NotCompared]]:
-    """Return what changed where both sides can be read, and where not; the latter is complete at the end of the former.
+    """Return the changes where both sides can be read, and the ranges where not, complete when the changes end.
 
     REQUIRES: equal key encoding on both sides. Costs as :func:`diff_nodes`, one node after another. Of a side with
     more than a thousand unreadable nodes, what comes after them is one hole.

@@ -108,7 +108,7 @@ class Subtree:
 
 
 _NONE: Final = Messages()
-"""Shared by all subtrees for which nothing waits; nobody may add to it."""
+"""Shared by all subtrees for which nothing waits; it must not be changed."""
 
 
 class Stream:

@@ -30,10 +30,10 @@ class TrinityLakeCatalog(Views):
     Every method reads the newest version, with what a ``refresh`` costs, and every change is a version of its own.
 
     Args:
-        name: the name of the catalog; the lakehouse does not know it.
+        name: the name of the catalog; it is not stored in the lakehouse.
         **properties: ``uri``, the root of the lakehouse; ``warehouse``, where new tables lie if not below the root;
             ``version``, ``timestamp`` or ``snapshot``, to open it as it was, read-only; ``storage.NAME``, the storage
-            options of the lakehouse (``docs/storage.md``); whatever PyIceberg's FileIO takes, such as ``s3.endpoint``.
+            options of the lakehouse (``docs/storage.md``); options of PyIceberg's FileIO, such as ``s3.endpoint``.
 
     Raises:
         NoSuchPropertyException: no ``uri``.

@@ -28,7 +28,7 @@ class Attempt:
     def commit(self) -> int:
         """Commit and return the version.
 
-        The metadata files stay whatever the outcome: a root that was tried names them.
+        The metadata files stay after any outcome: a root that this process tried to create names them.
 
         Raises:
             CommitConflict, TransactionExpired: it did not happen.

@@ -50,7 +50,7 @@ def storage_options(root: str, properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def file_io_properties(root: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return what PyIceberg's FileIO is told about a storage: the credentials and the endpoint of the lakehouse."""
+    """Return the options of PyIceberg's FileIO for a storage: the credentials and the endpoint of the lakehouse."""
     if not root.lower().startswith("s3"):
         return {}
     found = {theirs: _text(options[ours]) for theirs, ours in _SAME.items() if options.get(ours) is not None}

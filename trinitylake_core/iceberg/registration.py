@@ -70,7 +70,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """
     try:
         return load_catalog(name, **properties)
-    except Exception as error:  # whatever the drivers of SQL, REST, Glue and Hive raise
+    except Exception as error:  # the drivers of SQL, REST, Glue and Hive raise errors of their own
         raise InvalidInput(f"cannot open the Iceberg catalog {name!r}: {type(error).__name__}: {error}") from error
 
 
@@ -103,7 +103,7 @@ def register_all(
     Raises:
         InvalidName, InvalidDefinition: a name or a schema that the lakehouse cannot hold.
         AlreadyExists: another table of one of the names is here, and ``existing`` is ``refuse``.
-        CommitConflict: somebody changed the same objects meanwhile; nothing was changed.
+        CommitConflict: another writer changed the same objects; nothing was changed.
         ReadOnly, StorageError.
     """
     if existing not in (REFUSE, SKIP, REPLACE):

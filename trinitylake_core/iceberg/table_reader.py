@@ -44,13 +44,13 @@ class TableReader(Namespaces):
             return False
 
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
-        """Return the tables in a namespace, of whatever format. Raises ``NoSuchNamespaceError``."""
+        """Return the tables in a namespace, of all formats. Raises ``NoSuchNamespaceError``."""
         return self._names(namespace, lambda view, text: view.tables(text))
 
     def _names(
         self, namespace: str | Identifier, names: Callable[[CatalogView, str], Iterable[str]]
     ) -> list[Identifier]:
-        """Return what ``names`` lists in a namespace. Raises ``NoSuchNamespaceError``."""
+        """Return the names that ``names`` lists in a namespace. Raises ``NoSuchNamespaceError``."""
         text = Catalog.namespace_to_string(namespace, NoSuchNamespaceError)
 
         def listed(view: CatalogView) -> list[Identifier]:

@@ -252,7 +252,7 @@ class Tables(TableReader):
 
 
 def _what(updates: tuple[TableUpdate, ...]) -> str:
-    """Return what a commit does, in a word, for the history of the lakehouse."""
+    """Return the operation of a commit, in a word, for the history of the lakehouse."""
     for update in updates:
         if isinstance(update, AddSnapshotUpdate) and update.snapshot.summary is not None:
             return str(update.snapshot.summary.operation.value)

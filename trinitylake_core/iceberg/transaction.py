@@ -67,7 +67,7 @@ class CatalogTransaction(Views):
         """Commit and return the version.
 
         Raises:
-            CommitFailedException: somebody else changed what this changes; nothing was committed.
+            CommitFailedException: another writer changed what this changes; nothing was committed.
             CommitStateUnknownException: the storage failed; it may have been committed.
         """
         with translated():

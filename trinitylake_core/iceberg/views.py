@@ -171,6 +171,6 @@ def _representations(definition: ViewDef) -> list[ViewRepresentation]:
 
 
 def _version_json(version: ViewVersion) -> str:
-    """Return what a view version says beyond its schema and its queries, which the definition holds itself."""
+    """Return the fields of a view version except schema and queries, which the definition contains itself."""
     found = version.model_dump(by_alias=True, exclude_none=True, exclude={"representations", "schema_id"})
     return json.dumps(found, sort_keys=True)

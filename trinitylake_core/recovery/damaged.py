@@ -1,17 +1,18 @@
 """What a rollback leaves behind: the newest version, also where its root cannot be read (format, section 6).
 
-A root that is cut short or garbage was committed once, and nobody can tell any more what it said. A rollback over it
-must be safe whatever it said:
+A root that is cut short or garbage was committed once, and its content is lost. A rollback over it must be safe for
+every possible content:
 
 * *its lakehouse definition*: that of the newest version that can be read is carried on;
-* *its boundary*: nothing is deleted below a boundary before the boundary file says it, and whoever deletes has read the
-  root that says so again after that. So the file, read after the root was found to be unreadable, says enough;
+* *its boundary*: nothing is deleted below a boundary before the boundary file contains it, and a process that deletes
+  has read the root that contains it again after that. So the file, read after the root was found to be unreadable, is
+  enough;
 * *its fence*: the storage's time by now is later than that of any fence that is committed already, so everything older
   that no version reaches is void from now on;
-* *its transaction*: the new root does not say which one it follows, and whoever holds the unreadable root in memory
-  takes it for the next version all the same.
+* *its transaction*: the new root does not name the one that it follows. A process that has the unreadable root in
+  memory takes the new root for the next version all the same.
 
-Versions that cannot be read below it are no different: the same holds for what they said.
+The same holds for versions below it that cannot be read.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Base:
 
 
 def newest_base(files: Files) -> Base:
-    """Return the newest version, whatever became of its root. Four ``get`` or so; a listing where it is damaged.
+    """Return the newest version, also where its root is damaged. Four ``get`` or so; a listing where it is damaged.
 
     A root whose lakehouse definition is not there may be that of another lakehouse, and counts as damaged.
 

@@ -42,7 +42,7 @@ _Read = bytes | FileMissing
 
 
 def refuse_no_source(source: object, *, damaged: bool) -> None:
-    """Raise ``InvalidInput`` if what is damaged is to come back, and nobody said from which other lakehouse."""
+    """Raise ``InvalidInput`` if damaged objects are to be restored and the caller named no other lakehouse."""
     if damaged and source is None:
         raise InvalidInput("damaged definition files come back from another lakehouse: name it as the source")
 
@@ -87,7 +87,7 @@ def restore_from(
         ObjectNotFound: a pattern matches nothing, neither here nor there.
         NamespaceNotEmpty: with ``exact``, a namespace would be dropped, but not all that is in it.
         Corrupt: a definition there is missing or damaged; named. Nothing was changed.
-        CommitConflict: somebody changed one of these objects meanwhile.
+        CommitConflict: another writer changed one of these objects.
     """
     reason = required(reason)
     require_writable(files, base)
@@ -121,7 +121,7 @@ def restore_from(
 def _to_bring_in(
     here: Side, there: Side, only: Sequence[str], differing: Iterable[Change], *, exact: bool, damaged: bool
 ) -> list[Change]:
-    """Return what matches and is not here as it is there, in keys of this lakehouse."""
+    """Return the changes of objects that match and differ between the two lakehouses, in keys of this lakehouse."""
     named: set[_Name] = set()
     noted = _noting(differing, named) if damaged else differing
     found = list(_really_changed(here, there, to_restore(here, there, only, noted, exact=exact)))

@@ -68,7 +68,7 @@ class RecoveryPlan(Brief):
 
 
 def default_differ(files: Files) -> Differ:
-    """Return what compares two versions in this process: reads the nodes that they do not share."""
+    """Return a function that compares two versions in this process: it reads the nodes that they do not share."""
 
     def differ(old: Root, new: Root) -> Iterator[Change]:
         rows = diff.diff_nodes(files.store, old.node, files.store, new.node)
@@ -129,7 +129,7 @@ def check_lakehouse_definition(versions: Versions, target: Root) -> Iterator[Vio
 
 
 def default_definitions_preflight(files: Files) -> DefinitionsPreflight:
-    """Return what proves in this process the definitions that come back. One ``get`` each."""
+    """Return a function that proves in this process the definitions to restore. One ``get`` each."""
 
     def preflight(changes: Sequence[Change]) -> Iterator[Violation]:
         for start in range(0, len(changes), _PROVED_TOGETHER):

@@ -79,7 +79,7 @@ def rollback(
         InvalidInput: no reason, or the target is what the newest version is.
         VersionExpired, SnapshotNotFound: the target is no longer kept.
         Corrupt: a file of the target is missing or damaged; named.
-        PlanOutdated: somebody committed meanwhile, and ``force`` is not set.
+        PlanOutdated: another writer committed in the meantime, and ``force`` is not set.
     """
     reason = required(reason)
     base = newest.root
@@ -151,7 +151,7 @@ def restore(
         NamespaceNotEmpty: with ``exact``, a namespace would be dropped, but not all that is in it.
         VersionExpired, SnapshotNotFound: the target is no longer kept.
         Corrupt: a definition to bring back is missing or damaged; named.
-        CommitConflict: somebody changed one of these objects meanwhile.
+        CommitConflict: another writer changed one of these objects.
     """
     reason = required(reason)
     require_writable(files, base)
@@ -199,7 +199,7 @@ class _Restoring(Transaction):
     target: Root
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
-        """Also stop when the target expired meanwhile. Raises ``VersionExpired``, ``SnapshotNotFound``."""
+        """Also stop when the target has expired. Raises ``VersionExpired``, ``SnapshotNotFound``."""
         super().rebase(base, newer)
         refuse_lost(self._files, newer[-1], self.target)
 
@@ -208,8 +208,8 @@ def refuse_outdated(versions: Versions, planned_at: int, newest: Root) -> None:
     """Refuse a plan if a version after it changed objects. One ``get`` for each version since.
 
     Raises:
-        InvalidInput: the plan says a version that does not exist yet.
-        PlanOutdated: somebody committed since.
+        InvalidInput: the plan names a version that does not exist yet.
+        PlanOutdated: another writer committed since.
     """
     if planned_at > newest.version:
         raise InvalidInput(f"the plan cannot be of version {planned_at}: the newest one is {newest.version}")

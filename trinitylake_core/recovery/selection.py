@@ -32,14 +32,14 @@ class Side(NamedTuple):
 def to_restore(
     here: Side, there: Side, only: Sequence[str], differing: Iterable[Change], *, exact: bool
 ) -> list[Change]:
-    """Return what a restore changes: what matches, and the namespaces that it needs and that are gone.
+    """Return the changes of a restore: the objects that match, and the missing namespaces that they need.
 
     Args:
         here: the newest version.
         there: the version that the objects come from, of this lakehouse or another.
         only: patterns.
-        differing: what changed from ``here`` to ``there``.
-        exact: drop what matches and is not there.
+        differing: the changes from ``here`` to ``there``.
+        exact: drop objects that match and are not in ``there``.
     """
     patterns = [Pattern(text) for text in only]
     for pattern in patterns:

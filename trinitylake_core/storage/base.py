@@ -1,7 +1,7 @@
-"""What all backends share: the operations of the port, each made of raw requests, lost answers mended.
+"""The base class of all backends: the operations of the port, made of raw requests, with recovery of lost answers.
 
-A backend provides the raw requests; whatever may be repeated is repeated here, and whatever may not is read back
-and compared.
+A backend provides the raw requests. Requests that may be repeated are repeated here. After a lost answer to any other
+request the file is read back and compared.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class BaseStorage(Requests):
             attempt += 1
 
     def _found_after(self, path: str, problem: StorageError) -> Tagged:
-        """Return what a file is after a lost answer; without that, the outcome of the request is unknown."""
+        """Return the content of a file after a lost answer; without it, the outcome of the request is unknown."""
         try:
             return self.read_tagged(path)
         except StorageError:

@@ -91,9 +91,9 @@ def overwrite_small(target: str, data: Data) -> bool:
     """Write over a small file of the same length in place, and return whether that was done. Waits for nothing.
 
     It costs a tenth of a new file in its place, and leaves the directory alone, whose changes the next sync would have
-    to write. A file of the same length is never cut short, whoever else writes, and not empty after a power failure. In
-    theory a reader sees some old and some new bytes: only for what nobody trusts. A file that is a link, or has further
-    names, is left alone: somebody made a copy of it that must stay as it is.
+    to write. A file of the same length is never cut short by another writer, and not empty after a power failure. In
+    theory a reader sees some old and some new bytes: only for content that readers do not trust. A file that is a link,
+    or has further names, is left alone: it is a copy that must stay as it is.
     """
     if len(data) > _IN_PLACE_BYTES:
         return False
@@ -116,7 +116,7 @@ def remove_quietly(path: str) -> None:
 
 
 def describe(entry: os.DirEntry[str], path: str) -> FileInfo | None:
-    """Return what is listed of a plain file; None for anything else and for one that just went away."""
+    """Return the list entry of a plain file; ``None`` for anything else and for a file that was just removed."""
     try:
         if not entry.is_file(follow_symlinks=False):
             return None
@@ -127,7 +127,7 @@ def describe(entry: os.DirEntry[str], path: str) -> FileInfo | None:
 
 
 def explain(error: OSError) -> str:
-    """Return what went wrong, in words that say what to look at."""
+    """Return the reason of an error of the operating system, with a hint where to search."""
     return _CLEAR_TEXTS.get(error.errno or 0) or error.strerror or str(error)
 
 
@@ -161,7 +161,7 @@ def scan(
 def remove_temporary(directory: str, limit: float) -> int:
     """Remove temporary files last changed before ``limit``, in epoch seconds; return how many. Raises ``OSError``.
 
-    The lock stays: somebody may hold it.
+    The lock stays: another process may hold it.
     """
     removed = 0
     try:

@@ -1,7 +1,7 @@
 """An exclusive lock on a disk that dies with its process, however that ends.
 
 The lock is a ``flock`` on an empty file that stays: a file that came and went could be held by two, one of them under
-a name that is gone. Nobody needs to remove it, and listings do not show it.
+a name that is gone. It never has to be removed, and listings do not show it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def locked(path: str) -> Iterator[None]:
     """Hold the lock at ``path``, whose directory exists, while the block runs; threads exclude each other, too.
 
     Raises:
-        TransientError: somebody else holds it, too long to wait; nothing was done.
+        TransientError: another process held it for too long; nothing was done.
         UnsafeStorage: this file system has no locks.
         OSError: the lock file cannot be opened.
     """
@@ -37,7 +37,7 @@ def locked(path: str) -> Iterator[None]:
     try:
         yield
     finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile has the descriptor, too
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked inside the block has the descriptor, too
         os.close(descriptor)
 
 
@@ -66,7 +66,7 @@ def _acquired(path: str, deadline: float) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # somebody removed the file, and its next holder makes another one
+        os.close(descriptor)  # another process removed the file, and its next holder makes another one
 
 
 def _opened(path: str) -> int:

@@ -83,7 +83,7 @@ class LocalStorage(BaseStorage):
             self._retrying("sync", "", self._unsynced.flush)
 
     def covered(self) -> LocalStorage:
-        """Return this storage without barriers, if one of this object reaches whatever lies on the file system."""
+        """Return this storage without barriers, if a barrier of this object reaches all files of the file system."""
         if not self._durable or not self._unsynced.cover_others():
             return self
         root, options = self.spec()
@@ -121,7 +121,7 @@ class LocalStorage(BaseStorage):
         self._directories.ensure(parent)
         try:
             write_file(target, data, flags)
-        except FileNotFoundError:  # somebody removed the directory since we made it
+        except FileNotFoundError:  # another process removed the directory since we made it
             self._directories.forget()
             self._directories.ensure(parent)
             write_file(target, data, flags)
@@ -223,7 +223,7 @@ class LocalStorage(BaseStorage):
         return Tagged(self._get(path))
 
     def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
-        """Replace under a lock, which nobody else holds who compares and sets below this root."""
+        """Replace under a lock, which excludes all other calls of compare-and-set below this root."""
         with locked(self._lock_file()):
             try:
                 found: bytes | None = self._get(path)

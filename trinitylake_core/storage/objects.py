@@ -41,7 +41,7 @@ class ObjectStorage(CheckedByTrying):
 
     @abc.abstractmethod
     def _make_store(self) -> MakeStore:
-        """Return what makes obstore's stores."""
+        """Return the factory of obstore's stores."""
 
     def _version_of(self, meta: Mapping[str, Any]) -> str | None:
         """Return the tag that the server compares: an ETag."""

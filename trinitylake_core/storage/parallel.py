@@ -145,7 +145,7 @@ class RequestThreads:
         return ThreadPoolExecutor(self.threads(kind), f"trinitylake-{kind}")
 
     def threads(self, kind: str) -> int:
-        """Return how many threads there are of a kind."""
+        """Return the number of threads of a kind."""
         return min(_MOST_NESTED, self.most) if kind == "nested" else self.most
 
 

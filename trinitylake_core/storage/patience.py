@@ -45,13 +45,13 @@ class Patience:
         self._usual: float | None = None
 
     def usual(self) -> float:
-        """Return how long a small request may take."""
+        """Return the time that a small request may take."""
         if self._usual is not None:
             return self._usual
         return _AT_FIRST_SECONDS if self._like is None else min(_AT_FIRST_SECONDS, _FACTOR * self._like.usual())
 
     def wait(self, tries: int, size: int = 0) -> float | None:
-        """Return how long to wait after so many tries for a request of so many bytes; ``None``: to the deadline."""
+        """Return the time to wait after so many tries for a request of so many bytes; ``None``: to the deadline."""
         if not self._share or tries >= _MOST_TRIES:
             return None
         seconds = float(self.usual() * 2 ** (max(0, tries - 1) + (size // _USUAL_BYTES).bit_length()))

@@ -53,7 +53,7 @@ Credentials = Callable[[], Mapping[str, Any]]
 
 
 def environment() -> tuple[tuple[str, str], ...]:
-    """Return what the settings may depend on beside the options."""
+    """Return the environment variables that the settings may depend on beside the options."""
     return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_ENVIRONMENT)))
 
 
@@ -98,7 +98,7 @@ def _refuse_unknown(arguments: Mapping[str, Any], client: Mapping[str, Any], con
 
 
 def make_store_of(bucket: str, arguments: Mapping[str, Any]) -> MakeStore:
-    """Return what makes obstore stores of a bucket. May read files; may ask a metadata service.
+    """Return a factory of obstore stores for a bucket. May read files; may send requests to a metadata service.
 
     Raises what botocore raises when a profile or credentials are missing.
     """

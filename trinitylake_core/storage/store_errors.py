@@ -70,7 +70,7 @@ class Unexplained(Exception):
 
 
 def answered(error: Exception) -> Exception:
-    """Return what an error of obstore means; an error of anything else is returned as it is."""
+    """Return the error of this library for an error of obstore; any other error is returned unchanged."""
     text, _, details = str(error).partition(_DETAILS)
     if (answer := _answer_in(text)) is not None:
         return answer

@@ -27,7 +27,7 @@ _PLAIN: Final = -1
 
 
 def expanded_bytes(data: bytes | memoryview, blocks: Sequence[tuple[int, int]]) -> int:
-    """Return what record batches take in memory: their buffers expanded, and their rows in Python.
+    """Return the memory size of record batches: their buffers expanded, and their rows in Python.
 
     Raises:
         ValueError: the metadata make no sense.

@@ -44,5 +44,5 @@ def checksum_of(columns: list[pa.StringArray]) -> bytes:
 
 @lru_cache(maxsize=256)
 def only_nulls(rows: int) -> bytes:
-    """Return what the checksum of a column without a value is computed over; half of the columns are such."""
+    """Return the bytes whose checksum a column without a value has; half of the columns have no value."""
     return rows.to_bytes(8, "little") + bytes((rows + 7) // 8) + bytes(4 * (rows + 1))

@@ -5,7 +5,7 @@ behind, is the same. So Arrow compresses or expands the batches of a whole run o
 what belongs around each is put there, or proved to be there, byte by byte. Checksums are computed over the columns of
 the whole run, leaf by leaf, without an object of Arrow per column.
 
-Whatever is not exactly what this library writes is left to ``leaffile``, which reads it or says what is wrong with it.
+A file that differs from those that this library writes is left to ``leaffile``, which reads it or reports the defect.
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class Frame:
     """How many bytes follow it."""
 
     def around(self, checksum: bytes, metadata: int, body: int) -> tuple[bytes, bytes]:
-        """Return what stands before and behind a batch of so many bytes of metadata and body."""
+        """Return the bytes before and behind a batch of so many bytes of metadata and body."""
         block = _block(self.begin, metadata, body)
         first, second = (checksum, block) if self.checksum_first else (block, checksum)
         one, two, three = self.tail
@@ -301,13 +301,13 @@ class Frame:
 
 
 def _block(begin: int, metadata: int, body: int) -> bytes:
-    """Return how the end of a file says where its batch is: three numbers of 8 bytes, the second one padded."""
+    """Return the position of a batch as the end of a file contains it: three numbers of 8 bytes, the second padded."""
     return b"".join(number.to_bytes(8, "little") for number in (begin, metadata, body))
 
 
 @lru_cache(maxsize=1)
 def learnt_frame() -> Frame | None:
-    """Return what this version of Arrow puts around a batch, learnt from a file; ``None`` if that is not understood."""
+    """Return the bytes that this version of Arrow puts around a batch, found in a file; ``None`` if it is not known."""
     column = pa.array(["x"], _STRING)
     data = bytes(nodefile.file_of([column] * 4))
     checksum = checksum_of([column] * 4)

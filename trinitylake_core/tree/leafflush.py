@@ -2,8 +2,8 @@
 
 A compaction that reaches a node above the leaves usually rewrites most of them. :func:`flush_runs` takes such
 neighbours out of the hands of the general flush: they go from file to file as columns (``leafrun``). What it leaves
-behind are files and pivots, as if each leaf had been flushed by itself; whatever is special (a leaf with a buffer, of
-an older writer, or too few rows for a single leaf) stays for the general way.
+behind are files and pivots, as if each leaf had been flushed by itself. Special leaves (with a buffer, of an older
+writer, or with too few rows for a single leaf) are left to the general flush.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trinitylake_core.tree.subtree import Dead, Ref, Work
 SHORTEST: Final = 4
 """Fewer neighbours are not worth being columns."""
 LARGEST_ROWS: Final = 1 << 12
-"""How many rows of leaves become columns at once: some 1 MiB of ordinary keys, whatever the order.
+"""The number of rows of leaves that become columns at once: some 1 MiB of ordinary keys, for every order.
 
 Several workers may share the leaves of one node between two such runs (:func:`stretches`), but not inside of one.
 """
@@ -81,7 +81,7 @@ def flush_runs(sink: ColumnSink, work: Work, chosen: Collection[int], stamp: int
 def stretches(refs: Sequence[Ref], chosen: Collection[int], most: int) -> Iterator[tuple[int, int, bool]]:
     """Yield all children as stretches (start, stop, whether to flush them together).
 
-    Where a stretch ends depends on nothing behind it: whoever begins at a stretch goes on with the same ones.
+    The end of a stretch depends on nothing behind it: a worker that begins at a stretch gets the same stretches.
     """
     start = 0
     while start < len(refs):

@@ -34,7 +34,7 @@ class Messages:
         return zip(self.keys, self.values, self.txns, strict=True)
 
     def meanings(self) -> Iterator[tuple[str, str | None]]:
-        """Return key and value of each message, whoever sent it."""
+        """Return key and value of each message, of all transactions."""
         return zip(self.keys, self.values, strict=True)
 
     def slice(self, start: int, stop: int | None = None) -> Messages:

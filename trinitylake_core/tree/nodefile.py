@@ -162,7 +162,7 @@ def is_bomb(data: bytes | memoryview, begin: int | None = None) -> bool:
 
 @lru_cache(maxsize=1)
 def _ordinary() -> list[tuple[int, int, bytes]]:
-    """Return what the metadata of each batch begin with that this version of Arrow writes for us."""
+    """Return the first bytes of the metadata of each batch that this version of Arrow writes for us."""
     data = _written(pa.record_batch([pa.nulls(1, _STRING)] * 4, schema=pa.schema(_FIELDS)), WRITE)
     return fixed_pieces(data, batches(data)[0][0])
 

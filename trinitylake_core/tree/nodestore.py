@@ -163,7 +163,7 @@ class NodeStore:
 
     @contextmanager
     def prefetch(self, paths: Iterable[str]) -> Iterator[None]:
-        """Read nodes ahead that this thread will ask for meanwhile, about in this order, in a window of their own.
+        """Read ahead the nodes that this thread will read inside the block, about in this order, in a separate window.
 
         Inside of another such block nothing happens, and neither does where requests go out one after another.
         """
@@ -180,11 +180,11 @@ class NodeStore:
             ahead.close()
 
     def write_behind(self) -> WriteBehind:
-        """Return what writes nodes behind; they are cached when they have arrived."""
+        """Return a writer that writes nodes in the background; they are cached when they are written."""
         return WriteBehind(self.storage, self.keep)
 
     def _room(self) -> int:
-        """Return how many nodes may wait: all requests are busy, if memory allows."""
+        """Return the number of nodes that may be read ahead: enough to keep all requests busy, if memory allows."""
         size = self.counts.bytes_read // max(1, self.counts.nodes_read)
         return max(1, min(2 * self.storage.concurrency, self._cache_limit // max(1, _IN_MEMORY_FACTOR * size)))
 
@@ -321,7 +321,7 @@ class NodeWriter:
         A writer with a shared ``behind`` begins to write them: they are written when that is finished.
 
         Raises:
-            StorageError: one of them was not written; whoever points to any of them must not be committed.
+            StorageError: one of them was not written; a node that points to any of them must not be committed.
         """
         if self.store.storage.concurrency == 1:
             self._write_now()

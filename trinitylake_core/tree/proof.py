@@ -7,9 +7,9 @@ read and over nodes as they were given away for writing:
 * ``after``: the entries that new nodes hold, and each child *(path, range)*.
 
 A node that is opened takes its own *(path, range)* out of ``before``, one that is written out of ``after``. So
-whatever was opened, or written and used, cancels out, and what remains on both sides are the entries and the
-subtrees that nobody opened. A subtree that is dropped, or stands twice, breaks the sum. One that stands in another
-place breaks the order, which is proved where a node is written: its keys ascend strictly, and what hangs between
+every node that was opened, or written and used, cancels out. What remains on both sides are the entries and the
+unopened subtrees. A subtree that is dropped, or stands twice, breaks the sum. One that stands in another
+place breaks the order, which is proved where a node is written: its keys ascend strictly, and the subtree between
 two of them lies between them.
 
 A range is half-open, *(low, high)*: every key below is at least ``low`` and less than ``high``. Costs one hash per
@@ -42,7 +42,7 @@ _LEAST: Final = "\0"
 
 
 def entries_hash(keys: Sequence[str], values: Sequence[str]) -> int:
-    """Return the sum of the hashes of entries, whatever their order."""
+    """Return the sum of the hashes of entries, which does not depend on their order."""
     # Not `hash` of a tuple: two rows that swap their values often leave the sum of those as it is.
     return sum(map(mmh3.hash128, map(add, keys, values)))
 
@@ -64,17 +64,17 @@ class Proof:
         self._fed, self._cut = OrderedHash(), OrderedHash()
 
     def enter(self, path: str | None, within: Range, pending: Messages) -> None:
-        """Add a subtree that somebody else hands over, and the messages that wait for it."""
+        """Add a subtree that another rewriter hands over, and the messages that wait for it."""
         self.before += 0 if path is None else _subtree(path, within)
         self.waiting += _messages(_meanings(pending))
 
     def leave(self, path: str | None, within: Range, pending: Messages) -> None:
-        """Take away a subtree that is handed over to somebody else, and the messages that wait for it."""
+        """Remove a subtree that is handed over to another rewriter, and the messages that wait for it."""
         self.before -= 0 if path is None else _subtree(path, within)
         self.waiting -= _messages(_meanings(pending))
 
     def hand_over(self, node: Node, within: Range) -> None:
-        """Take away a part of a node, what hangs below it, and the messages in it: somebody else reads it as a root."""
+        """Remove a part of a node, its subtrees and its messages: another rewriter reads the part as a root."""
         part = Proof()
         part.read(node, None, within, Messages())
         self.before -= part.before
@@ -103,7 +103,7 @@ class Proof:
         self.before += entries_hash(keys, values)
 
     def handed(self, keys: Sequence[str], values: Sequence[str]) -> None:
-        """Take away entries that somebody else goes on with."""
+        """Remove entries that are handed over to another rewriter."""
         self.before -= entries_hash(keys, values)
 
     def fed_columns(self, rows: Columns) -> None:

@@ -166,8 +166,8 @@ class Rewriter(SubtreeStore):
     def flush_apart(self, ref: Ref, choose: Policy) -> Work:
         """Flush chosen leaves below a node; return what became of them, and the pivots between, not joined yet.
 
-        For a part of a node (:meth:`part_of`) that somebody else joins with the rest of it, as if it were all flushed
-        there. REQUIRES: the children are leaves.
+        For a part of a node (:meth:`part_of`). The rewriter of the rest joins the two, as if it had flushed the whole
+        node. REQUIRES: the children are leaves.
         """
         work = self.open(ref)
         with self.store.prefetch(self.leaf_paths_ahead(ref, choose=choose)):

@@ -119,7 +119,7 @@ def _lookup_many(reader: NodeReader, node: Node, keys: Sequence[str], found: dic
 
 
 def keys_before(reader: NodeReader, root: Node, key: str) -> int | None:
-    """Return how many keys come before ``key``; ``None`` where a node does not count its children's keys.
+    """Return the number of keys before ``key``; ``None`` where a node does not count its children's keys.
 
     One read a level below the root, at the most. REQUIRES: no message waits anywhere.
     """

@@ -55,7 +55,7 @@ class Ref:
     within: Range = EVERYWHERE
 
     def weight(self) -> int:
-        """Return how many messages wait for this subtree and inside it; unknown counts as many."""
+        """Return the number of messages for this subtree and inside it; an unknown number counts as a large one."""
         return len(self.pending) + (1 << 40 if self.messages is None else self.messages)
 
 

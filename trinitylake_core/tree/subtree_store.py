@@ -51,7 +51,7 @@ class SubtreeStore:
     def open(self, ref: Ref, read: Node | None = None) -> Work:
         """Return the root of a subtree in memory, its messages handed to pivots and children. At most one read.
 
-        ``read`` is its node, if somebody has read it already.
+        ``read`` is its node, if it has been read already.
 
         ENSURES: nothing is pending for the subtree itself any more; a node that was not written yet never will be.
         """
@@ -127,20 +127,20 @@ class SubtreeStore:
         return node, [child.within for child in work.refs]
 
     def enter(self, ref: Ref) -> None:
-        """Take a subtree on disk, with what is pending for it, into the proof: somebody else hands it over."""
+        """Add a subtree on disk and its pending messages to the proof: another rewriter hands it over."""
         if self.proof is not None:
             self.proof.enter(ref.path, ref.within, ref.pending)
 
     def leave(self, ref: Ref) -> None:
-        """Take a subtree on disk, with what is pending for it, out of the proof: it is handed over to somebody else."""
+        """Remove a subtree on disk and its pending messages from the proof: it is handed over to another rewriter."""
         if self.proof is not None:
             self.proof.leave(ref.path, ref.within, ref.pending)
 
     def part_of(self, ref: Ref, start: int, stop: int) -> tuple[Node, Range]:
         """Return neighbouring children of a node in memory, and the pivots between them, as a node with its range.
 
-        It is out of the proof: somebody else goes on with it, by :meth:`ref_of`, and :meth:`put_back` returns what
-        became of it. REQUIRES: the children are files.
+        It is removed from the proof: another rewriter continues with it, by :meth:`ref_of`, and :meth:`put_back`
+        returns the result. REQUIRES: the children are files.
         """
         work = self.open(ref)
         part = Work(work.keys[start : stop - 1], work.values[start : stop - 1], work.refs[start:stop])
@@ -151,7 +151,7 @@ class SubtreeStore:
         return node, within
 
     def leave_pivots(self, work: Work) -> None:
-        """Take the pivots of a node in memory out of the proof: somebody else goes on with them."""
+        """Remove the pivots of a node in memory from the proof: another rewriter continues with them."""
         if self.proof is not None:
             self.proof.handed(*_live(work))
 

@@ -3,8 +3,8 @@
 ``oldest_version`` in the newest root is the truth. The file only grows, by compare-and-set, after the root that says so
 and before anything below it is deleted. A copy of some versions begins with a boundary of its own.
 
-The file never says in the same bytes what it said before (:func:`_anew`): whoever compares it with what it said knows
-that nobody was there in between, and a request that was given up as late finds nothing to replace.
+The file never contains the same bytes twice (:func:`_anew`). So a process that finds the bytes that it read before
+knows that no other process wrote in between, and a request that was given up as late finds nothing to replace.
 """
 
 from __future__ import annotations
@@ -84,16 +84,16 @@ def lowest_there(files: RootFiles, newest: int, boundary: int) -> int:
 
 
 def claim_boundary(files: RootFiles, to: int, seen: bytes | None, known: Container[int]) -> bytes | None:
-    """Make the boundary file say ``to`` where a copy will put roots that no older root leads to; return the claim.
+    """Write ``to`` into the boundary file where a copy will put roots that no older root leads to; return the claim.
 
-    From then on nobody is told that a version below ``to`` was committed: who created its root looks at the boundary
-    after that. Whatever becomes of the copy, the roots there open as before until there is one at the boundary.
+    From then on no writer gets a version below ``to`` confirmed: a writer reads the boundary after it has created a
+    root. If the copy fails, the roots there open as before, until there is one at the boundary.
 
-    ``seen`` is what the file said when the place was looked at, and ``known`` are the versions whose roots were there.
-    Return ``None``, and let the file say what it said, if it says something else by now or if there are other roots:
-    somebody else copies or commits there.
+    ``seen`` is the content of the file when the place was listed, and ``known`` are the versions whose roots were
+    there. Return ``None``, with the number in the file as before, if the file has changed since or if there are other
+    roots: another process copies or commits there.
 
-    A claim ends in line breaks, and is no claim that was there before: two copies never hold the same one.
+    A claim ends in line breaks, and differs from every earlier claim: two copies never hold the same one.
     :func:`settle_boundary` takes them away. REQUIRES :meth:`Storage.prove_compare_and_set`, and that ``seen`` is not
     the claim of a larger number. One ``get``, ``put`` and ``list``.
     """
@@ -120,13 +120,14 @@ def settle_boundary(
     movable: Callable[[], bool],
     claim: bytes | None = None,
 ) -> bool:
-    """Make the boundary file say ``to`` for a copy that is complete, if nobody else copies there.
+    """Write ``to`` into the boundary file for a copy that is complete, if no other process copies there.
 
-    With ``grows`` the number may not become smaller; with a ``claim`` the file must still say that. ``movable`` tells
-    whether the file can be written, and raises where it would have to be. Return ``False`` if this is not so, if
-    somebody else wrote the file at the same time, or if there are roots of other versions than those that are
-    ``known``: the file says again what it said. Below a claim there may be others than 0: nobody was told of them.
-    Whoever creates such a root later than this has looked, settles the boundary after that, and is refused there.
+    With ``grows`` the number may not become smaller; with a ``claim`` the file must still contain that. ``movable``
+    returns whether the file can be written, and raises where it would have to be. Return ``False`` if this is not so,
+    if another process wrote the file at the same time, or if there are roots of other versions than those that are
+    ``known``: the file gets the number back that it had. Below a claim there may be others than 0: they were never
+    confirmed to a writer. A process that creates such a root after this listing settles the boundary after that, and
+    is refused there.
 
     One ``get``; if the file changes, one ``put`` and one ``list``.
     """
@@ -156,11 +157,12 @@ def _put_back(files: RootFiles, said: bytes | None, says: bytes, moved: Tagged) 
 
 
 def _anew(said: bytes | None, to: int) -> bytes:
-    """Return the bytes that say ``to`` where the file ``said`` something else: bytes that it never held.
+    """Return the bytes for ``to`` where the file contained ``said``: bytes that it never contained.
 
-    Object stores and disks know a file by its content, and so does an export that looked at it a while ago. White space
-    means nothing to readers (``number_in``). Whoever makes the number larger keeps the spaces before it; whoever does
-    not puts one more there. A claim of the number just loses its line breaks: it began with bytes of its own.
+    Object stores and disks identify a file by its content, and so does an export that read it a while ago. White space
+    means nothing to readers (``number_in``). A process that makes the number larger keeps the spaces before it. A
+    process that does not puts one more there. A claim of the number just loses its line breaks: it began with bytes of
+    its own.
     """
     number = None if said is None else number_in(said)
     if said is None or number is None:

@@ -48,7 +48,7 @@ class RootFiles:
         return self._decoded(version, path, data, known)
 
     def try_rows(self, version: int) -> RootRows | None:
-        """Return what the system rows of a version's root say, ``None`` if there is no such file. One ``get``.
+        """Return the system rows of a version's root, ``None`` if there is no such file. One ``get``.
 
         The messages of a large root are left out: they would take hundreds of megabytes.
         """
@@ -207,7 +207,7 @@ class RootFiles:
             return 0
 
     def boundary(self) -> int:
-        """Return what :meth:`boundary_file` says, 0 if it is garbage. One ``get``."""
+        """Return the result of :meth:`boundary_file`, 0 if the file is garbage. One ``get``."""
         return self.boundary_file() or 0
 
 

@@ -107,7 +107,7 @@ def history(files: RootFiles, newest: Root, limit: int | None = None) -> Iterato
 
 
 def since(files: RootFiles, base: Root) -> tuple[list[Delta], Root]:
-    """Return what every version after ``base`` changed, oldest first, and the newest root. REQUIRES that there is one.
+    """Return the deltas of all versions after ``base``, oldest first, and the newest root. REQUIRES that there is one.
 
     One ``get`` each, one that finds nothing, and one for the boundary. Of the roots only the newest is kept in memory,
     of all others a few hundred bytes and their messages.
@@ -130,7 +130,7 @@ def since(files: RootFiles, base: Root) -> tuple[list[Delta], Root]:
         boundary = files.boundary()
         if found and boundary <= newest.version:
             return found, newest
-        # Something is missing that was there. Either it expired meanwhile, or it was only just committed.
+        # A root that was there is missing. Either it has expired since, or it was only just committed.
         following = files.try_root(newest.version + 1)
         if following is None and boundary <= newest.version + 1:
             raise missing_root(files, newest.version + 1, boundary)

@@ -45,7 +45,7 @@ _COUNTS = (spec.NAMESPACES, spec.TABLES, spec.VIEWS)
 
 
 def counts_in(system: Mapping[str, str]) -> ObjectCounts | None:
-    """Return what the system rows of a root say of its objects; ``None`` where one is missing or no number."""
+    """Return the object counts in the system rows of a root; ``None`` where one is missing or no number."""
     found = [system.get(name, "") for name in _COUNTS]
     if not all(text.isascii() and text.isdecimal() for text in found):
         return None
@@ -168,7 +168,7 @@ class Root(RootRows):
         return self.node.buffer.of_transaction(txn)
 
     def delta(self, before: Delta | None = None) -> Delta:
-        """Return what this version says beyond its tree: a few hundred bytes where the root has a megabyte.
+        """Return the root without its tree: a few hundred bytes where the root has a megabyte.
 
         Values that are the same in the delta ``before`` are shared with it, the lakehouse definition above all.
         """
@@ -220,7 +220,7 @@ class VersionInfo:
 
     @property
     def reason(self) -> str | None:
-        """Why the version was made, where somebody said so."""
+        """The reason that the author of the version gave, if any."""
         return self.summary.get("reason")
 
     @property
@@ -230,7 +230,7 @@ class VersionInfo:
 
 
 def unreadable_root(version: int, path: str, why: str, created_at_millis: int = 0) -> Root:
-    """Return what stands in a history for a root whose file is there and cannot be read.
+    """Return the entry of a history for a root whose file is there and cannot be read.
 
     Its time is only a bound: that of a neighbour.
     """
@@ -240,7 +240,7 @@ def unreadable_root(version: int, path: str, why: str, created_at_millis: int = 
 
 
 def version_info(root: Root) -> VersionInfo:
-    """Return what a root says about its version. No request."""
+    """Return the description of a version that its root contains. No request."""
     node, counts = root.node, root.counts or (None, None, None)
     return VersionInfo(
         root.version, from_millis(root.created_at_millis), root.created_at_millis, root.operation, root.txn,
@@ -251,10 +251,10 @@ def version_info(root: Root) -> VersionInfo:
 
 
 def objects_of(node: Node) -> int | None:
-    """Return how many objects a version holds, as far as its root tells.
+    """Return the number of objects of a version, as far as its root contains it.
 
-    Exact where the root says so (``namespaces``, ``tables``, ``views``) or is the whole tree. Else without the
-    messages, of which nobody knows before they are pushed down whether they add an object or change one; ``None`` where
+    Exact where the root contains the counts (``namespaces``, ``tables``, ``views``) or is the whole tree. Otherwise
+    without the messages: before a flush it is not known whether a message adds an object or changes one. ``None`` where
     the root does not count.
     """
     counts = counts_in(node.system)

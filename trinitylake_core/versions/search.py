@@ -113,7 +113,7 @@ def _above(files: RootFiles, version: int, known: Root | None) -> _Found:
 
 
 def _from_boundary(files: RootFiles, boundary: int) -> _Found:
-    """Search from the boundary on: its version exists, unless expiration has gone on meanwhile."""
+    """Search from the boundary on: its version exists, unless expiration has moved the boundary since."""
     if files.root_exists(boundary):
         return _Found(*files.root_and_boundary(_gallop(files, boundary)))
     return _of_sdk(files, boundary) or _Found(None, files.boundary_file())
@@ -150,10 +150,10 @@ def _gallop(files: RootFiles, version: int) -> int:
 
 
 def _listed(files: RootFiles, boundary: int | None) -> Root:
-    """Return the newest root of a listing, whatever hint and boundary say. One ``list`` a page, two ``get``.
+    """Return the newest root of a listing, without using hint and boundary. One ``list`` a page, two ``get``.
 
-    A boundary that says the same before and after a listing in which nothing reaches it is a lie: expiration never
-    removes the newest version. ``boundary`` is what it said before.
+    A boundary that is the same before and after a listing in which nothing reaches it is wrong: expiration never
+    removes the newest version. ``boundary`` is its value before the listing.
     """
     for _ in range(_SEARCHES):
         version, sdk = newest_listed(files)
@@ -169,10 +169,10 @@ def _listed(files: RootFiles, boundary: int | None) -> Root:
 def newest_readable(files: RootFiles) -> tuple[Root, list[Root]]:
     """Return the newest root that can be read, its lakehouse definition too, and what stands for those after it.
 
-    The latter are newest first. For looking at what is left when :func:`find_newest` fails, and for leaving it behind
-    by a rollback: whoever believes it to be the newest version would undo what others committed. So each file is read
-    twice, for an answer that was cut short on its way proves nothing. One ``list`` a page, and two ``get`` for each
-    root that cannot be read.
+    The latter are newest first. For reading the remaining versions when :func:`find_newest` fails, and for a rollback
+    that leaves the unreadable ones behind: a process that takes an older version for the newest one would undo commits
+    of others. So each file is read twice, for an answer that was cut short on its way proves nothing. One ``list`` a
+    page, and two ``get`` for each root that cannot be read.
 
     Raises:
         NotALakehouse: there is no root at all.
@@ -223,7 +223,7 @@ def _refuse_fickle(files: RootFiles, version: int) -> None:
 
 
 def listed_versions(files: RootFiles) -> list[int]:
-    """Return the versions whose roots are listed, whatever the boundary says; in no order. One ``list`` a page."""
+    """Return the versions whose roots are listed, also those below the boundary; in no order. One ``list`` a page."""
     found = (locations.parse(file.path) for file in files.storage.list("_"))
     return [
         each.version

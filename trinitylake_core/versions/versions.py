@@ -109,7 +109,7 @@ class Versions(RootFiles):
         return history(self, newest, limit)
 
     def since(self, base: Root) -> tuple[list[Delta], Root]:
-        """Return what every version after ``base`` changed, oldest first, and the newest root.
+        """Return the deltas of all versions after ``base``, oldest first, and the newest root.
 
         REQUIRES that there is a version after ``base``. One ``get`` each, one that finds nothing, one for the boundary.
 
@@ -140,10 +140,10 @@ class Recent(Generic[T]):
         self._once: SingleFlight[T] = SingleFlight()
 
     def get(self, path: str, read: Callable[[], tuple[T, int]]) -> T:
-        """Return what is held under a path, or what ``read`` returns, together with its bytes.
+        """Return the value that is held under a path, or the one that ``read`` returns, together with its bytes.
 
-        ``None`` stands for a missing file, and is not held; neither is a file over which ``read`` fails: whoever asks
-        next looks again. Raises what ``read`` raises.
+        ``None`` stands for a missing file, and is not held; neither is a file over which ``read`` fails: the next
+        caller reads it again. Raises what ``read`` raises.
         """
         return self._once.get(path, lambda _: self._held_or_read(path, read))
 
@@ -165,7 +165,7 @@ class Recent(Generic[T]):
 class VersionsReadOnce(Versions):
     """Versions as they were when each file was first read, for one pass over them; not for a handle that stays open.
 
-    A root that expires meanwhile may still be returned. Hint, boundary and what is missing are looked at each time.
+    A root that expires during the pass may still be returned. Hint, boundary and missing files are read each time.
     """
 
     def __init__(self, storage: Storage, most_bytes: int = MOST_BYTES) -> None:
@@ -184,7 +184,7 @@ class VersionsReadOnce(Versions):
         return found if found is None or isinstance(found, Root) else read()[0]
 
     def try_rows(self, version: int) -> RootRows | None:
-        """Return what the system rows of a version's root say. One ``get``, none if it is held; see ``RootFiles``."""
+        """Return the system rows of a version's root. One ``get``, none if it is held; see ``RootFiles``."""
 
         def read() -> tuple[RootRows | None, int]:
             rows = super(VersionsReadOnce, self).try_rows(version)
