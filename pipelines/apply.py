@@ -100,7 +100,7 @@ def run(
         Refused: a new schema loses columns or keys, and ``allow_loss`` is not set.
         InvalidInput, AlreadyExists, ObjectNotFound, NamespaceNotEmpty: an entry cannot be carried out; the
             message names it. Nothing was changed.
-        CommitConflict: somebody else changed the same meanwhile.
+        CommitConflict: another writer changed the same objects.
         ReadOnly, StorageError.
     """
     transaction = lake.transaction(isolation=isolation, reason=reason)

@@ -1,12 +1,12 @@
 """The engine ``auto``: Spark where that pays and can be started, else this process.
 
 Most jobs choose by their size, before they begin. A compaction changes hands: begun in this process, finished on Spark
-if that has shown to pay. Nobody knows beforehand what a node costs on this machine and this storage. So the work begins
-here. When it has taken as long as starting Spark would, and would, as fast as it went so far, take twice as long again,
-what nobody has begun is handed to Spark. A Spark on this machine has no more cores than this process and its helpers,
-and is left alone.
+if that has shown to pay. The cost of a node on this machine and this storage is not known beforehand. So the work
+begins here. The work that is not begun is handed to Spark when the work so far has taken as long as starting Spark
+would, and the rest would take twice as long at the same speed. A Spark on this machine has no more cores than this
+process and its helpers, and is not used.
 
-Whoever leaves the choice to ``auto`` wants the work done: a Spark that cannot be started costs speed, and a warning.
+With ``auto``, a Spark that cannot be started costs speed, and a warning; the job does not fail.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_enough(taken: float, rest: float) -> bool:
 
 
 def engine_ready(engine: str, spark: Session, files: int, spark_from: int | None = SPARK_FROM_OBJECTS) -> str:
-    """Return what :func:`engine_for` does, but ``local`` where ``auto`` chose a Spark that cannot be started."""
+    """Return the engine of :func:`engine_for`, but ``local`` where ``auto`` chose a Spark that cannot be started."""
     return ready(engine, engine_for(engine, files, spark_from), spark)
 
 
@@ -89,6 +89,6 @@ def _package(error: Exception) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """Return what an error says in one line: of an error in Java the first two, the call and what it raised."""
+    """Return the text of an error in one line; of a Java error its first two lines, the call and the exception."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[:2])[:_CAUSE].rstrip(" .")

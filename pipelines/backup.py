@@ -1,6 +1,6 @@
 """Verifies that a backup, a repeated export, could replace its lakehouse, by reading it (format, section 6).
 
-1. **open** it: is it a lakehouse, and an export of this one that nobody wrote to;
+1. **open** it: is it a lakehouse, and an export of this one without commits of its own;
 2. **compare**: its newest version exists at the source, and both have the same content digest;
 3. **verify** every invariant of that version, with every definition; definitions that were written before they
    carried a checksum are compared byte for byte with those of the lakehouse;

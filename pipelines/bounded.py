@@ -1,8 +1,8 @@
 """Work that may hang, in threads of which there are never too many, with a deadline for each piece and one for all.
 
 A thread that waits for a storage cannot be ended from outside. It can be left behind: its result is thrown away when it
-comes. Whoever has left one behind gets no second one before the first is back, so that a storage that hangs costs one
-thread, however often it is asked.
+comes. A caller that has left one behind gets no second one before the first is back, so that a storage that hangs costs
+one thread, however often it is used.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Bounded:
         def carry_out() -> None:
             try:
                 outcome: Outcome[T] = Outcome(name, work(), None)
-            except Exception as error:  # noqa: BLE001 - whoever asked gets it
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 outcome = Outcome(name, None, error)
             with self._lock:
                 piece.done = True

@@ -93,7 +93,7 @@ def run(
 ) -> Iterator[Change]:
     """Yield what changed from one version to another, in key order; also of another lakehouse.
 
-    Lakehouses whose keys are encoded differently are compared in this process, whatever ``config`` says.
+    Lakehouses whose keys are encoded differently are always compared in this process; ``config.engine`` is ignored.
     """
     config = config or Config()
     work = _Work(old, new, config)
@@ -143,7 +143,7 @@ def report(
     progress: Progress | None = None,
     limit: int = SHOWN,
 ) -> Report:
-    """Return what changed between two versions, counted, the first ``limit`` changes named. Costs as :func:`run`."""
+    """Return the number of changes between two versions, and the first ``limit`` changes. Costs as :func:`run`."""
     counts = dict.fromkeys((ADDED, REMOVED, CHANGED), 0)
     shown: list[Change] = []
     for change in run(old, new, config, engine, progress=progress):
@@ -154,7 +154,7 @@ def report(
 
 
 def differ(spark: Session, files: Files, config: Config) -> Differ:
-    """Return what compares two versions of one lakehouse for a plan of the core."""
+    """Return a function that compares two versions of one lakehouse for a plan of the core."""
 
     def compare(old: Root, new: Root) -> Iterable[Change]:
         return run(Lakehouse(files, old), Lakehouse(files, new), config, spark)

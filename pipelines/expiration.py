@@ -91,7 +91,7 @@ class Config:
             raise InvalidInput(_AS_IT_IS)
 
     def rules(self) -> tuple[int | None, float | None]:
-        """Return how many versions and which age are kept."""
+        """Return the number of versions to keep, and their age."""
         if self.keep_last is None and self.older_than_seconds is None:
             return DEFAULT_KEEP_LAST, DEFAULT_AGE_SECONDS
         return self.keep_last, self.older_than_seconds
@@ -332,7 +332,7 @@ class _Expiration:
     # -- what it would free --------------------------------------------------------------------------
 
     def planned(self, boundary: int, kept: tuple[Hold, ...]) -> Report:
-        """Return what would expire, why the rest is kept, and what it would free; write the plan, too, if asked to."""
+        """Return the plan of an expiration: versions, reasons to keep the rest, files freed. Write it if configured."""
         freed = freed_by(self.spark, self.files, self.retained, boundary, self.config.engine, self.progress)
         self.watch.lap("walk")
         if self.config.plan_to is not None:

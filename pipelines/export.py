@@ -2,8 +2,8 @@
 
 The four steps: what the version reaches (**walk**), what both roots hold (**list**), the difference
 (**minus**), and **act**: definitions first, then nodes, roots last. A node is copied only when all below it
-is there, so whatever is killed, the target is not a lakehouse yet, or still the one it was. What is there already is
-not copied again: repeated, an export is an incremental backup.
+is there. So a killed export leaves a target that is not a lakehouse yet, or still the one it was. Files that are there
+already are not copied again: repeated, an export is an incremental backup.
 
 Without history the target holds the one version, under its number, and not the snapshots that its
 definition names: these are other versions. So where there are any, the target has a definition without them,
@@ -137,7 +137,7 @@ def _copies(definitions: int, nodes: int, roots: int) -> str:
 
 
 def _not_copied(each: Unreadable) -> str:
-    """Return what that means for the copy, and what to do."""
+    """Return the consequence for the copy, and the remedy."""
     if each.at_target:
         return f"the copy has it from before, and its root file can be copied back: {each.file}"
     return "the copy has the same unreadable root, opens at every other version, and loses it when it expires"
@@ -283,7 +283,7 @@ class _Export:
         )
 
     def compared_readable(self, engine: Engine) -> FilesToCopy:
-        """Return what to copy; where a walk fails, that of the versions whose roots can be read."""
+        """Return the files to copy; where a walk fails, those of the versions whose roots can be read."""
         try:
             return self.compared(engine)
         except Corrupt:
@@ -328,7 +328,7 @@ class _Export:
     def roots(self, versions: list[int]) -> Iterator[tuple[str, bytes]]:
         """Yield path and bytes of roots as they are at the target, oldest first; last those that cannot be read.
 
-        Were one of these the newest, even for a moment, nobody could open the target.
+        If one of these were the newest, even for a moment, the target could not be opened.
         """
         garbage = [version for version in versions if version in self.garbage]
         older = [root_path(version) for version in versions if version != self.version and version not in garbage]

@@ -200,7 +200,7 @@ def state_of(member: Member) -> State:
 
 
 def growth_of(lake: Lakehouse) -> Growth:
-    """Return how fast a lakehouse grows. One ``get``: the oldest root that is kept."""
+    """Return the growth of a lakehouse. One ``get``: the oldest root that is kept."""
     now = lake.stats()
     alone = Growth(waiting_bytes=waiting_bytes(lake)[0])
     try:

@@ -14,19 +14,19 @@ from trinitylake_core.brief import Brief
 from trinitylake_core.versions import to_millis
 
 LIMIT: Final = 1000
-"""How many versions a report lists unless it is told otherwise."""
+"""The default number of versions in a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Which versions to list.
+    """The versions to list.
 
     Attributes:
-        limit: at most so many, newest first.
-        since: only those created at this time or later, ISO 8601, UTC.
-        author: only those of whom this pattern matches, with ``*`` and ``?``.
-        matching: only those whose reason has this text in it, whatever the case.
-        operations: only those made by one of these.
+        limit: at most so many versions, newest first.
+        since: only versions created at this time or later, ISO 8601, UTC.
+        author: only versions whose author matches this pattern, with ``*`` and ``?``.
+        matching: only versions whose reason contains this text; upper and lower case are the same.
+        operations: only versions made by one of these operations.
     """
 
     limit: int = LIMIT
@@ -72,7 +72,7 @@ def run(lake: Lakehouse, config: Config | None = None) -> Report:
 
 
 def matching(lake: Lakehouse, config: Config) -> Iterator[VersionInfo]:
-    """Yield the versions that a configuration asks for, newest first, whatever its limit."""
+    """Yield the versions that a configuration selects, newest first. Its limit is not applied."""
     since = None if config.since is None else to_millis(config.since)
     wanted = selector(config.author, config.matching)
     for info in chain(lake.unreadable, lake.history()):
@@ -83,7 +83,7 @@ def matching(lake: Lakehouse, config: Config) -> Iterator[VersionInfo]:
 
 
 def selector(author: str | None, reason: str | None) -> Callable[[VersionInfo], bool]:
-    """Return what tells whether a version is by an author, and for a reason."""
+    """Return a predicate that matches versions by author and reason."""
     parts = {"*": ".*", "?": "."}
     pattern = re.compile("".join(parts.get(each) or re.escape(each) for each in author or "*"), re.DOTALL)
 
@@ -96,5 +96,5 @@ def selector(author: str | None, reason: str | None) -> Callable[[VersionInfo], 
 
 
 def changes_objects(info: VersionInfo) -> bool:
-    """Whether a version may have changed objects; of one that cannot be read nobody knows."""
+    """Whether a version may have changed objects; a version that cannot be read may have."""
     return info.operation not in spec.QUIET_OPERATIONS

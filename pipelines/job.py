@@ -110,7 +110,7 @@ SPARK_FROM_OBJECTS: Final = 200_000
 
 
 def silent(phase: str, done: int, total: int | None) -> None:
-    """Tell nobody."""
+    """Report no progress."""
     del phase, done, total
 
 

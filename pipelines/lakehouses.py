@@ -131,7 +131,7 @@ def fill_in_here(stanzas: Sequence[Any], path: Path) -> None:
 
 
 def label(raw: Any, number: int) -> str:
-    """Return what an error calls a stanza: by its name, or else by its number from 1."""
+    """Return the name of a stanza in an error: its name, or else its number from 1."""
     name = raw.get("name") if isinstance(raw, Mapping) else None
     return f"lakehouse {name!r}" if isinstance(name, str) and name else f"lakehouse number {number}"
 

@@ -8,7 +8,7 @@ The source is JSON Lines: on each line one entry of ``entries`` that creates an 
 All lines are read and checked before anything is written. Then the entries, new and old, are sorted, each range of
 keys is packed into a tree of its own, and the driver joins the trees and commits one root. So a load reads and
 rewrites every node, however few objects it brings: it pays from some per cent of the lakehouse on, ``apply`` below.
-Writers go on meanwhile; what they commit stays, unless it touches what is loaded.
+Writers go on during a load. Their commits stay, unless they touch objects that are loaded.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def run(
     Raises:
         InvalidInput: a line is not an object, or an object is given twice; nothing was written.
         AlreadyExists, ObjectNotFound: an object is there already, a namespace is not; nothing was written.
-        CommitConflict: somebody else changed the same meanwhile, or replaced the tree; load again.
+        CommitConflict: another writer changed the same objects, or replaced the tree; load again.
         ReadOnly, Corrupt, StorageError.
     """
     options = options_for(source, *lake.storage.spec()) if source_options is None else source_options

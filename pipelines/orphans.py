@@ -1,15 +1,15 @@
 """Orphan removal (``clean``): list, mark, minus, act (format, section 6).
 
 1. **list** everything below the root, before anything is marked;
-2. **mark** what the kept versions, snapshots and live saved transactions reach, each shared node read once;
-3. **minus**: what was listed, is old enough, has a name of the format, and is not marked, is an orphan;
-4. **act**: commit a fence, a root that makes files of that age void for whoever commits later; mark what came
-   in between, saved transactions listed anew, and take that off too; then delete, each failure counted.
+2. **mark** all files that the kept versions, snapshots and live saved transactions reach; read each shared node once;
+3. **minus**: a listed file that is old enough, has a name of the format, and is not marked, is an orphan;
+4. **act**: commit a fence, a root that makes files of that age void for all later commits. List saved transactions
+   again, mark all that came in between, and subtract that, too. Then delete, and count each failure.
 
-So a commit after the fence knows of it, one before it is marked, and there is nothing in between: safety does not
-rest on ages, which only spare jobs under way from starting over. Without orphans nothing is committed.
+A commit after the fence has read it, and a commit before the fence is marked. There is no third case: safety does not
+rest on ages, which only spare running jobs from starting over. Without orphans nothing is committed.
 
-Doubt aborts: a root or node that cannot be read stops everything before anything is deleted.
+If any root or node is unreadable, nothing is deleted.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class Report:
         nodes_read: nodes read to mark, each once.
         orphans: what nothing reaches, by kind; ``orphan_files`` and ``orphan_bytes`` sum it up.
         young: what nothing reaches either, but is younger than the safety age; it stays.
-        unknown_age: the same, of an inventory that does not say the age.
-        foreign: what belongs to somebody else, and stays.
+        unknown_age: the same, where the inventory contains no age.
+        foreign: unknown files, which belong to other programs, and stay.
         attempted: files that were to be deleted; each is one of the next three.
         bytes: size of the deleted files.
         failures: some that could not be deleted, with the reason.
@@ -264,7 +264,7 @@ class _Clean:
     # -- ages ----------------------------------------------------------------------------------------
 
     def safety_age(self) -> float:
-        """Return how old an orphan must be, in seconds.
+        """Return the safety age of orphans, in seconds.
 
         An inventory may be older than a saved transaction that is alive; what that one wrote is younger than its ttl.
         """
@@ -273,7 +273,7 @@ class _Clean:
         return max(self.config.older_than_seconds, self.lifetime_millis() / 1000)
 
     def lifetime_millis(self) -> int:
-        """Return how long a saved transaction can be alive."""
+        """Return the time for which a saved transaction can be alive."""
         ttl = self.definition.txn_ttl_millis
         return ttl + slack(ttl)
 

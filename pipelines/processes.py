@@ -1,8 +1,8 @@
 """Processes of this program that take a share of the work of this one, without Spark.
 
-This process works itself. Once it has measured how long a piece takes and sees that the rest is worth starting help,
-it starts a Python process per further core. Each takes the next piece when it is done with one, so that nobody waits
-for a slow one, and this process goes on meanwhile. Where pieces wait for a server, it takes some, and reads ahead.
+This process works itself. It measures the time of a piece. If the remaining pieces are worth starting help, it starts
+one Python process per further core. Each process takes the next piece when it is done with one, so that none waits for
+a slow one, and this process continues. Where pieces wait for a server, a process takes several, and reads ahead.
 
 A helper is a program of its own (``python -m pipelines.processes``), no fork of this process: threads, locks and
 the caller's main module stay out of it. Storage options travel through its standard input, never through arguments or
@@ -47,7 +47,7 @@ def never(_taken: float, _rest: float) -> bool:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
@@ -64,7 +64,7 @@ class Work(abc.ABC, Generic[Done]):
         self.left_weight = sum(weights)
         self._weights = weights
         self.left: list[int] = []
-        """Pieces that were left to somebody else."""
+        """Pieces that were left to another engine."""
         self._waiting = deque(sorted(range(len(weights)), key=lambda index: -weights[index]))
         self._results: dict[int, Done] = {}
         self._failed: BaseException | None = None
@@ -88,12 +88,12 @@ class Work(abc.ABC, Generic[Done]):
         return len(self._results)
 
     def next(self) -> int | None:
-        """Return a piece that nobody works on, or ``None`` when there is none or one has failed."""
+        """Return a piece that no process has, or ``None`` when there is none or one has failed."""
         with self._lock:
             return self._waiting.popleft() if self._waiting and self._failed is None else None
 
     def some(self) -> list[int]:
-        """Return pieces for a helper that nobody works on; fewer towards the end, so that nobody waits for the last."""
+        """Return pieces for a helper that no process has; fewer towards the end, so that all end at the same time."""
         with self._lock:
             many = min(self._at_once, -(-len(self._waiting) // _PARTS)) if self._failed is None else 0
             return [self._waiting.popleft() for _ in range(many)]
@@ -106,14 +106,14 @@ class Work(abc.ABC, Generic[Done]):
             self.left_weight -= self._weights[index]
 
     def give_back(self, indices: Sequence[int]) -> None:
-        """Have somebody else do the pieces of a helper that died; its files may not be durable."""
+        """Give the pieces of a helper that died to another process; the files of the helper may not be durable."""
         with self._lock:
             for index in indices:
                 self._results.pop(index, None)
                 self._waiting.appendleft(index)
 
     def leave(self) -> None:
-        """Leave to somebody else what nobody has begun, and what was given back since this was called before."""
+        """Leave to another engine the pieces that are not begun, and those given back since this was called before."""
         with self._lock:
             self.left = sorted([*self.left, *self._waiting])
             self._waiting.clear()
@@ -124,9 +124,9 @@ class Work(abc.ABC, Generic[Done]):
             self._failed = self._failed or error
 
     def results(self) -> list[Done]:
-        """Return what became of the pieces that were not left, in order. One whose helper died at last is done here.
+        """Return the results of the pieces that were not left, in order. One whose helper died at last is done here.
 
-        Raises what went wrong in a helper.
+        Raises the error of a helper that failed.
         """
         for index, result in self.here():
             self.finish(index, result)
@@ -141,14 +141,19 @@ def shared(
     tell: Callable[[], None],
     enough: Enough = never,
 ) -> list[Done]:
-    """Do work in this process and, where that pays, in others; return what became of each piece, in order.
+    """Do work in this process and, where that pays, in others; return the results of the pieces, in order.
 
-    ``processes`` counts this one too. ``tell`` is called often, and may raise: then the work is given up. When it is
-    ``enough``, what nobody has begun is left (``work.left``), and nothing is said of it. What helpers wrote is durable
-    when this returns; what this process wrote is after the next barrier of its storage.
+    Files that helpers wrote are durable when this returns. Files that this process wrote are durable after the next
+    barrier of its storage.
+
+    Args:
+        work: the pieces.
+        processes: the number of processes, this one included.
+        tell: called often; if it raises, the work is given up.
+        enough: when it returns ``True``, the pieces that are not begun are left (``work.left``), without a result.
 
     Raises:
-        Whatever the first piece that failed raised; nothing of the others is of use then.
+        The error of the first piece that failed; the results of the others are of no use then.
     """
     started = time.perf_counter()
     threads: list[threading.Thread] = []
@@ -167,7 +172,7 @@ def shared(
                 thread.join(_POLL_SECONDS)
                 tell()
     except BaseException as error:
-        work.fail(error)  # the helpers must not go on for nobody
+        work.fail(error)  # the helpers must not go on: their results are not needed
         raise
     finally:
         for thread in threads:
@@ -219,7 +224,7 @@ class Helper:
         self._send((make, arguments))
 
     def do(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """Return what the process made of pieces. Raises what went wrong there."""
+        """Return the results of the process for pieces. Raises the error that it reports."""
         done: Sequence[Any] = self._asked(messages)
         return done
 
@@ -268,14 +273,14 @@ def _read(stream: BinaryIO | Any) -> Any:
     if len(header) < _HEADER:
         raise EOFError("the other side has gone")
     data = stream.read(int.from_bytes(header, "little"))
-    return pickle.loads(data)  # noqa: S301 - from our own process, through a pipe that nobody else holds
+    return pickle.loads(data)  # noqa: S301 - from our own process, through a pipe that no other process holds
 
 
 class _WithoutPandas(MetaPathFinder):
     """Says that there is no pandas: pyarrow would import it, to see whether lists are something of it, in 0.2 s."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        """Refuse pandas; whoever comes next finds the others."""
+        """Refuse pandas; later finders find the other modules."""
         if fullname == "pandas":
             raise ModuleNotFoundError("helpers do without pandas", name="pandas")
 
@@ -299,7 +304,7 @@ def main() -> None:
 def _answered(answer: Answer, message: Any) -> Any:
     try:
         return answer(message)
-    except Exception as error:  # noqa: BLE001 - raised again by whoever gave the work
+    except Exception as error:  # noqa: BLE001 - raised again by the process that gave the work
         return error
 
 

@@ -139,8 +139,8 @@ def run(
     Raises:
         InvalidInput, ObjectNotFound, NamespaceNotEmpty, VersionNotFound, VersionExpired, SnapshotNotFound.
         Corrupt: a definition to bring back is missing or damaged; the message names it.
-        PlanOutdated: somebody changed objects since ``expected_version``.
-        CommitConflict: somebody changed one of these objects meanwhile.
+        PlanOutdated: another writer changed objects since ``expected_version``.
+        CommitConflict: another writer changed one of these objects.
         ReadOnly, StorageError.
     """
     watch = Stopwatch()

@@ -39,9 +39,9 @@ class Config:
         version: the target by number.
         timestamp: the target by time, ISO 8601, UTC.
         snapshot: the target by the name of a snapshot.
-        reason: why; required, and stands in the history.
-        force: also undo what somebody commits while this runs.
-        expected_version: the newest version that the plan you looked at was made for.
+        reason: why; required, and recorded in the history.
+        force: also undo what other writers commit while this runs.
+        expected_version: the newest version when the plan that you reviewed was made.
         engine: of the pre-flight: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` files on.
         spark_from_files: where ``auto`` changes from this process to Spark.
         tables: of which share of the Iceberg tables that come back the metadata file must exist; ``None``: of none.
@@ -129,7 +129,7 @@ def run(
     Raises:
         InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound.
         Corrupt: a file of the target is missing or damaged; the message names it.
-        PlanOutdated: somebody committed since the plan, and ``force`` is not set.
+        PlanOutdated: another writer committed since the plan, and ``force`` is not set.
         ReadOnly, StorageError.
     """
     watch = Stopwatch()

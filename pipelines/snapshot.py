@@ -75,7 +75,7 @@ def name_of(period: str, now: datetime) -> str:
 
 
 def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: datetime) -> Due:
-    """Return what policies ask for. Pure.
+    """Return the snapshots that policies require. Pure.
 
     A period without a snapshot gets one; of its snapshots the newest ``keep`` stay, this one among them.
     Snapshots with other names, and those of periods without a policy, are left to those who made them.

@@ -23,7 +23,7 @@ from trinitylake_core.errors import VersionNotFound
 from trinitylake_core.versions import Root, Versions, from_millis
 
 _LOOKS: Final = 16
-"""How many versions between two are looked at. Nobody can search there: a compaction is no ordering of versions."""
+"""The number of versions between two that are read. A binary search is impossible: a compaction orders no versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Reach:
     Attributes:
         newest: what the newest version reaches.
         history: what only older versions, snapshots and live saved transactions reach; an expiration frees most of it.
-        nothing: what nothing reaches; `clean` removes it once it is old enough.
-        foreign: what belongs to somebody else.
+        nothing: files that nothing reaches; `clean` removes them once they are old enough.
+        foreign: unknown files, which belong to other programs.
     """
 
     newest: Size
@@ -243,7 +243,7 @@ def debt(lake: Lakehouse, threshold: int, max_age_seconds: float, now: int | Non
 
 
 def messages_of(root: Root) -> int:
-    """Return how many messages are buffered, as far as the root tells."""
+    """Return the number of buffered messages, as far as the root contains it."""
     counted = root.node.subtree_messages
     return len(root.node.buffer) if counted is None else counted
 

@@ -1,4 +1,4 @@
-"""Undo: find what somebody did, by time, author or reason, and roll back to the version before it.
+"""Undo: find the versions of an author, a reason or a time, and roll back to the version before them.
 
 For the engineer who knows "the deploy bot, a quarter of an hour ago" and not a version number.
 """
@@ -22,18 +22,19 @@ from trinitylake_core.versions import to_millis
 class Config:
     """What to undo: at least one of ``since``, ``author`` and ``matching``.
 
-    With ``since`` alone it is everything that was committed then or later. With an author or a text, it is the newest
-    commits in a row that match; what changes no object (compaction, snapshot, ...) does not interrupt a row.
+    With ``since`` alone, all versions that were committed then or later are undone. With an author or a text, the
+    newest matching versions in a row are undone; a version that changes no object (compaction, snapshot, ...) does not
+    interrupt a row.
 
     Attributes:
-        since: nothing that was committed before, ISO 8601, UTC.
-        author: who committed it, with ``*`` and ``?``.
-        matching: a text in the reason that they gave, whatever the case.
-        others: also undo what others committed after it; else it is refused where there is any.
-        reason: why it is undone; required, and stands in the history.
-        force: also undo what somebody commits while this runs.
-        expected_version: the newest version that the plan you looked at was made for.
-        engine: of the pre-flight, as of a rollback.
+        since: only versions committed at this time or later, ISO 8601, UTC.
+        author: the author of the versions, a pattern with ``*`` and ``?``.
+        matching: a text that the reason of the versions contains; upper and lower case are the same.
+        others: also undo the commits of other authors after them; without it, such commits refuse the undo.
+        reason: why it is undone; required, and recorded in the history.
+        force: also undo what other writers commit while this runs.
+        expected_version: the newest version when the plan that you reviewed was made.
+        engine: the engine of the pre-flight, as of a rollback.
     """
 
     since: str | None = None

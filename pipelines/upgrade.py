@@ -192,7 +192,7 @@ class _Upgrade:
         )
 
     def existing(self) -> Lakehouse | None:
-        """Return what an interrupted upgrade of the same source left at the target."""
+        """Return the unfinished copy that an interrupted upgrade of the same source left at the target."""
         try:
             found = Lakehouse.open(self.target)
         except NotALakehouse:

@@ -267,7 +267,7 @@ class _Verification:
             self.found.add(violation("I13", path, str(error)), self.newest.version)
 
     def without_expired(self, chosen: list[int]) -> list[int]:
-        """Forget findings in versions that have expired meanwhile: their files may be gone rightly. Return the rest."""
+        """Drop findings in versions that have expired since: their files may be gone rightly. Return the rest."""
         if isinstance(self.config.versions, int):
             return chosen
         boundary = self.versions.boundary() if self.newest is None else self.versions.kept_from(self.newest.version)

@@ -149,7 +149,7 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
 
 
 def _committed(data: Any) -> str:
-    """Return which version a command has committed, for it could not print that; empty if it committed none."""
+    """Return a text with the version that a command committed and could not print; empty if it committed none."""
     for inner in (data, getattr(data, "rollback", None), getattr(data, "registered", None)):
         fields = inner if isinstance(inner, Mapping) else {"version_after": getattr(inner, "version_after", None)}
         if (version := fields.get("version_after")) is not None:

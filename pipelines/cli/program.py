@@ -132,7 +132,7 @@ def run(words: Sequence[str], carry_out: Any) -> int:
 
 
 def sentence(error: click.UsageError) -> str:
-    """Return what is wrong with a command line, and where help is."""
+    """Return the error of a command line, and the command for help."""
     close = getattr(error, "possibilities", None)
     text = f"{error.message[:-1]}; did you mean {close[0]!r}?" if close else error.format_message()
     text = (text[:1].lower() if text[1:2].islower() else text[:1]) + text[1:].rstrip(".")

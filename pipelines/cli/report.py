@@ -135,7 +135,7 @@ def _escaped(character: str) -> str:
 
 
 def width_of(text: str) -> int:
-    """Return how many places of a line a text takes."""
+    """Return the display width of a text."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(c) in {"W", "F"} for c in text)

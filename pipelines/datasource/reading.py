@@ -221,7 +221,7 @@ class _Reading:
 
     def versions(self) -> Iterator[Row]:
         for root in Versions(self.storage).roots(range(self.part.begin, self.part.end)):
-            if root is not None:  # it expired meanwhile
+            if root is not None:  # None: it has expired since
                 info = version_info(root)
                 yield (
                     info.version, info.created_at, info.operation, info.txn, info.reason,

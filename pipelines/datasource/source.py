@@ -43,7 +43,7 @@ class TrinityLakeSource(DataSource):
         return ddl(_table(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads it."""
+        """Return its reader."""
         return Reader(dict(self.options))
 
 
@@ -112,7 +112,7 @@ def _opened(options: Mapping[str, str]) -> Lakehouse:
 
 
 def _before(lake: Lakehouse, table: str, options: Mapping[str, str]) -> Lakehouse | None:
-    """Return what ``changes`` are counted from: the version ``from``, or the one before."""
+    """Return the version that ``changes`` are counted from: the version ``from``, or the one before."""
     if table != "changes":
         return None
     version = _number(options, "from")

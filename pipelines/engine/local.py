@@ -127,7 +127,7 @@ class LocalEngine:
         self._numbers = count()
 
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> LocalRows:
-        """Return what ``work`` makes of rows here; it is done when they are asked for."""
+        """Return the result of ``work`` on rows in this process; the work is done when the rows are read."""
         del each
         return _Made(self, schema.names, lambda: work(rows.stream(), *storages))
 
@@ -138,7 +138,7 @@ class LocalEngine:
         return _Made(self, names, lambda: held)
 
     def sql(self, query: str, **tables: Rows) -> LocalRows:
-        """Return what a query says of tables, as a view."""
+        """Return the result of a query of tables, as a view."""
         name = f"v{next(self._numbers)}"
         named = [f"{each} AS (SELECT * FROM {_local(rows).stored()})" for each, rows in tables.items()]
         with _no_room_told():

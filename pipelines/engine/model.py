@@ -75,11 +75,11 @@ class Engine(Protocol):
         """Return rows of this process as a table."""
 
     def sql(self, query: str, **tables: Rows) -> Rows:
-        """Return what a query says of tables, which it calls by these names.
+        """Return the result of a query of tables, by these names.
 
-        The query is in what SQLite and Spark have in common: joins, ``EXISTS``, ``GROUP BY``, ``UNION ALL``, ``ORDER
-        BY``, ``LIMIT``. The inner table of a join or an ``EXISTS`` is kept with its key.
+        The query uses the SQL that SQLite and Spark have in common: joins, ``EXISTS``, ``GROUP BY``, ``UNION ALL``,
+        ``ORDER BY``, ``LIMIT``. The inner table of a join or an ``EXISTS`` is kept with its key.
         """
 
     def close(self) -> None:
-        """Give back what all tables take."""
+        """Release the disk and memory of all tables."""

@@ -73,12 +73,12 @@ def _sql(kind: pa.DataType) -> str:
 
 
 def slots(spark: SparkSession, per_core: int = _PER_CORE) -> int:
-    """Return how many tasks keep the session busy; at least one."""
+    """Return the number of tasks that keep the session busy; at least one."""
     return per_core * session_parallelism(spark)
 
 
 def tasks_for(spark: SparkSession, items: int, each: int = READ_AHEAD) -> int:
-    """Return how many tasks so many items are worth when one does well with ``each``; at least one."""
+    """Return the number of tasks for so many items when one task does well with ``each``; at least one."""
     return max(1, min(slots(spark), -(-items // each)))
 
 
@@ -103,7 +103,7 @@ def in_order(count: int, tasks: int) -> Callable[[int], int]:
 
 
 def map_batches(frame: DataFrame, work: Callable[..., Batches], schema: pa.Schema, *storages: Storage) -> DataFrame:
-    """Return what ``work(batches, *storages)`` yields in every task, where each opens the storages once.
+    """Return a frame of all that ``work(batches, *storages)`` yields in the tasks; each opens the storages once.
 
     Options of a storage may be secrets: they travel in the function, never in rows or query plans. For the same
     reason, and because it is sent to the tasks, ``work`` itself must hold neither a storage nor a session.
@@ -271,7 +271,7 @@ class SparkEngine:
         self._views: list[str] = []
 
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> SparkRows:
-        """Return what ``work`` makes of rows in tasks; a table that comes from a query is counted first."""
+        """Return the result of ``work`` on rows in tasks; a table that comes from a query is counted first."""
         frame = _spark_rows(rows).dealt(self._spark, each)
         return SparkRows(map_batches(frame, partial(_tuples_as_batches, work, schema), schema, *storages))
 
@@ -281,7 +281,7 @@ class SparkEngine:
         return SparkRows(table(self._spark, given, schema), given, schema)
 
     def sql(self, query: str, **tables: Rows) -> SparkRows:
-        """Return what a query says of tables."""
+        """Return the result of a query of tables."""
         named = [f"{name} AS (SELECT * FROM {self._view(rows)})" for name, rows in tables.items()]
         return SparkRows(self._spark.sql(f"WITH {', '.join(named)} {query}"))
 
@@ -354,7 +354,7 @@ def refuse_missing_module(text: str) -> None:
 
 @contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise what a task raised, if it was one of ours: whoever waits for a driver must know what to do next."""
+    """Raise the error that a task raised, if it is one of this library: it names the next command for the user."""
     try:
         yield
     except Exception as error:

@@ -74,7 +74,7 @@ class CopyPlan:
     progress: Progress
 
     def compare(self, starts: Sequence[Start], left_out: AbstractSet[str]) -> FilesToCopy:
-        """Return which files to copy. One ``get`` per node, and a listing of both sides.
+        """Return the files to copy. One ``get`` per node, and a listing of both sides.
 
         Raises:
             Corrupt: a node is missing or damaged, or a definition missing.

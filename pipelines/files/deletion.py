@@ -80,5 +80,5 @@ def delete_rows(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[Any, ..
 
 
 def deleted_of(row: Row) -> Deleted:
-    """Return what a row of :func:`delete_rows` tells."""
+    """Return the result of a deletion from a row of :func:`delete_rows`."""
     return Deleted(**{**row, "failures": dict(row["failures"])})

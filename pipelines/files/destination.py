@@ -1,10 +1,10 @@
 """The root URI that an export writes to: what it holds, whether it may be written to, and its roots in order.
 
-A lakehouse is what its roots say. So they are created last, oldest first, and older ones are removed only when the
-hint leads to the new ones: killed anywhere in between, the destination is no lakehouse yet, the one it was, or that of
-one of the new versions.
+The roots define a lakehouse. So they are created last, oldest first, and older ones are removed only when the hint
+leads to the new ones. An export that is killed in between leaves a destination that is no lakehouse yet, the one it
+was, or that of one of the new versions.
 
-A root to which no older one leads would be met by whoever commits to the destination, in place of what others
+Another writer at the destination could find a root to which no older one leads, in place of a root that a third one
 committed. So the boundary claims the place first (:func:`claim_boundary`), and a root below it counts for nothing.
 """
 
@@ -74,11 +74,11 @@ class Destination:
         return [version for version in self.roots if version < self.first]
 
     def prepare(self, definition_path: str) -> None:
-        """Make durable what was copied, and prove with the lakehouse definition that nobody's root is overwritten.
+        """Make the copied files durable, and prove with the lakehouse definition that no root can be overwritten.
 
         Raises:
             UnsafeStorage: the storage ignores exclusive creation; or compare-and-set, and the boundary has to move.
-            Refused: another export to the same place, or a writer, was at work there meanwhile.
+            Refused: another export to the same place, or a writer, was at work there.
         """
         self.storage.barrier()
         definition = self.storage.read(definition_path)
@@ -92,7 +92,7 @@ class Destination:
                 raise self.not_alone()
 
     def movable(self) -> bool:
-        """Return whether the boundary can be moved here. Where nobody can move it, nobody has to claim it.
+        """Return whether the boundary can be moved here. Where no process can move it, no claim is needed.
 
         Raises:
             UnsafeStorage: it cannot, and it has to move.
@@ -123,7 +123,7 @@ class Destination:
         Returns how many roots were removed.
 
         Raises:
-            Refused: another export to the same place put a later version there meanwhile.
+            Refused: another export to the same place put a later version there.
         """
         versions = Versions(self.storage)
         lies = self.newest is not None and self.boundary > self.newest.version
@@ -145,7 +145,7 @@ class Destination:
         return removed
 
     def withdraw(self, versions: Versions) -> None:
-        """Remove the roots that were created where they do not count: somebody has replaced the claim."""
+        """Remove the roots that were created where they do not count: another process has replaced the claim."""
         if self.created and versions.latest().version < self.first:
             self.storage.delete_many(self.created)
 

@@ -1,8 +1,8 @@
-"""What lies below a root URI: a listing in shards, or an inventory that somebody else made (format, section 2).
+"""The files below a root URI: a listing in shards, or an inventory that another program made (format, section 2).
 
 The optimised names spread files over directories ``[01]{4}/[01]{4}/``. The driver lists those two levels
 (17 requests or so), a shard is one directory of the second. A directory of any other name belongs to
-somebody else, a nested lakehouse for example: it is reported, and never looked into.
+another program or a nested lakehouse: it is reported, and never listed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Wanted = Callable[[str], bool]
 
 
 class Listed(NamedTuple):
-    """One listed file. ``modified_millis`` is ``None`` where nobody knows; ``version`` is set for roots."""
+    """One listed file. ``modified_millis`` is ``None`` where it is unknown; ``version`` is set for roots."""
 
     path: str
     bytes: int
@@ -178,7 +178,7 @@ def read_inventory(uri: str, options: Mapping[str, Any], root: str) -> Iterator[
     """Yield the files that one file of an inventory lists below ``root``. One ``get``.
 
     Columns: ``path`` (relative to the root, or a full URI), ``size``, ``modified`` (a time, ISO 8601, or epoch
-    milliseconds). A file without a time stays: nobody knows its age.
+    milliseconds). A file without a time stays: its age is unknown.
 
     Raises:
         InvalidInput: a column is missing.

@@ -12,7 +12,7 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 
 
 def unpacked(data: bytes, name: str, most: int = UNPACKED_MAX_BYTES) -> bytes:
-    """Return what a gzip file holds, all its members one after the other.
+    """Return the content of a gzip file, all its members one after the other.
 
     Raises:
         InvalidInput: it is not a valid gzip file, is cut short, or holds more than ``most`` bytes.

@@ -47,9 +47,9 @@ class Retained:
 
 
 def retained(files: Files, *, heal: bool = False) -> Retained:
-    """Return what is kept now. Six ``get`` or so; the newest root is searched anew.
+    """Return the roots that are kept now. Six ``get`` or so; the newest root is searched again.
 
-    With ``heal``, a boundary file that says more than expiration can have written is put right first.
+    With ``heal``, a boundary file with a larger number than expiration can have written is put right first.
 
     Raises:
         ReadOnly: another generation of the format wrote the lakehouse.
@@ -67,7 +67,7 @@ def retained(files: Files, *, heal: bool = False) -> Retained:
 
 
 def retained_at(files: Files, boundary: int, newest: Root) -> Retained:
-    """Return what is kept as of a root. One ``get``. Raises as :func:`retained`."""
+    """Return the roots that are kept as of a root. One ``get``. Raises as :func:`retained`."""
     require_writable(files, newest)
     if max(boundary, newest.oldest_version) > newest.version:
         raise Corrupt(
@@ -134,7 +134,7 @@ def live_transactions(
     One that was committed or aborted since the listing is left out: it is a version by now, or nothing.
 
     Raises:
-        CorruptDefinition: a file that may be a live transaction cannot be read, so nobody knows what it needs.
+        CorruptDefinition: a file that may be a live transaction cannot be read, so the files it needs are unknown.
     """
     found = SavedTransactions()
     pairs = list(listed)
@@ -168,7 +168,7 @@ def _running_roots(path: str, data: bytes, modified: int, ttl_millis: int, now_m
         if definition.pending_running_root_node_file_path:
             running.append(validate_path(definition.pending_running_root_node_file_path))
     except (Corrupt, InvalidLocation) as error:
-        if modified + ttl_millis + slack(ttl_millis) < now_millis:  # whatever it was, it could not be alive
+        if modified + ttl_millis + slack(ttl_millis) < now_millis:  # no transaction of that age can be alive
             return []
         raise CorruptDefinition(
             f"saved transaction {path!r} cannot be read ({error}) and may be live; nothing was deleted", path=path
@@ -183,7 +183,7 @@ def _dies_at(definition: TransactionDef, ttl_millis: int) -> int:
 
 
 def slack(ttl_millis: int) -> int:
-    """Return how long after its time a transaction still counts as alive: clocks differ."""
+    """Return the time for which a transaction still counts as alive after its time to live: clocks differ."""
     return min(CLOCK_SLACK_MILLIS, ttl_millis // 2)
 
 
@@ -251,7 +251,7 @@ class Rules:
         return _first_since(created_at, range(versions.start, last), since)
 
     def holds(self, created_at: Callable[[int], int], versions: range, now_millis: int) -> list[Hold]:
-        """Return what each rule keeps, the one that keeps most first. O(log versions) calls for each of two rules.
+        """Return the versions that each rule keeps, the widest rule first. O(log versions) calls for each of two rules.
 
         REQUIRES: ``created_at`` ascends.
         """

@@ -63,7 +63,7 @@ def refuse_no_share(share: float | None) -> None:
 
 
 def in_sample(path: str, share: float) -> bool:
-    """Whether the table with this definition is looked at: always the same ones, of whatever process."""
+    """Whether the table with this definition is in the sample: the same tables in every process."""
     return mmh3.hash(path, signed=False) % _SHARES < share * _SHARES
 
 
@@ -78,7 +78,7 @@ class TableFiles:
     def missing(self, tables: Iterable[Named]) -> Iterator[Violation]:
         """Yield the tables whose metadata file does not exist (I19). One ``head`` each, in parallel.
 
-        What nobody here can open, such as a bucket of other credentials, is counted and is no finding.
+        A location that this process cannot open, such as a bucket of other credentials, is counted and is no finding.
         """
         named = (each for each in tables if each[2].format_properties.get(METADATA_LOCATION))
         looked = self._storage.map(named, lambda each: (each, self._exists(each[2])))

@@ -63,7 +63,7 @@ class Shape:
         )  # fmt: skip
 
     def examiner(self, meaning: Meaning) -> Examiner:
-        """Return what examines nodes of this shape."""
+        """Return the examiner of nodes of this shape."""
         return Examiner(self.order, meaning.codec, meaning.version)
 
     def meaning(
@@ -74,7 +74,7 @@ class Shape:
         return Meaning(codec, version=version, read_definitions=definitions, root=root, tables=tables)
 
     def contents(self, versions: Versions, *, definitions: bool, tables: float | None) -> Contents:
-        """Return what proves contents of this shape."""
+        """Return the check of contents of this shape."""
         return Contents(versions, self.order, self.target_bytes, definitions=definitions, tables=tables)
 
 

@@ -72,7 +72,7 @@ _Pair: TypeAlias = tuple[str, str | None]
 
 
 def visitor(examiner: Examiner) -> Visitor:
-    """Return what examines the nodes of a walk."""
+    """Return the visitor that examines the nodes of a walk."""
     return Visitor("nodes", ASKED, _VISITED, examiner, _weight, examiner.order, summed=_SUMMED, told="found")
 
 
@@ -81,7 +81,7 @@ def _weight(row: Row) -> int:
 
 
 def asked(path: str, first: int, last: int) -> dict[str, Any]:
-    """Return what is asked of a root: nothing."""
+    """Return the row of a root before it is read: no parent expects anything of it."""
     return dict.fromkeys(ASKED.names) | {"path": path, "first": first, "last": last, "height": ROOT, "parent": ""}
 
 
@@ -104,15 +104,15 @@ class Examiner:
     _buffered: dict[_Pair, str | None] = field(default_factory=dict)
 
     def __call__(self, row: Row, data: bytes | FileMissing) -> dict[str, Any]:
-        """Return what is kept of a node, the findings among it.
+        """Return the row that is kept of a node, with its findings.
 
-        Where a node cannot be read, or is of another height than its parents say, nothing below it is looked at.
+        Where a node cannot be read, or has another height than its parents record, nothing below it is read.
         """
         node = decoded(row["path"], data, self.order, row["parent"])
         return _unreadable(row, node) if isinstance(node, Violation) else self.examine(row, node)
 
     def examine(self, row: Row, node: Node) -> dict[str, Any]:
-        """Return what is kept of a node that was read."""
+        """Return the row that is kept of a node that was read."""
         path, expected = row["path"], _expected(row)
         astray = check_place(node, path, expected)
         if astray is not None:
@@ -131,7 +131,7 @@ class Examiner:
         }
 
     def _meaning(self, node: Node, height: int, *, sound: bool) -> dict[str, Any]:
-        """Return what is kept of what a node says: its entries, or of those of a leaf that are settled the sums."""
+        """Return the entries of a node that are kept; of the settled entries of a leaf only the sums are kept."""
         said = _entries(node)
         if height > 0 or self.above is None:
             return _kept(said)
@@ -140,7 +140,7 @@ class Examiner:
         return _kept(kept) | self._settled(settled, sound=sound and not node.pending.keys)
 
     def _settled(self, keys: list[str], *, sound: bool) -> dict[str, Any]:
-        """Return how many objects of each kind keys are, and the namespaces that they are and lie in.
+        """Return the number of objects of each kind among keys, and the namespaces that they name.
 
         ``sound`` keys are known to be well formed.
         """
@@ -198,21 +198,21 @@ def hashes_of(keys: Iterable[str]) -> IntArray:
 
 
 def _among(hashes: IntArray, known: IntArray) -> list[bool]:
-    """Return which hashes are among known ones. REQUIRES that these ascend: a binary search for each."""
+    """Return a mask of the hashes that are among known ones. REQUIRES that these ascend: a binary search for each."""
     if not len(known):
         return [False] * len(hashes)
     return (known[np.minimum(np.searchsorted(known, hashes), len(known) - 1)] == hashes).tolist()  # type: ignore[no-any-return]
 
 
 def _entries(node: Node) -> dict[str, str | None]:
-    """Return what a node says: its key table with its own messages carried out, deletions among them."""
+    """Return the entries of a node: its key table with its own messages carried out, deletions among them."""
     meaning: dict[str, str | None] = dict(zip(node.keys, node.values, strict=True))
     meaning.update(node.pending.meanings())
     return meaning
 
 
 def _expected(row: Row) -> Expected:
-    """Return what parents say about a node."""
+    """Return the values that parents record about a node."""
     return Expected(
         None if row["height"] == ROOT else row["height"],
         row["lo"],
@@ -224,7 +224,7 @@ def _expected(row: Row) -> Expected:
 
 
 def _asked(parent: Row, path: str, expected: Expected) -> Row:
-    """Return what one parent says about a child as a row."""
+    """Return the values that one parent records about a child, as a row."""
     keys, messages = expected.keys or (None, None), expected.messages or (None, None)
     return {
         "path": path,

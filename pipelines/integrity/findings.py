@@ -54,7 +54,7 @@ def counted(what: str, number: int) -> Violation:
 class Found:
     """Findings so far, each once, and in ``counts`` what was counted beside them.
 
-    At most ``most`` findings are kept. With ``stop`` nobody has to look for more.
+    At most ``most`` findings are kept. With ``stop`` the search may end then.
     """
 
     def __init__(self, most: int = FINDINGS_MAX, *, stop: bool = False) -> None:
@@ -69,7 +69,7 @@ class Found:
         return self._stop and not self.room()
 
     def room(self) -> int:
-        """Return how many more findings are kept."""
+        """Return the number of further findings that would be kept."""
         return max(0, self.most - len(self._found))
 
     def count_more(self, count: int) -> None:
@@ -77,7 +77,7 @@ class Found:
         self._more += count
 
     def violations(self) -> list[Violation]:
-        """Return what was found, in the order of finding."""
+        """Return the findings, in the order of finding."""
         return list(self._found)
 
     def add(self, what: Violation, first: int | None, last: int | None = None) -> None:

@@ -1,7 +1,7 @@
 """Proving that a version is intact before it becomes the newest again: `verify` of that version with definitions.
 
-The same walk, the same function per node, but it stops after the first few findings. The root was read by whoever
-chose the version, and is not read again.
+It is the same walk with the same function per node, but it stops after the first few findings. The caller has read the
+root, which is not read again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Preflight:
     tables: float | None = None
 
     def __call__(self, target: Root) -> Iterable[Violation]:
-        """Return what is wrong with a version, the first few findings. One ``get`` per node and definition."""
+        """Return the first few findings in a version. One ``get`` per node and definition."""
         meter, found, version = Meter(self.files.storage), Found(SHOWN, stop=True), target.version
         for each in check_lakehouse_definition(self.files.versions, target):
             found.add(each, version)
@@ -85,7 +85,7 @@ class Preflight:
         self._count_tables(found)
 
     def definitions(self, changes: Sequence[Change]) -> Iterable[Violation]:
-        """Return what is wrong with the definitions that changes bring back, the first few findings. One ``get`` each.
+        """Return the first few findings in the definitions that changes restore. One ``get`` each.
 
         What is not wrong is read to the end.
         """

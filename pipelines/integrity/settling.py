@@ -25,10 +25,10 @@ _HASHES: Final = pa.schema({"hashes": BINARY})
 
 
 def settling(walk: SparkLevels, examiner: Examiner, meaning: Meaning) -> Examiner | None:
-    """Return what settles entries of leaves where they are read, for a walk that comes to them; ``None``: nothing can.
+    """Return an examiner that settles entries of leaves where a walk reads them; ``None`` if that is not possible.
 
-    Nearly all that a lakehouse says stands in leaves, and nodes above say nothing about it. Only what they may say
-    something about has to be brought together from several nodes. Who reads definitions needs every entry.
+    Leaves contain nearly all entries of a lakehouse, and most of their keys are in no node above. Only the entries of
+    keys that are also in nodes above have to be joined from several nodes. A check of definitions needs every entry.
 
     A job over what is above the leaves; 4 bytes for each entry there come to the driver and go to the tasks.
     """

@@ -91,7 +91,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a set of entries adds up to, whatever their order: how many they are, and the sum of their hashes.
+    """The totals of a set of entries, which do not depend on their order: their number, and the sum of their hashes.
 
     What a load must keep is one when the old tree is read, less what is replaced, and one when the new one is built.
     """
@@ -107,7 +107,7 @@ class Tally:
 
 
 def hash_of(key: str, path: str) -> int:
-    """Return what one entry adds to a tally: 63 bits, so that Spark can sum them."""
+    """Return the hash of one entry in a tally: 63 bits, so that Spark can sum them."""
     return int(mmh3.hash64(key + path, signed=False)[0]) >> 1
 
 
@@ -142,7 +142,7 @@ def _object(line: bytes, place: Place, codec: KeyCodec) -> New:
 
 
 def _value_of(line: bytes) -> Any:
-    """Return what ``json.loads`` makes of a line; of most lines, without its guess at the encoding."""
+    """Return the result of ``json.loads`` of a line; for most lines without its detection of the encoding."""
     try:
         if line.startswith(b'{"'):  # in no encoding but UTF-8, of those that JSON may be in
             text = line.decode(errors="surrogatepass")
@@ -155,7 +155,7 @@ def _value_of(line: bytes) -> Any:
 
 
 def wrong_in(source: Storage, block: Block, codec: KeyCodec) -> tuple[int, list[Wrong]]:
-    """Return how many lines that begin in a block are no objects, and the first of them."""
+    """Return the number of lines that begin in a block and are no objects, and the first of them."""
     count, found = 0, list[Wrong]()
     for place, line in lines(source, block):
         try:

@@ -103,7 +103,7 @@ class Parts:
 
 
 def answerer(parts: Parts) -> Answer:
-    """Return what a helper does with the parts of a load."""
+    """Return the function by which a helper loads parts."""
 
     def answer(messages: Sequence[Block | Range] | None) -> Any:
         if messages is None:

@@ -49,7 +49,7 @@ def refuse_there(source: Storage, codec: KeyCodec, found: Sequence[tuple[str, Pl
 
 
 def refuse_homeless(codec: KeyCodec, homes: Sequence[str]) -> None:
-    """Refuse objects whose namespace nobody created. Raises ``ObjectNotFound``."""
+    """Refuse objects whose namespace does not exist. Raises ``ObjectNotFound``."""
     named = ", ".join(repr(codec.split(key)[1]) for key in homes[:SHOWN])
     raise ObjectNotFound(
         f"there is no namespace {named}{', ...' if len(homes) > SHOWN else ''}; load it, too: "

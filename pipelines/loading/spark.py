@@ -144,7 +144,7 @@ class SparkLoad:
             refuse_homeless(self._target.codec, [row["key"] for row in rows])
 
     def _existing(self) -> DataFrame:
-        """Return what the base holds: key, path and hash, read child by child of its root."""
+        """Return the entries of the base: key, path and hash, read child by child of its root."""
         rows = [{"child": index} for index in range(len(self._base.node.children) or 1)]
         target = self._target
         work = partial(_existing, version=self._base.version, order=target.order, target_bytes=target.target_bytes)

@@ -102,12 +102,12 @@ def shares_in(files: Sequence[tuple[str, int]]) -> int:
 
 
 def block_bytes(files: Sequence[tuple[str, int]], least: int) -> int:
-    """Return how much of files, by name and size, is read at once."""
+    """Return the number of bytes of files, by name and size, that are read at once."""
     return max(least, min(_BLOCK_BYTES_MAX, sum(size for _, size in files) // _BLOCKS))
 
 
 def looked_at_first(blocks: Sequence[Block]) -> tuple[list[Block], list[Block]]:
-    """Return what shows which keys there are, and the rest: together the lines of all blocks, each once."""
+    """Return a sample of the blocks, which shows the existing keys, and the rest: together all lines, each once."""
     first, rest = [], []
     for number, block in enumerate(blocks):
         cut = block.end if block.file.endswith(PACKED) else min(block.begin + LOOK_BYTES, block.end)

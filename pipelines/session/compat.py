@@ -49,7 +49,7 @@ def frame_of(spark: SparkSession, table: pa.Table, ddl: str) -> DataFrame:
 
 
 def task_label(task: int, tasks: int) -> int:
-    """Return what a row must say in a column of integers, to go to a task by :func:`by_task`."""
+    """Return the integer that a row needs in a column, to go to a task by :func:`by_task`."""
     return task if _deals_by_id() else next(_hashed_to(tasks, task))
 
 

@@ -27,7 +27,7 @@ _LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*([0-9]+)\s*,\s*([0-9]+)\s
 
 
 def local_cores(master: str) -> int | None:
-    """Return how many cores ``local``, ``local[N]`` or ``local[*]`` means here; ``None`` for other masters."""
+    """Return the number of cores of ``local``, ``local[N]`` or ``local[*]`` here; ``None`` for other masters."""
     match = _LOCAL.fullmatch(master)
     if match is None:
         return None
@@ -46,7 +46,7 @@ def on_one_machine(spark: SparkSession) -> bool:
 
 
 def session_parallelism(spark: SparkSession) -> int:
-    """Return how many tasks the session runs at once, at least 1.
+    """Return the number of tasks that the session runs at once, at least 1.
 
     What :class:`SessionConfig` says, or else what Spark's configuration does, or else what there is. That is asked once
     a session, when it is needed first: by then executors have registered that had not when the session started. While
@@ -99,7 +99,7 @@ def _run_a_task(spark: SparkSession) -> None:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of a session; ``chooses_partitions``: nobody chose how many partitions a shuffle has."""
+    """The measured facts of a session; ``chooses_partitions``: its number of shuffle partitions is not configured."""
 
     parallelism: int | None = None
     chooses_partitions: bool = False
@@ -110,7 +110,7 @@ _known: weakref.WeakKeyDictionary[SparkSession, _Known] = weakref.WeakKeyDiction
 
 
 def _configured(spark: SparkSession) -> int | None:
-    """Return how many tasks run at once by the configuration of Spark, ``None`` if it does not say."""
+    """Return the number of tasks at once in the configuration of Spark, ``None`` if it is not configured."""
     configured = _number(spark, "spark.default.parallelism")
     if configured:
         return configured
@@ -157,13 +157,14 @@ def _settled_parallelism(spark: SparkSession) -> int:
 def note(session: SparkSession, parallelism: int | None, *, choose_partitions: bool) -> None:
     """Note what is known of a session that starts: how many tasks run at once, if its owner said so.
 
-    With ``choose_partitions`` nobody chose how many partitions a shuffle has. Few are best: each costs a Python task.
+    With ``choose_partitions`` the number of shuffle partitions is not configured. Few are best: each costs a Python
+    task.
     """
     _known[session] = _Known(parallelism, choose_partitions)
 
 
 def _asked_parallelism(spark: SparkSession) -> int:
-    """Return how many tasks run at once now: known to Spark's driver here, over Spark Connect asked by a tiny job."""
+    """Return the number of tasks that run at once now: from Spark's driver; over Spark Connect, from a tiny job."""
     if not is_connect(spark):
         return max(1, spark.sparkContext.defaultParallelism)
     from pyspark.sql import functions

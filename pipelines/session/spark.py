@@ -120,14 +120,14 @@ class SessionConfig:
 
 
 def java_settings(conf: Mapping[str, str]) -> Mapping[str, str]:
-    """Return how Java is to manage its memory on this machine; nothing where ``conf`` says a word about it."""
+    """Return the memory options of Java for this machine; none where ``conf`` contains any."""
     return {} if any(name in conf for name in _CHOOSES_JAVA) else _SMALL_JAVA
 
 
 def get_session(config: SessionConfig | None = None) -> SparkSession:
     """Return the running Spark session, or start one.
 
-    A session that runs already is returned as it is, whatever ``config`` says.
+    A session that runs already is returned unchanged; ``config`` is ignored then.
 
     Raises:
         InvalidInput: Java is missing or too old, no Spark Connect server or master answers, or a package is missing
@@ -166,12 +166,12 @@ def stop_session() -> None:
 
 @dataclass(frozen=True, slots=True)
 class LazySession:
-    """A session that is started when somebody calls for it, and says before where it would run.
+    """A session that is started when a job first needs it. Its place is known before.
 
     Attributes:
         config: which Spark, or a function that returns that, and is called when Spark is needed and no sooner.
-        start: what starts it.
-        failures: why it could not be started, where somebody went on without it (``pipelines.auto``).
+        start: the function that starts it.
+        failures: why it could not be started, where the job went on without it (``pipelines.auto``).
     """
 
     config: SessionConfig | Callable[[], SessionConfig]
@@ -183,7 +183,7 @@ class LazySession:
         return self.start(self.chosen())
 
     def chosen(self) -> SessionConfig:
-        """Return which Spark it is. Raises ``InvalidInput`` for one that there cannot be."""
+        """Return the configuration of the session. Raises ``InvalidInput`` where it is not possible."""
         return self.config() if callable(self.config) else self.config
 
 
@@ -316,10 +316,10 @@ def check_pyspark() -> None:
 
 
 def check_connect_server(remote: str) -> None:
-    """Prove that somebody listens at a Spark Connect URL: without that the client waits for ever.
+    """Prove that a server accepts connections at a Spark Connect URL: without one the client waits for ever.
 
     Raises:
-        InvalidInput: nobody does, or it is no such URL; the message shows no token of it.
+        InvalidInput: no server does, or it is no such URL; the message shows no token of it.
     """
     try:
         parts = urlsplit(remote)

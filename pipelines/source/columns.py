@@ -75,7 +75,7 @@ _PARTS: Final[Mapping[str, tuple[str, ...]]] = {"list": ("element",), "map": ("k
 _COLUMN: Final = ("name", "type", "nullable", "id", "properties")
 _PLAIN: Final = frozenset({"name", "type", "nullable"})
 _NO_REFERENCES: Final = 2
-"""The version of ``marshal`` that writes equal values alike, whoever else refers to their parts."""
+"""The version of ``marshal`` that writes equal values alike, also where other objects refer to their parts."""
 _SCHEMA_MAX_BYTES: Final = 8_192
 _SCHEMAS_MAX: Final = 1_024
 _schemas: Final = dict[bytes, bytes]()

@@ -95,7 +95,7 @@ class Entry:
         return [self.arguments[name] for name in _REQUIRED if name in self.arguments]
 
     def object(self) -> ObjectName:
-        """Return what it changes."""
+        """Return the name of the object that the entry changes."""
         return ObjectName(self.action.rpartition("_")[2], *self.names())
 
     def plain_table(self) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Marks what a lakehouse keeps, though others commit, save and expire meanwhile (format, section 6)."""
+"""Marks the files that a lakehouse keeps, while other processes commit, save and expire (format, section 6)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Marking:
     def mark(self, check: Callable[[Retained], object]) -> Retained:
         """Mark everything that is kept, and return it; ``check`` may raise before any node of it is read.
 
-        Transactions come first: one that was committed meanwhile is a version by then.
+        Transactions come first: one that is committed after that is a version when versions are listed.
 
         REQUIRES: the sweep has listed the files.
         Raises:
@@ -60,8 +60,8 @@ class Marking:
         """Mark what is kept as of the fence and was not marked before it, and what was committed since.
 
         The fence itself reaches what the version below it does. What was committed since cannot reach an orphan, unless
-        a program made it that knows no fences. Saved transactions are listed anew: one that was saved since the first
-        listing may have looked for fences before this one was there. (With an inventory no orphan is that old, and
+        a program made it that knows no fences. Saved transactions are listed again: one that was saved since the first
+        listing may have searched for fences before this one was there. (With an inventory no orphan is that old, and
         ``list_again`` is not needed.)
 
         REQUIRES: :meth:`mark` has returned.

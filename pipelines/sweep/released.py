@@ -51,7 +51,7 @@ class Freed:
 
 
 def freed_by(spark: Session, files: Files, before: Retained, boundary: int, engine: str, progress: Progress) -> Freed:
-    """Return what a new boundary frees. A listing, and one ``get`` per node of all versions together."""
+    """Return the files that a new boundary frees. A listing, and one ``get`` per node of all versions together."""
     count = boundary - max(before.boundary, before.newest.oldest_version)
     if count == 0:
         return Freed(0, 0, 0, 0, (), len(before.snapshots))

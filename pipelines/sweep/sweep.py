@@ -51,7 +51,7 @@ class Sweep:
     """The state of one sweep, in tables of an engine.
 
     Attributes:
-        unknown: files that belong to somebody else, by their names.
+        unknown: files that belong to other programs, by their names.
         nodes_read: nodes read to mark, each once.
     """
 
@@ -124,7 +124,7 @@ class Sweep:
         A node counts as read when everything below it was read, too: a walk that failed begins again at its roots.
 
         Raises:
-            Corrupt: a node cannot be read, so nobody knows what it reaches.
+            Corrupt: a node cannot be read, so the files that it reaches are unknown.
         """
         if afresh:
             self._forget_marks()
@@ -227,7 +227,7 @@ class Sweep:
     # -- what other jobs ask -------------------------------------------------------------------------
 
     def alone(self, below: int) -> Alone:
-        """Return what only versions below one reach, and of it what a single version holds."""
+        """Return the files that only versions below one reach, and those of them that a single version reaches."""
         reach = self._tags(f"WHERE last >= 0 AND last < {below}").keep("path")
         ours = f"SELECT r.* , f.bytes FROM files f JOIN reach r ON r.path = f.path WHERE f.kind <> {UNKNOWN!r}"
         sized = self.engine.sql(ours, files=self._listed(), reach=reach).keep()
@@ -239,7 +239,7 @@ class Sweep:
         return Alone(total, dict(sorted(versions.items())))
 
     def sizes(self, newest: int, boundary: int) -> Sizes:
-        """Return what the newest version reaches, what only the rest of history does, and what nothing does."""
+        """Return the files of the newest version, those that only older versions reach, and those that none reaches."""
         query = f"""SELECT
             CASE WHEN t.last IS NULL THEN 'nothing' WHEN t.last = {newest} THEN 'newest' ELSE 'history' END
             AS reach, {_SUMS} FROM files f LEFT JOIN tags t ON t.path = f.path
@@ -262,7 +262,7 @@ class Sweep:
         return {row["kind"]: _size(row) for row in sorted(rows, key=lambda row: str(row["kind"]))}
 
     def release(self) -> None:
-        """Give back what the tables take."""
+        """Release the disk and memory of the tables."""
         self._forget_marks()
         self.engine.close()
 

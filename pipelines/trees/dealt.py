@@ -26,7 +26,7 @@ class Work(Protocol):
     store: NodeStore
 
     def next(self) -> int | None:
-        """Return a subtree that nobody works on, ``None`` when there is none."""
+        """Return a subtree that no worker has, ``None`` when there is none."""
 
     def flush(self, index: int, behind: WriteBehind) -> Flush:
         """Return the flush of a subtree."""
@@ -57,7 +57,7 @@ class _Dealt:
         self._behind.finish()
 
     def _leaf_paths_ahead(self) -> Iterator[str]:
-        """Yield the leaves that will be read; the topmost nodes of the subtrees after them are on the way meanwhile."""
+        """Yield the leaves that will be read, while the topmost nodes of the next subtrees are being read."""
         following = self._begun()
         while some := following:
             following = self._begun()
@@ -76,7 +76,7 @@ class _Dealt:
         ]
 
     def _take(self, most: int) -> list[Flush]:
-        """Take some subtrees that nobody works on."""
+        """Take some subtrees that no worker has."""
         taken: list[Flush] = []
         while len(taken) < most and (index := self._work.next()) is not None:
             taken.append(self._work.flush(index, self._behind))

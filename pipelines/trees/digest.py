@@ -30,7 +30,7 @@ _SUM: Final = pa.schema({"sum": TEXT})
 
 
 def digest(spark: Session, lake: Lakehouse, engine: str, progress: Progress = silent) -> str:
-    """Return what :meth:`Lakehouse.digest` does, for the version of a handle; ``engine`` is spark or local.
+    """Return the digest of the version of a handle, as :meth:`Lakehouse.digest`; ``engine`` is spark or local.
 
     Reads every node; on Spark those between two ranges twice.
     """

@@ -52,7 +52,7 @@ def root_of(row: Mapping[str, Any], order: int) -> Ref | Node:
 
 
 def taken_over(rewriter: Rewriter, root: Ref | Node, within: Range) -> Ref:
-    """Return what a task handed back as a subtree of a rewriter, and of its proof."""
+    """Return the result of a task as a subtree of a rewriter, and add it to its proof."""
     if isinstance(root, Node):
         return rewriter.ref_of(root, within)
     rewriter.enter(root)

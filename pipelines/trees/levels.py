@@ -1,9 +1,10 @@
 """Going down the trees of many versions, level by level: every node is visited once, however many versions share it.
 
-A node has the same height in whatever tree it stands: level ``h`` visits all distinct nodes of height ``h`` that the
-levels above pointed to. What is to be done at a node is a function (:class:`Visitor`). Of what several parents say
-about a child the tightest counts. On Spark a level is a DataFrame on the disks of the executors, and nothing of the
-size of the lakehouse is on the driver; in this process it is a dictionary, and a temporary file where it is large.
+A node has the same height in every tree that contains it: level ``h`` visits all distinct nodes of height ``h`` that
+the levels above pointed to. The work at a node is a function (:class:`Visitor`). Where several parents record
+different bounds of a child, the tightest ones count. On Spark a level is a DataFrame on the disks of the executors, and
+nothing of the size of the lakehouse is on the driver. In this process it is a dictionary, and a temporary file where it
+is large.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Visitor:
 
     Attributes:
         phase: what the walk is called in progress.
-        asked: what is known of a node before it is read: ``path``, ``height``, ``first`` and ``last`` of the versions
-            that reach it, and whatever else its parents say.
+        asked: the schema of the row of a node before it is read: ``path``, ``height``, ``first`` and ``last`` of the
+            versions that reach it, and the other values that its parents record.
         visited: what is left of it: ``path`` (``None`` = not a node of its own), ``height``, ``children``, and more.
             Children are rows of ``asked``, or paths about which nothing more is said.
         visit: makes what is kept from what was asked and what was read. A height that it does not know is -1.
@@ -63,7 +64,7 @@ class Visitor:
         return bool(pa.types.is_struct(self.visited.field("children").type.value_type))
 
     def children(self, row: Row) -> Iterable[Row]:
-        """Return what a row says about the children of its node."""
+        """Return the rows of the children of the node of a row."""
         if self.says_more:
             return row["children"]  # type: ignore[no-any-return]
         inherited = {"height": row["height"] - 1, "first": row["first"], "last": row["last"]}
@@ -123,7 +124,7 @@ class Waiting:
         return file
 
     def levels(self) -> Iterator[list[Row]]:
-        """Take out everything, the highest first, what is noted meanwhile, too; what was in a file comes in parts."""
+        """Take out all rows, the highest first, also rows added during the walk; rows from a file come in parts."""
         while (height := self._highest()) >= 0:
             if height in self._files:
                 yield from self._read(height)
@@ -168,7 +169,7 @@ def walk_here(
     known: Container[str] = frozenset(),
     visited: Sequence[Row] = (),
 ) -> Iterator[Row]:
-    """Yield what a visitor keeps of all nodes reachable from roots, highest first. Whoever stops asking stops the walk.
+    """Yield the rows that a visitor keeps of all nodes reachable from roots, highest first. Closing it ends the walk.
 
     ``known`` nodes, and what only they reach, are left out. ``visited`` are rows of nodes that need not be read.
     Memory does not grow with the trees: see :class:`Waiting`.

@@ -32,7 +32,7 @@ class Slice:
     within: Range
 
     def weight(self) -> int:
-        """Return how many messages wait inside it."""
+        """Return the number of messages in it."""
         messages = self.node.subtree_messages
         return len(self.node.buffer) if messages is None else messages
 

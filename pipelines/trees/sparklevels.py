@@ -184,7 +184,7 @@ class SparkLevels:
         return (found["height"] or 0) if height is None else height, found["children"] or 0, told
 
     def _asked(self, height: int) -> DataFrame:
-        """Return what all levels say about the nodes of a height, the tightest of it."""
+        """Return the rows of the nodes of a height from all levels, with the tightest bounds."""
         from pyspark.sql import functions as f
 
         above = self.rows().where(f.col("height") == height + 1)
@@ -199,7 +199,7 @@ class SparkLevels:
         return children.groupBy(*_KEY).agg(*rest).select(names)
 
     def rows(self) -> DataFrame:
-        """Return what is kept of all nodes."""
+        """Return the rows that are kept of all nodes."""
         levels = self.levels or [table(self.spark, [], self.visitor.visited)]
         return reduce(lambda one, two: one.unionByName(two), levels)
 

@@ -35,8 +35,8 @@ PARTS: Final = 1 << _BITS
 def hashes_of(texts: Iterable[str], count: int = -1) -> Hashes:
     """Return 64 bits of each text, others in every process.
 
-    Two texts may have the same: one pair of any 10 million has a chance of 3 in a million. Whoever must not confuse
-    them compares the texts themselves.
+    Two texts may have the same: one pair of any 10 million has a chance of 3 in a million. A caller that must not
+    confuse them compares the texts themselves.
     """
     return np.fromiter(map(hash, texts), np.int64, count)
 
@@ -245,7 +245,7 @@ class Spool:
 def parts(*spools: Spool) -> Iterator[tuple[pa.Table, ...]]:
     """Yield the rows of spools part by part: rows with the same hash come together.
 
-    REQUIRES: nothing is added to any of them meanwhile.
+    REQUIRES: nothing is added to any of them before this ends.
     Raises:
         StorageError: there is no room for what was still in memory.
     """

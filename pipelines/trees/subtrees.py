@@ -153,7 +153,7 @@ def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterato
     with store.prefetch(_leaf_paths_ahead(store, unopened)):
         while flushes:
             if unopened and unopened[0] is flushes[0]:
-                unopened.popleft()  # it was not read ahead; what was flushed must be held by nobody
+                unopened.popleft()  # it was not read ahead; no reference to a flushed subtree may remain
             yield flushes.popleft().run() | read.since()
     behind.finish()
 
@@ -174,7 +174,7 @@ def _leaf_paths_ahead(store: NodeStore, unopened: deque[Flush]) -> Iterator[str]
 
 
 class Flush:
-    """The flush of one subtree that somebody else handed over: a writer and a proof of its own.
+    """The flush of one subtree that another rewriter handed over: a writer and a proof of its own.
 
     Attributes:
         ref: the subtree; in memory as soon as it was opened.
@@ -252,15 +252,15 @@ class Reads:
 
 
 def flushed(row: Row) -> Flushed:
-    """Return what a task made of a piece from the row it sent back."""
+    """Return the result of a task for a piece, from the row that it sent back."""
     counts = {name: row[name] for name in ("nodes_read", "nodes_written", "bytes_read", "bytes_written")}
     return Flushed(row, **counts, proved=row["proved"])
 
 
 def adopted(rewriter: Rewriter, pieces: Sequence[Piece], done: Sequence[Flushed]) -> dict[int, Ref]:
-    """Return what tasks made of pieces, by the identity of what it stands in for, in the proof of ``rewriter``.
+    """Return the results of tasks, by the identity of the subtree that each replaces, in the proof of ``rewriter``.
 
-    What became of slices is in its place in their nodes, and stands in for itself.
+    The results of slices are put into their nodes, and replace nothing else.
     """
     found: dict[int, Ref] = {}
     parts: list[tuple[Slice, Work]] = []
@@ -280,7 +280,7 @@ def _adopted(rewriter: Rewriter, row: Row) -> Ref:
 
 
 def _counted(children: Sequence[Row]) -> int:
-    """Return how many entries the leaves of a slice have, and the pivots between them."""
+    """Return the number of entries in the leaves of a slice and in the pivots between them."""
     pivots = sum(row["value"] is not None for row in children[:-1])
     return pivots + sum(row["keys"] or 0 for row in children)
 

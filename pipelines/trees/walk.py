@@ -1,7 +1,7 @@
 """Which files the trees of many versions reach, and how large their nodes are.
 
 Going down level by level, every node is visited once, however many versions share it: a node has the same height in
-whatever tree it stands, so level ``h`` visits all distinct nodes of height ``h`` that the levels above pointed to.
+every tree that contains it, so level ``h`` visits all distinct nodes of height ``h`` that the levels above pointed to.
 Each file carries the first and the last of the walked versions that reach it.
 """
 
@@ -26,7 +26,7 @@ from trinitylake_core.tree.nodefile import decode
 from trinitylake_core.tree.search import MAX_HEIGHT
 
 FOREVER: Final = 1 << 40
-"""The version number of what is kept whatever happens: snapshots and saved transactions."""
+"""The version number of roots that are always kept: those of snapshots and saved transactions."""
 _ASKED: Final = pa.schema({"path": TEXT, "height": INT, "first": LONG, "last": LONG})
 NODE: Final = 0
 CHILD: Final = 1
@@ -129,13 +129,13 @@ class Walk:
     nodes_read: int = 0
 
     def ask(self, query: str) -> Rows:
-        """Return what a query says of the table ``walked``: role, path, height, first, last, size."""
+        """Return the result of a query of the table ``walked``: role, path, height, first, last, size."""
         tables = {f"level{number}": level for number, level in enumerate(self.levels)}
         every = " UNION ALL ".join(f"SELECT * FROM {name}" for name in tables)
         return self.engine.sql(query, walked=self.engine.sql(every, **tables))
 
     def drop(self) -> None:
-        """Give back what the tables take."""
+        """Release the disk and memory of the tables."""
         for level in self.levels:
             level.drop()
         self.levels = []

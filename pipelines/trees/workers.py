@@ -32,7 +32,7 @@ def flush_here(
 ) -> tuple[list[Row], list[int]]:
     """Flush subtrees in this process and, where that pays, in one more per core.
 
-    Return what each became, in order, and those that were left where it was ``enough`` (:func:`processes.shared`).
+    Return the results in order, and the subtrees that were left where it was ``enough`` (:func:`processes.shared`).
     Memory: one subtree's path and its cache per process.
 
     Raises:
@@ -74,7 +74,7 @@ class _Work(Work[Row]):
 
 
 def flusher(root: str, options: Mapping[str, Any], order: int, target_bytes: int, stamp: int) -> Answer:
-    """Return what a helper does with subtrees below a root."""
+    """Return the function by which a helper flushes subtrees below a root."""
     return partial(_flushed, open_storage(root, options), order, target_bytes, stamp)
 
 

@@ -46,7 +46,7 @@ def ls(call: Call) -> Result:
 
 
 def _within(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEntry]:
-    """Return what is in a namespace, or what a pattern names. Raises ``ObjectNotFound`` where that is nothing."""
+    """Return the objects in a namespace, or those that match a pattern. Raises ``ObjectNotFound`` if there is none."""
     if not NOT_PLAIN.isdisjoint(text):
         return _matching(lake, text, kind)
     itself = list(lake.objects(text, NAMESPACE))

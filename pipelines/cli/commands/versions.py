@@ -51,7 +51,7 @@ def history(call: Call) -> Result:
 
 
 def _nothing_found(name: str | None) -> str:
-    """Return what to say instead of an empty list."""
+    """Return the text to print instead of an empty list."""
     return "no version matches" if name is None else f"no retained version that matches changed it: {name}"
 
 
