@@ -51,7 +51,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Brief):
-    """What was, or would be, committed. ``version_after`` is ``None`` after a dry run.
+    """The changes that were, or would be, committed. ``version_after`` is ``None`` after a dry run.
 
     ``losses`` are the columns that new schemas leave out, and the primary keys that they make nullable.
     """
@@ -93,8 +93,8 @@ def run(
         reason: why, for the history.
         isolation: the isolation level of the transaction.
         allow_loss: a new schema may leave out columns, or make a primary key nullable.
-        review: called with what would change, and what would be lost; ``False`` commits nothing.
-        cancel: what can stop it before it commits.
+        review: called with the changes and the losses; ``False`` commits nothing.
+        cancel: checked before it commits.
 
     Raises:
         Refused: a new schema loses columns or keys, and ``allow_loss`` is not set.

@@ -4,9 +4,9 @@
 2. **compare**: its newest version exists at the source, and both have the same content digest;
 3. **verify** every invariant of that version, with every definition; definitions that were written before they
    carried a checksum are compared byte for byte with those of the lakehouse;
-4. **age**: how long what it lacks has been waiting.
+4. **age**: how long the versions that it lacks have been waiting.
 
-What is wrong is told in sentences that say what to do. Nothing is written.
+Each problem is reported in a sentence with its remedy. Nothing is written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trinitylake_core.versions import from_millis
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What is asked of a backup.
+    """The requirements on a backup.
 
     Attributes:
         max_age_seconds: how long a version may be without a backup; ``None``: for ever.
@@ -53,15 +53,15 @@ class Config:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Brief):
-    """What a look at a backup found.
+    """The result of a check of a backup.
 
     Attributes:
-        problems: what is wrong, each with what to do; empty if the backup is good.
+        problems: the problems, each with its remedy; empty if the backup is good.
         source_version: the newest version of the lakehouse.
         version: the newest version of the backup; ``None`` if it has none.
         unsaved_since: when the first version was committed that the backup lacks; ``None`` if it lacks none.
-        digest: of the backup; ``None`` if it was not comparable.
-        findings: broken invariants of the backup; ``nodes_read`` to prove them.
+        digest: the digest of the backup; ``None`` if it was not comparable.
+        findings: broken invariants of the backup; ``nodes_read`` counts the nodes read to find them.
         definitions_compared: definitions without a checksum that were compared with those of the lakehouse.
     """
 
@@ -109,7 +109,7 @@ def run(
     """Prove the backup of a lakehouse. Reads every node of one version at both roots, and of the backup everything.
 
     Raises:
-        StorageError: one of the storages failed; nothing is said about the backup.
+        StorageError: one of the storages failed; the state of the backup is unknown.
         Corrupt: the lakehouse itself is damaged.
     """
     config = config or Config()
@@ -220,7 +220,7 @@ class _Proof:
             yield from self.like_the_originals(backup)
 
     def like_the_originals(self, backup: Lakehouse) -> Iterator[str]:
-        """Compare what no checksum proves: a file that was changed by as many bytes looks sound."""
+        """Compare the files that no checksum proves: a changed file of the same size cannot be detected otherwise."""
         found = compare_definitions(self.spark, self.lake.storage, backup, self.report.engine, self.progress)
         self.report = replace(self.report, definitions_compared=found.compared)
         if found.different:

@@ -51,17 +51,17 @@ _SHARED_FROM_NODES: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How to compact.
+    """The options of a compaction.
 
     Attributes:
         engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: begins in this process, and
-            hands what is left to a Spark on other machines where that has shown to pay and where it can be started
-            (``pipelines.auto``).
+            hands the remaining work to a Spark on other machines where that has shown to pay and where it can be
+            started (``pipelines.auto``).
         reason: why, for the history.
         tasks: Spark tasks; by default three per core.
-        spark_from_nodes: from so many nodes on ``auto`` is Spark from the beginning, wherever it runs.
-        restarts: how often to start over after a rollback or a bulk load came in between, or `clean` removed, or may
-            have removed, what was written or read.
+        spark_from_nodes: from so many nodes on ``auto`` starts on Spark, also on a Spark of this machine.
+        restarts: how often to start over after a rollback or a bulk load came in between, or after `clean` removed, or
+            may have removed, files that were written or read.
     """
 
     engine: str = "spark"
@@ -83,7 +83,7 @@ class Estimate:
     Attributes:
         version: the version it was computed at.
         engine: what it will run on; with ``auto``, what it will begin on.
-        objects: keys in the tree; ``None`` where its writer did not say.
+        objects: keys in the tree; ``None`` where the root does not contain their number.
         messages: buffered messages that would be pushed down.
         subtrees: dirty subtrees, the units of work.
         nodes: nodes to rewrite, and about as many to read.
@@ -103,7 +103,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a compaction did. ``version_after`` is ``None`` when there was nothing to do, or on a dry run."""
+    """The result of a compaction. ``version_after`` is ``None`` when there was nothing to do, or on a dry run."""
 
     version_before: int
     version_after: int | None
@@ -155,7 +155,7 @@ class Report:
 
 
 def estimate(lake: Lakehouse, config: Config | None = None) -> Estimate:
-    """Return about what a compaction of the newest version would do. Reads the top of the tree only."""
+    """Return an estimate of a compaction of the newest version. Reads the top of the tree only."""
     work = _Work(lake.refresh(), config or Config(), None, None)
     return work.estimated(work.open(1))
 
@@ -194,7 +194,7 @@ def run(
                 raise
             _LOG.warning("starting over: %s", error)
         else:
-            lake.catch_up()  # a request that failed now would make a compaction that is done look like a failure
+            lake.catch_up()  # no request: an error now would report a compaction that is done as a failure
             return replace(report, restarts=restart)
     raise AssertionError("unreachable")
 

@@ -1,7 +1,7 @@
-"""What waiting messages cost each commit and each open, what a compaction costs, and what it saved.
+"""The cost of waiting messages for each commit and each open, and the cost and saving of a compaction.
 
-All of it in requests and bytes, estimated from roots that are in memory already: no request. Each commit writes the
-root with the messages in it, and each open reads it. A compaction reads and writes the nodes that the messages hit.
+All costs are in requests and bytes, estimated from roots that are in memory already: no request. Each commit writes the
+root with the messages in it, and each open reads it. A compaction reads and writes the nodes that the messages change.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def estimate(lake: Lakehouse) -> Estimate:
 def compare(before: Lakehouse, after: Lakehouse, done: compaction.Report) -> list[Gain]:
     """Return the expected cost and saving of a compaction, each beside the realised one.
 
-    ``before`` and ``after`` are handles of its two versions. What was committed in between counts as not saved.
+    ``before`` and ``after`` are handles of its two versions. Messages committed in between count as not saved.
     """
     expected = estimate(before)
     commit, read = waiting_bytes(before)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark r
     from pyspark.sql import SparkSession
 
 _LOOKED_AT: Final = 1000
-"""DifferingSubtrees subtrees that ``auto`` looks for before it estimates; their nodes must be read anyway."""
+"""The number of differing subtrees that ``auto`` reads before it estimates; their nodes must be read anyway."""
 _SPANS_PER_CORE: Final = 12
 _SPAN: Final = pa.schema({"lo": TEXT, "hi": TEXT})
 _ROW: Final = pa.schema({"key": TEXT, "old": TEXT, "new": TEXT})
@@ -53,7 +53,7 @@ _ROW: Final = pa.schema({"key": TEXT, "old": TEXT, "new": TEXT})
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How to compare.
+    """The options of a comparison.
 
     Attributes:
         engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark from about
@@ -78,7 +78,7 @@ class Estimate:
 
 
 def estimate(old: Lakehouse, new: Lakehouse, config: Config | None = None) -> Estimate:
-    """Return about what comparing two versions would open. Reads the tops of both trees only."""
+    """Return an estimate of the nodes that a comparison of two versions opens. Reads the tops of both trees only."""
     return _Work(old, new, config or Config()).estimated()
 
 
@@ -91,7 +91,7 @@ def run(
     *,
     progress: Progress | None = None,
 ) -> Iterator[Change]:
-    """Yield what changed from one version to another, in key order; also of another lakehouse.
+    """Yield the changes from one version to another, in key order. The other version may be of another lakehouse.
 
     Lakehouses whose keys are encoded differently are always compared in this process; ``config.engine`` is ignored.
     """
@@ -110,8 +110,8 @@ class Report(Brief):
     Attributes:
         root: root URI of the old side; ``other`` is that of the new one.
         a: version of the old side; ``b`` is that of the new one.
-        counts: how many objects are added, removed and changed.
-        changes: the first of them, in key order.
+        counts: the numbers of objects that are added, removed and changed.
+        changes: the first of these changes, in key order.
     """
 
     root: str

@@ -1,4 +1,4 @@
-"""Whether the tables of a lakehouse keep as long as the lakehouse does (``docs/iceberg.md``).
+"""Compares the retention of tables with the retention of their lakehouse (``docs/iceberg.md``).
 
 A version can be read only as long as the files of its tables are there. Iceberg's own maintenance removes them by the
 properties of each table; nothing here does.
@@ -61,10 +61,10 @@ class TableRetention:
 
 
 def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None = None) -> TableRetention | None:
-    """Compare how long tables and lakehouse keep; ``None`` without an Iceberg table that has metadata.
+    """Compare the retention of tables and lakehouse; ``None`` without an Iceberg table that has metadata.
 
-    Looks at the first ``most`` tables. Costs the nodes that hold them, one ``get`` for each definition, and at most two
-    more for the age of what is kept.
+    Reads the first ``most`` tables. Costs the nodes that contain them, one ``get`` for each definition, and at most two
+    more for the age of the oldest version that is kept.
     """
     entries = list(islice(lake.objects(kind=TABLE), most + 1))
     found = TableRetention(max(0.0, ((now_millis() if now is None else now) - _oldest_millis(lake)) / 1000))

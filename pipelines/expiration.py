@@ -6,7 +6,7 @@ One run is one commit, however many versions it removes, and goes on where an ea
 2. advance the boundary file, durably;
 3. delete the roots below it, oldest first, those of an interrupted run too.
 
-What only these versions reached becomes orphans, which `clean` removes.
+Files that only these versions reached become orphans, which `clean` removes.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ __all__ = ["Config", "Report", "run"]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Which versions to keep. A version expires only if every rule that is given lets go of it.
+    """The retention rules. A version expires only if none of the configured rules keeps it.
 
-    Without a rule, both are: the newest 100, and those of the last 7 days. The newest version always stays, and
-    so does every one that is not older than ``txn_ttl_millis`` (the fence of the format).
+    Without a configured rule there are two: keep the newest 100, and keep those of the last 7 days. The newest version
+    always stays, and so does every one that is not older than ``txn_ttl_millis`` (the fence of the format).
 
     Attributes:
-        engine: what walks the trees for a review; ``spark``, ``local`` or ``auto``.
+        engine: the engine that walks the trees for a review; ``spark``, ``local`` or ``auto``.
         keep_last: keep so many of the newest versions.
-        older_than_seconds: keep what is not older than that, strictly.
+        older_than_seconds: keep versions that are not older than that, strictly.
         reason: why, for the history.
         plan_to: URI to write the plan to, before it is reviewed; without a review nothing expires.
         plan: URI of a plan to carry out, if it still holds.
@@ -99,18 +99,18 @@ class Config:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Brief):
-    """What an expiration did, or on a dry run would do.
+    """The result of an expiration, or of its dry run.
 
     Attributes:
         version_before: the newest version then.
         version_after: the version it committed; ``None`` if there was nothing to expire.
         boundary_before: the oldest version then.
         boundary_after: the oldest version now.
-        versions_expired: how many versions lie between the two.
+        versions_expired: the number of versions between the two.
         snapshots_expired: names of the snapshots dropped because they had expired.
         leftovers: roots that an interrupted run had left, deleted by this one.
         kept: why versions are kept, the rule that keeps most first; on a dry run, and where nothing expires.
-        freed: on a dry run, what only these versions reach; `clean` removes the rest of it.
+        freed: on a dry run, the files that only these versions reach; `clean` removes all of them but the roots.
         attempted: root files that were to be deleted; each is one of the next three.
         bytes: size of the deleted roots.
         failures: some that could not be deleted, with the reason; the next run tries again.
@@ -183,7 +183,7 @@ def run(
         lake: any handle of the lakehouse; it moves to the newest version.
         config: which versions to keep.
         engine: a Spark session, or a function that returns one and is called only if Spark is needed.
-        review: called with what would expire and what that would free; ``False`` changes nothing.
+        review: called with the plan: the versions that expire and the files that this frees; ``False`` changes nothing.
         cancel: checked before the root is created, before the boundary is raised, and before roots are deleted.
         progress: called with phase, done and total.
 
@@ -202,7 +202,7 @@ def run(
     report = work.run()
     if report.version_after is not None or report.attempted:
         _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
-        lake.catch_up()  # no request: one that failed now would make what is done look like a failure
+        lake.catch_up()  # no request: an error now would report a job that is done as a failure
     return report
 
 
@@ -355,7 +355,7 @@ class _Expiration:
     # -- what it does --------------------------------------------------------------------------------
 
     def commit(self, boundary: int) -> int:
-        """Commit a root with a new boundary; return what the root says, which is more if others were faster."""
+        """Commit a root with a new boundary; return the boundary in the root, which is larger if others were faster."""
         self.progress("commit", 0, 1)
         count = boundary - self.oldest
         counted = {"versions_expired": count, "first_expired": self.oldest, "oldest_version": boundary}

@@ -9,7 +9,8 @@ Without history the target holds the one version, under its number, and not the 
 definition names: these are other versions. So where there are any, the target has a definition without them,
 and a root that points to that one; everything else has the bytes it has at the source. With history the
 target holds every root from the boundary up, byte for byte, and the snapshots with all they reach. A root
-that cannot be read, left behind by a rollback, is no exception; what its tree held is not copied, and the plan says so.
+that cannot be read, left behind by a rollback, is no exception. The content of its tree is not copied, and the plan
+reports that.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ from trinitylake_core.storage import Storage, open_storage, real_root, same_plac
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What to export, and how.
+    """The options of an export.
 
     Attributes:
-        version: the version; by default the newest one.
-        history: every version that is kept, and the snapshots, instead of one version.
+        version: the version to export; by default the newest one.
+        history: export every version that is kept, and the snapshots, instead of one version.
         engine: ``spark``, ``local`` or ``auto``: Spark from ``spark_from_files`` files on.
         spark_from_files: where ``auto`` changes from this process to Spark.
     """
@@ -96,7 +97,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an export did."""
+    """The result of an export."""
 
     source: str
     target: str
@@ -160,10 +161,10 @@ def run(
     Args:
         lake: any handle of the lakehouse.
         target_root: root URI of the copy: empty, or an older export of the same lakehouse.
-        config: what, and how.
+        config: the options of the export.
         engine: a Spark session, or a function that returns one and is called only if Spark is needed.
-        storage_options: of the target.
-        review: called with what would be copied, before anything is written; ``False`` writes nothing.
+        storage_options: the storage options of the target.
+        review: called with the plan of the copy, before anything is written; ``False`` writes nothing.
         cancel: checked before roots are created at the target, and before older ones are removed there.
         progress: called with phase, done and total.
 

@@ -25,7 +25,7 @@ from trinitylake_core.storage import normalise_root
 _SECONDS: Final = 20.0
 _DAY: Final = 86_400.0
 _SHORTEST_HISTORY: Final = 3600.0
-"""A shorter history says nothing about a day."""
+"""A shorter history is not enough to estimate the growth of a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ def _at_most(given: Any, limit: float) -> Any:
     try:
         return given if given is not None and float(given) < limit else limit
     except (TypeError, ValueError):
-        return given  # opening says what is wrong with it
+        return given  # opening it raises the error
 
 
 # -- lakehouses.yaml --------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Brief):
-    """Versions, newest first; ``more`` tells that there are others which were not listed."""
+    """Versions, newest first; ``more`` is ``True`` if there are others which were not listed."""
 
     root: str
     version: int
@@ -62,7 +62,7 @@ class Report(Brief):
 
 
 def run(lake: Lakehouse, config: Config | None = None) -> Report:
-    """Return the history of the version that a handle stands on. One ``get`` per version looked at.
+    """Return the history of the version of a handle. One ``get`` per version that is read.
 
     Versions after it that could not be read come first (``Lakehouse.open`` with ``damaged``).
     """

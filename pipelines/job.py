@@ -3,7 +3,7 @@
 A job is a module with a frozen ``Config``, ``run``, and a frozen ``Report`` of what was done (:class:`Job`). Between
 planning and acting ``run`` calls a ``review`` with the report of what it would do; a dry run is a review that returns
 ``False`` (:func:`dry_run`). Some jobs also have ``estimate``: about what ``run`` would do, from the top of the tree,
-cheap enough to be made each time that a sensor looks.
+cheap enough to be made each time that a sensor runs.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def engine_for(engine: str, files: int, spark_from: int | None = SPARK_FROM_OBJE
 
 
 def engine_for_all(engine: str, root: Root) -> str:
-    """Return the engine of a job that walks a whole lakehouse, whose newest root says how many objects it has."""
+    """Return the engine of a job that walks a whole lakehouse, by the number of objects in its newest root."""
     return engine_for(engine, root.node.subtree_keys or 0)
 
 

@@ -344,7 +344,7 @@ class _Clean:
         )
 
     def seen(self, listed: Size, marked: Retained, saved: SavedTransactions, totals: Totals) -> Report:
-        """Return a report of what was looked at."""
+        """Return a report of the files that were listed."""
         return Report(
             root=self.files.storage.root,
             version=marked.newest.version,
@@ -396,7 +396,7 @@ class _Clean:
     # -- acting --------------------------------------------------------------------------------------
 
     def act(self, found: Report, marking: Marking, marked: Retained, cutoff: int, gone: int) -> Report:
-        """Fence the orphans off, mark what is kept since the first look, and delete what is left of them."""
+        """Commit a fence, mark the files that are kept since the first mark, and delete the remaining orphans."""
         done, in_tasks = Deleted(), {}
         if found.orphan_files:
             fence = self.fence(marked, cutoff, found.orphan_files)
@@ -432,9 +432,10 @@ class _Clean:
         return root
 
     def heal_boundary(self, fence: Root) -> None:
-        """Raise the boundary file to what the chain says, before anything is deleted that only expired versions reach.
+        """Raise the boundary file to the boundary in the root, before files of expired versions are deleted.
 
-        It says less where an expiration died after its commit. One ``get``, rarely one more and a ``put`` or two. The
+        The number in the file is smaller where an expiration died after its commit. One ``get``, rarely one more and a
+        ``put`` or two. The
         newest root is read after that, and before anything is deleted: a rollback over a root that cannot be read any
         more relies on the file (see ``Expiration.prove_root``).
         """

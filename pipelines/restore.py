@@ -46,11 +46,11 @@ class Config:
         reason: why; required, and stands in the history.
         exact: also drop objects that match and did not exist then.
         damaged: with ``source``, also bring back objects whose definition file here is missing or damaged.
-        expected_version: the newest version that the plan you looked at was made for.
+        expected_version: the newest version when the plan that you reviewed was made.
         engine: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` definitions on.
         spark_from_files: where ``auto`` changes from this process to Spark.
         tables: of which share of the Iceberg tables that come back the metadata file must exist; ``None``: of none.
-            Not looked for where they come from another lakehouse.
+            Not checked where they come from another lakehouse.
     """
 
     only: Sequence[str] = ()
@@ -86,10 +86,10 @@ class Config:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Brief):
-    """What a restore did, or on a dry run would do. ``version_after`` is ``None`` where it changed nothing.
+    """The result of a restore, or of its dry run. ``version_after`` is ``None`` where it changed nothing.
 
     Attributes:
-        tables_checked: Iceberg tables whose metadata file exists; of ``tables_unknown`` it cannot be said from here.
+        tables_checked: Iceberg tables whose metadata file exists; ``tables_unknown`` cannot be checked from here.
         tables: on a dry run, the snapshot that each table among the changes goes back to, and its time.
     """
 
@@ -138,7 +138,7 @@ def run(
 
     Raises:
         InvalidInput, ObjectNotFound, NamespaceNotEmpty, VersionNotFound, VersionExpired, SnapshotNotFound.
-        Corrupt: a definition to bring back is missing or damaged; the message names it.
+        Corrupt: a definition to restore is missing or damaged; the message names it.
         PlanOutdated: another writer changed objects since ``expected_version``.
         CommitConflict: another writer changed one of these objects.
         ReadOnly, StorageError.
@@ -193,7 +193,7 @@ def run(
     if not approved:
         return shown[0]
     if done.version_after is not None:
-        lake.catch_up()  # no request: one that failed now would make what is done look like a failure
+        lake.catch_up()  # no request: an error now would report a job that is done as a failure
     return replace(reported(done), tables=shown[0].tables if shown else ())
 
 

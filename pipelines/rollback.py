@@ -33,7 +33,7 @@ from trinitylake_core.recovery.recover import required
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How to roll back, and to what: one of ``version``, ``timestamp`` and ``snapshot``.
+    """The options of a rollback. Its target is one of ``version``, ``timestamp`` and ``snapshot``.
 
     Attributes:
         version: the target by number.
@@ -71,10 +71,10 @@ class Config:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Brief):
-    """What a rollback did, or on a dry run would do. ``version_after`` is ``None`` on a dry run.
+    """The result of a rollback, or of its dry run. ``version_after`` is ``None`` on a dry run.
 
     Attributes:
-        tables_checked: Iceberg tables whose metadata file exists; of ``tables_unknown`` it cannot be said from here.
+        tables_checked: Iceberg tables whose metadata file exists; ``tables_unknown`` cannot be checked from here.
         tables: on a dry run, the snapshot that each table among the changes goes back to, and its time.
     """
 
@@ -120,7 +120,7 @@ def run(
 
     Args:
         lake: any handle of the lakehouse.
-        config: how, and to what.
+        config: the options, with the target.
         engine: a Spark session, or a function that returns one and is called only if Spark is needed.
         review: called with every change named, when the target is proved; ``False`` writes nothing.
         cancel: checked right before the root is created.
@@ -173,7 +173,7 @@ def run(
     )
     if done.version_after is None:
         return planned[0]
-    lake.catch_up()  # no request: one that failed now would make what is done look like a failure
+    lake.catch_up()  # no request: an error now would report a job that is done as a failure
     return replace(reported(done), tables=planned[0].tables if planned else ())
 
 

@@ -1,4 +1,4 @@
-"""Snapshots: those that policies ask for, and full ones, which are an export with a name (format, section 6)."""
+"""Snapshots: those that policies require, and full ones, which are an export with a name (format, section 6)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PERIODS: Final[Mapping[str, tuple[str, str]]] = {
     "monthly": ("monthly-%Y-%m", r"monthly-\d{4}-\d\d"),
     "yearly": ("yearly-%Y", r"yearly-\d{4}"),
 }
-"""How the snapshot of a period is named, and what such a name looks like. Names sort by time."""
+"""For each period: the format of the names of its snapshots, and a pattern that they match. Names sort by time."""
 PERIODS: Final = tuple(_PERIODS)
 
 
@@ -45,7 +45,7 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Brief):
-    """What was carried out. ``version_after`` is the newest version afterwards."""
+    """The snapshots that were created and dropped. ``version_after`` is the newest version afterwards."""
 
     version_before: int
     version_after: int
@@ -78,12 +78,12 @@ def due(policies: Mapping[str, int], snapshots: Iterable[SnapshotInfo], now: dat
     """Return the snapshots that policies require. Pure.
 
     A period without a snapshot gets one; of its snapshots the newest ``keep`` stay, this one among them.
-    Snapshots with other names, and those of periods without a policy, are left to those who made them.
+    Snapshots with other names, and those of periods without a policy, are never dropped.
 
     Args:
-        policies: how many to keep, by period: ``{"daily": 14, "weekly": 8}``.
-        snapshots: those that exist.
-        now: the time; UTC unless it says otherwise.
+        policies: the number of snapshots to keep, by period: ``{"daily": 14, "weekly": 8}``.
+        snapshots: the snapshots that exist.
+        now: the time; UTC if it has no zone.
 
     Raises:
         InvalidInput: an unknown period, or one of which fewer than one is to be kept.
@@ -125,7 +125,7 @@ def run(
     review: Review[Report] | None = None,
     cancel: Cancel | None = None,
 ) -> Report:
-    """Carry policies out on the newest version; the handle moves there. One commit a name.
+    """Create and drop snapshots of the newest version as policies require; the handle moves there. One commit a name.
 
     A snapshot that another writer created or dropped in between counts as created or dropped.
 

@@ -61,7 +61,7 @@ class Deep:
     """The health of one version.
 
     Attributes:
-        summary: what one read of the root tells.
+        summary: the statistics in the root.
         levels: from the root down.
         objects: keys that the version means, if the root's counts do.
         nodes: files of the tree.
@@ -91,7 +91,7 @@ class Deep:
 def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = None, *, storage: bool = False) -> Deep:
     """Return the health of the version of a handle. Reads every node of it, on Spark if there is a session.
 
-    With ``storage`` it also tells what the files below the root are there for: a listing, and one ``get`` per node
+    With ``storage`` it also counts the files below the root by their use: a listing, and one ``get`` per node
     of all versions together.
     """
     files = lake.files
@@ -203,8 +203,8 @@ class Debt:
         version: the newest version.
         messages: what is buffered in it.
         threshold: from how many on that is too much.
-        since: when there already were too many; at no look between then and now were there fewer.
-        looks: how many versions were looked at.
+        since: a time at which there already were too many; no version read between then and now had fewer.
+        looks: the number of versions that were read.
         stale: whether that lasts longer than allowed. Without debt nothing is ever stale.
     """
 

@@ -1,4 +1,4 @@
-"""What a report says of itself: sentences in plain English, and tables.
+"""The summary of a report: sentences in plain English, and tables.
 
 A ``Report`` of a job has ``summary()``, its sentences; most have ``summary_tables()``. The command line prints both,
 Dagster stores them. Neither escapes control characters; what prints them does.
@@ -73,7 +73,7 @@ class Size(int):
 
 
 def count(number: int | None, what: str) -> str:
-    """Return a number with what it counts: ``1 file``, ``2 files``, ``3 entries``."""
+    """Return a number with its noun: ``1 file``, ``2 files``, ``3 entries``."""
     plural = f"{what[:-1]}ies" if what.endswith("y") and what[-2] not in "aeiou" else f"{what}s"
     if number is None:
         return f"an unknown number of {plural}"
@@ -121,7 +121,7 @@ def deleted(report: Any, what: str, then: str) -> Iterator[str]:
 
 
 def unchanged(plan: str | None) -> str:
-    """Return that nothing was changed, and where the plan is."""
+    """Return the sentence that nothing was changed, with the place of the plan."""
     return DRY_RUN if plan is None else f"plan written to {plan}, nothing was changed"
 
 
@@ -137,7 +137,7 @@ def versions_table(title: str, versions: Sequence[VersionInfo], caption: str = "
 
 
 def history_table(versions: Sequence[VersionInfo]) -> Table:
-    """Return versions in their order, with how many objects and messages each has."""
+    """Return versions in their order, with the numbers of objects and messages of each."""
     rows = [[getattr(each, name) for name in _HISTORY] for each in versions]
     return Table("history", _HISTORY, rows)
 
@@ -149,7 +149,7 @@ def changes_table(changes: Iterable[Any], total: int, caption: str = "") -> Tabl
 
 
 def findings_table(findings: Sequence[Finding], more: int = 0) -> Table:
-    """Return broken invariants, each with what to do."""
+    """Return broken invariants, each with its remedy."""
     rows = [
         [each.invariant, each.file, "..".join(map(str, each.versions)) or "-", each.message, each.hint]
         for each in findings
@@ -164,7 +164,7 @@ def failures_table(failures: Mapping[str, str]) -> Table:
 
 
 def recovery_tables(plan: RecoveryPlan, states: Sequence[TableState], unknown: int) -> Iterator[Table]:
-    """Yield what a rollback or a restore changes, where Iceberg tables go back to, and what is undone."""
+    """Yield the changes of a rollback or a restore, the target snapshots of Iceberg tables, and the undone versions."""
     if plan.counts is not None:
         caption = "objects: " + ", ".join(f"{number} {what}" for what, number in plan.counts.items())
         yield changes_table(plan.changes, sum(plan.counts.values()), caption)

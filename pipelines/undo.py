@@ -57,11 +57,11 @@ class Config:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Brief):
-    """What was undone, or on a dry run would be.
+    """The result of an undo, or of its dry run.
 
     Attributes:
-        undone: the versions that were asked for, newest first.
-        others: versions of others after the first of them, which are undone with it.
+        undone: the versions that match, newest first.
+        others: versions of other authors after the first of them, which are undone with it.
         rollback: the rollback to the version before it.
     """
 
@@ -93,7 +93,7 @@ def run(
     cancel: Cancel | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Undo; the handle moves to the newest version. One ``get`` per version looked at, then as a rollback.
+    """Undo; the handle moves to the newest version. One ``get`` per version that is read, then as a rollback.
 
     Raises:
         VersionNotFound: nothing matches.

@@ -56,10 +56,10 @@ _CARRIED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How to upgrade.
+    """The options of an upgrade.
 
     Attributes:
-        history: every retained version, one by one, instead of the newest only.
+        history: write every retained version, one by one, instead of the newest only.
         definition: fields of the new lakehouse definition that differ from the source's, such as
             ``order`` or ``table_name_max_size_bytes``.
         engine: ``spark`` copies the definitions in Spark tasks, ``local`` in this process.
@@ -75,7 +75,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an upgrade did. Source versions ``first`` to ``last`` are now versions 0 to ``version`` of the target."""
+    """The result of an upgrade: source versions ``first`` to ``last`` are versions 0 to ``version`` of the target."""
 
     source: str
     target: str
@@ -120,7 +120,7 @@ def run(
 
     Raises:
         AlreadyExists: another lakehouse is at the target.
-        InvalidName: a name does not fit into the sizes of the new definition; the message says which to enlarge.
+        InvalidName: a name does not fit into the sizes of the new definition; the message names the size to enlarge.
         InvalidInput, Corrupt, StorageError.
     """
     config = config or Config()
@@ -293,7 +293,7 @@ class _Upgrade:
 
 
 def new_definition(source: LakehouseDef, changed: Mapping[str, Any]) -> LakehouseDef:
-    """Return a new lakehouse definition with the fields of another one, but for those that are ``changed``."""
+    """Return a new lakehouse definition with the fields of another one, except those that are ``changed``."""
     level = "SERIALIZABLE" if source.txn_isolation_level else "SNAPSHOT"
     carried = {name: getattr(source, name) for name in _CARRIED}
     given = {name: value for name, value in changed.items() if value is not None}

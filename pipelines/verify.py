@@ -7,7 +7,7 @@ Three passes over the versions, on Spark or in this process, with the same findi
    oldest version means is proved from the same nodes: namespaces, and with ``definitions`` every definition;
 3. **contents**: the same for what changed from each version to the next (see ``contents``).
 
-A damaged file is a finding, what hangs below it is skipped, and everything else is still looked at.
+A damaged file is a finding. The subtree below it is skipped, and everything else is still verified.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _NO_VERSION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What to verify.
+    """The options of a verification.
 
     Attributes:
         versions: ``newest``, ``all`` that are kept and the trees of all snapshots, or one version by number.
         definitions: read and parse every definition, too.
-        tables: of which share of the Iceberg tables, from 0 to 1, the metadata file is looked for (I19); ``None``: of
-            none. Definitions are read for that, too. Not for versions that older generations of the format wrote.
+        tables: the share of the Iceberg tables, from 0 to 1, whose metadata file must exist (I19); ``None``: none.
+            Definitions are read for that, too. Not for versions that older generations of the format wrote.
         engine: ``spark``, ``local``, or ``auto``: Spark for large lakehouses.
     """
 
@@ -65,11 +65,11 @@ class Config:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Brief):
-    """What was found. ``versions`` are those that were verified; ``nodes_read`` counts each shared node once.
+    """The findings. ``versions`` are the versions that were verified; ``nodes_read`` counts each shared node once.
 
-    ``nodes_named`` of them know their own path, and of ``definitions_read``, which is 0 unless they were asked for,
-    ``definitions_proved`` end with a checksum: the others were written before, and gain both when they are rewritten.
-    The metadata files of ``tables_checked`` were looked for; those of ``tables_unknown`` could not be, for want of
+    ``nodes_named`` of them contain their own path. ``definitions_read`` is 0 unless definitions are verified;
+    ``definitions_proved`` of them end with a checksum. Older files have neither, and gain both when they are rewritten.
+    The metadata files of ``tables_checked`` were searched; those of ``tables_unknown`` could not be, for want of
     credentials or of a client.
     """
 
@@ -117,7 +117,7 @@ def run(
     *,
     progress: Progress | None = None,
 ) -> Report:
-    """Verify versions of a lakehouse; a storage will do where the newest version cannot be opened.
+    """Verify versions of a lakehouse. Pass a storage where the newest version cannot be opened.
 
     Costs two ``get`` per version, a third where roots are large or Spark reads them; one per lakehouse definition, one
     per node of all versions together, one per node that differs between two versions, on both sides; one
@@ -125,7 +125,7 @@ def run(
 
     Raises:
         NotALakehouse, VersionNotFound, VersionExpired: there is nothing to verify.
-        StorageError: the storage failed; nothing is said.
+        StorageError: the storage failed; there is no result.
     """
     storage = lake.storage if isinstance(lake, Lakehouse) else lake
     return _Verification(engine, storage, config or Config(), progress or silent).run()

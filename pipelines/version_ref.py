@@ -1,6 +1,6 @@
-"""Which version people mean: a number, ``HEAD``, ``HEAD~3``, a snapshot, a time, or an age such as ``-2h``.
+"""References to a version: a number, ``HEAD``, ``HEAD~3``, a snapshot, a time, or an age such as ``-2h``.
 
-And a warning where the times of versions are not what people think.
+It also warns where the times of versions lie in the future.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def target(
     """Return the version that options name. No request unless a snapshot's name has to be looked up.
 
     Raises:
-        InvalidInput: ``version`` is nothing of what a version may be.
+        InvalidInput: ``version`` is no reference to a version.
     """
     if version is None:
         return RecoveryTarget(None, moment(timestamp), snapshot)
@@ -70,12 +70,12 @@ def _reading(lake: Lakehouse, text: str, what: str) -> RecoveryTarget:
 
 
 def at(lake: Lakehouse, text: str, what: str = "version") -> Lakehouse:
-    """Return a handle of the version that a text means. Raises as ``target`` and ``Lakehouse.at`` do."""
+    """Return a handle of the version that a text refers to. Raises as ``target`` and ``Lakehouse.at`` do."""
     return lake.at(**_reading(lake, text, what).keywords())
 
 
 def number(lake: Lakehouse, text: str | None) -> int | None:
-    """Return the number of the version that a text means; ``None`` stays. Raises as ``at`` does."""
+    """Return the number of the version that a text refers to; ``None`` for ``None``. Raises as ``at`` does."""
     if text is None:
         return None
     plain = plain_number(text)
@@ -88,7 +88,7 @@ def plain_number(text: str) -> int | None:
 
 
 def warn_of_future(opened: Callable[..., Lakehouse]) -> None:
-    """Say so on standard error if the newest version is dated in the future: ages count from its date."""
+    """Warn on standard error if the newest version is dated in the future: ages count from its date."""
     try:
         created = opened(damaged=True).info().created_at
     except TrinityLakeError:  # the command itself will say it

@@ -73,7 +73,7 @@ def violation(invariant: str, file: str, message: str) -> Violation:
 
 
 _NUMBERS = {spec.VOID_BEFORE_MILLIS: "I14", spec.NAMESPACES: "I9", spec.TABLES: "I9", spec.VIEWS: "I9"}
-"""Rows of a root that must be numbers, and the invariant that says so. Others are read to follow the history."""
+"""Rows of a root that must be numbers, and the invariant that requires it. Others are read to follow the history."""
 
 
 def check_version(versions: Versions, version: int, *, definitions: bool = False) -> Iterator[Violation]:
@@ -81,7 +81,7 @@ def check_version(versions: Versions, version: int, *, definitions: bool = False
 
     Raises:
         VersionNotFound, VersionExpired: there is no such version.
-        StorageError: the storage failed; nothing is said about the version.
+        StorageError: the storage failed; the state of the version is unknown.
     """
     try:
         root = versions.root(version)
@@ -195,7 +195,7 @@ def _root_exists(versions: Versions, version: int) -> bool:
 
 
 class Expected(NamedTuple):
-    """What the parents of a node say about it: those of one tree, or of the trees of many versions together.
+    """The values that the parents of a node record about it: those of one tree, or of the trees of many versions.
 
     A node that fits all its parents fits the tightest pivots. Parents that count one child differently cannot all be
     right. The root of a tree is expected to be nothing.
@@ -215,7 +215,7 @@ class Expected(NamedTuple):
     parent: str | None = None
 
     def children(self, node: Node, path: str, height: int | None) -> Iterator[tuple[str, Expected]]:
-        """Yield the path of each child, and what this node, at ``height``, and its own parents say about it."""
+        """Yield the path of each child, and the values that this node, at ``height``, and its parents record."""
         below = None if height is None else height - 1
         keys, messages = _of_children(node.child_keys, node), _of_children(node.child_messages, node)
         for index, child in enumerate(node.children):
@@ -379,7 +379,7 @@ class VersionContent:
                     yield parts[0], label(parts[1], parts[2]), validate_path(path)
 
     def miscounted(self, root: Root) -> Iterator[Violation]:
-        """Yield what a root says of its objects and is not so (I9), if all are known."""
+        """Yield the object counts in a root that are wrong (I9), if all are known."""
         if self.whole and not self.kinds[MALFORMED]:
             yield from miscounted(root, ObjectCounts(*(self.kinds[kind] for kind in KINDS)))
 
@@ -409,7 +409,7 @@ def without_namespace(path: str, codec: KeyCodec, key: str) -> Violation:
 
 
 def miscounted(root: Root, found: ObjectCounts) -> Iterator[Violation]:
-    """Yield what a root says of its objects and is not so (I9); what it does not say is not wrong. No request."""
+    """Yield the object counts in a root that are wrong (I9); a missing count is not wrong. No request."""
     stored = root.counts
     for kind, says, holds in zip(KINDS, stored, found, strict=True) if stored is not None else ():
         if says != holds:

@@ -90,7 +90,7 @@ class FileMissing(NotFound):
 class AlreadyExists(TrinityLakeError):
     """An object, a lakehouse or a file of this name is already there.
 
-    ``after_lost_answer`` says of a file that the answer of an earlier try to create it was lost. That try may have made
+    ``after_lost_answer`` means that the answer of an earlier try to create the file was lost. That try may have made
     a file, which others removed before this one was made.
     """
 
@@ -153,13 +153,13 @@ class CorruptDefinition(Corrupt):
 
 
 class StorageError(TrinityLakeError):
-    """The storage failed after all retries; nothing can be said about the operation."""
+    """The storage failed after all retries; the outcome of the operation is unknown."""
 
 
 class OutcomeUnknown(StorageError):
     """What was asked for may or may not have been carried out, and nothing that is stored proves which.
 
-    Nothing was deleted. The caller looks at the history, and repeats the work only if it is not there.
+    Nothing was deleted. The caller must read the history, and repeat the work only if it is not there.
     """
 
 

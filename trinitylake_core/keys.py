@@ -154,7 +154,7 @@ class KeyCodec:
         return self._plain(key) or self._proved(key)
 
     def well_formed(self, keys: Iterable[str]) -> bool:
-        """Return whether all keys are plainly well formed; ``False`` says nothing: :meth:`decode` tells."""
+        """Return whether all keys are plainly well formed; after ``False``, :meth:`decode` decides."""
         return all(map(self._plain, keys))
 
     def _plain(self, key: str) -> tuple[str, str, str | None] | None:
@@ -188,7 +188,7 @@ class KeyCodec:
         return _KIND[key[:4]], key[4:cut].rstrip(" "), key[cut:].rstrip(" ") or None
 
     def names_in(self, keys: Sequence[str]) -> list[str]:
-        """Return the names in keys of tables, or of views, of one namespace: what :meth:`split` says of each."""
+        """Return the names in keys of tables, or of views, of one namespace, as :meth:`split` returns them."""
         if self.utf16 or not "".join(keys).isascii():
             return [self.split(key)[2] or "" for key in keys]
         cut = 4 + self.namespace_size
