@@ -435,9 +435,8 @@ class _Clean:
         """Raise the boundary file to the boundary in the root, before files of expired versions are deleted.
 
         The number in the file is smaller where an expiration died after its commit. One ``get``, rarely one more and a
-        ``put`` or two. The
-        newest root is read after that, and before anything is deleted: a rollback over a root that cannot be read any
-        more relies on the file (see ``Expiration.prove_root``).
+        ``put`` or two. The newest root is read after that, and before anything is deleted: a rollback over a root that
+        cannot be read any more relies on the file (see ``Expiration.prove_root``).
         """
         if self.files.versions.boundary() < fence.oldest_version:
             self.files.refuse_no_compare_and_set(fence)

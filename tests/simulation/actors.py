@@ -288,7 +288,7 @@ def _acked(world: World, version: int | None) -> int | None:
 
 
 def _pipeline(run: Callable[[World, Lakehouse], Any], version: int | None = None) -> Callable[[World], Action]:
-    """Return what prepares an actor that runs a pipeline whose report names the version it made."""
+    """Return a function that prepares an actor that runs a pipeline whose report names the version it made."""
 
     def prepare(world: World) -> Action:
         lake = world.handle(version)
@@ -324,7 +324,7 @@ def _rollback(world: World, lake: Lakehouse) -> Any:
 
 
 def _recoverer(damaged: int, how: str = "short") -> Callable[[World], Action]:
-    """Return what prepares a rollback after a root became unreadable, by a process that starts then."""
+    """Return a function that prepares a rollback after a root became unreadable, by a process that starts then."""
 
     def prepare(world: World) -> Action:
         version = world.ground.newest + damaged
@@ -360,7 +360,7 @@ def _dropper(world: World) -> Action:
 
 
 def _exporter(*, begun: bool = False, copied: bool = False, **how: Any) -> Callable[[World], Action]:
-    """Return what prepares an export; if it has ``begun``, the copy holds an older version, or an older history.
+    """Return a function that prepares an export; if it has ``begun``, the copy has an older version or history.
 
     If it has ``copied``, another one was ended when everything was there but the roots.
     """
@@ -399,7 +399,7 @@ def _export(world: World, lake: Lakehouse, config: export.Config, at_least: int 
 
 
 def _at_copy(act: Callable[[World, Lakehouse], Any]) -> Callable[[World], Action]:
-    """Return what prepares a process at the copy of an older version."""
+    """Return a function that prepares a process at the copy of an older version."""
 
     def prepare(world: World) -> Action:
         if not world.copy.objects:
@@ -594,6 +594,6 @@ HOLES: Final[Mapping[str, Kind]] = {
 """Processes that stand before roots which were lost."""
 KINDS: Final = {**_KINDS, **HOLES}
 FOREIGN: Final = "recover-foreign"
-"""Nobody can tell by the root of another lakehouse alone that it is one, and what is committed on it follows it."""
+"""The root of another lakehouse cannot be recognised by itself, and versions committed on top of it follow it."""
 AT_RANDOM: Final = tuple(kind for kind in _KINDS if kind != FOREIGN)
 """The kinds of random runs."""

@@ -21,16 +21,16 @@ from trinitylake_core.locations import parse
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
 
 HINTS = (None, b"0", b"3", b"4000000000", b"garbage")
-"""What the hint may be, whatever was written: it is never trusted."""
+"""The contents of the hint to try, independent of what was written: it is never trusted."""
 
 
 def aftermath(world: World) -> Iterator[str]:
     """Yield what goes wrong for those who come later. Changes the world."""
     with Outside(world.store, "afterwards").acting():
         try:
-            if world.lost:  # what is behind them is found by whoever lists, and nobody else
+            if world.lost:  # versions behind them are found only by a listing
                 return
-            if world.newest.number in world.damaged:  # nobody can open it; each error names the file
+            if world.newest.number in world.damaged:  # it cannot be opened; each error names the file
                 yield from _unreadable(world)
                 return
             yield from _found(world)
@@ -54,7 +54,7 @@ def _unreadable(world: World) -> Iterator[str]:
 
 
 def _found(world: World) -> Iterator[str]:
-    """A cold open, whatever the hint says, and a refresh of every handle, however old, find the newest version."""
+    """A cold open under every hint, and a refresh of every handle, however old, find the newest version."""
     newest = world.newest
     hint = world.store.objects.get(HINT_FILE)
     for number, content in enumerate((b"as it is", *HINTS)):
@@ -74,7 +74,7 @@ def _found(world: World) -> Iterator[str]:
 
 
 def _copy_used(world: World) -> Iterator[str]:
-    """Whoever commits to the copy now, past every version of the source, loses nothing; or is told of an export.
+    """A commit to the copy now, past every version of the source, is not lost, or is refused because of an export.
 
     Tried where one was not completed or roots are missing; any other copy is like any other lakehouse.
     """

@@ -35,7 +35,7 @@ def _sim_sleep(seconds: float) -> None:
 
 
 def _sim_urandom(size: int) -> bytes:
-    """Return what ``uuid.uuid4`` and names of files are made of."""
+    """Return random bytes for ``uuid.uuid4`` and names of files."""
     here = current()
     return _urandom(size) if here is None else here.actor.random.randbytes(size)
 

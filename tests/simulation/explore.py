@@ -1,6 +1,6 @@
 """All schedules of a scenario within bounds, or random ones by seed.
 
-The exhaustive part is what CHESS does: every run begins anew under the decisions made so far, and each further
+The exhaustive part is what CHESS does: every run begins again under the decisions made so far, and each further
 decision is tried at each later point. A point is left out only where the run would be the same:
 
 * a preemption before a request that only reads, and reads nothing that the others changed until the actor went on,
@@ -124,7 +124,7 @@ def _touches(step: Step, path: str) -> bool:
 
 
 def _changed(ran: Ran, point: int) -> frozenset[str]:
-    """Return what was changed from a preemption on until the preempted actor went on."""
+    """Return the files changed from a preemption on until the preempted actor went on."""
     actor = ran.steps[point].actor
     after = (step.changed_before for step in ran.steps[point + 1 :] if step.actor == actor)
     return frozenset(ran.changed[ran.steps[point].changed_before : next(after, None)])

@@ -38,7 +38,7 @@ class Root(NamedTuple):
 class Saved(NamedTuple):
     """The file of the one saved transaction: its revision, its definition, and who took it for committing.
 
-    ``pending`` is the definition of the next revision, before it is confirmed; nobody resumes that.
+    ``pending`` is the definition of the next revision, before it is confirmed; no process resumes that.
     """
 
     revision: int
@@ -73,7 +73,7 @@ class World(NamedTuple):
         return self.history[-1]
 
     def root(self, version: int) -> Root | None:
-        """Return what a ``get`` of a root finds."""
+        """Return the root that a ``get`` finds."""
         return next((root for root in self.roots if root.version == version), None)
 
     def created(self, root: Root) -> World | None:
@@ -89,7 +89,7 @@ class World(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """What a process was told, or told somebody; takes no time."""
+    """A result that a process received, or reported; takes no time."""
 
     fact: tuple[Any, ...]
 
@@ -130,7 +130,7 @@ def broken(world: World) -> Iterator[str]:
 
 
 def _broken_save(world: World, revision: int, names: frozenset[str]) -> Iterator[str]:
-    """An acknowledged save can be resumed, unless it or a later one was committed, or somebody aborted it."""
+    """An acknowledged save can be resumed, unless it or a later one was committed, or a process aborted it."""
     commits = [int(root.txn[1:]) for root in world.history if root.txn.startswith("x")]
     if any(root.txn == "-x" for root in world.history) or (world.saved is not None and world.saved.state == "aborted"):
         return
@@ -237,12 +237,12 @@ class Visit:
         return state._replace(world=world, answers=_put(state.answers, number, None if request is None else answers))
 
     def key(self, state: _State) -> tuple[Any, ...]:
-        """Return what tells a state from another: answers that lead to the same stand are the same."""
+        """Return a value that identifies a state: answers that lead to the same stand are the same."""
         stands = (None if a is None else self.stand(n, a).variables for n, a in enumerate(state.answers))
         return (state.world, *stands, state.ticks, state.deaths)
 
     def request(self, number: int, answers: Answers) -> Request | Fact | None:
-        """Return what a process does after some answers; ``None`` at its end."""
+        """Return the request of a process after some answers; ``None`` at its end."""
         return self.stand(number, answers).request
 
     def stand(self, number: int, answers: Answers) -> _Stand:

@@ -86,7 +86,7 @@ class Oracle:
     # -- what the versions say -----------------------------------------------------------------------
 
     def tree(self, version: Version) -> Tree:
-        """Return what a version says, its nodes read from all files that ever were."""
+        """Return the content of a version, its nodes read from all files that ever existed."""
         if version.number not in self._trees:
             self._trees[version.number] = tree(version.data, self.world.files)
         return self._trees[version.number]
@@ -103,7 +103,7 @@ class Oracle:
             yield from self.counted(said, says, version)
 
     def expected(self, said: Content, version: Version, operation: str) -> Content:
-        """Return what a version should say; of a load, whose paths are its own, take the loaded ones as they are."""
+        """Return the expected content of a version; of a load, whose paths are its own, take the loaded ones."""
         if operation == "rollback" and self.world.rollback_target is not None:
             return self.tree(self.world.history[self.world.rollback_target]).content
         if operation == "load":
@@ -188,7 +188,7 @@ class Oracle:
                     yield f"version {version.number} needs the table metadata {metadata}, which is gone"
 
     def rows(self) -> Iterator[str]:
-        """The Iceberg table with rows has all its files as long as it is in the newest version, by whatever name."""
+        """The Iceberg table with rows has all its files as long as it is in the newest version, under any name."""
         said = self.tree(self.world.newest).content.values()
         named = {
             TableDef.FromString(self.world.files[path]).format_properties.get("metadata_location") for path in said
@@ -217,7 +217,7 @@ class Oracle:
                 yield from self.resumable(txn)
 
     def right(self, txn: str) -> list[set[str]]:
-        """Return the keys of the last save that was acknowledged, and of later ones whose end nobody heard of."""
+        """Return the keys of the last save that was acknowledged, and of later ones with an unknown outcome."""
         last = next(changes for saved, changes in reversed(self.world.saves) if saved == txn)
         if all(actor.error is None and actor.state != "dead" for actor in self.actors):
             return [keys_of(last)]
@@ -262,7 +262,7 @@ class Oracle:
                 yield f"{each.actor} was given version {each.version}, and {each.began_at} was there when it began"
 
     def recovered(self) -> Iterator[str]:
-        """Whoever was to recover from a damaged root has, though others may say that they cannot read it."""
+        """The actor that was to recover from a damaged root has done so; other actors may report it as unreadable."""
         for actor in self.actors:
             kind, error = kind_of(actor), actor.error
             excused = error is None or actor.disturbed or isinstance(error, KINDS[kind].may_raise)
@@ -270,7 +270,7 @@ class Oracle:
                 yield f"{actor.name} did not recover: {error}"
 
     def copies(self) -> Iterator[str]:
-        """What somebody was told is at the copy is there, and whatever version opens there says what it should."""
+        """The versions that were reported to be at the copy are there, and each version that opens has its content."""
         if not self.world.exported or self.world.copy_gone:
             return
         own = min(self.world.copy_own, default=self.world.newest.number + 1)
@@ -394,7 +394,7 @@ def kind_of(actor: Actor) -> str:
 
 
 def outcome(world: World, actors: Sequence[Actor]) -> tuple[object, ...]:
-    """Return what tells one outcome from another: what everybody was told, the history, and what is there."""
+    """Return a value that identifies an outcome: the results of all actors, the history, and the files."""
     told = tuple((actor.name, actor.state, str(actor.result), type(actor.error).__name__) for actor in actors)
     since = world.history[world.ground.newest + 1 :]
     history = tuple(

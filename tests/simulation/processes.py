@@ -75,7 +75,7 @@ def boundary() -> Request:
 
 
 def set_boundary(to: int, seen: int | None) -> Request:
-    """Replace the boundary file if it is what was ``seen``, or (``None``) whatever it is."""
+    """Replace the boundary file if it is what was ``seen``, or (``None``) in any case."""
 
     def request(w: World) -> list[tuple[World, Any]]:
         if seen is not None and w.boundary != seen:
@@ -166,7 +166,7 @@ Commit = Generator[Request | Fact, Any, Root]
 def commit(
     rules: Rules, job: Job, base: Root, build: Build, *, meet: Callable[[Root], None] = lambda root: None
 ) -> Commit:
-    """Create the next root, rebasing over whoever comes first; return it once it is known to count."""
+    """Create the next root, rebasing over roots that come first; return it once it is known to count."""
     wrote, since = job.wrote, job.since
     unknown = False
     while True:
@@ -441,7 +441,7 @@ def publishing(maker: str, base: Root, rules: Rules) -> Process:
 
 @ends
 def aborting(maker: str, base: Root, rules: Rules) -> Process:
-    """Mark the saved transaction as aborted; one that somebody has taken is aborted in the chain."""
+    """Mark the saved transaction as aborted; one that another process has taken is aborted in the chain."""
     file, seen, _ = yield read_saved()
     if seen is None or file.state == "aborted":
         return

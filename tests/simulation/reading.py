@@ -40,7 +40,7 @@ class NodeFile(NamedTuple):
 
 @lru_cache(maxsize=20_000)
 def node_file(data: bytes) -> NodeFile:
-    """Return what a node file says."""
+    """Return the content of a node file."""
     with pa.ipc.open_file(pa.BufferReader(data)) as reader:
         batch = reader.read_all().to_pydict()
     keys, values, children, txns = (batch[name] for name in ("key", "pvalue", "pnode", "txn"))
@@ -62,7 +62,7 @@ class Tree(NamedTuple):
 
 
 def tree(data: bytes, files: Mapping[str, bytes]) -> Tree:
-    """Return what a root says. Raises ``KeyError`` with the path of a node that was never written."""
+    """Return the content of a root. Raises ``KeyError`` with the path of a node that was never written."""
     node = node_file(data)
     content: Content = {}
     nodes: set[str] = set(node.children)
@@ -81,5 +81,5 @@ def tree(data: bytes, files: Mapping[str, bytes]) -> Tree:
 
 @lru_cache(maxsize=20_000)
 def counter(data: bytes) -> str | None:
-    """Return what the counter of a table says, ``None`` for definitions without one."""
+    """Return the counter of a table, ``None`` for definitions without one."""
     return dict(TableDef.FromString(data).properties).get(COUNTER)

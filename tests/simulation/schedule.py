@@ -63,7 +63,7 @@ class Schedule:
         return Schedule(self.first, {**self.decisions, point: decision})
 
     def at(self, point: int, others: Sequence[int]) -> Decision | None:
-        """Return what happens at a point, where ``others`` could go on."""
+        """Return the decision at a point, where ``others`` could go on."""
         decision = self.decisions.get(point)
         return None if decision is None or decision.to not in (None, *others) else decision
 
@@ -118,7 +118,7 @@ class RandomSchedule:
         self._late = 0
 
     def at(self, point: int, others: Sequence[int]) -> Decision | None:
-        """Return what happens at a point, where ``others`` could go on."""
+        """Return the decision at a point, where ``others`` could go on."""
         if self._late and self._chance.random() < self._rate:
             self._late -= 1
             self.decisions[point] = Decision(arrives=True)

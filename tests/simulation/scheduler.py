@@ -19,7 +19,7 @@ from trinitylake_core.errors import TrinityLakeError
 from trinitylake_core.storage.failures import TransientError
 
 STEP_LIMIT: Final = 3000
-"""Requests of all actors together; whoever needs more does not end."""
+"""Requests of all actors together; a run that needs more does not end."""
 
 
 class Died(BaseException):
@@ -136,7 +136,7 @@ class Scheduler:
         self.actors[number].baton.release()
 
     def request(self, kind: str, path: str, action: Callable[[], Any]) -> Any:
-        """Carry out one request of the actor that runs, or whatever the schedule has in store for it."""
+        """Carry out one request of the actor that runs, or the fault that the schedule contains for it."""
         actor = acting()
         fault = self._point(kind, path)
         if actor.outage:
@@ -249,7 +249,7 @@ def running_actor() -> str:
 
 
 class Outside(Scheduler):
-    """Somebody who acts without being scheduled: who prepares a run, and who looks at what is left."""
+    """An actor that is not scheduled: it prepares a run, and examines the result."""
 
     def __init__(self, store: Store, name: str, ahead_millis: int = 0) -> None:
         super().__init__(store, Schedule())
@@ -261,7 +261,7 @@ class Outside(Scheduler):
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """Let this thread be that somebody."""
+        """Let this thread be that actor."""
         before = _local.here
         _local.here = Here(self, self._actor)
         try:

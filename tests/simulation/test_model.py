@@ -20,7 +20,7 @@ def _visited(name: str, record: Callable[[str, object], None]) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_nothing_breaks(name: str, record_property: Callable[[str, object], None]) -> None:
-    """Whatever the order of requests, ticks and deaths."""
+    """Nothing breaks under any order of requests, ticks and deaths."""
     _visited(name, record_property)
 
 

@@ -1,4 +1,4 @@
-"""Whatever the schedule, nothing acknowledged is lost and nothing refused leaves a trace.
+"""Under every schedule, nothing acknowledged is lost and nothing refused leaves a trace.
 
 A failure prints the scenario and its schedule; ``python -m tests.simulation.replay`` shows the run once more.
 """

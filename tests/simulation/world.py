@@ -1,7 +1,7 @@
 """One run: its store, who acts on it, what was promised to whom, and the true history.
 
 The history is kept here by watching the store: a root that is created right after the newest one is the next
-version, and every other root is none, whatever a reader may take it for.
+version, and every other root is none, even if a reader takes it for one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The versions that somebody was told are at the copy now."""
+    """The versions at the copy that an export has reported."""
 
     first: int
     last: int
@@ -136,15 +136,15 @@ class World:
     opened: list[Opened] = field(default_factory=list)
     exported: list[Exported] = field(default_factory=list)
     copy_own: set[int] = field(default_factory=set)
-    """Versions whose roots at the copy somebody created who committed there."""
+    """Versions whose roots at the copy were created by a writer that committed there."""
     copy_acks: list[Ack] = field(default_factory=list)
-    """Versions that somebody was told to have made at the copy."""
+    """Versions at the copy that were acknowledged to a writer."""
     copy_tried: dict[str, str] = field(default_factory=dict)
     """Who tried to commit which transaction to the copy."""
     copy_gone: set[str] = field(default_factory=set)
     """Transactions whose versions were deleted with the lakehouse at the place of the copy."""
     copy_given_back: bool = False
-    """Whether somebody expired versions of the copy, which gives the place back that a dead export has claimed."""
+    """Whether an actor expired versions of the copy, which releases the claim of a dead export."""
     kept: list[Kept] = field(default_factory=list)
     """What was read, compared or exported as a version of a number."""
     rows: frozenset[str] = frozenset()
@@ -221,7 +221,7 @@ class World:
         self.lost.update(versions)
 
     def boundary(self) -> int:
-        """Return what the boundary file says."""
+        """Return the number in the boundary file."""
         stored = self.store.objects.get(BOUNDARY_FILE)
         return 0 if stored is None else int(stored.data)
 

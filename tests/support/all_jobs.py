@@ -1,4 +1,4 @@
-"""Every job that runs on Spark, one after another, in a process of its own: with whatever Spark it can import.
+"""Every job that runs on Spark, one after another, in a process of its own: with the Spark that it can import.
 
 python -m tests.support.all_jobs DIRECTORY      prints what the jobs reported, as JSON
 """

@@ -22,7 +22,7 @@ Row = tuple[str, int]
 
 @dataclass(slots=True)
 class Appended:
-    """The rows of one writer: acknowledged, refused, and by commit those of which nobody knows."""
+    """The rows of one writer: acknowledged, refused, and by commit those with an unknown outcome."""
 
     acknowledged: list[Row] = field(default_factory=list)
     refused: list[Row] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Appended:
 def append(place: tuple[str, dict[str, Any]], writer: int, count: int, seconds: float) -> Appended:
     """Append at least ``count`` rows, one at a time, and for some seconds; every fifth time to two tables at once.
 
-    A writer that stands still while its version is created and expires is told that nobody knows whether it counts.
+    A writer that stands still while its version is created and expires gets an unknown outcome.
     """
     catalog = TrinityLakeCatalog.over(Lakehouse.open(place[0], storage_options=place[1]))
     deadline = time.monotonic() + seconds

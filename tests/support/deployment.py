@@ -76,11 +76,11 @@ class Deployment:
         return self.home / "etc" / f"trinitylake-{name}.service"
 
     def log(self, name: str) -> str:
-        """Return what a unit has printed."""
+        """Return the output of a unit."""
         return (self.home / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def environment(self, name: str) -> dict[str, str]:
-        """Return what systemd would hand to a unit: little, and what the unit says."""
+        """Return the environment that systemd would give to a unit: few variables, and those of the unit."""
         unit, found = self.unit(name), {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
         found |= {_MARK: f"{self.home}/{name}", "HOME": str(self.home / "var"), "TMPDIR": str(self.home / "tmp")}
         found |= {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
@@ -171,7 +171,7 @@ class Deployment:
             self.running.pop(each).wait()
 
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
-        """Return what the webserver answers. Raises ``OSError`` when it does not."""
+        """Return the answer of the webserver. Raises ``OSError`` when there is none."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         url = f"http://127.0.0.1:{self.port}/graphql"
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
@@ -233,7 +233,7 @@ def deployed(
     secrets: Mapping[str, str] | None = None,
     instance: Callable[[str], str] = lambda text: text,
 ) -> Iterator[Deployment]:
-    """Yield a deployment for the text of a ``lakehouses.yaml``, nothing started; whatever runs at the end is killed.
+    """Yield a deployment for the text of a ``lakehouses.yaml``, nothing started; at the end its processes are killed.
 
     ``instance`` may change the text of ``dagster.yaml``.
     """

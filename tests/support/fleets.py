@@ -70,7 +70,7 @@ class Webhook:
     received: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
 
     def alerts(self) -> dict[str, list[dict[str, Any]]]:
-        """Return what was said of each lakehouse of a fleet that could not be opened, message by message."""
+        """Return the messages about each lakehouse of a fleet that could not be opened."""
         found: dict[str, list[dict[str, Any]]] = {}
         for _, message in self.received:
             for each in message.get("lakehouses", ()):

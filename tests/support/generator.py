@@ -1,7 +1,7 @@
 """Lakehouses at random, with everything that retention meets, by a generator that knows what must be left.
 
 What is reachable is computed here by plain recursion over the files, one root at a time, with nothing of what the
-product uses to mark. What was planted as an orphan, or as somebody else's file, is known anyway.
+product uses to mark. Files planted as orphans, or as unknown files, are known anyway.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Case:
 
     Attributes:
         planted: orphans of every kind, by path.
-        foreign: files that are somebody else's.
+        foreign: unknown files, which belong to other programs.
         live: IDs of saved transactions that can be resumed.
         dead: IDs of those that cannot.
         now: the time that the safety age counts from.

@@ -58,7 +58,7 @@ def filled(lake: Lakehouse, tables: int = 40, namespaces: int = 3, changes: int 
 
 
 def compacted(lake: Lakehouse, base: Root | None = None) -> Root:
-    """Compact a version, proved, and commit it on top of whatever is newest; return the root."""
+    """Compact a version, proved, and commit it on top of the newest one; return the root."""
     files = lake.files
     root = files.tip if base is None else base
     writer = NodeWriter(files.store)
@@ -78,7 +78,7 @@ def content(lake: Lakehouse) -> dict[str, str]:
 
 
 def operations(lake: Lakehouse) -> list[str | None]:
-    """Return what made each version, oldest first."""
+    """Return the operation of each version, oldest first."""
     return [info.operation for info in lake.history()][::-1]
 
 

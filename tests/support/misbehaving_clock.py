@@ -6,7 +6,7 @@
 
 The faults are those of :mod:`tests.support.slow_s3`, each by chance at ``share``. Every request takes ``delay``; what
 is late is sent again as the real patience of an S3 client decides, what failed is retried after the
-pauses that the real policy makes, and whoever waits for a result in vain begins more, as with real threads. CPU takes
+pauses that the real policy makes, and a caller that waits in vain begins more, as with real threads. CPU takes
 no time here, so a run is the same on any machine.
 """
 

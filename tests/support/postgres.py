@@ -98,7 +98,7 @@ def run_postgres() -> Iterator[PostgresServer]:
 
 
 def _copied(bin_directory: Path, home: Path) -> Path:
-    """Copy the programs, and the libraries that they look for beside their package, to where nobody may read them."""
+    """Copy the programs, and the libraries beside their package, to a directory that the user ``nobody`` can read."""
     install, package = bin_directory.parent, bin_directory.parent.parent
     libraries = package.with_name(f"{package.name}.libs")
     shutil.copytree(install, home / package.name / install.name, symlinks=True)

@@ -51,7 +51,7 @@ class Rounds:
         return len(self.log)
 
     def busiest(self) -> int:
-        """Return how many requests were under way at the same time, at the most."""
+        """Return the largest number of requests under way at the same time."""
         begun = [began for began, _, _ in self.log]
         return max(map(begun.count, set(begun)), default=0)
 
@@ -63,7 +63,7 @@ class Rounds:
         return action()
 
     def policy(self, policy: RetryPolicy) -> RetryPolicy:
-        """Return the policy by which storages retry meanwhile."""
+        """Return the policy by which storages retry during the measurement."""
         return policy
 
     def __enter__(self) -> Self:

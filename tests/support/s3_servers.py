@@ -67,11 +67,11 @@ class S3Server:
         )
 
     def requests(self, part: str) -> int:
-        """Return how many HTTP requests whose target contains ``part`` the server logged (moto only)."""
+        """Return the number of logged HTTP requests whose target contains ``part`` (moto only)."""
         return self.requests_by_method(part).total()
 
     def requests_by_method(self, part: str) -> Counter[str]:
-        """Return how many requests of each HTTP method the server logged whose target contains ``part`` (moto only)."""
+        """Return the number of logged requests by HTTP method whose target contains ``part`` (moto only)."""
         found = _REQUEST_LINE.findall(self.log.read_text(errors="replace"))
         return Counter(method for method, target in found if part in target and not target.startswith("/_raw/"))
 

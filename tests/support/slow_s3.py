@@ -9,7 +9,7 @@
 It answers a few thousand requests per second on one core, so that a cluster can wait for its answers at the same
 time. What it does not know: multipart uploads, versions, signatures (everything is let in). Decisions about
 preconditions are atomic: it has one thread. A stalled request is carried out when the stall ends, long after its
-client has given up: the answer that nobody waits for is the hardest to get right.
+client has given up: a request without a waiting client is the hardest to get right.
 
 It also knows the generations of Google Cloud Storage, whose XML requests are those of S3 otherwise: what is asked with
 ``x-goog-if-generation-match`` is decided by them.
@@ -78,7 +78,7 @@ class SlowS3(S3Server):
         self._admin(json.dumps(settings).encode())
 
     def faults(self) -> Counter[str]:
-        """Return how many requests went well or wrong since :meth:`set`, by what happened to them."""
+        """Return the number of requests since :meth:`set`, by their outcome."""
         return Counter(self._admin(b"")["faults"])
 
     def busy(self) -> dict[str, float]:
@@ -280,7 +280,7 @@ class _Server:
         return _answer("200 OK", json.dumps({"faults": self.faults, "busy": busy, "held": self.held}).encode())
 
     def fault(self) -> str:
-        """Return what happens to the next request: a fault or nothing."""
+        """Return the fault of the next request, or none."""
         drawn = self.chance.random()
         number = int(drawn / self.share) if self.share else len(FAULTS)
         return FAULTS[number] if number < len(FAULTS) else ""

@@ -58,7 +58,7 @@ class Cluster:
     pids: list[int] = field(default_factory=list)
 
     def session(self, **conf: str) -> SessionConfig:
-        """Return how to run jobs on it, by this Python unless ``conf`` says otherwise."""
+        """Return the configuration for jobs on it, by this Python unless ``conf`` names another."""
         return SessionConfig(mode="master", master=self.master, conf={**_SMALL, **event_log(self._events()), **conf})
 
     def _events(self) -> Path:
@@ -96,7 +96,7 @@ def tasks_in(folder: Path) -> list[Task]:
 def _is_executor(process: psutil.Process) -> bool:
     try:
         return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
-    except psutil.Error:  # it ended meanwhile
+    except psutil.Error:  # it has ended
         return False
 
 
@@ -112,7 +112,7 @@ def standalone(workers: int, directory: Path, python: str = sys.executable) -> I
     """Run a master and so many workers of one core each until the block ends."""
     port = free_port()
     environment = {**os.environ, "PYSPARK_PYTHON": python, "SPARK_DAEMON_MEMORY": "200m", "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment.pop("PYTHONPATH", None)  # whatever tasks find, the driver sent
+    environment.pop("PYTHONPATH", None)  # tasks find only what the driver sent
     with ExitStack() as stack:
         master = [str(_SPARK_CLASS), "org.apache.spark.deploy.master.Master"]
         master += ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]

@@ -44,7 +44,7 @@ def race_rounds(place: Place, racer: int, starts_at: float) -> list[bool]:
 
 
 def content_of(racer: int) -> bytes:
-    """Return what racer number ``racer`` writes: long enough that half of it would be noticed."""
+    """Return the data of racer number ``racer``: long enough that half of it would be noticed."""
     return b"%d" % racer * 50_000
 
 
@@ -119,7 +119,7 @@ class StorageSuite:
     def test_what_is_written_is_what_is_stored_and_read(
         self, storage: Storage, get_raw: Callable[[str], bytes], path: str, data: bytes
     ) -> None:
-        """Bytes and names come through unchanged, whatever they are."""
+        """Bytes and names of all kinds come through unchanged."""
         storage.write_many([(path, data)])
         storage.barrier()
         assert data == get_raw(path)
@@ -257,7 +257,7 @@ class StorageSuite:
             storage.create("root", b"ours")
 
     def test_a_lost_create_sees_the_winner(self, storage: Storage, put_raw: Callable[[str, bytes], None]) -> None:
-        """When somebody else's bytes are found after a failure, the race is lost."""
+        """When another writer's bytes are found after a failure, the race is lost."""
         put_raw("root", b"theirs")
         attach(storage, FaultPlan("fail", at=1, kinds={"create"}))
         with pytest.raises(AlreadyExists):

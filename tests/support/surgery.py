@@ -3,7 +3,7 @@
     with Surgery(uri).node(path) as node:      # decoded, changed in the block, written back in place
         node.keys.reverse()
 
-Whatever the writer of this library would refuse to write can be made here, with a checksum that
+Files that the writer of this library would refuse to write can be made here, with a checksum that
 matches, one that does not, or none.
 """
 
@@ -49,7 +49,7 @@ class Surgery:
         return self.file(path).read_bytes()
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file in place, whatever was there."""
+        """Write a file in place, over a file that may be there."""
         target = self.file(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)

@@ -209,7 +209,7 @@ def _resume(lake: Lakehouse) -> None:
 
 
 def _with_taken(directory: Path) -> None:
-    """A transaction that somebody took before dying."""
+    """A transaction that a process took before it died."""
     lake = _lake(directory)
     _save(lake)
     file = lake.resume_transaction(SAVED)._file
@@ -238,7 +238,7 @@ def _abort(lake: Lakehouse) -> None:
 
 
 def _abort_again(open_at: Open, arg: Any, acknowledged: bool) -> None:
-    """Once it is aborted nobody resumes it; until then anybody may abort it."""
+    """Once it is aborted no process can resume it; until then any process may abort it."""
     lake = Lakehouse.open(open_at(""))
     try:
         _abort(lake)
@@ -670,7 +670,7 @@ def write_files(directory: Path, files: Files) -> None:
 
 
 def state_of(lake: Lakehouse) -> State:
-    """Return what a version says, without what is random: paths and the IDs in definitions."""
+    """Return the content of a version without random parts: paths and the IDs in definitions."""
     return {
         "height": lake.stats().height,
         "snapshots": [info.name for info in lake.snapshots()],
@@ -695,7 +695,7 @@ def _plain(definition: Message) -> str:
 
 
 def states(uri: str) -> list[State | None]:
-    """Return what each version of a lakehouse says; empty when there is none."""
+    """Return the content of each version of a lakehouse; empty when there is none."""
     try:
         lake = Lakehouse.open(uri, storage_options=FAST)
     except NotALakehouse:

@@ -86,7 +86,7 @@ def run_webserver(home: Path, lakehouses: Path) -> Iterator[Webserver]:
 
 
 def _left_running(process: subprocess.Popen[bytes], home: Path) -> list[str]:
-    """Wait until a webserver and what it started are gone. Return what was not, after killing it."""
+    """Wait until a webserver and its children are gone. Return the processes that were not, after killing them."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(_STOP_SECONDS)
     deadline = time.monotonic() + _STOP_SECONDS

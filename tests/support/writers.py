@@ -30,7 +30,7 @@ _PATIENCE_SECONDS: Final = 120.0
 _CHECKED: Final = 150
 """So many versions of a long history are looked at whole; their messages are replayed all the same."""
 RECOVERY_REFUSED: Final = (CommitConflict, PlanOutdated, InvalidInput, ObjectNotFound, NamespaceNotEmpty)
-"""What a rollback or a restore may say when somebody was faster, or there is nothing to bring back."""
+"""The errors of a rollback or a restore when another writer was faster, or there is nothing to restore."""
 _STALE: Final = 0.3
 """How often a writer does not look for what is new before it begins."""
 
@@ -69,7 +69,7 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class GoesOn:
-    """Whether the writers must go on: somebody they race with has not touched its file yet."""
+    """Whether the writers must go on: an opponent in the race has not touched its file yet."""
 
     awaited: tuple[Path, ...]
     deadline: float
@@ -229,7 +229,7 @@ def race(
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """How all transactions ended, and what was compacted meanwhile."""
+    """The outcomes of all transactions, and the compactions in the meantime."""
 
     ended: list[Ended]
     compacted: Compacted
