@@ -167,7 +167,8 @@ class Process:
 
     def export(self) -> None:
         """Export the newest version, or the history, to a copy that others may write to."""
-        export.run(self.open(), self.copy(), export.Config(engine="local", history=self.chance.random() < 0.5))
+        config = export.Config(engine="local", history=self.chance.random() < 0.5)
+        export.run(self.open(), self.copy(), config, storage_options=self.options)
 
     def on_copy(self) -> None:
         """Write to a copy, or maintain it."""
