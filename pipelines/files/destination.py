@@ -191,11 +191,16 @@ def inspect(storage: Storage, source: Lakehouse, first: int, *, history: bool) -
         ) from error
     if newest is None:
         return Destination(storage, first, last, None, said)
-    _refuse_other(versions, newest, source, said)
+    proved = _is_same(versions, newest, source) or is_claim(said) or boundary == newest.version
     if roots[-1] > last:
         raise Refused(
             f"{storage.root} holds version {roots[-1]}, newer than version {last}; nothing was changed. "
             "Export to another root URI"
+        )
+    if not proved and not _is_base(source, newest):
+        raise AlreadyExists(
+            f"{storage.root} may have been written to since it was exported: its version {newest.version} has expired "
+            f"in {source.root}, so nothing proves that it is the same; nothing was changed. Export to another root URI"
         )
     lowest = boundary if boundary <= newest.version else 0
     older = sum(lowest <= version < last for version in set(roots))
@@ -216,12 +221,15 @@ def _number(said: bytes | None) -> int:
     return (number_in(said) or 0) if said is not None else 0
 
 
-def _refuse_other(versions: Versions, newest: Root, source: Lakehouse, said: bytes | None) -> None:
-    """Raise ``AlreadyExists`` if a lakehouse is no export of ``source``, or was written to.
+def _is_same(versions: Versions, newest: Root, source: Lakehouse) -> bool:
+    """Return whether ``source`` proves that a lakehouse is its export, and was not written to.
 
-    The source proves that as long as it keeps the version that is the newest there, or the one after it. After that a
-    copy of one version proves it: its boundary lies at that version, and every commit there makes a root beyond the
+    It does as long as it keeps the version that is the newest there, or the one after it (:func:`_is_base`). After that
+    a copy of one version proves it: its boundary lies at that version, and every commit there makes a root beyond the
     boundary. So does the claim of an export that was ended: the copy was the same when the claim was made.
+
+    Raises:
+        AlreadyExists: it is another lakehouse, or was written to.
     """
     root = versions.storage.root
     if versions.sdk or versions.definition(newest).id != source.definition.id:
@@ -233,12 +241,7 @@ def _refuse_other(versions: Versions, newest: Root, source: Lakehouse, said: byt
             f"{root} was written to since it was exported: its version {newest.version} is not that of "
             f"{source.root}; nothing was changed. Export to another root URI"
         )
-    proved = ours is not None or is_claim(said) or _number(said) == newest.version
-    if not proved and not _is_base(source, newest):
-        raise AlreadyExists(
-            f"{root} may have been written to since it was exported: its version {newest.version} has expired in "
-            f"{source.root}, so nothing proves that it is the same; nothing was changed. Export to another root URI"
-        )
+    return ours is not None
 
 
 def _is_base(source: Lakehouse, root: Root) -> bool:

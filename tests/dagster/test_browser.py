@@ -151,7 +151,7 @@ def test_a_rollback_shows_its_plan_and_then_happens(stage: Stage, page: Page, sh
     finished(page, "STEP_OUTPUT")
     assert bad == lake.refresh().version
     page.get_by_text("View full message").last.click()
-    expect(page.get_by_role("dialog").get_by_text("orders_v2", exact=True)).to_be_visible()
+    expect(page.get_by_role("dialog").get_by_text("africa.orders_v2", exact=True)).to_be_visible()
     shot("rollback-plan")
 
     launch(reason=reason, dry_run=False, expected_version=bad)

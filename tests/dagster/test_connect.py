@@ -15,7 +15,7 @@ import pytest
 
 from dagster_project import assets
 from dagster_project.assets import BACKUP
-from pipelines.session import prerequisites
+from pipelines.session.spark import check_connect_server
 from tests.support.deployment import eventually
 from tests.support.s3_servers import free_port
 from trinitylake_core.errors import InvalidInput
@@ -50,7 +50,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def listens(url: str) -> bool:
     try:
-        prerequisites.check_connect_server(url)
+        check_connect_server(url)
     except InvalidInput:
         return False
     return True

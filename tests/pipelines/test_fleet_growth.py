@@ -26,7 +26,7 @@ def test_a_history_of_seconds_says_nothing_about_a_day(lake: Lakehouse) -> None:
 
 
 def test_rates_are_those_of_the_versions_that_are_kept(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten days lie between the first version and the newest: so much of everything a day; one ``get``."""
+    """Ten days lie between the first version and the newest: so much of everything a day; two ``get``."""
     real = Handle.stats
 
     def dated(handle: Handle) -> object:
@@ -37,7 +37,7 @@ def test_rates_are_those_of_the_versions_that_are_kept(lake: Lakehouse, monkeypa
     newest, opened = lake.stats(), reopened(lake)
     before = opened.storage.counts.requests()
     found = fleet.growth_of(opened)
-    assert opened.storage.counts.requests() - before <= 1
+    assert opened.storage.counts.requests() - before <= 2
     assert newest.version / 10 == pytest.approx(found.versions_per_day, abs=0.01)
     assert (newest.objects or 0) / 10 == pytest.approx(found.objects_per_day, abs=0.01)
 

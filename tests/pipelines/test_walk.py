@@ -139,8 +139,10 @@ def test_a_walk_that_fails_keeps_nothing_on_the_disks_of_executors(tmp_path: Pat
     lake.storage.delete_many([leaf])
     kept = spark.sparkContext._jsc.getPersistentRDDs
     before = set(kept())
+    engine = open_engine("spark", spark)
     with pytest.raises(CorruptNode, match="is missing"):
-        walk(open_engine("spark", spark), source, starts(lake.version), silent)
+        walk(engine, source, starts(lake.version), silent)
+    engine.close()
     assert not set(kept()) - before
 
 
