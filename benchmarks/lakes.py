@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.commits.commit import Draft, new_id, now_millis
-from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def
+from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def, usual_order
 from trinitylake_core.keys import KeyCodec
 from trinitylake_core.lakehouse import create_first
 from trinitylake_core.locations import definition_path
@@ -38,7 +38,7 @@ def build(root: str, objects: int, path_of: PathOf = _PATH.format, **definition:
 
     ``path_of`` names the definition of a namespace, by its name, and of a table, by its number.
     """
-    message = new_lakehouse_def(**definition)  # type: ignore[arg-type]  # fields come from a command line
+    message = _definition(**definition)
     return _built(root, message, _batches(codec_of(message), objects, path_of))
 
 
@@ -49,10 +49,18 @@ def rows(objects: int) -> pa.Table:
     return pa.table({"key": keys, "path": pa.concat_arrays([batch.values for batch in batches])})
 
 
-def create(root: str, rows: pa.Table) -> Lakehouse:
+def create(root: str, rows: pa.Table, **definition: object) -> Lakehouse:
     """Return a lakehouse of the entries in a table of keys and paths, sorted by key."""
     pairs = zip(rows.column("key").chunks, rows.column("path").chunks, strict=True)
-    return _built(root, new_lakehouse_def(), (Columns(keys, paths) for keys, paths in pairs))
+    return _built(root, _definition(**definition), (Columns(keys, paths) for keys, paths in pairs))
+
+
+def _definition(**fields: object) -> LakehouseDef:
+    """Return the definition of a new lakehouse, with the order that `create` chooses where none is given."""
+    message = new_lakehouse_def(**fields)  # type: ignore[arg-type]  # fields come from a command line
+    if fields.get("order") is None:
+        message.order = usual_order(message)
+    return message
 
 
 def _built(root: str, message: LakehouseDef, batches: Iterable[Columns]) -> Lakehouse:

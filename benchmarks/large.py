@@ -32,10 +32,10 @@ from typing import Any, Final
 
 from benchmarks import lakes, largepage, observed, report, timeline
 from pipelines import compaction, expiration, orphans, verify
+from pipelines.engine.spark import assigned
 from pipelines.job import Session
 from pipelines.session import SessionConfig, lazy_session
-from pipelines.trees.slices import handed_over
-from pipelines.trees.subtrees import assigned
+from pipelines.trees.slices import split_for_tasks
 from tests.support.standalone import event_log, tasks_in
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
@@ -75,7 +75,7 @@ def _usable_cores(lake: Lakehouse) -> float:
     tasks = _TASKS_PER_CORE * _CORES
     rewriter = Rewriter(NodeWriter(lake.store), 1)
     subtrees = rewriter.frontier(rewriter.ref_of(lake.root_node.node), tasks)
-    weights = [piece.weight() for piece in handed_over(rewriter, subtrees, tasks)]
+    weights = [piece.weight() for piece in split_for_tasks(rewriter, subtrees, tasks)]
     loads = [0] * min(tasks, len(weights))
     for task, weight in zip(assigned(weights, len(loads)), weights, strict=True):
         loads[task] += weight

@@ -19,11 +19,7 @@ _TIMES: Final = 10
 _COMPACTIONS: Final = {"compact 1 %": 0.01, "compact 10 %": 0.1}
 _COMPUTED: Final = (*_COMPACTIONS, "verify", "clean")
 _SHOWN: Final = ("build", "change 1 %", "compact 1 %", "change 10 %", "compact 10 %", "verify", "expire", "clean")
-_COLUMNS: Final = (
-    "s", "load", "CPU s", "requests", "of the driver", "computed", "at once", "of all",
-    "MB driver", "MB Java", "MB task",
-)  # fmt: skip
-_MEMORY: Final = {"MB driver": "the driver", "MB task": "the largest task or helper"}
+_COLUMNS: Final = ("s", "load", "CPU s", "requests", "computed", "MB driver", "MB Java", "MB task")
 
 Result = Mapping[str, Any]
 
@@ -64,11 +60,10 @@ def _left(result: Result) -> dict[str, float]:
 
 
 def page(results: Sequence[Result]) -> str:
-    """Return what was measured in Markdown: a table for each size and engine, memory side by side, and ten times it."""
+    """Return what was measured in Markdown: a table for each size and engine, and ten times the largest."""
     ordered = sorted(results, key=lambda each: (each["engine"] != "spark", each["objects"]))
     on_spark = [each for each in ordered if each["engine"] == "spark"]
-    parts = [_HEAD, *map(_measured, ordered), *(_memory(ordered, name) for name in _MEMORY)]
-    return "\n".join([*parts, *map(_larger, on_spark[-1:])]) + _NOTES
+    return "\n".join([_HEAD, *map(_measured, ordered), *map(_larger, on_spark[-1:])]) + _NOTES
 
 
 def _measured(result: Result) -> str:
@@ -84,12 +79,6 @@ def _measured(result: Result) -> str:
         rows.append([step, *(_cell(row.get(name)) for name in columns)])
     where = f"`local[{result['cores']}]`" if result["engine"] == "spark" else "no Spark"
     return f"## {objects:,} objects, {where}\n\nCommit {result['commit']}.\n\n{_table(['', *columns], rows)}"
-
-
-def _memory(results: Sequence[Result], name: str) -> str:
-    head = ["", *(f"{each['objects']:,}, {each['engine']}" for each in results)]
-    rows = [[step, *(_cell(each["figures"][step].get(name)) for each in results)] for step in _SHOWN]
-    return f"### Peak memory of {_MEMORY[name]}, MB\n\n{_table(head, rows)}"
 
 
 def _larger(result: Result) -> str:
@@ -120,12 +109,9 @@ What compaction, verification, expiration and cleaning take with a million objec
 `python -m benchmarks large --objects 10000000 --into docs/benchmarks` wrote this page from all sizes measured so far.
 """
 _NOTES: Final = """
-* **s**: seconds of the clock, the start of Spark not included; **load**: the load average meanwhile. Where that is
+* **s**: seconds of the clock, the start of Spark not included; **load**: the load average during the run. Where that is
   above the number of cores, others worked on the machine, and times are too long; CPU suffers less.
-* **requests**: all that were sent, by all processes, counted one by one; **of the driver** are among them;
-  **computed** follows from the shape of the tree.
-* **at once**: tasks of Spark that ran at the same time while any did; **of all**: the same over the whole step, the
-  driver's own time included. Without Spark: CPU seconds per second.
+* **requests**: all that were sent, by all processes, counted one by one; **computed** by the shape of the tree.
 * **MB**: peaks of the process that drives the job, of Java (driver and tasks of `local[n]` in one, with Spark's default
   of 1 GB), and of the largest Python task or helper; a megabyte is 1,000,000 bytes.
 * **change**: transactions of 10,000 changes, spread over all keys; commits push a part of them down.

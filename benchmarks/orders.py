@@ -84,9 +84,9 @@ def compacted(folder: str, objects: int, changes: int, order: int, label: str) -
 
 def measured(order: int, objects: int, folder: Path) -> dict[str, Any]:
     """Return all figures of one order."""
-    root = f"file://{folder}/{order}"
+    root, rows = f"file://{folder}/{order}", lakes.rows(objects)
     began, cpu = time.perf_counter(), _cpu()
-    lake = lakes.build(root, objects, order=order, **_ROOM)
+    lake = lakes.create(root, rows, order=order, **_ROOM)
     built, cpu = time.perf_counter() - began, _cpu() - cpu
     stats = lake.stats()
     row: dict[str, Any] = {"levels": (stats.height or 0) + 1, "build s": round(built, 2), "build CPU s": round(cpu, 2)}

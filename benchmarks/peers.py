@@ -22,7 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from benchmarks import lakes, report
-from benchmarks.rivals import LMDB, BareArrow, Change, Delta, Lance, Ours, Rival, SQLite
+from benchmarks.rivals import LMDB, BareArrow, Change, Changes, Delta, Lance, Ours, Rival, SQLite
 
 RIVALS: Final[dict[str, Callable[[Path], Rival]]] = {
     "ours": Ours, "deltalake": Delta, "Lance": Lance, "SQLite FULL": SQLite, "LMDB": LMDB, "bare pyarrow": BareArrow,
@@ -66,7 +66,7 @@ class Round:
         changes = self._changes()
         self._turn(times, "10 % merged", 1, lambda rival, _: rival.merge(changes))
 
-    def _changes(self) -> list[Change]:
+    def _changes(self) -> Changes:
         """Return changes of a tenth of the rows: a third sets, a third deletes, a third inserts."""
         numbers = sorted(self.pick.sample(range(len(self.rows)), len(self.rows) // 10))
         keys = self.rows.column("key").take(pa.array(numbers)).to_pylist()
@@ -75,7 +75,8 @@ class Round:
             lambda key: (key, None),
             lambda key: (f"{key[:-1]}x", f"new/{key[-30:].strip()}"),
         ]
-        return sorted({kinds[number % 3](key)[0]: kinds[number % 3](key)[1] for number, key in enumerate(keys)}.items())
+        changes = dict(kinds[number % 3](key) for number, key in enumerate(keys))
+        return Changes.of(sorted(changes.items()))
 
     def _turn(self, times: Times, work: str, repeats: int, action: Callable[[Rival, int], None]) -> None:
         names = list(self.rivals)
@@ -139,13 +140,7 @@ def page(figures: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any])
     names = list(RIVALS)
     head = f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}\n"
     ratios = _cells(figures, names, lambda row, _: f"{row['ratio']:.3g}")
-    tables = [
-        f"## {title}\n\n{note}\n\n{head}{_cells(figures, names, cell)}"
-        for title, note, cell in (
-            ("Times", "Median (least–most) of the rounds.", _time),
-            ("CPU", "Median of the rounds, all threads and processes.", _cpu_cell),
-        )
-    ]
+    times = f"## Times\n\nMedian (least–most) of the rounds.\n\n{head}{_cells(figures, names, _time)}"
     cpu_ratios = _cells(figures, names, lambda row, _: f"{row['cpu ratio']:.3g}")
     return (
         "# Benchmarks\n\nThe catalog of a lakehouse beside what people might use instead: the same keys and paths as "
@@ -155,11 +150,11 @@ def page(figures: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any])
         f"* {facts['objects']:,} objects, {facts['rounds']} rounds in which the systems take turns; "
         f"commit `{facts['commit']}`\n"
         f"* {facts['machine']}; load average before {facts['before']}, after {facts['after']}\n\n"
-        "A load average above the number of cores says that other programs worked on the machine: times are too long "
-        "then, most of all where a system waits for the disk. CPU time suffers less.\n\n"
+        "A load average above the number of cores shows that other programs worked on the machine. Then times are too "
+        "long, most of all where a system waits for the disk. CPU time suffers less.\n\n"
         f"## Ratios\n\nOur time divided by that of the other: below 1 ours is faster.\n\n{head}{ratios}\n"
         f"The same for CPU time, of all threads and processes:\n\n{head}{cpu_ratios}\n"
-        "![the others as multiples of ours](peers.png)\n\n" + "\n".join(tables) + _NOTES
+        f"![the others as multiples of ours](peers.png)\n\n{times}{_NOTES}"
     )
 
 
@@ -168,6 +163,7 @@ _NOTES: Final = """
 * **small commit**: rows committed one at a time. deltalake and Lance do not wait for the disk; bare pyarrow syncs one
   file and links it.
 * **10 % merged**: a third of the changes sets, a third deletes, a third inserts; ours commits and compacts.
+  Keys and paths are made before the clock starts.
 * **cold lookup**: opens the catalog, and looks up one key. LMDB stays open: a process cannot open it twice. Lance has
   an index on the key.
 * **warm lookup**: in an open catalog, keys that were looked up before.
@@ -189,10 +185,6 @@ def _cells(
 def _time(row: dict[str, float], unit: str) -> str:
     scale = 1e3 if unit == "ms" else 1
     return f"{row['median'] * scale:.3g} ({row['least'] * scale:.3g}–{row['most'] * scale:.3g}) {unit}"
-
-
-def _cpu_cell(row: dict[str, float], unit: str) -> str:
-    return f"{row['cpu'] * (1e3 if unit == 'ms' else 1):.3g} {unit}"
 
 
 def plot(figures: dict[str, dict[str, dict[str, float]]], target: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -28,6 +29,21 @@ Change = tuple[str, str | None]
 """A key, and its new path; ``None`` deletes it."""
 
 
+@dataclass(frozen=True)
+class Changes:
+    """Changes in key order, as each rival takes them: made before the clock starts."""
+
+    rows: Sequence[Change]
+    table: pa.Table
+    """Columns ``key`` and ``path``."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Change]) -> Changes:
+        """Return changes in both forms."""
+        keys, paths = zip(*rows, strict=True)
+        return cls(rows, pa.table({"key": pa.array(keys, pa.string()), "path": pa.array(paths, pa.string())}))
+
+
 class Rival(Protocol):
     """A catalog below a folder of its own."""
 
@@ -37,7 +53,7 @@ class Rival(Protocol):
     def commit(self, key: str, path: str) -> None:
         """Add one row, durably."""
 
-    def merge(self, changes: Sequence[Change]) -> None:
+    def merge(self, changes: Changes) -> None:
         """Set and delete many rows at once, and leave them as fast to read as before."""
 
     def cold(self, key: str) -> str | None:
@@ -72,11 +88,10 @@ class Ours:
         with self.lake.transaction() as txn:
             txn.put(key, path)
 
-    def merge(self, changes: Sequence[Change]) -> None:
+    def merge(self, changes: Changes) -> None:
         """Commit and compact."""
         with self.lake.transaction() as txn:
-            for key, path in changes:
-                txn.put(key, path)
+            txn.put_many(changes.table)
         compaction.run(self.lake.refresh(), compaction.Config(engine="local"))
 
     def cold(self, key: str) -> str | None:
@@ -112,11 +127,11 @@ class Delta:
 
         write_deltalake(self._place, pa.table({"key": [key], "path": [path]}), mode="append")
 
-    def merge(self, changes: Sequence[Change]) -> None:
+    def merge(self, changes: Changes) -> None:
         """Merge."""
         from deltalake import DeltaTable
 
-        merger = DeltaTable(self._place).merge(_table(changes), "t.key = s.key", source_alias="s", target_alias="t")
+        merger = DeltaTable(self._place).merge(changes.table, "t.key = s.key", source_alias="s", target_alias="t")
         gone = "s.path is null"
         (
             merger.when_matched_delete(gone)
@@ -165,12 +180,12 @@ class Lance:
 
         lance.write_dataset(pa.table({"key": [key], "path": [path]}), self._place, mode="append")
 
-    def merge(self, changes: Sequence[Change]) -> None:
+    def merge(self, changes: Changes) -> None:
         """Merge what is set, delete what is deleted."""
         import lance
 
         dataset = lance.dataset(self._place)
-        table = _table(changes)
+        table = changes.table
         sets = table.filter(pc.is_valid(table.column("path")))
         dataset.merge_insert("key").when_matched_update_all().when_not_matched_insert_all().execute(sets)
         gone = table.filter(pc.is_null(table.column("path"))).select(["key"])
@@ -218,12 +233,12 @@ class SQLite:
         """Insert."""
         self._handle.execute("insert or replace into catalog values (?, ?)", (key, path))
 
-    def merge(self, changes: Sequence[Change]) -> None:
+    def merge(self, changes: Changes) -> None:
         """Replace and delete, in one transaction."""
         self._handle.execute("begin")
-        sets = [change for change in changes if change[1] is not None]
+        sets = [change for change in changes.rows if change[1] is not None]
         self._handle.executemany("insert or replace into catalog values (?, ?)", sets)
-        gone = [(key,) for key, path in changes if path is None]
+        gone = [(key,) for key, path in changes.rows if path is None]
         self._handle.executemany("delete from catalog where key = ?", gone)
         self._handle.execute("commit")
 
@@ -263,10 +278,10 @@ class LMDB:
         with self._handle.begin(write=True) as txn:
             txn.put(key.encode(), path.encode())
 
-    def merge(self, changes: Sequence[Change]) -> None:
+    def merge(self, changes: Changes) -> None:
         """Put and delete, in one transaction."""
         with self._handle.begin(write=True) as txn:
-            for key, path in changes:
+            for key, path in changes.rows:
                 if path is None:
                     txn.delete(key.encode())
                 else:
@@ -327,7 +342,7 @@ class BareArrow:
         os.link(written, name)
         sync_path(str(self._folder))
 
-    def merge(self, changes: Sequence[Change]) -> None:
+    def merge(self, changes: Changes) -> None:
         """Read every leaf and write as many; what changes is not looked at."""
         del changes
         self._paths = [self._write(self._read(path)) for path in self._paths]
@@ -347,11 +362,6 @@ class BareArrow:
     def scan(self) -> int:
         """Read every leaf."""
         return sum(self._read(path).num_rows for path in self._paths)
-
-
-def _table(changes: Sequence[Change]) -> pa.Table:
-    keys, paths = zip(*changes, strict=True)
-    return pa.table({"key": pa.array(keys, pa.string()), "path": pa.array(paths, pa.string())})
 
 
 def _first(found: pa.Table) -> str | None:

@@ -23,7 +23,8 @@ from dagster_project.supervised import (
     supervised,
     with_advice,
 )
-from pipelines import auto, compaction, compaction_policy, export, stats
+from pipelines import compaction, compaction_policy, export, stats
+from pipelines.engine_choice import choose_engine
 from pipelines.job import dry_run
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Corrupt, Lakehouse, TrinityLakeError
@@ -192,10 +193,10 @@ def _health(lake: Lakehouse, settings: LakehouseSettings, watch: Supervisor) -> 
     summary = lake.stats()
     if not settings.health.levels:
         return health.of_stats(summary)
-    on_spark = auto.ready("auto", settings.health.engine_for(summary.objects), watch.spark) == "spark"
+    engine = choose_engine("auto", watch.spark, summary.objects or 0, settings.health.spark_from_objects)
     try:
         picture = pictures.tree(sketch(lake), f"version {lake.version}")
-        deep = stats.deep(lake, watch.spark if on_spark else None, watch.progress)
+        deep = stats.deep(lake, watch.spark if engine == "spark" else None, watch.progress)
         return {"picture": picture} | health.of_deep(deep)
     except Corrupt as error:  # the integrity check runs next and reports everything that is broken
         return health.of_stats(summary) | {"levels_not_measured": f"{error}\n{advice(error)}"}

@@ -10,10 +10,11 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project import compaction_policy
-from dagster_project.assets import COMPACTION, SNAPSHOTS
+from dagster_project.assets import COMPACTION, DEFINITION, SNAPSHOTS
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.config.values import format_duration
 from dagster_project.metadata.reports import given
+from dagster_project.supervised import sentences
 from pipelines import compaction, snapshot, stats
 from pipelines.summary import utc
 from trinitylake_core import Lakehouse
@@ -24,6 +25,7 @@ DEBT: Final = "compaction_debt"
 COMPACTION_FRESH: Final = "compaction_fresh"
 SNAPSHOTS_FRESH: Final = "snapshots_fresh"
 REACHABLE: Final = "reachable"
+NOT_FROZEN: Final = "not_frozen"
 _RECORDS: Final = 8
 
 
@@ -32,7 +34,7 @@ def evaluate_unreachable(cause: str, what_to_do: str) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         check_name=REACHABLE,
         passed=False,
-        description=f"{cause}\n{what_to_do}".strip(),
+        description=sentences(cause, what_to_do),
         metadata={"cause": cause, "advice": what_to_do},
     )
 
@@ -40,6 +42,18 @@ def evaluate_unreachable(cause: str, what_to_do: str) -> dg.AssetCheckResult:
 def opened(version: int) -> dg.AssetCheckResult:
     """Return the result for a lakehouse that could be opened."""
     return dg.AssetCheckResult(check_name=REACHABLE, passed=True, description=f"opened at version {version}")
+
+
+def evaluate_freeze(lake: Lakehouse) -> dg.AssetCheckResult:
+    """Return whether the lakehouse takes commits; who froze it, why, since when and until when. No request."""
+    freeze = lake.frozen
+    return _result(
+        NOT_FROZEN,
+        "writers may commit"
+        if freeze is None
+        else f"{freeze}. Commits and loads are refused; the job `thaw` ends that",
+        passed=freeze is None,
+    )
 
 
 def evaluate_debt(settings: LakehouseSettings, lake: Lakehouse, *, cost: bool = True) -> dg.AssetCheckResult:
@@ -114,6 +128,7 @@ def evaluate_root(
     Costs no request, unless the backlog has been above the threshold for so long that compactions may be stale.
     """
     debt = evaluate_debt(settings, lake, cost=False)
+    yield DEFINITION, evaluate_freeze(lake)
     yield COMPACTION, debt
     if settings.snapshots:
         yield SNAPSHOTS, evaluate_snapshots(settings, lake)

@@ -17,10 +17,12 @@ from dagster_project.check_results import (
     COMPACTION_FRESH,
     DEBT,
     INTEGRITY,
+    NOT_FROZEN,
     REACHABLE,
     SNAPSHOTS_FRESH,
     evaluate_compactions,
     evaluate_debt,
+    evaluate_freeze,
     evaluate_snapshots,
     evaluate_unreachable,
     opened,
@@ -32,7 +34,8 @@ from dagster_project.poll import trouble_of
 from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.scope import Scope
 from dagster_project.supervised import RETRY, Supervisor, run_supervised, with_advice
-from pipelines import auto, backup, verify
+from pipelines import backup, verify
+from pipelines.engine_choice import choose_engine
 from trinitylake_core import Lakehouse, TrinityLakeError
 
 REPAIR = "Run the job `verify`, then `rollback` to an intact version, or restore from an export."
@@ -43,7 +46,8 @@ def checks_of(scope: Scope) -> list[dg.AssetChecksDefinition]:
     known = scope.known
     with warnings.catch_warnings():  # checks of partitions are a preview in Dagster 1.13
         warnings.simplefilter("ignore", dg.PreviewWarning)
-        found = [reachable(scope), integrity(scope), compaction_debt(scope), compaction_fresh(scope)]
+        found = [reachable(scope), not_frozen(scope), integrity(scope)]
+        found += [compaction_debt(scope), compaction_fresh(scope)]
         found += [snapshots_fresh(scope)] if known is None or known.snapshots else []
         found += [backup_verified(scope)] if known is None or known.backup is not None else []
     return found
@@ -73,6 +77,14 @@ def reachable(scope: Scope) -> dg.AssetChecksDefinition:
     return check
 
 
+def not_frozen(scope: Scope) -> dg.AssetChecksDefinition:
+    """Return the check that the lakehouse takes commits."""
+    description = (
+        "Warns while the lakehouse is frozen, and shows by whom, why and until when. Also evaluated by the sensor."
+    )
+    return _judged(scope, DEFINITION, NOT_FROZEN, description, lambda _, lake: evaluate_freeze(lake))
+
+
 def integrity(scope: Scope) -> dg.AssetChecksDefinition:
     """Return the check that the newest version breaks no invariant. It blocks everything downstream."""
 
@@ -90,7 +102,7 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
 
         def work(lake: Lakehouse, watch: Supervisor) -> verify.Report:
             health = settings.health
-            engine = auto.ready("auto", health.engine_for(lake.stats().objects), watch.spark)
+            engine = choose_engine("auto", watch.spark, lake.stats().objects or 0, health.spark_from_objects)
             how = verify.Config(engine=engine, tables=health.tables or None)
             return verify.run(lake, how, watch.spark, progress=watch.progress)
 

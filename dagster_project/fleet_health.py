@@ -15,13 +15,14 @@ from dagster_project.metadata.reports import given, table, with_sizes
 from dagster_project.scope import FLEET, PARTITION_TAG, Scope
 from dagster_project.sensor_state import SensorState
 from pipelines import fleet
-from pipelines.bounded import Bounded
+from pipelines.deadline_pool import Bounded
 from pipelines.fleet import Member, Report, State
 from trinitylake_core import InvalidInput
 
 NAME: Final = "fleet_health"
 CHECKS: Final = {
     check_results.REACHABLE: "Fails while a lakehouse cannot be opened.",
+    check_results.NOT_FROZEN: "Warns while a lakehouse is frozen: by whom, why and until when.",
     check_results.DEBT: "Warns while so many messages are buffered somewhere that a compaction pays.",
     check_results.COMPACTION_FRESH: "Warns while the compactions of a lakehouse do not keep up.",
     check_results.SNAPSHOTS_FRESH: "Warns while a required snapshot is missing somewhere after its grace period.",

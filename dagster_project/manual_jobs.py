@@ -6,7 +6,7 @@ writer's commit may have made it wrong. Jobs that lead back show their plan befo
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ from pipelines import diff, export, history, restore, rollback, undo, upgrade, v
 from pipelines.job import Review, dry_run
 from pipelines.summary import Summarised
 from trinitylake_core import InvalidInput, Lakehouse, spec
+from trinitylake_core.commits.commit import acting_as
+from trinitylake_core.durations import parse_age
 from trinitylake_core.recovery.recover import required
 from trinitylake_core.storage import normalise_root
 from trinitylake_core.versions import to_millis
@@ -41,6 +43,10 @@ _DEFINITION_FIELDS: Final = frozenset(
 )
 DRY_RUN: Final = "dry_run"
 _DRY_RUN_TEXT: Final = "Show the plan and change nothing; false carries it out."
+AUTHOR: Final = "launched_by"
+_AUTHOR_TEXT: Final = "Who launches this, for the history; empty: as Dagster knows it, or the account of the run."
+_USER_TAG: Final = "user"
+"""The tag by which a Dagster that knows its users names who launched a run."""
 _MOST: Final = 1000
 """So many rows a table may have that the webserver still shows quickly."""
 
@@ -162,6 +168,35 @@ class AlterOptions:
             raise InvalidInput(f"{', '.join(both)}: either a value or `remove`")
 
 
+@dataclass(frozen=True, slots=True)
+class FreezeOptions:
+    """Why commits are refused, and for how long.
+
+    Attributes:
+        reason: why; required, in the history and in the error that writers get.
+        lasts: how long, such as 30m or 2h; empty: until the job `thaw`.
+    """
+
+    reason: str = ""
+    lasts: str | None = None
+
+    def __post_init__(self) -> None:
+        required(self.reason)
+        if self.lasts is not None:
+            parse_age(self.lasts)
+
+
+@dataclass(frozen=True, slots=True)
+class ThawOptions:
+    """Why commits are accepted again.
+
+    Attributes:
+        reason: why; recorded in the history.
+    """
+
+    reason: str | None = None
+
+
 def _refuse_too_many(limit: int) -> None:
     if not 1 <= limit <= _MOST:
         raise InvalidInput(f"limit must be from 1 to {_MOST}, not {limit}")
@@ -254,6 +289,17 @@ def _alter(launch: Launch) -> reports.Metadata:
     )
 
 
+def _freeze(launch: Launch) -> reports.Metadata:
+    options = launch.options
+    until = None if options.lasts is None else datetime.now(UTC) + timedelta(seconds=parse_age(options.lasts))
+    done = launch.lake.freeze(reason=options.reason, until=until, before_commit=launch.supervisor.check)
+    return reports.given(outcome=f"{done}. Commits and loads are refused", reason=done.reason, author=done.author)
+
+
+def _thaw(launch: Launch) -> reports.Metadata:
+    return reports.of_alteration(launch.lake.thaw(reason=launch.options.reason, before_commit=launch.supervisor.check))
+
+
 # -- the table -------------------------------------------------------------------------------------------
 
 
@@ -287,13 +333,29 @@ class ManualJob:
 
 
 TABLE: Final = {
+    "freeze": ManualJob(
+        options=FreezeOptions,
+        work=_freeze,
+        description="Refuses commits and loads of all writers, until the job `thaw` or a time: the first step before a "
+        "rollback where writers commit all the time. Each writer gets the reason, the author and the time, and can try "
+        "again later. Maintenance, `rollback` and `restore` go on.",
+        filled_in={"reason": "", "lasts": "2h"},
+        writes=False,
+    ),
+    "thaw": ManualJob(
+        options=ThawOptions,
+        work=_thaw,
+        description="Accepts commits and loads again.",
+        filled_in={"reason": ""},
+        writes=False,
+    ),
     "rollback": ManualJob(
         options=rollback.Config,
         work=_recover(rollback),
         description="Returns the whole catalog to an older version, by committing a new version with the same content. "
-        "Reads and verifies every file of the target first. Undone versions stay readable. With `dry_run: true`, the "
-        "default, it only shows the plan: what would be added, removed and changed, and whose versions would be "
-        "undone.",
+        "First reads and proves the files of the target that the newest version does not use, with `verify: all` every "
+        "file. Undone versions stay readable. With `dry_run: true`, the default, it only shows the plan: what would be "
+        "added, removed and changed, and whose versions would be undone.",
         dry_run=True,
         filled_in={"version": None, "reason": ""},
         damaged=lambda _: True,
@@ -389,6 +451,7 @@ def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
     op = _op(scope, name, row)
     chosen = {**row.filled_in, **row.defaults, **_target(row, name, scope.known)}
     chosen |= {} if row.dry_run is None else {DRY_RUN: row.dry_run}
+    chosen |= {AUTHOR: None} if _is_recorded(row) else {}
 
     @dg.job(
         name=f"{scope.slug}_{name}",
@@ -404,8 +467,15 @@ def _job(scope: Scope, name: str, row: ManualJob) -> dg.JobDefinition:
     return made
 
 
+def _is_recorded(row: ManualJob) -> bool:
+    """Return whether the history records why a job was launched, and so by whom."""
+    return "reason" in {each.name for each in fields(row.options)}
+
+
 def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
     schema = launchpad.fields_of(row.options, row.defaults)
+    if _is_recorded(row):
+        schema[AUTHOR] = dg.Field(dg.Noneable(str), is_required=False, default_value=None, description=_AUTHOR_TEXT)
     if row.dry_run is not None:
         schema[DRY_RUN] = dg.Field(bool, is_required=False, default_value=row.dry_run, description=_DRY_RUN_TEXT)
 
@@ -415,7 +485,8 @@ def _op(scope: Scope, name: str, row: ManualJob) -> dg.OpDefinition:
 
         def launched(lake: Lakehouse, supervisor: Supervisor) -> reports.Metadata:
             dry = context.op_config.get(DRY_RUN, False)
-            return row.work(Launch(lake, settings, options, dry, context, supervisor))
+            with acting_as(context.op_config.get(AUTHOR) or context.run.tags.get(_USER_TAG)):
+                return row.work(Launch(lake, settings, options, dry, context, supervisor))
 
         metadata = run_supervised(context, settings, spark, launched, damaged=row.damaged(options))
         context.log.info(metadata["outcome"])
@@ -437,6 +508,7 @@ def _options(row: ManualJob, given: Mapping[str, Any], engine: str) -> Any:
     """Return the options; where no engine was chosen, with this one. Raises ``InvalidInput``."""
     chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     chosen.pop(DRY_RUN, None)
+    chosen.pop(AUTHOR, None)
     if launchpad.ENGINE in chosen:
         chosen[launchpad.ENGINE] = chosen[launchpad.ENGINE] or engine
     return row.options(**chosen)

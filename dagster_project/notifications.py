@@ -19,6 +19,8 @@ from dagster_project.scope import FLEET, PARTITION_TAG
 
 _TIMEOUT_SECONDS: Final = 10.0
 _MAX_ERROR: Final = 2000
+ERROR: Final = "error"
+INFO: Final = "info"
 
 
 def failure_sensors(notifications: Notifications, *, only_ours: bool = False) -> list[dg.SensorDefinition]:
@@ -40,7 +42,7 @@ def failure_sensors(notifications: Notifications, *, only_ours: bool = False) ->
             return
         found = crash_retry.outlook(context.instance, context.dagster_run)
         if not (found.wanted and found.repeats):
-            post(checked_url(resolved(notifications.webhook)), message(context, found))
+            post(checked_url(resolved(notifications.webhook)), message(context, found, notifications))
 
     return [send]
 
@@ -56,11 +58,11 @@ def send_unreachable(notifications: Notifications, troubles: Mapping[str, Troubl
     texts = [f"{name} cannot be opened: {trouble.text}" for name, trouble in troubles.items()]
     each = [{"lakehouse": name, "cause": one.cause, "advice": one.advice} for name, one in troubles.items()]
     if fleet:
-        _send(notifications, {"text": "\n".join(texts), "check": REACHABLE, "lakehouses": each})
+        _send(notifications, {"text": "\n".join(texts), "severity": ERROR, "check": REACHABLE, "lakehouses": each})
         return
     for text, one in zip(texts, each, strict=True):
         more = {"lakehouse": one["lakehouse"], "errors": [one["cause"]], "advice": one["advice"]}
-        _send(notifications, {"text": text, "check": REACHABLE, **more})
+        _send(notifications, {"text": text, "severity": ERROR, "check": REACHABLE, **more})
 
 
 def send_reachable(notifications: Notifications, versions: Mapping[str, int], *, fleet: bool) -> None:
@@ -68,10 +70,11 @@ def send_reachable(notifications: Notifications, versions: Mapping[str, int], *,
     texts = [f"{name} can be opened again: version {version}" for name, version in versions.items()]
     if fleet:
         each = [{"lakehouse": name, "version": version} for name, version in versions.items()]
-        _send(notifications, {"text": "\n".join(texts), "check": REACHABLE, "lakehouses": each})
+        _send(notifications, {"text": "\n".join(texts), "severity": INFO, "check": REACHABLE, "lakehouses": each})
         return
     for name, text in zip(versions, texts, strict=True):
-        _send(notifications, {"text": text, "lakehouse": name, "check": REACHABLE, "errors": []})
+        more = {"lakehouse": name, "check": REACHABLE, "errors": []}
+        _send(notifications, {"text": text, "severity": INFO, **more})
 
 
 def _send(notifications: Notifications, payload: dict[str, Any]) -> None:
@@ -84,14 +87,23 @@ def _send(notifications: Notifications, payload: dict[str, Any]) -> None:
     post(url, payload)
 
 
-def message(context: dg.RunFailureSensorContext, found: crash_retry.Outlook) -> dict[str, Any]:
-    """Return the message about a failed run. ``text`` is a summary, for services that show nothing else."""
+def message(
+    context: dg.RunFailureSensorContext, found: crash_retry.Outlook, notifications: Notifications
+) -> dict[str, Any]:
+    """Return the message about a failed run. ``text`` is a summary, for services that show nothing else.
+
+    ``url`` leads to the run where `ui` is configured.
+    """
     more = f"\n{found.why}" if found.died else ""
     run = context.dagster_run
     errors = [_error(event) for event in context.get_step_failure_events()] or [context.failure_event.message or ""]
     lakehouse = run.tags.get(LAKEHOUSE_TAG, run.tags.get(PARTITION_TAG))
+    ui = None if notifications.ui is None else checked_url(resolved(notifications.ui)).rstrip("/")
+    url = None if ui is None else f"{ui}/runs/{run.run_id}"
     return {
-        "text": f"{run.job_name} failed (run {run.run_id}): {errors[0]}{more}",
+        "text": f"{run.job_name} failed ({url or f'run {run.run_id}'}): {errors[0]}{more}",
+        "severity": ERROR,
+        "url": url,
         "lakehouse": lakehouse,
         "job": run.job_name,
         "run_id": run.run_id,

@@ -20,8 +20,8 @@ from dagster_project.config.values import EnvRef
 from dagster_project.metadata import health
 from dagster_project.resources import open_for_poll
 from dagster_project.sensor_state import SensorState
-from dagster_project.supervised import advice, permanent
-from pipelines.bounded import Bounded
+from dagster_project.supervised import advice, permanent, sentences
+from pipelines.deadline_pool import Bounded
 from trinitylake_core import InvalidInput, TrinityLakeError
 
 DATA_VERSION: Final = "dagster/data_version"
@@ -64,7 +64,7 @@ class Trouble:
     @property
     def text(self) -> str:
         """Cause and advice."""
-        return f"{self.cause}\n{self.advice}".strip()
+        return sentences(self.cause, self.advice)
 
 
 def poll_lakehouse(settings: LakehouseSettings, state: SensorState, now: float) -> Poll:

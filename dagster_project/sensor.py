@@ -24,7 +24,7 @@ from dagster_project.config.values import format_duration
 from dagster_project.poll import Poll, Trouble
 from dagster_project.scope import FLEET, LAKEHOUSES, AssetJob, Scope, run_at_work
 from dagster_project.sensor_state import SensorState
-from pipelines.bounded import Outcome
+from pipelines.deadline_pool import Outcome
 from trinitylake_core import InvalidInput
 
 FLEET_SENSOR: Final = f"{FLEET}_sensor"
@@ -277,7 +277,7 @@ class LakehouseTick(Tick):
         for asset, result in [each for some in self.results.values() for each in some]:
             key, check = assets.key(self.scope, asset), str(result.check_name)
             last = check_results.last_result(self.context.instance, key, check)
-            if last is not result.passed and not (last is None and check == check_results.REACHABLE and result.passed):
+            if last is not result.passed and not (last is None and asset == assets.DEFINITION and result.passed):
                 yield check_results.evaluation(key, result)
 
     def skip_reason(self, polled: int, waiting: int) -> str:  # noqa: D102

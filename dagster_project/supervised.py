@@ -6,6 +6,7 @@ afterwards: right before its commit the work checks whether it still may.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +44,10 @@ _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
         errors.PlanOutdated,
         "Another writer has committed since: make a new plan with `dry_run: true`, review it, and launch again.",
     ),
+    (
+        errors.LakehouseFrozen,
+        "It takes no commits and loads now: launch again when the freeze is over, or end it with the job `thaw`.",
+    ),
     (errors.CommitConflict, "Another writer committed first: launch again."),
     (errors.ReadOnly, "First upgrade the lakehouse to another root with the job `upgrade`."),
     (errors.Refused, "The message says what would allow it."),
@@ -51,6 +56,9 @@ _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.UnsafeStorage, "This storage ignores exclusive creation, so writing to it is unsafe: use another one."),
     (errors.StorageError, "The storage failed: launch again when it is available."),
 )
+_EXPECTED: Final = (errors.Refused, errors.InvalidInput, errors.NotFound, errors.AlreadyExists)
+_FLAG: Final = re.compile(r"--(dry-run|force|others|exact|damaged)\b")
+_LAUNCHPAD: Final = re.compile(r" \(in a launchpad [^)]*\)")
 _PERMANENT: Final = (errors.StorageDenied, errors.UnsafeStorage)
 _POLL_SECONDS: Final = 0.5
 _LOG_EVERY_SECONDS: Final = 3.0
@@ -244,7 +252,18 @@ def advice(error: errors.TrinityLakeError) -> str:
 def failure(error: errors.TrinityLakeError) -> dg.Failure:
     """Return a failure with the error and what to do. Only a storage failure or a lost race is worth a retry."""
     again = not permanent(error) or isinstance(error, errors.CommitConflict | errors.PlanOutdated)
-    return dg.Failure(f"{error}\n{advice(error)}".strip(), allow_retries=again)
+    return dg.Failure(sentences(in_launchpad(str(error)), advice(error)), allow_retries=again)
+
+
+def sentences(cause: str, what_to_do: str) -> str:
+    """Return a cause and an advice as sentences, one to a line: a page may show both in one."""
+    end = "" if not cause or cause[-1] in ".!?" or not what_to_do else "."
+    return f"{cause}{end}\n{what_to_do}".strip()
+
+
+def in_launchpad(text: str) -> str:
+    """Return a message with the options of the command line as fields of the launchpad."""
+    return _FLAG.sub(lambda found: f"`{found[1].replace('-', '_')}: true`", _LAUNCHPAD.sub("", text))
 
 
 def permanent(error: errors.TrinityLakeError) -> bool:
@@ -260,4 +279,5 @@ def with_advice() -> Iterator[None]:
     except dg.DagsterExecutionInterruptedError:
         raise dg.Failure(INTERRUPTED, allow_retries=False) from None
     except errors.TrinityLakeError as error:
-        raise failure(error) from error
+        # a refusal needs no stack; what may be a defect, or is a storage that fails, shows where it came from
+        raise failure(error) from (None if isinstance(error, _EXPECTED) else error)

@@ -25,7 +25,6 @@ from pipelines.job import NEVER_CANCELLED, Cancel, Review, dry_run
 from pipelines.source.entries import Entry, entry_of
 from pipelines.summary import DRY_RUN, Table, changes_table
 from trinitylake_core import Lakehouse, Transaction
-from trinitylake_core.brief import Brief
 from trinitylake_core.definitions import TableDef, describe_difference
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -36,6 +35,7 @@ from trinitylake_core.errors import (
     Refused,
     TrinityLakeError,
 )
+from trinitylake_core.short_repr import Brief
 from trinitylake_core.tree.search import lookup
 
 
@@ -109,7 +109,7 @@ def run(
     losses = [loss for entry in entries for loss in _carry_out(transaction, entry)]
     if losses and not (allow_loss or review is dry_run):
         transaction.abort()
-        raise Refused(f"{'; '.join(losses)}: a schema lists every column that stays; --allow-loss does it all the same")
+        raise Refused(f"{'; '.join(losses)}: a schema lists every column that stays; --allow-loss drops them")
     changes = _changes(lake, transaction)
     planned = Report(lake.version, None, True, len(entries), transaction.id, transaction.isolation, changes, losses)
     if review is not None and not review(planned):
@@ -183,27 +183,16 @@ def parse(text: str, name: str = "the list of changes") -> list[Entry]:
 def _loaded(text: str, name: str) -> Any:
     if text.lstrip().startswith("["):  # JSON, or YAML that looks like it
         try:
-            return json.loads(text)
-        except ValueError:
+            return json.loads(text, object_pairs_hook=_object)
+        except (RecursionError, ValueError):  # YAML's loader says where
             pass
-    import yaml
+    from pipelines.source import yaml_text
 
-    class Loader(yaml.SafeLoader):
-        """Refuses a key that appears twice, where YAML would take the last one."""
+    return yaml_text.load(text, name, what="neither YAML nor JSON")
 
-    def mapping(loader: Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-        loader.flatten_mapping(node)
-        found: dict[Any, Any] = {}
-        for key_node, value_node in node.value:
-            key = loader.construct_object(key_node, deep=True)
-            if isinstance(key, dict | list) or key in found:
-                line = key_node.start_mark.line + 1
-                raise InvalidInput(f"{name}, line {line}: {key!r} {'appears twice' if key else 'cannot be a key'}")
-            found[key] = loader.construct_object(value_node, deep=True)
-        return found
 
-    Loader.add_constructor("tag:yaml.org,2002:map", mapping)
-    try:
-        return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
-        raise InvalidInput(f"{name} is neither YAML nor JSON: {' '.join(str(error).split())}") from None
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key appears twice")  # YAML's loader names it, and its line
+    return found

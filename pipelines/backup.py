@@ -17,16 +17,16 @@ from datetime import datetime
 from typing import Any
 
 from pipelines import verify
-from pipelines.auto import ready
+from pipelines.engine import Engine, open_engine
+from pipelines.engine_choice import choose_engine_for_all
+from pipelines.integrity.copies import compare_definitions, digest
 from pipelines.integrity.findings import Finding
-from pipelines.integrity.originals import compare_definitions
-from pipelines.job import Progress, Session, Stopwatch, engine_for_all, lake_first, refuse_unknown, silent
+from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
 from pipelines.summary import Table, findings_table
-from pipelines.trees.digest import digest
 from trinitylake_core import Lakehouse
-from trinitylake_core.brief import Brief
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import Corrupt, InvalidDefinition, NotALakehouse, VersionNotFound
+from trinitylake_core.short_repr import Brief
 from trinitylake_core.storage import Storage, open_storage, same_place
 from trinitylake_core.versions import from_millis
 
@@ -38,7 +38,8 @@ class Config:
     Attributes:
         max_age_seconds: how long a version may be without a backup; ``None``: for ever.
         definitions: also read and parse every definition of the backup.
-        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark for large lakehouses.
+        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark on
+            other machines for large lakehouses.
         now_millis: the time, for tests.
     """
 
@@ -128,7 +129,8 @@ class _Proof:
         self.target = target
         self.config = config
         self.progress = progress
-        self.report = Report(lake.root, target.root, engine_for_all(config.engine, lake.root_node), lake.version)
+        engine = choose_engine_for_all(config.engine, spark, lake.root_node)
+        self.report = Report(lake.root, target.root, engine, lake.version)
         self.watch = Stopwatch()
 
     def run(self) -> Iterator[str]:
@@ -146,8 +148,6 @@ class _Proof:
         if mismatch is not None:
             yield mismatch
             return
-        engine = ready(self.config.engine, self.report.engine, self.spark)
-        self.report = replace(self.report, engine=engine)
         yield from self.compared(backup)
         yield from self.verified(backup)
         yield from self.too_old(backup.version)
@@ -180,6 +180,9 @@ class _Proof:
             return f"the backup is not complete: {error}; export again, which creates the roots that are missing"
         return None
 
+    def engine(self) -> Engine:
+        return open_engine(self.report.engine, self.spark)
+
     def compared(self, backup: Lakehouse) -> Iterator[str]:
         try:
             source = self.lake.at(version=backup.version)
@@ -189,10 +192,10 @@ class _Proof:
                 "be compared; export again"
             )
             return
-        ours = digest(self.spark, source, self.report.engine, self.progress)
+        ours = digest(self.engine(), source, self.progress)
         self.report = replace(self.report, source_digest=ours)
         try:
-            theirs = digest(self.spark, backup, self.report.engine, self.progress)
+            theirs = digest(self.engine(), backup, self.progress)
         except Corrupt as error:
             yield f"the backup cannot be read: {error}; export to another root URI, this one is damaged"
             return
@@ -221,7 +224,7 @@ class _Proof:
 
     def like_the_originals(self, backup: Lakehouse) -> Iterator[str]:
         """Compare the files that no checksum proves: a changed file of the same size cannot be detected otherwise."""
-        found = compare_definitions(self.spark, self.lake.storage, backup, self.report.engine, self.progress)
+        found = compare_definitions(self.engine(), self.lake.storage, backup, self.progress)
         self.report = replace(self.report, definitions_compared=found.compared)
         if found.different:
             yield (

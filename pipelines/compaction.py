@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pipelines import auto
-from pipelines.engine.spark import slots
+from pipelines import worker_pool
+from pipelines.engine import open_engine
+from pipelines.engine_choice import choose_engine, expected_engine
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -22,19 +24,16 @@ from pipelines.job import (
     Review,
     Session,
     Stopwatch,
-    engine_for,
     lake_first,
     refuse_unknown,
     silent,
-    started,
 )
-from pipelines.processes import never
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
-from pipelines.trees import subtrees, workers
-from pipelines.trees.slices import Piece, handed_over
+from pipelines.trees import subtrees
+from pipelines.trees.slices import Piece, split_for_tasks
 from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.changes import Compacted, TreeReplaced, counted_anew, facts
+from trinitylake_core.commits.changes import CompactionChange, TreeReplaced, commit_summary, counted_anew
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.errors import Corrupt, InvalidInput
@@ -45,8 +44,8 @@ from trinitylake_core.tree.subtree import Ref, dirty_children
 from trinitylake_core.versions import Root
 
 _LOG = logging.getLogger(__name__)
-_SHARED_FROM_NODES: Final = 2000
-"""Fewer nodes are rewritten before a second process has started."""
+_SHARED_FROM_ROWS: Final = 256_000
+"""Nodes with room for fewer rows are rewritten before a second process has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,11 @@ class Config:
     """The options of a compaction.
 
     Attributes:
-        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: begins in this process, and
-            hands the remaining work to a Spark on other machines where that has shown to pay and where it can be
-            started (``pipelines.auto``).
+        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark on other machines from
+            ``spark_from_nodes`` nodes on.
         reason: why, for the history.
         tasks: Spark tasks; by default three per core.
-        spark_from_nodes: from so many nodes on ``auto`` starts on Spark, also on a Spark of this machine.
+        spark_from_nodes: where ``auto`` changes from this process to Spark.
         restarts: how often to start over after a rollback or a bulk load came in between, or after `clean` removed, or
             may have removed, files that were written or read.
     """
@@ -67,7 +65,7 @@ class Config:
     engine: str = "spark"
     reason: str | None = None
     tasks: int | None = None
-    spark_from_nodes: int | None = None
+    spark_from_nodes: int = 50_000
     restarts: int = 5
 
     def __post_init__(self) -> None:
@@ -82,7 +80,7 @@ class Estimate:
 
     Attributes:
         version: the version it was computed at.
-        engine: what it will run on; with ``auto``, what it will begin on.
+        engine: what it will run on.
         objects: keys in the tree; ``None`` where the root does not contain their number.
         messages: buffered messages that would be pushed down.
         subtrees: dirty subtrees, the units of work.
@@ -156,7 +154,7 @@ class Report:
 
 def estimate(lake: Lakehouse, config: Config | None = None) -> Estimate:
     """Return an estimate of a compaction of the newest version. Reads the top of the tree only."""
-    work = _Work(lake.refresh(), config or Config(), None, None)
+    work = _Work(None, lake.refresh(), config or Config(), None, None)
     return work.estimated(work.open(1))
 
 
@@ -186,9 +184,9 @@ def run(
     """
     config = config or Config()
     for restart in range(config.restarts + 1):
-        work = _Work(lake.refresh(), config, cancel, progress)
+        work = _Work(engine, lake.refresh(), config, cancel, progress)
         try:
-            report = work.run(engine, review)
+            report = work.run(review)
         except (TreeReplaced, Corrupt) as error:
             if restart == config.restarts or (isinstance(error, Corrupt) and not may_be_void(work.files, work.base)):
                 raise
@@ -202,7 +200,10 @@ def run(
 class _Work:
     """One attempt at one version."""
 
-    def __init__(self, lake: Lakehouse, config: Config, cancel: Cancel | None, progress: Progress | None) -> None:
+    def __init__(
+        self, spark: Session, lake: Lakehouse, config: Config, cancel: Cancel | None, progress: Progress | None
+    ) -> None:
+        self.spark = spark
         self.files = lake.files
         self.base: Root = lake.root_node
         self.config = config
@@ -227,7 +228,7 @@ class _Work:
         size = node.nbytes * self.writer.order * 2 // (3 * rows)
         return Estimate(
             version=self.base.version,
-            engine=engine_for(self.config.engine, nodes, self.config.spark_from_nodes),
+            engine=expected_engine(self.config.engine, self.spark, nodes, self.config.spark_from_nodes),
             objects=node.subtree_keys,
             messages=node.subtree_messages,
             subtrees=len(frontier),
@@ -240,18 +241,19 @@ class _Work:
         node = self.base.node
         return node.subtree_messages == 0 and not node.buffer.keys
 
-    def run(self, spark: Session, review: Review[Report] | None) -> Report:
+    def run(self, review: Review[Report] | None) -> Report:
         if self.clean():
             planned = self.estimated((self.rewriter.ref_of(self.base.node), []))
             return self.refused(planned, review) or self.report(planned, None)
-        may_move = auto.may_move(self.config.engine, spark)
-        opened = self.open(self.config.tasks or (auto.TASKS if may_move else workers.cores()))
+        opened = self.open(self.config.tasks or worker_pool.cores())
         planned = self.estimated(opened)
         self.watch.lap("plan")
         if refused := self.refused(planned, review):
             return refused
         self.files.refuse_unsafe(self.base)
-        planned, pieces, flushed = self.flush(spark, planned, opened[1], may_move=may_move)
+        engine = choose_engine(self.config.engine, self.spark, planned.nodes, self.config.spark_from_nodes)
+        pieces, flushed = self.flush(engine, planned.nodes, opened[1])
+        planned = replace(planned, engine=engine, subtrees=len(pieces) or planned.subtrees)
         node = self.root_of(self.join(opened[0], subtrees.adopted(self.rewriter, pieces, flushed)))
         self.watch.lap("flush")
         root = self.commit(node, planned)
@@ -265,43 +267,17 @@ class _Work:
         report = replace(self.report(planned, None), dry_run=True)
         return None if review(report) else report
 
-    def flush(
-        self, spark: Session, planned: Estimate, left: list[Ref], *, may_move: bool
-    ) -> tuple[Estimate, list[Piece], list[Flushed]]:
-        """Flush subtrees where it was planned; what is left here, on Spark. Few are left to the join."""
-        pieces, flushed = list[Piece](), list[Flushed]()
-        engine = auto.ready(self.config.engine, planned.engine, spark)
-        may_move = may_move and engine == planned.engine
-        planned = replace(planned, engine=engine)
-        while left and (engine == "spark" or (planned.nodes >= _SHARED_FROM_NODES and len(left) + len(pieces) > 1)):
+    def flush(self, engine: str, nodes: int, frontier: list[Ref]) -> tuple[list[Piece], list[Flushed]]:
+        """Flush subtrees; return them, cut into pieces, with the results. Few nodes are left to the join."""
+        if not frontier or (engine == "local" and (nodes * self.writer.order < _SHARED_FROM_ROWS or len(frontier) < 2)):
+            return [], []
+        with closing(open_engine(engine, self.spark)) as opened:
+            tasks = opened.tasks(self.config.tasks)
             if engine == "spark":
-                more = (*self.flush_on_spark(spark, left), list[Ref]())
-            else:
-                more = self.flush_here(left, may_move=may_move)
-            pieces, flushed, left = pieces + more[0], flushed + more[1], more[2]
-            planned = replace(planned, engine=engine, subtrees=len(pieces) + len(left))
-            engine, may_move = auto.ready(self.config.engine, "spark", spark) if left else engine, False
-        return planned, pieces, flushed
-
-    def flush_on_spark(self, spark: Session, frontier: list[Ref]) -> tuple[list[Piece], list[Flushed]]:
-        """Flush subtrees in tasks, cut into pieces for as many as run at once; return the pieces with the results."""
-        session = started(spark)
-        tasks = self.config.tasks or slots(session)
-        self.watch.lap("session")
-        pieces = handed_over(self.rewriter, self.rewriter.lightened(frontier, tasks), tasks)
-        store, stamp = self.files.store, self.rewriter.stamp
-        return pieces, self.proved(subtrees.flush_all(session, store, pieces, stamp, tasks, self.progress))
-
-    def flush_here(self, frontier: list[Ref], *, may_move: bool) -> tuple[list[Piece], list[Flushed], list[Ref]]:
-        """Flush subtrees in this process and its helpers until it is enough; return them, the results, and the rest."""
-        for ref in frontier:
-            self.rewriter.leave(ref)
-        enough = auto.is_enough if may_move else never
-        rows, left = workers.flush_here(self.files.store, frontier, self.rewriter.stamp, self.progress, enough)
-        for index in left:
-            self.rewriter.enter(frontier[index])
-        done = [ref for index, ref in enumerate(frontier) if index not in left]
-        return [*done], self.proved([subtrees.flushed(row) for row in rows]), [frontier[index] for index in left]
+                self.watch.lap("session")
+            pieces = split_for_tasks(self.rewriter, self.rewriter.split_heavy(frontier, tasks), tasks)
+            store, stamp = self.files.store, self.rewriter.stamp
+            return pieces, self.proved(subtrees.flush_all(opened, store, pieces, stamp, tasks, self.progress))
 
     def proved(self, results: list[Flushed]) -> list[Flushed]:
         if not all(result.proved for result in results):
@@ -329,14 +305,14 @@ class _Work:
 
     def commit(self, node: Node, planned: Estimate) -> Root:
         self.progress("commit", 0, 1)
-        summary = facts(
+        summary = commit_summary(
             reason=self.config.reason,
             messages=planned.messages,
             nodes_written=len(self.writer.written),
             compacted_version=self.base.version,
             engine=planned.engine,
         )
-        change = Compacted(node, summary, counted_anew(self.files, self.base, node))
+        change = CompactionChange(node, summary, counted_anew(self.files, self.base, node))
         root = commit(self.files, self.base, change, before_commit=self.cancel.check)
         self.rebased_over = change.rebased_over
         return root

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipelines import compaction
-from pipelines.trees.subtrees import nodes_hit
+from pipelines.trees.subtrees import nodes_counted
 from trinitylake_core import Lakehouse
 
 
@@ -42,10 +42,9 @@ def waiting_bytes(lake: Lakehouse) -> tuple[int, int]:
 
 
 def estimate(lake: Lakehouse) -> Estimate:
-    """Return the cost of a compaction of a version, if its messages are spread by chance."""
+    """Return the cost of a compaction of a version, from what its root counts of each child."""
     node = lake.root_node.node
-    messages = node.subtree_messages if node.subtree_messages is not None else len(node.buffer)
-    nodes = nodes_hit(messages, node.subtree_keys, node.height or 0, lake.definition.order)
+    nodes = nodes_counted(node, lake.definition.order)
     rows = max(1, len(node.keys) + len(node.buffer))
     return Estimate(nodes, 2 * nodes + 2, nodes * node.nbytes * lake.definition.order * 2 // (3 * rows))
 

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.auto import ready
 from pipelines.engine.model import TEXT
 from pipelines.engine.model import Row as TaskRow
 from pipelines.engine.spark import count, map_rows, on_disk, slots, spread, stream
-from pipelines.job import Progress, Session, engine_for, lake_first, refuse_unknown, silent, started
+from pipelines.engine_choice import choose_engine, expected_engine
+from pipelines.job import Progress, Session, lake_first, refuse_unknown, silent, started
 from pipelines.summary import Table, changes_table
 from trinitylake_core import Change, Lakehouse
-from trinitylake_core.brief import Brief
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.diff import (
     ADDED,
     CHANGED,
@@ -35,6 +34,7 @@ from trinitylake_core.diff import (
     differing_subtrees,
 )
 from trinitylake_core.recovery.recover import SHOWN, Differ
+from trinitylake_core.short_repr import Brief
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode
@@ -56,13 +56,13 @@ class Config:
     """The options of a comparison.
 
     Attributes:
-        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark from about
-            ``spark_from_nodes`` nodes on that the versions do not share.
+        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark on other
+            machines from about ``spark_from_nodes`` nodes on that the versions do not share.
         spark_from_nodes: where ``auto`` changes from this process to Spark.
     """
 
     engine: str = "auto"
-    spark_from_nodes: int = 4000
+    spark_from_nodes: int = 50_000
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -96,8 +96,8 @@ def run(
     Lakehouses whose keys are encoded differently are always compared in this process; ``config.engine`` is ignored.
     """
     config = config or Config()
-    work = _Work(old, new, config)
-    if not work.comparable() or ready(config.engine, work.estimated().engine, engine) == "local":
+    work = _Work(old, new, config, engine)
+    if not work.comparable() or work.chosen() == "local":
         yield from new.diff(old, new)
         return
     yield from changes(work.on_spark(started(engine), progress or silent), new.codec)
@@ -153,7 +153,7 @@ def report(
     return Report(old.root, new.root, old.version, new.version, counts, tuple(shown))
 
 
-def differ(spark: Session, files: Files, config: Config) -> Differ:
+def differ(spark: Session, files: LakehouseStore, config: Config) -> Differ:
     """Return a function that compares two versions of one lakehouse for a plan of the core."""
 
     def compare(old: Root, new: Root) -> Iterable[Change]:
@@ -163,10 +163,11 @@ def differ(spark: Session, files: Files, config: Config) -> Differ:
 
 
 class _Work:
-    def __init__(self, old: Lakehouse, new: Lakehouse, config: Config) -> None:
+    def __init__(self, old: Lakehouse, new: Lakehouse, config: Config, spark: Session = None) -> None:
         self.old = old
         self.new = new
         self.config = config
+        self.spark = spark
 
     def comparable(self) -> bool:
         """Whether both are trees with the same encoding of keys."""
@@ -182,7 +183,11 @@ class _Work:
         found = self.tops(_LOOKED_AT)
         per_node = max(1.0, self.new.definition.order * 2 / 3)
         nodes = len(found.keys) + (round(sum(found.keys.values()) / per_node) if found.finer else 0)
-        return Estimate(engine_for("auto", nodes, self.config.spark_from_nodes), len(found.keys), nodes)
+        engine = expected_engine("auto", self.spark, nodes, self.config.spark_from_nodes)
+        return Estimate(engine, len(found.keys), nodes)
+
+    def chosen(self) -> str:
+        return choose_engine(self.config.engine, self.spark, self.estimated().nodes, self.config.spark_from_nodes)
 
     def on_spark(self, spark: SparkSession, progress: Progress) -> Iterator[Row]:
         want = slots(spark, _SPANS_PER_CORE)

@@ -17,11 +17,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from pipelines.durations import DAY, shown
 from pipelines.files import plans
 from pipelines.files.deletion import Deleted, delete
+from pipelines.files.gc_roots import OWN_VERSION, GcRoots, RetentionReason, RetentionRules, gc_roots, refuse_guarded
 from pipelines.files.listing import ROOT, Listed, listed
-from pipelines.files.retained import OWN_VERSION, Hold, Retained, Rules, refuse_guarded, retained
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -36,14 +35,15 @@ from pipelines.job import (
     silent,
 )
 from pipelines.summary import Table, deleted, failures_table, files_of, unchanged
-from pipelines.sweep.released import Freed, freed_by
+from pipelines.sweep.reclaimable import Freed, reclaimable_by
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.brief import Brief
 from trinitylake_core.commits.acknowledge import write_hint
-from trinitylake_core.commits.changes import Expired, facts
+from trinitylake_core.commits.changes import ExpirationChange, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.definitions import LakehouseDef
+from trinitylake_core.durations import DAY, shown
 from trinitylake_core.errors import CorruptNode, InvalidInput, PlanOutdated
+from trinitylake_core.short_repr import Brief
 from trinitylake_core.versions import Root, raise_boundary
 
 _LEDGER: Final = logging.getLogger("pipelines.ledger")
@@ -125,7 +125,7 @@ class Report(Brief):
     versions_expired: int = 0
     snapshots_expired: tuple[str, ...] = ()
     leftovers: int = 0
-    kept: tuple[Hold, ...] = ()
+    kept: tuple[RetentionReason, ...] = ()
     freed: Freed | None = None
     plan: str | None = None
     attempted: int = 0
@@ -141,9 +141,10 @@ class Report(Brief):
         """Yield which versions expired, or would expire."""
         last = self.boundary_after - 1
         which = f"versions {self.boundary_before} to {last}" if self.versions_expired > 1 else f"version {last}"
-        stay = f"{self.boundary_after} to {self.version_before} stay"
+        kept, newest = self.boundary_after, self.version_before
+        stay = f"version {newest} stays" if kept == newest else f"versions {kept} to {newest} stay"
         if not self.versions_expired:
-            yield f"nothing {'would expire' if self.dry_run else 'expires'}: versions {stay}"
+            yield f"nothing {'would expire' if self.dry_run else 'expires'}: {stay}"
         elif self.dry_run:
             yield f"{unchanged(self.plan)}: {which} would expire, {stay}"
         else:
@@ -227,7 +228,7 @@ class _Expiration:
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.meter = Meter(lake.storage)
         acts = review is not dry_run
-        self.retained: Retained = retained(lake.files, heal=acts)
+        self.retained: GcRoots = gc_roots(lake.files, heal=acts)
         self.files.versions.refuse_hole(self.retained.newest.version)
         if acts:
             refuse_guarded(self.retained.definition)
@@ -235,7 +236,7 @@ class _Expiration:
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, lake.storage)
         newest = self.retained.newest.version
         self.versions = range(self.oldest, newest + 1)
-        self.rules = Rules(*config.rules(), self.retained.definition.txn_ttl_millis)
+        self.rules = RetentionRules(*config.rules(), self.retained.definition.txn_ttl_millis)
         self.report = Report(lake.root, False, newest, None, self.oldest, self.oldest, plan=config.plan)
         self.watch = Stopwatch()
 
@@ -281,11 +282,11 @@ class _Expiration:
         boundary = self.rules.boundary(self.created_at, self.versions, self.now)
         return self.oldest if self.makes_room_for_itself(boundary) else boundary
 
-    def why(self, boundary: int) -> list[Hold]:
+    def why(self, boundary: int) -> list[RetentionReason]:
         """Return why versions are kept. O(log versions) ``get`` for each of two rules."""
-        found = self.rules.holds(self.created_at, self.versions, self.now)
+        found = self.rules.reasons(self.created_at, self.versions, self.now)
         if boundary < min(each.first for each in found):
-            found.insert(0, Hold(OWN_VERSION, "", boundary, self.versions.stop - boundary))
+            found.insert(0, RetentionReason(OWN_VERSION, "", boundary, self.versions.stop - boundary))
         return found
 
     def created_at(self, version: int) -> int:
@@ -331,9 +332,9 @@ class _Expiration:
 
     # -- what it would free --------------------------------------------------------------------------
 
-    def planned(self, boundary: int, kept: tuple[Hold, ...]) -> Report:
+    def planned(self, boundary: int, kept: tuple[RetentionReason, ...]) -> Report:
         """Return the plan of an expiration: versions, reasons to keep the rest, files freed. Write it if configured."""
-        freed = freed_by(self.spark, self.files, self.retained, boundary, self.config.engine, self.progress)
+        freed = reclaimable_by(self.spark, self.files, self.retained, boundary, self.config.engine, self.progress)
         self.watch.lap("walk")
         if self.config.plan_to is not None:
             self.write_plan(self.config.plan_to, boundary)
@@ -359,8 +360,8 @@ class _Expiration:
         self.progress("commit", 0, 1)
         count = boundary - self.oldest
         counted = {"versions_expired": count, "first_expired": self.oldest, "oldest_version": boundary}
-        summary = facts(reason=self.config.reason, **counted)
-        change = Expired(self.files, boundary, summary, self.edited)
+        summary = commit_summary(reason=self.config.reason, **counted)
+        change = ExpirationChange(self.files, boundary, summary, self.edited)
         root = commit(self.files, self.retained.newest, change, before_commit=self.cancel.check)
         self.report = replace(self.report, version_after=root.version)
         return root.oldest_version
@@ -390,7 +391,7 @@ class _Expiration:
         if says == boundary:
             return boundary
         newest = self.files.newest()
-        self.files.saw(newest)
+        self.files.note_newest(newest)
         return min(says, newest.oldest_version)
 
     def prove_root(self) -> None:
@@ -399,7 +400,7 @@ class _Expiration:
         A rollback over a root that cannot be read trusts the file, and keeps what lies above it. If this root became
         unreadable before the file was raised, that rollback may have read the file before, and nothing may be deleted.
         """
-        root = self.files.tip if self.report.version_after is not None else self.retained.newest
+        root = self.files.newest_seen if self.report.version_after is not None else self.retained.newest
         self.files.versions.try_root(root.version)
 
     def roots_below(self, boundary: int, first: int = 0) -> list[Listed]:
@@ -427,6 +428,6 @@ class _Expiration:
 
     def heal_hint(self) -> None:
         """Write the hint again if it misleads; a commit has just written it. One ``get``, rarely a ``put``."""
-        newest = self.files.tip.version
+        newest = self.files.newest_seen.version
         if self.report.version_after is None and self.files.versions.hint() != newest:
             write_hint(self.files.storage, newest)

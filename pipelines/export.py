@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.auto import engine_ready
 from pipelines.engine import Engine, open_engine
+from pipelines.engine_choice import choose_engine
 from pipelines.files.copy_plan import DEFINITION, NODE, CopyPlan, FilesToCopy, looked_up
 from pipelines.files.destination import Destination, inspect, without_snapshots
 from pipelines.files.unreadable import Unreadable, unreadable_roots
@@ -52,14 +52,14 @@ class Config:
     Attributes:
         version: the version to export; by default the newest one.
         history: export every version that is kept, and the snapshots, instead of one version.
-        engine: ``spark``, ``local`` or ``auto``: Spark from ``spark_from_files`` files on.
+        engine: ``spark``, ``local`` or ``auto``: Spark on other machines from ``spark_from_files`` files on.
         spark_from_files: where ``auto`` changes from this process to Spark.
     """
 
     version: int | None = None
     history: bool = False
     engine: str = "spark"
-    spark_from_files: int = 20_000
+    spark_from_files: int = 400_000
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
@@ -258,7 +258,7 @@ class _Export:
         to = inspect(self.target, self.source, self.first, history=self.config.history)
         self.watch.lap("look")
         objects = self.source.root_node.node.subtree_keys or 0
-        engine = engine_ready(self.config.engine, self.spark, objects, self.config.spark_from_files)
+        engine = choose_engine(self.config.engine, self.spark, objects, self.config.spark_from_files)
         tables = open_engine(engine, self.spark)
         try:
             todo = self.compared_readable(tables)

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipelines import lakehouses
-from pipelines.bounded import Bounded, NoAnswer
 from pipelines.compaction_policy import waiting_bytes
+from pipelines.deadline_pool import Bounded, NoAnswer
 from pipelines.summary import count
 from trinitylake_core import Lakehouse
-from trinitylake_core.brief import Brief
 from trinitylake_core.errors import InvalidInput, TrinityLakeError
+from trinitylake_core.short_repr import Brief
 from trinitylake_core.storage import normalise_root
 
 _SECONDS: Final = 20.0
@@ -146,7 +146,7 @@ class Report(Brief):
 
     def summary(self) -> Iterator[str]:
         """Yield how many lakehouses there are, and how many of them need attention."""
-        debts = f"{self.unreachable} cannot be opened, a compaction pays in {self.over_threshold}"
+        debts = f"{self.unreachable} cannot be opened, {self.over_threshold} need a compaction"
         held = f"{count(self.objects, 'object')}, {count(self.messages, 'buffered message')}"
         yield f"{count(len(self.states), 'lakehouse')}: {debts}; {held}"
 
@@ -269,6 +269,7 @@ def members_of(path: Path, options_for: Callable[[str], Mapping[str, Any]]) -> I
 
 
 def _member(raw: Any, where: str, options_for: Callable[[str], Mapping[str, Any]]) -> Member:
+    lakehouses.refuse_unknown_fields(raw, where)
     root = normalise_root(lakehouses.required_text(raw, "root", where))
     name = lakehouses.required_text(raw, "name", where)
     given = lakehouses.options(raw, "storage_options", where)

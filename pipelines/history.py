@@ -10,7 +10,7 @@ from typing import Final
 
 from pipelines.summary import Table, count, history_table
 from trinitylake_core import InvalidInput, Lakehouse, VersionInfo, spec
-from trinitylake_core.brief import Brief
+from trinitylake_core.short_repr import Brief
 from trinitylake_core.versions import to_millis
 
 LIMIT: Final = 1000

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, Ty
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import RequestCounts, Storage
-from trinitylake_core.versions import Root
 
 if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
     from pyspark.sql import SparkSession
@@ -105,8 +104,6 @@ class Job(Protocol[_C_contra, _R_co]):
 
 
 ENGINES: Final = ("spark", "local", "auto")
-SPARK_FROM_OBJECTS: Final = 200_000
-"""From how many objects on ``auto`` walks a whole lakehouse on Spark."""
 
 
 def silent(phase: str, done: int, total: int | None) -> None:
@@ -118,16 +115,6 @@ def refuse_unknown(engine: str) -> None:
     """Raise ``InvalidInput`` for an engine that does not exist."""
     if engine not in ENGINES:
         raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, not {engine!r}")
-
-
-def engine_for(engine: str, files: int, spark_from: int | None = SPARK_FROM_OBJECTS) -> str:
-    """Return ``spark`` or ``local``; ``auto`` is Spark for a job that reads or writes at least so many files."""
-    return engine if engine != "auto" else "local" if spark_from is None or files < spark_from else "spark"
-
-
-def engine_for_all(engine: str, root: Root) -> str:
-    """Return the engine of a job that walks a whole lakehouse, by the number of objects in its newest root."""
-    return engine_for(engine, root.node.subtree_keys or 0)
 
 
 def started(spark: Session) -> SparkSession:

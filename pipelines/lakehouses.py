@@ -7,6 +7,7 @@ field.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,11 @@ _SECRET_NAME: Final = re.compile(
 )
 VARIABLE: Final = "TRINITYLAKE_LAKEHOUSES"
 FILE_NAME: Final = "lakehouses.yaml"
+FIELDS: Final = (
+    *("name", "root", "description", "owners", "storage_options", "spark", "schedules", "health", "compaction"),
+    *("snapshots", "retention", "orphans", "backup", "export", "timeout"),
+)
+"""The fields of a stanza; what they may hold is checked by those who use them."""
 _HERE: Final = "{here}"
 _COPIES: Final = ("backup", "export")
 _STANZAS: Final = re.compile(r"^lakehouses:\s*$", re.MULTILINE)
@@ -54,28 +60,19 @@ def read(path: Path) -> str:
 
 def parsed(text: str, path: Path) -> dict[str, Any]:
     """Return the fields of the file. Raises ``ConfigError``, which names the line."""
-    import yaml
-
-    try:
-        raw = _loaded(text)
-    except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-        raise ConfigError(f"{path}{line}: not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from None
+    raw = _loaded(text, path)
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: must be a mapping with the field 'lakehouses'")
     return raw
 
 
-def _loaded(text: str) -> Any:
-    import yaml
+def _loaded(text: str, path: Path) -> Any:
+    from pipelines.source import yaml_text
 
-    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
     try:
-        return yaml.load(text, fast)  # noqa: S506 - one of the two safe loaders
-    except yaml.MarkedYAMLError:
-        return yaml.safe_load(text)  # the fast one may name the line after the last one
+        return yaml_text.load(text, str(path))
+    except InvalidInput as error:
+        raise ConfigError(str(error)) from None
 
 
 def without_stanzas(text: str) -> str:
@@ -91,18 +88,44 @@ def without_stanzas(text: str) -> str:
 
 
 def raw_stanzas(text: str, path: Path) -> list[Any]:
-    """Return the stanzas of a file, with ``{here}`` filled in. Raises ``ConfigError``."""
+    """Return the stanzas of a file, with ``{here}`` filled in. Raises ``ConfigError``, also for two of one name."""
     stanzas = parsed(text, path).get("lakehouses")
     if not isinstance(stanzas, list):
         raise ConfigError(f"{path}: lakehouses: required, a list of lakehouses")
+    _refuse_same_names(stanzas, text, path)
     fill_in_here(stanzas, path)
     return stanzas
 
 
-def quick_stanza(text: str, path: Path, name: str) -> Any:
-    """Return the stanza of a lakehouse if it can be found without parsing the others, else ``None``."""
+def _refuse_same_names(stanzas: Sequence[Any], text: str, path: Path) -> None:
+    names: dict[str, int] = {}
+    for number, stanza in enumerate(stanzas):
+        name = stanza.get("name") if isinstance(stanza, Mapping) else None
+        if isinstance(name, str) and names.setdefault(name, number) != number:
+            first, second = (_line(text, each) for each in (names[name], number))
+            raise ConfigError(f"{path}, line {second}: there is a lakehouse {name!r} already, at line {first}")
+
+
+def _line(text: str, number: int) -> int:
+    """Return the line at which a stanza begins."""
     import yaml
 
+    root: Any = yaml.compose(text, yaml.SafeLoader)
+    stanzas = next(value for key, value in root.value if key.value == "lakehouses")
+    return int(stanzas.value[number].start_mark.line) + 1
+
+
+def refuse_unknown_fields(raw: Any, where: str) -> None:
+    """Raise ``ConfigError`` for a field of a stanza that does not exist: it may be another one, misspelt."""
+    wrong = [str(each) for each in raw if each not in FIELDS] if isinstance(raw, Mapping) else []
+    if wrong:
+        close = difflib.get_close_matches(wrong[0], FIELDS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"{where}: {wrong[0]}: unknown field{hint}")
+
+
+def quick_stanza(text: str, path: Path, name: str) -> Any:
+    """Return the stanza of a lakehouse if it can be found without parsing the others, else ``None``."""
     if "&" in text:
         return None
     for match in re.finditer(
@@ -110,8 +133,8 @@ def quick_stanza(text: str, path: Path, name: str) -> Any:
     ):
         following = re.compile(rf"^(?:{match[1]}- |\S)", re.MULTILINE).search(text, match.end())
         try:
-            stanzas = _loaded(text[match.start() : None if following is None else following.start()])
-        except yaml.YAMLError:
+            stanzas = _loaded(text[match.start() : None if following is None else following.start()], path)
+        except ConfigError:
             return None
         if isinstance(stanzas, list) and len(stanzas) == 1 and stanzas[0].get("name") == name:
             fill_in_here(stanzas, path)

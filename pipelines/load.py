@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any, Final
 
-from pipelines.auto import engine_ready
+from pipelines.engine_choice import choose_engine
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -35,12 +35,13 @@ from pipelines.loading import open_load
 from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target, prove_complete
 from pipelines.source.lines import text_files
 from pipelines.summary import DRY_RUN, count, human_bytes
-from pipelines.trees.handback import root_of, taken_over
+from pipelines.trees.handback import adopt, root_of
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.changes import FilesVoid, facts
+from trinitylake_core.commits.changes import FilesVoid, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import may_be_void
-from trinitylake_core.commits.loaded import Loaded
+from trinitylake_core.commits.frozen import refuse_frozen
+from trinitylake_core.commits.loaded import LoadChange
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.storage import options_for
 from trinitylake_core.tree.node import Node
@@ -60,7 +61,7 @@ class Config:
         existing: what becomes of an object that is there already: ``refuse`` the load, ``skip`` the object, or
             ``replace`` its definition.
         engine: ``spark``, ``local`` (this machine, a process per core; what is loaded waits in temporary files),
-            or ``auto``: Spark from ``spark_from_bytes`` of source on.
+            or ``auto``: Spark on other machines from ``spark_from_bytes`` of source on.
         reason: why, for the history.
         spark_from_bytes: where ``auto`` changes from this process to Spark.
         restarts: how often to start over after `clean` removed, or may have removed, what was written or read.
@@ -69,7 +70,7 @@ class Config:
     existing: str = REFUSE
     engine: str = "spark"
     reason: str | None = None
-    spark_from_bytes: int = 64 << 20
+    spark_from_bytes: int = 128 << 20
     restarts: int = 5
 
     def __post_init__(self) -> None:
@@ -146,6 +147,7 @@ def run(
         InvalidInput: a line is not an object, or an object is given twice; nothing was written.
         AlreadyExists, ObjectNotFound: an object is there already, a namespace is not; nothing was written.
         CommitConflict: another writer changed the same objects, or replaced the tree; load again.
+        LakehouseFrozen: the lakehouse takes no loads now.
         ReadOnly, Corrupt, StorageError.
     """
     options = options_for(source, *lake.storage.spec()) if source_options is None else source_options
@@ -180,12 +182,13 @@ class _Load:
         self.progress = progress
         self.base: Root = lake.root_node
         require_writable(lake.files, self.base)
+        refuse_frozen(lake.files)
         self.source, self.files = text_files(uri, options, SUFFIXES)
         single = [name for name, _ in self.files if uri.endswith(name) and not uri.endswith("/")]
         self.named = self.source.root + (single[0] if len(self.files) == 1 and single else "")
         self.bytes = sum(size for _, size in self.files)
         # nothing but the size is known yet
-        self.engine = engine_ready(config.engine, spark, self.bytes, config.spark_from_bytes)
+        self.engine = choose_engine(config.engine, spark, self.bytes, config.spark_from_bytes)
         store = lake.files.store
         stamp = max(now_millis(), self.base.created_at_millis)
         self.target = Target(store.storage, lake.codec, store.order, store.target_bytes, stamp)
@@ -219,11 +222,11 @@ class _Load:
         if before is not None and node.subtree_keys != before + counts.added:
             raise Corrupt("objects were lost during the load, so nothing was committed; please report this as a bug")
         self.progress("commit", 0, 1)
-        summary = facts(
+        summary = commit_summary(
             reason=self.config.reason, added=counts.added, replaced=counts.replaced, skipped=counts.skipped,
             engine=self.engine, source=self.named,
         )  # fmt: skip
-        change = Loaded(self.lake.files, self.base, node, summary)
+        change = LoadChange(self.lake.files, self.base, node, summary)
         root = commit(self.lake.files, self.base, change, before_commit=self.cancel.check)
         self.lake.catch_up()
         self.watch.lap("commit")
@@ -236,7 +239,7 @@ class _Load:
         """
         rewriter = Rewriter(writer, self.target.stamp, prove=True)
         order = self.target.order
-        trees = [taken_over(rewriter, root_of(each, order), (each["low"], each["high"])) for each in built]
+        trees = [adopt(rewriter, root_of(each, order), (each["low"], each["high"])) for each in built]
         rewriter.open_right_edges(trees[:-1])
         node = rewriter.node_of(reduce(rewriter.join_without_key, trees))
         writer.flush()

@@ -21,12 +21,11 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from pipelines.auto import engine_ready_for_all
-from pipelines.durations import DAY, millis, shown
+from pipelines.engine_choice import choose_engine_for_all
 from pipelines.files import plans
 from pipelines.files.deletion import Deleted
+from pipelines.files.gc_roots import GcRoots, SavedTransactions, refuse_guarded, slack
 from pipelines.files.listing import Listed, inventory_millis
-from pipelines.files.retained import Retained, SavedTransactions, refuse_guarded, slack
 from pipelines.job import (
     NEVER_CANCELLED,
     Cancel,
@@ -42,13 +41,15 @@ from pipelines.job import (
 )
 from pipelines.summary import Table, count, deleted, failures_table, files_of, human_bytes, unchanged
 from pipelines.sweep import Sweep, open_sweep
-from pipelines.sweep.marking import Marking, Vanished
+from pipelines.sweep.marking import Marking, RootsExpired
 from pipelines.sweep.model import Size, Totals, UnknownFiles
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.changes import Fence, facts
+from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import storage_time
+from trinitylake_core.durations import DAY, millis, shown
 from trinitylake_core.errors import Corrupt, InvalidInput, PlanOutdated
+from trinitylake_core.tables import DIRECTORY
 from trinitylake_core.versions import Root, raise_boundary
 
 _LOG: Final = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ class Config:
     """How to clean.
 
     Attributes:
-        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark for large lakehouses.
+        engine: ``spark``, ``local`` (this process, never starts Spark), or ``auto``: Spark on
+            other machines for large lakehouses.
         older_than_seconds: the safety age; only files older than that, strictly, are removed.
         allow_recent: allow a safety age below 24 hours. That is safe, but jobs under way may have to start over.
         inventory: URI of a listing (Parquet or CSV) to use instead of listing. Nothing is removed then that was not
@@ -168,11 +170,14 @@ class Report:
         yield from deleted(self, "file", "")
         if self.young.files:
             age = shown(self.safety_age_seconds)
-            yield f"not reached either, but younger than {age}, so that they stay: {files_of(self.young)}"
+            yield f"kept, because they are younger than {age}: {files_of(self.young)}"
         if self.unknown_age.files:
-            yield f"not reached either, but of unknown age, so that they stay: {files_of(self.unknown_age)}"
-        if self.foreign.files or self.foreign.directories:
-            names = ", ".join((*self.foreign.some, *self.foreign.directories)[:_NAMES])
+            yield f"kept, because their age is unknown: {files_of(self.unknown_age)}"
+        directories = [each for each in self.foreign.directories if each != DIRECTORY]
+        if DIRECTORY in self.foreign.directories:
+            yield f"left alone: {DIRECTORY}, the files of this lakehouse's Iceberg tables, which Iceberg's jobs clean"
+        if self.foreign.files or directories:
+            names = ", ".join((*self.foreign.some, *directories)[:_NAMES])
             yield f"not of this lakehouse, left alone: {files_of(self.foreign)}: {names}"
 
     def summary_tables(self) -> Iterator[Table]:
@@ -243,12 +248,12 @@ class _Clean:
         self.review = review
         self.cancel = cancel
         newest = self.files.newest()
-        self.files.saw(newest)
+        self.files.note_newest(newest)
         require_writable(self.files, newest)
         self.definition = self.files.definition(newest)
         if review is not dry_run:
             refuse_guarded(self.definition)
-        self.engine = engine_ready_for_all(config.engine, spark, newest)
+        self.engine = choose_engine_for_all(config.engine, spark, newest)
         self.meter = Meter(self.files.storage)
         order = self.definition.order
         self.new_sweep = partial(open_sweep, self.engine, spark, self.files.storage, order, progress)
@@ -299,10 +304,10 @@ class _Clean:
         for _ in range(_RESTARTS):
             try:
                 return self.attempt()
-            except Vanished as vanished:
+            except RootsExpired as vanished:
                 _LOG.info("starting over: %s", vanished)
             except Corrupt as error:
-                if self.marking is None or not self.marking.moved_on():
+                if self.marking is None or not self.marking.roots_changed():
                     raise
                 _LOG.info("starting over: %s", error)
             self.sweep.release()
@@ -343,7 +348,7 @@ class _Clean:
             seconds=dict(self.watch.seconds),
         )
 
-    def seen(self, listed: Size, marked: Retained, saved: SavedTransactions, totals: Totals) -> Report:
+    def seen(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
         """Return a report of the files that were listed."""
         return Report(
             root=self.files.storage.root,
@@ -362,27 +367,27 @@ class _Clean:
             plan=self.config.plan,
         )
 
-    def refuse_outdated(self, marked: Retained) -> None:
+    def refuse_outdated(self, marked: GcRoots) -> None:
         """Refuse a plan that was made for another history."""
         if self.plan is not None:
             plans.refuse_other(self.plan.header, "clean", self.files, marked)
 
-    def agreed(self, plan: plans.StoredPlan, marked: Retained, cutoff: int) -> tuple[Totals, int]:
+    def agreed(self, plan: plans.StoredPlan, marked: GcRoots, cutoff: int) -> tuple[Totals, int]:
         """Take the files of a plan that are orphans still; return them, and how many are gone already.
 
         Raises:
             PlanOutdated: something that is kept by now reaches one of them.
         """
         self.sweep.load(_checked(plan.files(), marked.boundary))
-        reached = self.sweep.reached()
+        reached = self.sweep.live_orphans()
         if reached:
             raise PlanOutdated(
                 f"at least {len(reached)} files of the plan are in use, such as {reached[0]}; nothing was "
                 "deleted, make a new plan"
             )
-        return self.sweep.agree(cutoff)
+        return self.sweep.confirm_plan(cutoff)
 
-    def write_plan(self, uri: str, marked: Retained, found: Report) -> Report:
+    def write_plan(self, uri: str, marked: GcRoots, found: Report) -> Report:
         reason = (
             f"not reached from versions {marked.boundary} to {marked.newest.version}, {found.snapshots} "
             f"snapshots and {found.transactions} saved transactions; older than {shown(self.safety_age_seconds)}"
@@ -395,14 +400,14 @@ class _Clean:
 
     # -- acting --------------------------------------------------------------------------------------
 
-    def act(self, found: Report, marking: Marking, marked: Retained, cutoff: int, gone: int) -> Report:
+    def act(self, found: Report, marking: Marking, marked: GcRoots, cutoff: int, gone: int) -> Report:
         """Commit a fence, mark the files that are kept since the first mark, and delete the remaining orphans."""
         done, in_tasks = Deleted(), {}
         if found.orphan_files:
             fence = self.fence(marked, cutoff, found.orphan_files)
             self.heal_boundary(fence)
             marking.mark_since(fence, _refuse_guarded, list_again=self.config.inventory is None)
-            found = _counted(found, self.sweep.subtract_again())
+            found = _counted(found, self.sweep.remove_live())
             self.watch.lap("mark again")
             self.cancel.check()
             done = self.sweep.act()
@@ -423,9 +428,9 @@ class _Clean:
             requests=in_tasks,
         )
 
-    def fence(self, marked: Retained, cutoff: int, orphan_files: int) -> Root:
+    def fence(self, marked: GcRoots, cutoff: int, orphan_files: int) -> Root:
         """Commit the fence: who commits after it knows that files before ``cutoff`` are void."""
-        summary = facts(safety_age_seconds=self.safety_age_seconds, orphan_files=orphan_files)
+        summary = commit_summary(safety_age_seconds=self.safety_age_seconds, orphan_files=orphan_files)
         root = commit(self.files, marked.newest, Fence(cutoff, summary), before_commit=self.cancel.check)
         self.version_after = root.version
         self.watch.lap("fence")
@@ -443,7 +448,7 @@ class _Clean:
             raise_boundary(self.files.versions, fence.oldest_version)
 
 
-def _refuse_guarded(again: Retained) -> None:
+def _refuse_guarded(again: GcRoots) -> None:
     refuse_guarded(again.definition)
 
 

@@ -23,10 +23,10 @@ from pipelines.job import (
 )
 from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
-from trinitylake_core.brief import Brief
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.recovery.elsewhere import refuse_no_source
 from trinitylake_core.recovery.recover import required
+from trinitylake_core.recovery.restore_from_backup import refuse_no_source
+from trinitylake_core.short_repr import Brief
 from trinitylake_core.storage import open_storage
 from trinitylake_core.versions import Root
 
@@ -47,7 +47,8 @@ class Config:
         exact: also drop objects that match and did not exist then.
         damaged: with ``source``, also bring back objects whose definition file here is missing or damaged.
         expected_version: the newest version when the plan that you reviewed was made.
-        engine: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` definitions on.
+        engine: ``spark``, ``local`` or ``auto``, Spark on other machines from ``spark_from_files``
+            definitions on.
         spark_from_files: where ``auto`` changes from this process to Spark.
         tables: of which share of the Iceberg tables that come back the metadata file must exist; ``None``: of none.
             Not checked where they come from another lakehouse.
@@ -64,7 +65,7 @@ class Config:
     damaged: bool = False
     expected_version: int | None = None
     engine: str = "spark"
-    spark_from_files: int = 20_000
+    spark_from_files: int = 400_000
     tables: float | None = EVERY
 
     def __post_init__(self) -> None:

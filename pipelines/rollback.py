@@ -1,7 +1,7 @@
 """Rollback: return the whole catalog to an older version (format, section 6).
 
-Plan, prove on Spark that every file of the target is there and intact, have the named changes reviewed, then one
-commit.
+One comparison with the newest version finds what changes, and proves the nodes and definitions of the target that the
+newest version does not share. Then the changes are reviewed, and one commit follows.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Final
 
-from pipelines import diff
 from pipelines.files.tablefiles import EVERY, TableState, refuse_no_share, states_after
 from pipelines.integrity.preflight import Preflight
 from pipelines.job import (
@@ -25,10 +25,20 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
-from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
-from trinitylake_core import Lakehouse, RecoveryPlan, RecoveryTarget
-from trinitylake_core.brief import Brief
+from pipelines.summary import DRY_RUN, Table, count, recovery_tables, utc
+from trinitylake_core import InvalidInput, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.recovery.recover import required
+from trinitylake_core.short_repr import Brief
+
+CHANGED: Final = "changed"
+ALL: Final = "all"
+VERIFY: Final = (CHANGED, ALL)
+
+
+def refuse_unverified(verify: str) -> None:
+    """Raise ``InvalidInput`` for a way to prove the target that does not exist."""
+    if verify not in VERIFY:
+        raise InvalidInput(f"verify must be one of {', '.join(VERIFY)}, not {verify!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +52,11 @@ class Config:
         reason: why; required, and recorded in the history.
         force: also undo what other writers commit while this runs.
         expected_version: the newest version when the plan that you reviewed was made.
-        engine: of the pre-flight: ``spark``, ``local`` or ``auto``, Spark from ``spark_from_files`` files on.
+        engine: of the proof: ``spark``, ``local`` or ``auto``, Spark on other machines from ``spark_from_files`` files
+            on.
         spark_from_files: where ``auto`` changes from this process to Spark.
         tables: of which share of the Iceberg tables that come back the metadata file must exist; ``None``: of none.
+        verify: ``changed`` proves the nodes and definitions that the newest version does not share, ``all`` every one.
     """
 
     version: int | None = None
@@ -54,10 +66,12 @@ class Config:
     force: bool = False
     expected_version: int | None = None
     engine: str = "spark"
-    spark_from_files: int = 20_000
+    spark_from_files: int = 400_000
     tables: float | None = EVERY
+    verify: str = CHANGED
 
     def __post_init__(self) -> None:
+        refuse_unverified(self.verify)
         refuse_unknown(self.engine)
         refuse_no_share(self.tables)
         required(self.reason)
@@ -91,6 +105,7 @@ class Report(Brief):
     tables_checked: int = 0
     tables_unknown: int = 0
     tables: tuple[TableState, ...] = ()
+    verify: str = CHANGED
 
     def summary(self) -> Iterator[str]:
         """Yield what the rollback did, or would do, and what was read to prove its target."""
@@ -99,7 +114,9 @@ class Report(Brief):
             yield f"{DRY_RUN}: version {self.version_before + 1} would have the content of {then}"
         else:
             yield f"version {self.version_after} committed, with the content of {then}"
-        yield f"{self.nodes_checked} nodes below the root and {self.definitions_checked} definitions read, all intact"
+        nodes, definitions = count(self.nodes_checked, "node"), count(self.definitions_checked, "definition")
+        read = f"{nodes} below the root and {definitions} read, all intact"
+        yield read if self.verify == ALL else f"{read}; the rest was not read: the newest version uses it"
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield what changes, where Iceberg tables go back to, and what is undone."""
@@ -136,6 +153,7 @@ def run(
     meter = Meter(lake.storage)
     preflight = Preflight(engine, lake.files, config.engine, config.spark_from_files, progress or silent)
     preflight.tables = config.tables
+    whole = config.verify == ALL
     planned: list[Report] = []
 
     def reported(plan: RecoveryPlan) -> Report:
@@ -148,13 +166,14 @@ def run(
             dry_run=plan.version_after is None,
             plan=plan,
             engine=checked.engine,
-            nodes_checked=checked.nodes,
+            nodes_checked=checked.nodes or plan.nodes_proved,
             definitions_checked=checked.definitions,
             bytes_read=checked.bytes,
             requests=meter.requests() + in_tasks,
             seconds=dict(watch.seconds),
             tables_checked=checked.tables,
             tables_unknown=checked.tables_unknown,
+            verify=config.verify,
         )
 
     def reviewed(plan: RecoveryPlan) -> bool:
@@ -166,8 +185,8 @@ def run(
         reason=config.reason,
         force=config.force,
         expected_version=config.expected_version,
-        preflight=preflight,
-        differ=diff.differ(engine, lake.files, diff.Config(_of_diff(config.engine))),
+        preflight=preflight if whole else None,
+        definitions=(lambda _: ()) if whole else preflight.definitions,
         review=None if review is None else reviewed,
         before_commit=(cancel or NEVER_CANCELLED).check,
     )
@@ -175,8 +194,3 @@ def run(
         return planned[0]
     lake.catch_up()  # no request: an error now would report a job that is done as a failure
     return replace(reported(done), tables=planned[0].tables if planned else ())
-
-
-def _of_diff(engine: str) -> str:
-    """Return the engine of the comparison: small ones are faster here than any Spark job."""
-    return "local" if engine == "local" else "auto"

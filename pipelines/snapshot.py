@@ -11,8 +11,8 @@ from typing import Any, Final
 from pipelines import export
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, lake_first
 from trinitylake_core import Lakehouse, SnapshotInfo
-from trinitylake_core.brief import Brief
 from trinitylake_core.errors import AlreadyExists, InvalidInput, SnapshotNotFound
+from trinitylake_core.short_repr import Brief
 from trinitylake_core.snapshots import refuse_bad_name
 
 _PERIODS: Final[Mapping[str, tuple[str, str]]] = {

@@ -12,7 +12,7 @@ from typing import Final
 
 from pipelines import compaction
 from pipelines.engine import Row, open_engine
-from pipelines.files.retained import live_transactions, retained
+from pipelines.files.gc_roots import gc_roots, live_transactions
 from pipelines.job import Progress, Session, silent
 from pipelines.sweep import open_sweep
 from pipelines.sweep.model import Size, UnknownFiles
@@ -138,7 +138,7 @@ def _reach(lake: Lakehouse, spark: Session, progress: Progress) -> Reach:
         sweep.list_files(None, {})
         ttl = lake.definition.txn_ttl_millis
         saved = live_transactions(files.storage, sweep.transactions(), ttl, now_millis())
-        current = retained(files)
+        current = gc_roots(files)
         versions = [each for each in current.starts() if each.last < FOREVER]
         others = [each for each in (*current.starts(), *saved.starts) if each.last >= FOREVER]
         sweep.mark([*versions, *(Start(each.path, -1, -1) for each in others)], saved.paths)

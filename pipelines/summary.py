@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from trinitylake_core.recovery.patterns import exactly
+
 if TYPE_CHECKING:  # the help texts of the command line must not wait for Arrow
     from pipelines.files.tablefiles import TableState
     from pipelines.integrity.findings import Finding
@@ -104,8 +106,9 @@ def aware(time: datetime) -> datetime:
 
 
 def qualified(namespace: str, name: str | None) -> str:
-    """Return the name of an object for people."""
-    return namespace if name is None else f"{namespace}.{name}"
+    r"""Return the name of an object for people: where it holds dots, as ``restore --only`` takes it: ``a\.b.c``."""
+    plain = namespace if name is None else f"{namespace}.{name}"
+    return plain if name is None or plain.count(".") == 1 else exactly(namespace, name)
 
 
 def deleted(report: Any, what: str, then: str) -> Iterator[str]:
@@ -165,9 +168,8 @@ def failures_table(failures: Mapping[str, str]) -> Table:
 
 def recovery_tables(plan: RecoveryPlan, states: Sequence[TableState], unknown: int) -> Iterator[Table]:
     """Yield the changes of a rollback or a restore, the target snapshots of Iceberg tables, and the undone versions."""
-    if plan.counts is not None:
-        caption = "objects: " + ", ".join(f"{number} {what}" for what, number in plan.counts.items())
-        yield changes_table(plan.changes, sum(plan.counts.values()), caption)
+    caption = "objects: " + ", ".join(f"{number} {what}" for what, number in plan.counts.items())
+    yield changes_table(plan.changes, sum(plan.counts.values()), caption)
     known = [each for each in states if each.metadata_location is not None]
     lines = [f"the metadata files of {unknown} tables cannot be looked for from here"] if unknown else []
     lines += ["Iceberg tables, and the snapshots they go back to:"] if known else []

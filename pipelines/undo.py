@@ -13,8 +13,8 @@ from pipelines.history import changes_objects, selector
 from pipelines.job import Cancel, Progress, Review, Session, dry_run, lake_first, refuse_unknown
 from pipelines.summary import Table, versions_table
 from trinitylake_core import InvalidInput, Lakehouse, Refused, VersionInfo, VersionNotFound
-from trinitylake_core.brief import Brief
 from trinitylake_core.recovery.recover import required
+from trinitylake_core.short_repr import Brief
 from trinitylake_core.versions import to_millis
 
 
@@ -34,7 +34,8 @@ class Config:
         reason: why it is undone; required, and recorded in the history.
         force: also undo what other writers commit while this runs.
         expected_version: the newest version when the plan that you reviewed was made.
-        engine: the engine of the pre-flight, as of a rollback.
+        engine: the engine of the proof, as of a rollback.
+        verify: what of the target is proved, as of a rollback.
     """
 
     since: str | None = None
@@ -45,9 +46,11 @@ class Config:
     force: bool = False
     expected_version: int | None = None
     engine: str = "spark"
+    verify: str = rollback.CHANGED
 
     def __post_init__(self) -> None:
         refuse_unknown(self.engine)
+        rollback.refuse_unverified(self.verify)
         required(self.reason)
         if not (self.since or self.author or self.matching):
             raise InvalidInput("say what to undo: since when, whose (author), or a text of its reason (matching)")
@@ -116,6 +119,7 @@ def run(
             force=config.force,
             expected_version=newest if config.expected_version is None else config.expected_version,
             engine=config.engine,
+            verify=config.verify,
         ),
         engine,
         review=None if review is None else lambda planned: review(Report(undone, others, planned)),

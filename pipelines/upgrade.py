@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from pipelines.auto import ready
 from pipelines.engine import open_engine
+from pipelines.engine_choice import choose_engine
 from pipelines.files.copying import Copied, copy_all
 from pipelines.job import (
     NEVER_CANCELLED,
@@ -30,7 +30,7 @@ from pipelines.job import (
 from pipelines.summary import DRY_RUN, count, human_bytes
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of, object_counts
-from trinitylake_core.commits.changes import facts
+from trinitylake_core.commits.changes import commit_summary
 from trinitylake_core.commits.commit import Draft, new_id
 from trinitylake_core.definitions import LakehouseDef, new_lakehouse_def
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, InvalidName, NotALakehouse
@@ -52,6 +52,8 @@ _CARRIED: Final = (
     "node_file_max_size_bytes",
     "txn_ttl_millis",
 )
+_SPARK_FROM_OBJECTS: Final = 400_000
+"""From how many definitions on ``auto`` copies them on Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Config:
         history: write every retained version, one by one, instead of the newest only.
         definition: fields of the new lakehouse definition that differ from the source's, such as
             ``order`` or ``table_name_max_size_bytes``.
-        engine: ``spark`` copies the definitions in Spark tasks, ``local`` in this process.
+        engine: ``spark`` copies the definitions in Spark tasks, ``local`` in this process; ``auto``: on a
+            large Spark on other machines.
     """
 
     history: bool = False
@@ -175,7 +178,7 @@ class _Upgrade:
         )
         if review is not None and not review(planned):
             return planned
-        copied = self.copy_definitions()
+        copied = self.copy_definitions(objects)
         watch.lap("copy")
         version = self.write_versions(existing)
         if Lakehouse.open(self.target).digest() != planned.digest:
@@ -230,9 +233,9 @@ class _Upgrade:
                 f"{error}; give the new lakehouse larger names, or rename the object at the source"
             ) from None
 
-    def copy_definitions(self) -> Copied:
-        chosen = "local" if self.config.engine == "local" or self.spark is None else "spark"
-        engine = open_engine(ready(self.config.engine, chosen, self.spark), self.spark)
+    def copy_definitions(self, objects: int) -> Copied:
+        wanted = "local" if self.spark is None else self.config.engine
+        engine = open_engine(choose_engine(wanted, self.spark, objects, _SPARK_FROM_OBJECTS), self.spark)
         try:
             return copy_all(engine, self.source.storage, self.target, self.definition_paths(), self.progress)
         finally:
@@ -289,7 +292,7 @@ class _Upgrade:
 
     def facts(self, version: int) -> dict[str, Any]:
         info = self.source.at(version=version).info()
-        return facts(source=self.source.root, source_version=version, source_operation=info.operation)
+        return commit_summary(source=self.source.root, source_version=version, source_operation=info.operation)
 
 
 def new_definition(source: LakehouseDef, changed: Mapping[str, Any]) -> LakehouseDef:

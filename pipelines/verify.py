@@ -17,19 +17,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipelines.auto import ready
+from pipelines.engine_choice import choose_engine_for_all
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, refuse_no_share
 from pipelines.integrity.checks import Shape, checks_on
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
-from pipelines.job import Progress, Session, Stopwatch, engine_for_all, lake_first, refuse_unknown, silent
+from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
 from pipelines.summary import Table, findings_table
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import Lakehouse
-from trinitylake_core.brief import Brief
 from trinitylake_core.check import check_lakehouse, check_version, violation
 from trinitylake_core.errors import Corrupt, InvalidDefinition, InvalidInput, InvalidLocation
 from trinitylake_core.locations import validate_path
+from trinitylake_core.short_repr import Brief
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, Versions, VersionsReadOnce
 from trinitylake_core.versions.search import listed_versions
@@ -48,7 +48,8 @@ class Config:
         definitions: read and parse every definition, too.
         tables: the share of the Iceberg tables, from 0 to 1, whose metadata file must exist (I19); ``None``: none.
             Definitions are read for that, too. Not for versions that older generations of the format wrote.
-        engine: ``spark``, ``local``, or ``auto``: Spark for large lakehouses.
+        engine: ``spark``, ``local``, or ``auto``: Spark on
+            other machines for large lakehouses.
     """
 
     versions: str | int = NEWEST
@@ -139,8 +140,7 @@ class _Verification:
         self.versions = Versions(storage)
         self.found = Found()
         self.newest = self.find_newest()
-        engine = config.engine if self.newest is None else engine_for_all(config.engine, self.newest)
-        self.engine = "local" if engine == "auto" else engine
+        self.engine = self.chosen_engine()
         self.nodes_read = 0
         self.watch = Stopwatch()
 
@@ -152,6 +152,11 @@ class _Verification:
             path = error.path or self.versions.storage.root
             self.found.add(violation(error.invariant, path, str(error)), None)
             return None
+
+    def chosen_engine(self) -> str:
+        if self.newest is None:
+            return "spark" if self.config.engine == "spark" else "local"
+        return choose_engine_for_all(self.config.engine, self.spark, self.newest)
 
     def chosen(self) -> list[int]:
         if isinstance(self.config.versions, int):
@@ -212,7 +217,6 @@ class _Verification:
     def of_one_shape(self, chosen: Sequence[int], shape: Shape) -> list[int]:
         """Verify the versions that share a shape, in three passes; return the others."""
         storage = self.versions.storage
-        self.engine = ready(self.config.engine, self.engine, self.spark)
         checks = checks_on(self.engine, self.spark, storage, shape, self.found, self.progress)
         others = set(checks.roots(chosen))
         self.watch.lap("roots")

@@ -5,28 +5,17 @@ It also warns where the times of versions lie in the future.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
-from pipelines.durations import parse_age
 from trinitylake_core import Lakehouse, RecoveryTarget
-from trinitylake_core.errors import InvalidInput, TrinityLakeError, VersionNotFound
-from trinitylake_core.versions import to_millis
+from trinitylake_core.errors import InvalidInput, TrinityLakeError
+from trinitylake_core.recovery.target import MEANING, moment, plain_number
 
-MEANING: Final = "a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h"
-_HEAD: Final = re.compile(r"HEAD(?:~([0-9]{1,9}))?")
-_DIGITS: Final = 18
+__all__ = ["MEANING", "at", "moment", "number", "plain_number", "target", "warn_of_future"]
 _CLOCKS_DIFFER_SECONDS: Final = 60.0
-_AGE: Final = re.compile(r"-?([0-9]{1,9}(?:ms|s|m|h|d|w))")
-
-
-def moment(text: str | None) -> datetime | str | None:
-    """Return a time; an age such as ``2h`` or ``-2h`` is so long ago. Raises ``InvalidInput`` for one too long."""
-    match = None if text is None else _AGE.fullmatch(text)
-    return text if match is None else datetime.now(UTC) - timedelta(seconds=parse_age(match[1]))
 
 
 def target(
@@ -35,7 +24,7 @@ def target(
     timestamp: str | None = None,
     snapshot: str | None = None,
 ) -> RecoveryTarget:
-    """Return the version that options name. No request unless a snapshot's name has to be looked up.
+    """Return the version that options name. No request.
 
     Raises:
         InvalidInput: ``version`` is no reference to a version.
@@ -49,24 +38,7 @@ def target(
 
 
 def _reading(lake: Lakehouse, text: str, what: str) -> RecoveryTarget:
-    if (plain := plain_number(text)) is not None:
-        return RecoveryTarget(version=plain)
-    if head := _HEAD.fullmatch(text):
-        back = int(head[1] or 0)
-        if back > lake.version:
-            raise VersionNotFound(f"{text} does not exist: version {lake.version} is the newest, and 0 the first")
-        return RecoveryTarget(version=lake.version - back)
-    if any(each.name == text for each in lake.snapshots()):
-        return RecoveryTarget(snapshot=text)
-    when = moment(text)
-    try:
-        to_millis(when if when is not None else text)
-    except InvalidInput:
-        raise InvalidInput(
-            f"{what} must be a version number, not {text!r}; HEAD, HEAD~3, the name of a snapshot, a time and an age "
-            f"such as -2h will do, too; there is no snapshot {text!r}"
-        ) from None
-    return RecoveryTarget(timestamp=when)
+    return RecoveryTarget.read(text, lake.version, {each.name for each in lake.snapshots()}, what)
 
 
 def at(lake: Lakehouse, text: str, what: str = "version") -> Lakehouse:
@@ -78,13 +50,8 @@ def number(lake: Lakehouse, text: str | None) -> int | None:
     """Return the number of the version that a text refers to; ``None`` for ``None``. Raises as ``at`` does."""
     if text is None:
         return None
-    plain = plain_number(text)
-    return at(lake, text).version if plain is None else plain
-
-
-def plain_number(text: str) -> int | None:
-    """Return the number that a text is; ``None`` if it is none, or one that no version has."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
+    found = _reading(lake, text, "version")
+    return found.version if isinstance(found.version, int) else lake.at(**found.keywords()).version
 
 
 def warn_of_future(opened: Callable[..., Lakehouse]) -> None:

@@ -29,8 +29,8 @@ from dagster_project.config.values import Cron, Duration, MaybeEnv, Options, Own
 from pipelines.cli.command import COMMON, PROGRAM
 from pipelines.cli.contents import ALIASES, ENTRIES, SECTIONS
 from pipelines.cli.program import load
-from pipelines.durations import shown
 from trinitylake_core.definitions import LakehouseOptions, TableChanges, TableOptions, ViewChanges, ViewOptions
+from trinitylake_core.durations import shown
 
 ROOT: Final = Path(__file__).absolute().parent.parent
 _OPTIONS: Final = (LakehouseOptions, TableOptions, TableChanges, ViewOptions, ViewChanges)

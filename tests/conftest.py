@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
+
+from trinitylake_core.storage import durability
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +28,25 @@ GOLDEN = Path(__file__).parent / "golden"
 SKIPS_FAIL = os.environ.get("CI") == "true"
 # What the tests that run at the same time, and the servers beside them, keep on disk at the most, several times over.
 NEEDED_BYTES, NEEDED_FILES = 1 << 30, 100_000
+MEMORY, IN_MEMORY_FROM_BYTES = Path("/dev/shm"), 8 << 30
 
 # S3 servers on this machine, started by the first test that asks for one.
 pytest_plugins = ["tests.support.s3_servers"] if importlib.util.find_spec("tests.support.s3_servers") else []
+
+# Of each Java that a test starts: it ends before code that was compiled with care pays.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+# Files of minutes, whose tests share nothing but what the session has.
+_SPLIT = frozenset(
+    {
+        "tests/core/test_crash_sweep.py",
+        "tests/simulation/test_defects.py",
+        "tests/simulation/test_model.py",
+        "tests/simulation/test_mutations.py",
+        "tests/simulation/test_schedules.py",
+    }
+)
 
 # `ci` runs the same bounded examples every time; `thorough` (`make test-all`) looks for new ones.
 # No deadlines: the first call of a test may compile or import, and the machine may be busy.
@@ -51,10 +70,34 @@ settings.register_profile(
 settings.load_profile("ci")
 
 
+class SplitFiles(LoadFileScheduling):  # type: ignore[misc]  # xdist publishes no types
+    """Give the tests of a file to one process, but those of the dearest files one by one, and last."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return nodeid if file in _SPLIT else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Let no process wait at the end for another one that has just begun with a long file."""
+    return SplitFiles(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_configure() -> None:
-    """Let Ctrl-C reach what the tests start, also where this run is a background job whose shell ignores it."""
+    """Keep files in memory, and let Ctrl-C reach what the tests start, even if the shell of this run ignores it."""
+    _keep_files_in_memory()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _keep_files_in_memory() -> None:
+    """Put the directories of tests into memory where there is plenty: a disk takes a millisecond for each new file."""
+    if os.environ.keys() & {"PYTEST_DEBUG_TEMPROOT", "TMPDIR"} or not MEMORY.is_dir():
+        return
+    room = os.statvfs(MEMORY)
+    if room.f_bavail * room.f_frsize >= IN_MEMORY_FROM_BYTES and os.access(MEMORY, os.W_OK):
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
 
 
 def pytest_sessionstart() -> None:
@@ -95,30 +138,48 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Let no test wait for a disk that others use: processes are killed here, not machines.
+
+    What is synced, and in which order, is the same. ``tests/core/test_storage_local.py`` really does it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        if durability._syncfs is not None:
+            patch.setattr(durability, "_syncfs", lambda _: 0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Return one local Spark session for all tests; it costs ten seconds once.
 
-    The lakehouses of tests are small: much would be done in this process, and tasks would have nothing to do.
+    The lakehouses of tests are small: much would be done in this process, and tasks would have nothing to do. For so
+    few rows Spark would spend most of its time in compiling Java for each query.
     """
     from pipelines.integrity import checks
-    from pipelines.session import get_session
-    from pipelines.trees import sparklevels
+    from pipelines.session import SessionConfig, get_session
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparklevels, "_HERE", 2)
+        patch.setattr(checks, "_HERE", 2)
         patch.setattr(checks, "_ROOTS_HERE", 2)
-        session = get_session()
+        session = get_session(SessionConfig(conf=_INTERPRETED))
         yield session
         session.stop()
+
+
+def unpacked(directory: Path) -> str:
+    """Unpack the lakehouse that the Java SDK wrote into a directory; return its URI."""
+    with tarfile.open(GOLDEN / "java-sdk-small.tar.xz") as archive:
+        archive.extractall(directory, filter="data")
+    return (directory / "java-sdk-small").as_uri() + "/"
 
 
 @pytest.fixture
 def java_lakehouse(tmp_path: Path) -> str:
     """Return the URI of a fresh copy of the lakehouse that the Java SDK wrote."""
-    with tarfile.open(GOLDEN / "java-sdk-small.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    return (tmp_path / "java-sdk-small").as_uri() + "/"
+    return unpacked(tmp_path)
 
 
 @pytest.fixture(scope="session")

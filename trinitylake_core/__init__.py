@@ -18,6 +18,7 @@ from trinitylake_core.errors import (
     InvalidInput,
     InvalidLocation,
     InvalidName,
+    LakehouseFrozen,
     LakehouseReplaced,
     NamespaceNotEmpty,
     NotALakehouse,
@@ -41,9 +42,10 @@ from trinitylake_core.errors import (
 if TYPE_CHECKING:
     from trinitylake_core.catalog import ObjectEntry
     from trinitylake_core.check import Violation
+    from trinitylake_core.commits.frozen import Freeze
     from trinitylake_core.diff import Change, NotCompared
-    from trinitylake_core.infos import NamespaceInfo, TableInfo, ViewInfo
     from trinitylake_core.lakehouse import Lakehouse, Stats
+    from trinitylake_core.object_info import NamespaceInfo, TableInfo, ViewInfo
     from trinitylake_core.properties import Alteration
     from trinitylake_core.recovery.recover import RecoveryPlan
     from trinitylake_core.recovery.target import RecoveryTarget
@@ -62,11 +64,13 @@ __all__ = [
     "CorruptDefinition",
     "CorruptNode",
     "FileMissing",
+    "Freeze",
     "InvalidDefinition",
     "InvalidInput",
     "InvalidLocation",
     "InvalidName",
     "Lakehouse",
+    "LakehouseFrozen",
     "LakehouseReplaced",
     "NamespaceInfo",
     "NamespaceNotEmpty",
@@ -102,9 +106,10 @@ __all__ = [
 _HOMES: Final = {
     "Alteration": "properties",
     "Change": "diff",
+    "Freeze": "commits.frozen",
     "NotCompared": "diff",
     "Lakehouse": "lakehouse",
-    "NamespaceInfo": "infos",
+    "NamespaceInfo": "object_info",
     "ObjectEntry": "catalog",
     "RecoveryPlan": "recovery.recover",
     "RecoveryTarget": "recovery.target",
@@ -112,16 +117,18 @@ _HOMES: Final = {
     "SNAPSHOT": "transactions.transaction",
     "SnapshotInfo": "snapshots",
     "Stats": "lakehouse",
-    "TableInfo": "infos",
+    "TableInfo": "object_info",
     "Transaction": "transactions.transaction",
     "VersionInfo": "versions",
-    "ViewInfo": "infos",
+    "ViewInfo": "object_info",
     "Violation": "check",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Return a public name, whose module is imported now."""
+    if name == "__version__":
+        return import_module("importlib.metadata").version("trinitylake-maintenance")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -19,10 +20,17 @@ from trinitylake_core.definitions import (
     decode_table,
     decode_view,
 )
-from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, ObjectNotFound
-from trinitylake_core.infos import NamespaceInfo, TableInfo, ViewInfo
+from trinitylake_core.errors import (
+    CorruptDefinition,
+    FileMissing,
+    InvalidInput,
+    InvalidLocation,
+    InvalidName,
+    ObjectNotFound,
+)
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName
 from trinitylake_core.locations import validate_path
+from trinitylake_core.object_info import NamespaceInfo, TableInfo, ViewInfo
 from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodestore import NodeStore
@@ -103,15 +111,36 @@ class CatalogView(abc.ABC):
         split = self._keys.split
         return [split(key)[1] for key, _ in self._rows(self._keys.beginning(prefix))]
 
-    def tables(self, namespace: str) -> list[str]:
-        """Return the names of the tables in a namespace, sorted. Raises ``ObjectNotFound``."""
+    def tables(self, namespace: str | None = None) -> list[str]:
+        """Return the tables in a namespace by name, sorted, or all as ``sales.orders``. Raises ``ObjectNotFound``."""
         return self._names(TABLE, namespace)
 
-    def views(self, namespace: str) -> list[str]:
-        """Return the names of the views in a namespace, sorted. Raises ``ObjectNotFound``."""
+    def views(self, namespace: str | None = None) -> list[str]:
+        """Return the views in a namespace by name, sorted, or all as ``sales.top``. Raises ``ObjectNotFound``."""
         return self._names(VIEW, namespace)
 
-    def _names(self, kind: str, namespace: str) -> list[str]:
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is an object of this name, ``sales`` or ``sales.orders``: any dot may divide it."""
+        if not isinstance(name, str):
+            return False
+        return any(self._keys_of(kind, name) for kind in names.KINDS)
+
+    def _keys_of(self, kind: str, name: str) -> list[str]:
+        """Return the keys of the objects that ``sales.orders`` may name: any dot may divide it."""
+        if kind == NAMESPACE:
+            readings = [ObjectName(kind, name)]
+        else:
+            dots = [at for at, each in enumerate(name) if each == "." and 0 < at < len(name) - 1]
+            readings = [ObjectName(kind, name[:at], name[at + 1 :]) for at in dots]
+        found = []
+        for each in readings:
+            with suppress(InvalidName):
+                found += [key] if self._find(key := self._keys.encode(each)) is not None else []
+        return found
+
+    def _names(self, kind: str, namespace: str | None) -> list[str]:
+        if namespace is None:
+            return [f"{each.namespace}.{each.name}" for each in self.objects(kind=kind)]
         key, batches = self._keys.namespace(namespace), self._batches(self._keys.range(kind, namespace))
         found = [name for keys, _ in batches for name in self._keys.names_in(keys)]
         if not found and self._find(key) is None:
@@ -156,18 +185,30 @@ class CatalogView(abc.ABC):
         """Return the definition of a namespace. Raises ``ObjectNotFound``, ``CorruptDefinition``."""
         return self._definition(NAMESPACE, self._keys.namespace(namespace), namespace, NamespaceDef)
 
-    def table(self, namespace: str, name: str) -> TableDef:
-        """Return the definition of a table. One ``get`` per level below the root and one for the definition.
+    def table(self, namespace: str, name: str | None = None) -> TableDef:
+        """Return the definition of a table: ``("sales", "orders")``, or ``("sales.orders")`` where that names one.
+
+        One ``get`` per level below the root and one for the definition.
 
         Raises:
             ObjectNotFound: no such table.
             CorruptDefinition: its file is missing or garbage.
         """
-        return self._definition(TABLE, self._keys.table(namespace, name), f"{namespace}.{name}", TableDef)
+        return self._definition(TABLE, self._key(TABLE, namespace, name), _label(namespace, name), TableDef)
 
-    def view(self, namespace: str, name: str) -> ViewDef:
-        """Return the definition of a view. Raises ``ObjectNotFound``, ``CorruptDefinition``."""
-        return self._definition(VIEW, self._keys.view(namespace, name), f"{namespace}.{name}", ViewDef)
+    def view(self, namespace: str, name: str | None = None) -> ViewDef:
+        """Return the definition of a view, named as a table is. Raises ``ObjectNotFound``, ``CorruptDefinition``."""
+        return self._definition(VIEW, self._key(VIEW, namespace, name), _label(namespace, name), ViewDef)
+
+    def _key(self, kind: str, namespace: str, name: str | None) -> str:
+        if name is not None:
+            return self._keys.encode(ObjectName(kind, namespace, name))
+        found = self._keys_of(kind, namespace)
+        if not found:
+            raise _not_found(kind, namespace)
+        if len(found) > 1:
+            raise InvalidInput(f"{kind} {namespace!r} is ambiguous: pass its namespace and its name as two arguments")
+        return found[0]
 
     def namespace_info(self, namespace: str) -> NamespaceInfo:
         """Return the result of :meth:`namespace` as Python values. Costs and raises the same."""
@@ -237,6 +278,10 @@ def decode_definition(kind: str, data: bytes, path: str) -> NamespaceDef | Table
 def content_hash(kind: str, namespace: str, name: str | None, path: str) -> int:
     """Return the hash of one object in the content digest, a 128-bit number."""
     return mmh3.hash128(f"{kind}\0{namespace}\0{name or ''}\0{path}", signed=False)
+
+
+def _label(namespace: str, name: str | None) -> str:
+    return namespace if name is None else f"{namespace}.{name}"
 
 
 def _not_found(kind: str, label: str) -> ObjectNotFound:

@@ -49,7 +49,8 @@ _HINTS: Final = {
     "I16": "run `trinitylake expire` again: it rewrites the boundary",
     "I18": "another file lies in its place: restore it from an export, or roll back to a version that does not use it",
     "I17": "drop the snapshot, or restore its files from an export",
-    "I19": "an engine may have expired it: restore the table from a version whose metadata file exists",
+    "I19": "an engine may have expired it: restore the table from a version whose metadata file exists; if "
+    "there is none, register the table again with the one that its engine uses, or drop it",
 }
 _REWRITE: Final = "run `trinitylake compact`: it rewrites the nodes; if the finding stays, restore from an export"
 
@@ -317,6 +318,14 @@ def check_counts(
         if held is not None and claimed is not None and not claimed[0] == held == claimed[1]:
             says = str(claimed[0]) if claimed[0] == claimed[1] else f"{claimed[0]} and {claimed[1]}"
             yield violation("I9", path, f"{name} of {expected.parent!r} says {says}, the node says {held}")
+
+
+def check_names(node: Node, path: str, codec: KeyCodec) -> Iterator[Violation]:
+    """Yield malformed keys and values of the key table and of messages (I11)."""
+    for pair in (*zip(node.keys, node.values, strict=True), *node.buffer.meanings()):
+        defect = malformed(codec, *pair)
+        if defect is not None:
+            yield violation("I11", path, defect)
 
 
 def said_below(node: Node) -> tuple[int | None, int | None]:

@@ -18,6 +18,7 @@ TrinityLakeError
 ├── Refused                   the operation may not be done now; the message says what would allow it
 │   ├── CommitConflict        another writer won; read again and retry the whole transaction
 │   ├── TransactionExpired    begin a new transaction
+│   ├── LakehouseFrozen       try again when it is thawed; the message says who froze it, why and until when
 │   ├── LakehouseReplaced     open the lakehouse again: another one is at this root URI by now
 │   ├── ReadOnly              upgrade the lakehouse to another root URI first
 │   └── PlanOutdated          make a new plan
@@ -33,6 +34,7 @@ TrinityLakeError
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 
 class TrinityLakeError(Exception):
@@ -121,6 +123,22 @@ class CommitConflict(Refused):
 
 class TransactionExpired(Refused):
     """The transaction outlived ``txn_ttl_millis``; begin a new one."""
+
+
+class LakehouseFrozen(Refused):
+    """The lakehouse is frozen: it takes no ordinary commits. Nothing was committed; try again when it is thawed.
+
+    ``reason`` and ``author`` say why and who, ``since`` and ``until`` when; ``None`` = it does not end by itself.
+    """
+
+    def __init__(
+        self, message: str, *, reason: str, author: str, since: datetime, until: datetime | None = None
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.author = author
+        self.since = since
+        self.until = until
 
 
 class LakehouseReplaced(Refused):

@@ -6,6 +6,7 @@ Keys are compared as UTF-8 bytes; Python compares ``str`` by code point, which i
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,20 @@ class KeyRange:
 
 
 EVERYTHING: Final = KeyRange("", _LAST)
+
+
+def refuse_new_name(kind: str, name: str) -> None:
+    """Raise ``InvalidName`` for the name of a new object that looks like another name.
+
+    It holds an invisible character, or is not in Unicode's form NFC. Names that exist stay as they are.
+    """
+    if name.isascii():
+        return
+    hidden = next((each for each in name if unicodedata.category(each) == "Cf"), None)
+    if hidden is not None:
+        raise InvalidName(f"{kind} name {name!r} holds the invisible character U+{ord(hidden):04X}")
+    if not unicodedata.is_normalized("NFC", name):
+        raise InvalidName(f"{kind} name {name!r} is not in Unicode's form NFC, so that another name looks the same")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self, Unpack
 
 from trinitylake_core.commits.commit import now_millis, require_writable
 from trinitylake_core.commits.creation import create_empty, create_first
-from trinitylake_core.commits.files import Files
-from trinitylake_core.definitions import LakehouseOptions, new_lakehouse_def
+from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.frozen import Freeze
+from trinitylake_core.definitions import LakehouseOptions, new_lakehouse_def, usual_order
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse, TrinityLakeError
-from trinitylake_core.handle import Handle, Stats
-from trinitylake_core.properties import Alteration, alter
-from trinitylake_core.recovery.elsewhere import refuse_no_source, restore_from
+from trinitylake_core.lakehouse_view import Handle, Stats
+from trinitylake_core.properties import Alteration, alter, freeze, thaw
 from trinitylake_core.recovery.recover import (
     DefinitionsPreflight,
     Differ,
@@ -26,12 +27,14 @@ from trinitylake_core.recovery.recover import (
     rollback,
     rollback_base,
 )
+from trinitylake_core.recovery.restore_from_backup import refuse_no_source, restore_from
 from trinitylake_core.recovery.selection import Side
 from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import Storage, open_storage, root_uri
+from trinitylake_core.transactions.group import CommitGroup
 from trinitylake_core.transactions.transaction import Transaction
-from trinitylake_core.versions import Versions, to_millis, version_info
+from trinitylake_core.versions import Versions, from_millis, to_millis, version_info
 
 __all__ = ["Lakehouse", "Stats", "create_first"]
 
@@ -48,7 +51,7 @@ class Lakehouse(Handle):
     @classmethod
     def open(
         cls,
-        root: str | Storage,
+        root: str | os.PathLike[str] | Storage,
         *,
         storage_options: Mapping[str, Any] | None = None,
         strict: bool = False,
@@ -57,7 +60,7 @@ class Lakehouse(Handle):
         """Open the newest version of the lakehouse at a root URI.
 
         Args:
-            root: root URI, ``file:///…`` or ``s3://…``.
+            root: root URI, ``file:///…`` or ``s3://…``, or the path of a directory.
             storage_options: see ``docs/storage.md``.
             strict: check the whole tree before every root this handle creates; for tests.
             damaged: where the newest root cannot be read, open the newest version that can be read. ``unreadable``
@@ -69,11 +72,11 @@ class Lakehouse(Handle):
         Raises:
             InvalidLocation, NotALakehouse, Corrupt, InvalidDefinition, StorageError.
         """
-        storage = root if isinstance(root, Storage) else open_storage(root, storage_options)
+        storage = root if isinstance(root, Storage) else open_storage(root_uri(root), storage_options)
         versions = Versions(storage)
         try:
             newest = versions.latest()
-            return cls(Files(storage, versions, newest, strict=strict), newest)
+            return cls(LakehouseStore(storage, versions, newest, strict=strict), newest)
         except Corrupt as error:
             if not damaged:
                 raise type(error)(
@@ -83,14 +86,14 @@ class Lakehouse(Handle):
                     invariant=error.invariant,
                 ) from error
         newest, unreadable = versions.newest_readable()
-        lake = cls(Files(storage, versions, newest, strict=strict), newest, pinned=bool(unreadable))
+        lake = cls(LakehouseStore(storage, versions, newest, strict=strict), newest, pinned=bool(unreadable))
         lake.unreadable = tuple(map(version_info, unreadable))
         return lake
 
     @classmethod
     def create(
         cls,
-        root: str | Storage,
+        root: str | os.PathLike[str] | Storage,
         *,
         storage_options: Mapping[str, Any] | None = None,
         strict: bool = False,
@@ -99,43 +102,64 @@ class Lakehouse(Handle):
         """Create an empty lakehouse, version 0.
 
         Args:
-            root: root URI. Files that exist there are left alone. There must be no lakehouse.
+            root: root URI or path. Files that exist there are left alone. There must be no lakehouse.
             storage_options: see ``docs/storage.md``.
             strict: check the whole tree before every root this handle creates; for tests.
             **definition: order, namespace_name_max_size_bytes, table_name_max_size_bytes,
                 view_name_max_size_bytes, node_file_max_size_bytes, properties, txn_ttl_millis,
-                txn_isolation_level (format, section 5).
+                txn_isolation_level (format, section 5). Without an order it is 512, less where names are long or
+                nodes small.
 
         Raises:
             InvalidDefinition: an order below 3, or sizes that leave no room for a write buffer.
             AlreadyExists, InvalidLocation, UnsafeStorage, StorageError.
         """
         message = new_lakehouse_def(**definition)
-        storage = root if isinstance(root, Storage) else open_storage(root, storage_options)
+        if definition.get("order") is None:
+            message.order = usual_order(message)
+        storage = root if isinstance(root, Storage) else open_storage(root_uri(root), storage_options)
         versions = Versions(storage)
         try:
             existing = versions.latest()
         except NotALakehouse:
             first = create_empty(versions, message)
-            return cls(Files(storage, versions, first, strict=strict), first)
+            return cls(LakehouseStore(storage, versions, first, strict=strict), first)
         versions.definition(existing)  # one that this release does not support says that first
         raise AlreadyExists(f"{storage.root} already holds a lakehouse, at version {existing.version}")
 
     # -- changing ------------------------------------------------------------------------------
 
-    def transaction(self, *, isolation: str | None = None, reason: str | None = None) -> Transaction:
+    def group(self) -> CommitGroup:
+        """Return a group for transactions that threads of this process commit at the same time. No request.
+
+        Those that do not conflict become one version together, and each costs a part of its requests. One group serves
+        all threads:
+
+            group = lake.group()
+            with lake.transaction(group=group) as txn: ...      # in each thread
+        """
+        return CommitGroup(self._files)
+
+    def transaction(
+        self, *, isolation: str | None = None, reason: str | None = None, group: CommitGroup | None = None
+    ) -> Transaction:
         """Begin a transaction at the newest version this handle knows.
 
         Args:
             isolation: SNAPSHOT or SERIALIZABLE; by default the level in the lakehouse definition.
             reason: why, for the history.
+            group: what commits it together with others (:meth:`group`); by default it becomes a version of its own.
 
         Raises:
             ReadOnly: another generation of the format wrote this lakehouse.
         """
-        base = self._root if self._pinned or self._root.version > self._files.tip.version else self._files.tip
+        base = (
+            self._root
+            if self._pinned or self._root.version > self._files.newest_seen.version
+            else self._files.newest_seen
+        )
         require_writable(self._files, base)
-        return Transaction(self._files, base, isolation=isolation, reason=reason)
+        return Transaction(self._files, base, isolation=isolation, reason=reason, group=group)
 
     def resume_transaction(self, transaction_id: str) -> Transaction:
         """Return a transaction that was saved, by this process or another. Two ``get``.
@@ -174,6 +198,36 @@ class Lakehouse(Handle):
             before_commit=before_commit,
         )
 
+    def freeze(
+        self,
+        *,
+        reason: str | None = None,
+        until: datetime | str | None = None,
+        before_commit: Callable[[], None] | None = None,
+    ) -> Freeze:
+        """Stop all ordinary commits, as a new version; this handle stays at its own. Costs as :meth:`alter`.
+
+        Transactions and loads of every writer end with ``LakehouseFrozen``, and go on when the lakehouse is thawed.
+        Maintenance, rollback and restore work as ever; a rollback does not thaw. The author may freeze again, to change
+        the reason or the end.
+
+        Args:
+            reason: why; required, and in the message that writers get.
+            until: when it ends by itself, by the clock of each writer, ISO 8601, UTC; by default when it is thawed.
+            before_commit: called right before the root is created; raising there gives the freeze up.
+
+        Raises:
+            InvalidInput: no reason, or an end that has passed.
+            LakehouseFrozen: another author has frozen it.
+            ReadOnly, UnsafeStorage, StorageError.
+        """
+        end = None if until is None else from_millis(to_millis(until))
+        return freeze(self._files, newest_root(self._files), required(reason), end, before_commit=before_commit)
+
+    def thaw(self, *, reason: str | None = None, before_commit: Callable[[], None] | None = None) -> Alteration:
+        """Take ordinary commits again, as a new version; where nothing is frozen, nothing changes. As :meth:`alter`."""
+        return thaw(self._files, newest_root(self._files), reason=reason, before_commit=before_commit)
+
     # -- snapshots -----------------------------------------------------------------------------
 
     def create_snapshot(
@@ -206,7 +260,7 @@ class Lakehouse(Handle):
         expire = None if expires_at is None else to_millis(expires_at)
         if expire is not None and expire <= now_millis():
             raise InvalidInput("the snapshot would have expired already: expires_at lies in the past")
-        require_writable(self._files, self._files.tip)
+        require_writable(self._files, self._files.newest_seen)
         made = new_snapshot(
             self._files,
             root,
@@ -223,7 +277,7 @@ class Lakehouse(Handle):
         self, name: str, *, reason: str | None = None, before_commit: Callable[[], None] | None = None
     ) -> None:
         """Remove a snapshot's name; `clean` removes its files later. Raises ``SnapshotNotFound``."""
-        require_writable(self._files, self._files.tip)
+        require_writable(self._files, self._files.newest_seen)
         drop(self._files, name, reason, before_commit=before_commit)
 
     # -- recovery ------------------------------------------------------------------------------
@@ -239,11 +293,14 @@ class Lakehouse(Handle):
         force: bool = False,
         expected_version: int | None = None,
         preflight: Preflight | None = None,
-        differ: Differ | None = None,
+        definitions: DefinitionsPreflight | None = None,
         review: Review | None = None,
         before_commit: Callable[[], None] | None = None,
     ) -> RecoveryPlan:
         """Commit a new version with the content of an older version or of a snapshot. History only grows.
+
+        The nodes and definitions of the target that the newest version does not use are read and proved first; the
+        rest is in use now.
 
         The newest version and its root may be damaged. See :meth:`open` with ``damaged``.
 
@@ -255,8 +312,8 @@ class Lakehouse(Handle):
             dry_run: return the plan, with every change named; nothing is written.
             force: also undo what other writers commit while this runs.
             expected_version: the newest version when the plan that you reviewed was made.
-            preflight: a function that proves the target intact; by default every node and definition is read here.
-            differ: a function that compares two versions for the plan; by default it runs in this process.
+            preflight: a function that proves the whole target; by default none does.
+            definitions: a function that proves the definitions that come back; by default they are read here.
             review: called with the plan, every change named, before anything is written; ``False``: return the plan.
             before_commit: called right before the root is created; raising there gives the rollback up.
 
@@ -278,7 +335,7 @@ class Lakehouse(Handle):
             review=_refuse if dry_run else review,
             force=force,
             preflight=preflight,
-            differ=differ,
+            definitions=definitions,
             before_commit=before_commit,
         )
 

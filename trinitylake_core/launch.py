@@ -16,6 +16,7 @@ from trinitylake_core.errors import InvalidInput
 
 _OURS = Path(__file__).resolve().parents[1]
 _WRONG_INPUT = 2
+_INTERRUPTED = 130
 
 
 def require_ours(name: str) -> None:
@@ -44,4 +45,8 @@ def main() -> int:
         if "--json" in sys.argv:
             sys.stdout.write(json.dumps({"error": {"type": "InvalidInput", "message": str(error)}}) + "\n")
         return _WRONG_INPUT
-    return int(import_module("pipelines.cli").main())
+    try:
+        return int(import_module("pipelines.cli").main())
+    except KeyboardInterrupt:  # while the program is still being loaded
+        sys.stderr.write("error: interrupted\n")
+        return _INTERRUPTED

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from trinitylake_core import spec
-from trinitylake_core.commits.changes import NewDefinition, facts
-from trinitylake_core.commits.commit import commit, require_writable
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.changes import NewDefinition, commit_summary
+from trinitylake_core.commits.commit import commit, now_millis, require_writable, whoami
+from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.frozen import Freeze, freeze_of, parse_freeze, refuse_frozen
 from trinitylake_core.definitions import LakehouseDef, altered_lakehouse
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.versions import Root
+from trinitylake_core.versions import Root, from_millis
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Alteration:
 
 
 def alter(
-    files: Files,
+    files: LakehouseStore,
     base: Root,
     properties: Mapping[str, str | None],
     *,
@@ -55,16 +57,62 @@ def alter(
     require_writable(files, base)
     if not properties:
         raise InvalidInput("say which properties to set or to remove")
+    frozen = properties.get(spec.FREEZE)
+    if frozen is not None and parse_freeze(frozen) is None:
+        raise InvalidInput(f"`freeze` sets the property {spec.FREEZE}, and `thaw` removes it")
     before = files.definition(base)
     after = altered_lakehouse(before, properties=properties)
     changes = _changes(before, after)
     version: int | None = None
     if changes and not dry_run:
-        summary = facts(reason=reason, properties=dict(properties))
+        summary = commit_summary(reason=reason, properties=dict(properties))
         change = NewDefinition(files, spec.OP_ALTER, summary, lambda newest, _: _edited(newest, properties))
         root = commit(files, base, change, before_commit=before_commit)
         version, after = root.version, files.definition(root)
     return Alteration(base.version, version, dry_run, changes, dict(sorted(after.properties.items())), reason)
+
+
+def freeze(
+    files: LakehouseStore,
+    base: Root,
+    reason: str,
+    until: datetime | None,
+    *,
+    before_commit: Callable[[], None] | None = None,
+) -> Freeze:
+    """Freeze a lakehouse by a version that conflicts with nothing. Costs as :func:`alter`.
+
+    Raises:
+        InvalidInput: the freeze would have ended already.
+        LakehouseFrozen: another author has frozen it; also one who came first in a race.
+    """
+    require_writable(files, base)
+    new = Freeze(reason, whoami(), from_millis(now_millis()), until)
+    properties = {spec.FREEZE: new.property()}
+    if until is not None and until <= new.since:
+        raise InvalidInput("the freeze would have ended already: its end lies in the past")
+
+    def edit(newest: LakehouseDef, _: Root) -> LakehouseDef:
+        before = freeze_of(newest)
+        if before is not None and before.author != new.author:
+            refuse_frozen(files)
+        return altered_lakehouse(newest, properties=properties)
+
+    commit(
+        files,
+        base,
+        NewDefinition(files, spec.OP_ALTER, commit_summary(reason=reason, properties=properties), edit),
+        before_commit=before_commit,
+        urgent=True,
+    )
+    return new
+
+
+def thaw(
+    files: LakehouseStore, base: Root, *, reason: str | None = None, before_commit: Callable[[], None] | None = None
+) -> Alteration:
+    """Take ordinary commits again, by a version that conflicts with nothing. Costs as :func:`alter`."""
+    return alter(files, base, {spec.FREEZE: None}, reason=reason, before_commit=before_commit)
 
 
 def _edited(newest: LakehouseDef, properties: Mapping[str, Any]) -> LakehouseDef:

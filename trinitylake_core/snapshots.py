@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from trinitylake_core import spec
-from trinitylake_core.commits.changes import NewDefinition, facts
+from trinitylake_core.commits.changes import NewDefinition, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.rolled_back import refuse_lost
 from trinitylake_core.definitions import LakehouseDef, SnapshotDef
 from trinitylake_core.errors import (
@@ -29,6 +29,10 @@ from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.versions import Root, from_millis
 
 KINDS: Final = ("minimal", "full", "partial")
+SNAPSHOT_PREFIX: Final = "snapshot:"
+"""Before the name of a snapshot, where a version is asked for."""
+HEAD: Final = re.compile(r"HEAD(?:~([0-9]{1,9}))?")
+AGE: Final = re.compile(r"-?([0-9]{1,9}(?:ms|s|m|h|d|w))")
 _NAME: Final = re.compile(r"[^\x00-\x20\x7f]{1,255}")
 
 
@@ -69,7 +73,7 @@ def _expired(snapshot: SnapshotDef) -> bool:
     return bool(snapshot.expire_at_millis) and now_millis() >= snapshot.expire_at_millis
 
 
-def snapshot_root(files: Files, definition: LakehouseDef, name: str) -> Root:
+def snapshot_root(files: LakehouseStore, definition: LakehouseDef, name: str) -> Root:
     """Return the root that a snapshot keeps. One ``get``.
 
     Raises:
@@ -96,7 +100,7 @@ def snapshot_root(files: Files, definition: LakehouseDef, name: str) -> Root:
 
 
 def new_snapshot(
-    files: Files,
+    files: LakehouseStore,
     root: Root,
     name: str,
     *,
@@ -118,7 +122,7 @@ def new_snapshot(
         raise InvalidInput(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
     if (kind == "full") != (target_uri is not None):
         raise InvalidInput("a full snapshot needs a target root URI; the other kinds do not take one")
-    newest = files.tip  # now: what is copied must be younger than the root that the commit begins with
+    newest = files.newest_seen  # now: what is copied must be younger than the root that the commit begins with
     files.refuse_unsafe(newest)
     _refuse_taken(files.definition(newest), name)
     refuse_lost(files, newest, root)
@@ -141,7 +145,7 @@ def new_snapshot(
         edited.snapshots[name].root_node_file_path = copy.path
         return edited
 
-    summary = facts(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
+    summary = commit_summary(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
     return commit(files, newest, _Named(files, summary, add, copy), before_commit=before_commit)
 
 
@@ -152,7 +156,7 @@ class _Copy:
         path: path of the root that the snapshot names.
     """
 
-    def __init__(self, files: Files, root: Root, kind: str) -> None:
+    def __init__(self, files: LakehouseStore, root: Root, kind: str) -> None:
         self.path = root.path
         self._files = files
         self._root = root
@@ -176,7 +180,11 @@ class _Named(NewDefinition):
     """A version whose definition names a snapshot. The files of the snapshot were written before."""
 
     def __init__(
-        self, files: Files, summary: dict[str, Any], add: Callable[[LakehouseDef, Root], LakehouseDef], copy: _Copy
+        self,
+        files: LakehouseStore,
+        summary: dict[str, Any],
+        add: Callable[[LakehouseDef, Root], LakehouseDef],
+        copy: _Copy,
     ) -> None:
         super().__init__(files, spec.OP_SNAPSHOT, summary, add)
         self._copy = copy
@@ -192,7 +200,7 @@ def _refuse_taken(definition: LakehouseDef, name: str) -> None:
 
 
 def drop(
-    files: Files, name: str, reason: str | None = None, *, before_commit: Callable[[], None] | None = None
+    files: LakehouseStore, name: str, reason: str | None = None, *, before_commit: Callable[[], None] | None = None
 ) -> Root:
     """Remove a snapshot's name, as a new version; its files become orphans for `clean`.
 
@@ -209,19 +217,40 @@ def drop(
         del edited.snapshots[name]
         return edited
 
-    newest = files.tip
+    newest = files.newest_seen
     remove(files.definition(newest), newest)
-    change = NewDefinition(files, spec.OP_SNAPSHOT, facts(dropped_snapshot=name, reason=reason), remove)
+    change = NewDefinition(files, spec.OP_SNAPSHOT, commit_summary(dropped_snapshot=name, reason=reason), remove)
     return commit(files, newest, change, before_commit=before_commit)
 
 
 def refuse_bad_name(name: str) -> None:
-    """Raise ``InvalidInput`` for a snapshot name that is empty, too long, or holds spaces or control characters."""
+    """Raise ``InvalidInput`` for a snapshot name that is empty, too long, holds spaces or control characters.
+
+    Also for one that means a version: a number, ``HEAD``, a time, an age. Older releases accepted these names.
+    """
     if not _NAME.fullmatch(name):
         raise InvalidInput(f"a snapshot name is 1 to 255 characters without spaces and controls, not {name!r}")
+    if (
+        name.isdecimal()
+        or HEAD.fullmatch(name)
+        or AGE.fullmatch(name)
+        or _is_time(name)
+        or name.startswith(SNAPSHOT_PREFIX)
+    ):
+        raise InvalidInput(
+            f"a snapshot must not be called {name!r}: where a version is asked for, that means another one"
+        )
 
 
-def _kept_root(files: Files, root: Root, writer: NodeWriter, *, deep: bool) -> str:
+def _is_time(name: str) -> bool:
+    try:
+        datetime.fromisoformat(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _kept_root(files: LakehouseStore, root: Root, writer: NodeWriter, *, deep: bool) -> str:
     """Copy a root under a node name of its own, which the copy knows; ``deep`` copies every node below it too."""
     path, node = node_path(), root.node
     if deep:
@@ -231,7 +260,7 @@ def _kept_root(files: Files, root: Root, writer: NodeWriter, *, deep: bool) -> s
     return path
 
 
-def _copied(files: Files, node: Node, writer: NodeWriter) -> Node:
+def _copied(files: LakehouseStore, node: Node, writer: NodeWriter) -> Node:
     children: Iterator[Node] = files.store.read_many(node.children)
     paths = [writer.add(_copied(files, child, writer)) for child in children]
     return Node(

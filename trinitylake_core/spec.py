@@ -96,3 +96,11 @@ QUIET_OPERATIONS: Final = frozenset({OP_COMPACT, OP_SNAPSHOT, OP_EXPIRE, OP_CLEA
 """Roots that change no key's meaning and conflict with nothing."""
 MAINTENANCE_PROPERTIES: Final = "maintenance."
 """How the properties of a lakehouse begin that say what jobs may do to it; no rollback changes them."""
+DELETE_ENABLED: Final = "maintenance.delete.enabled"
+"""The property with which a lakehouse forbids all jobs to delete: ``false``."""
+FREEZE: Final = "maintenance.freeze"
+"""The property of a frozen lakehouse: who froze it, why, since when and until when, as JSON (format, section 6)."""
+MAINTENANCE_KNOWN: Final = (DELETE_ENABLED, FREEZE)
+"""The properties that jobs obey: another one that begins so protects nothing, and is refused when it is set."""
+FROZEN_OPERATIONS: Final = frozenset({OP_COMMIT, OP_LOAD})
+"""What a frozen lakehouse refuses; maintenance and recovery go on."""

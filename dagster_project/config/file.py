@@ -206,8 +206,7 @@ class Stanzas:
         if state is None or state != self._state:
             stanzas = raw_stanzas(read(path), path)
             named = [each for each in stanzas if isinstance(each, Mapping) and isinstance(each.get("name"), str)]
-            self._raw = {each["name"]: each for each in reversed(named)}  # of two with one name the first counts
-            self._raw = {each["name"]: self._raw[each["name"]] for each in named}
+            self._raw = {each["name"]: each for each in named}
             self._state, self._known = state, None
         return path
 

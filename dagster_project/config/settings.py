@@ -90,17 +90,14 @@ class Compaction(Model):
 class Health(Model):
     """How health is measured: by walking all ``levels`` of the tree, or from the root alone.
 
-    From ``spark_from_objects`` objects, the walk and the integrity check run on Spark. The integrity check also proves
-    that the metadata files of the share ``tables`` of all Iceberg tables exist.
+    From ``spark_from_objects`` objects, the walk and the integrity check run on Spark, where that runs on other
+    machines. The integrity check also proves that the metadata files of the share ``tables`` of all Iceberg tables
+    exist.
     """
 
     levels: bool = True
     spark_from_objects: int = Field(default=1_000_000, ge=0)
     tables: float = Field(default=0.0, ge=0, le=1)
-
-    def engine_for(self, objects: int | None) -> Engine:
-        """Return the engine for a tree with that many objects; unknown counts as few."""
-        return "spark" if (objects or 0) >= self.spark_from_objects else "local"
 
 
 class SnapshotPolicy(Model):
@@ -242,11 +239,15 @@ def _overlap(one: str, two: str) -> bool:
 
 
 class Notifications(Model):
-    """Who hears of failures. ``webhook`` is a URL, or better the name of a variable that holds one."""
+    """Who hears of failures. ``webhook`` is a URL, or better the name of a variable that holds one.
+
+    ``ui`` is the URL of Dagster's pages: messages then have a link to the run.
+    """
 
     webhook: MaybeEnv = None
+    ui: MaybeEnv = None
 
-    @field_validator("webhook")
+    @field_validator("webhook", "ui")
     @classmethod
     def _is_a_url(cls, url: object) -> object:
         return url if url is None or isinstance(url, EnvRef) else checked_url(url)

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final
 import dagster as dg
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer
 
-from pipelines.durations import parse_age, shown
 from pipelines.lakehouses import REFUSED, looks_secret, variable
 from trinitylake_core import InvalidInput
+from trinitylake_core.durations import parse_age, shown
 
 _OWNER: Final = re.compile(r"team:[A-Za-z0-9_ .-]+|[^@\s]+@[^@\s]+\.[^@\s]+")
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -133,7 +133,7 @@ def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
     span = f"version {first.version}, {utc(first.created_at)}, to version {last.version}, {utc(last.created_at)}"
     bottom.set_xlabel(span, color=INK, fontsize=9)
     for axes in (top, bottom):
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.15 * max(axes.dataLim.y1, 1))  # markers at the upper edge are not cut off
         axes.margins(x=0.02)
         _plain(axes)
     _time_axis(bottom)

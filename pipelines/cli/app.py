@@ -3,7 +3,7 @@
     exit code   0  done
                 1  the check found problems
                 2  wrong usage or input
-                3  a conflict, or a refused operation
+                3  a conflict, or an operation that was refused, also by the person who was asked
                 4  the storage failed, or data is too damaged to be read
               130  interrupted
               141  what reads standard output went away
@@ -32,7 +32,7 @@ from pipelines.cli.command import Answer, Call, Command, Line, key_value
 from pipelines.cli.program import complete, overview, run, sentence
 from pipelines.cli.progress import Printed, printed
 from pipelines.cli.report import plain
-from pipelines.cli.resolve_root import root_of, uri_of
+from pipelines.cli.resolve_root import place_of, root_of
 from pipelines.cli.storage_options import environment_options, storage_options
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -64,10 +64,15 @@ _EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (TrinityLakeError, FAILED),
     (output.OutputFailed, FAILED),
 )
+_MESSAGE_MAX: Final = 4_000
 _SECRET_MIN_LENGTH: Final = 8
-_PLACES: Final = frozenset({"dst", "other", "src", "target"})
-"""Arguments and options that name the root of a lakehouse, by URI or path."""
+_PLACES: Final = frozenset({"dst", "other", "source", "src", "target"})
+"""Arguments and options that name another place: by URI, by path, or by a name in ``lakehouses.yaml``."""
 _PAGED: Final = frozenset({"diff", "history", "ls"})
+
+
+class Declined(Refused):
+    """The person at the terminal did not want the plan to be carried out."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -116,9 +121,12 @@ def _wants_json(words: Sequence[str]) -> bool:
 
 def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[str], *, debug: bool) -> int:
     root, of_name = root_of(root) if root else (root, {})
+    named: dict[str, Mapping[str, Any]] = {}
     for name in _PLACES & vars(options).keys():
-        value = getattr(options, name)
-        setattr(options, name, None if value is None else uri_of(value))
+        if (value := getattr(options, name)) is not None:
+            place, its_options = place_of(value)
+            named |= {place: its_options} if its_options else {}
+            setattr(options, name, place)
     everywhere, given = environment_options(os.environ), of_name | storage_options(options.storage_option)
     if everywhere or given:
         from trinitylake_core.storage.failures import secrets_of
@@ -127,9 +135,12 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
         secrets += (each for each in found if len(each) >= _SECRET_MIN_LENGTH)
     for each in getattr(options, "spark_conf", ()):
         key_value("--spark-conf", each)
+    logging.getLogger("pipelines.engine_choice").setLevel(logging.INFO if getattr(options, "verbose", False) else 0)
     progress = printed(sys.stderr) if sys.stderr is not None and not options.quiet else None
     with ExitStack() as stack:
-        call = Call(options, root, given, progress or _silent, stack, None, "WARN" if debug else "OFF", everywhere)
+        call = Call(
+            options, root, given, progress or _silent, stack, None, "WARN" if debug else "OFF", everywhere, named
+        )
         if progress is not None:
             stack.callback(progress.close)
         if options.json:
@@ -158,14 +169,14 @@ def _committed(data: Any) -> str:
 
 
 def _ask(lines: Iterable[Line], progress: Printed | None) -> bool:
-    """Show a person what would be deleted or undone, and ask. Raises ``InvalidInput`` if the answer is no."""
+    """Show a person what would be deleted or undone, and ask. Raises ``Declined`` if the answer is no."""
     output.print_lines(lines, progress)
     try:
         if click.confirm("Go on?"):
             return True
     except click.Abort:
         raise KeyboardInterrupt from None
-    raise InvalidInput("nothing was done")
+    raise Declined("nothing was done")
 
 
 def _silent(phase: str, done: int, total: int | None) -> None:
@@ -180,6 +191,9 @@ def _failed(error: BaseException, secrets: Sequence[str], *, as_json: bool, debu
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         error = InvalidInput(f"{str(error.object)[:100]!r} holds bytes that are not UTF-8")
     message, code = _described(error)
+    if isinstance(error, Declined):
+        output.say(message)
+        return code
     if not isinstance(error, click.UsageError):
         from trinitylake_core.storage.failures import sanitise
 
@@ -204,13 +218,20 @@ def _described(error: BaseException) -> tuple[str, int]:
         return "the input is nested too deeply", WRONG_INPUT
     for kind, code in _EXIT_CODES:
         if isinstance(error, kind):
-            return str(error), code
+            return _short(str(error)), code
     if isinstance(error, OSError):  # a library of this machine, such as that of hdfs://, or a file
         return _first_line(error), FAILED
     if type(error).__module__.partition(".")[0] in {"pyspark", "py4j"}:
         return f"Spark failed: {_first_line(error)}; {DEBUG}=1 shows the whole error", FAILED
     report = f"unexpected {type(error).__name__}: {_first_line(error)}. This is a bug in trinitylake: please report it"
     return f"{report} with the output of the same command under {DEBUG}=1", FAILED
+
+
+def _short(message: str) -> str:
+    """Return a message that a person can read: input that it repeats may be large."""
+    return (
+        message if len(message) <= _MESSAGE_MAX else f"{message[: _MESSAGE_MAX // 2]} … {message[-_MESSAGE_MAX // 4 :]}"
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -136,6 +136,8 @@ class Call:
     log_level: str = "OFF"
     environment_options: Mapping[str, Any] = field(default_factory=dict)
     """Storage options of the environment, for every root that takes them."""
+    named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Storage options in ``lakehouses.yaml`` for other places that the command line calls by name."""
     _session: LazySession | None = field(default=None)
 
     def open(self, root: str | None = None, *, damaged: bool = False) -> Lakehouse:
@@ -155,8 +157,8 @@ class Call:
         """Return the storage options for a URI: those of the lakehouse, as far as they apply to it."""
         from trinitylake_core.storage import options_for
 
-        given = options_for(uri, root or self.root or uri, self.storage_options)
-        return applicable(self.environment_options, uri) | given
+        given = self.named.get(uri) or options_for(uri, root or self.root or uri, self.storage_options)
+        return {**applicable(self.environment_options, uri), **given}
 
     def at(self) -> Lakehouse:
         """Return the version that the options of ``AT`` choose, the newest one without them."""
@@ -336,8 +338,15 @@ def _choose(ctx: click.Context) -> None:
     if ctx.params["json"] and ctx.params.get("format") == "csv":
         raise click.UsageError("--format csv is not allowed with --json", ctx)
     ctx.params["json"] |= ctx.params.get("format") == "json"
-    if ctx.params.get("engine", "") is None:
-        ctx.params["engine"] = "spark" if ctx.params.get("master") or ctx.params.get("remote") else "auto"
+    engine, of_spark = ctx.params.get("engine", ""), [each for each in ("master", "remote") if ctx.params.get(each)]
+    if engine is None:
+        ctx.params["engine"] = engine = "spark" if of_spark else "auto"
+    if engine == "local" and of_spark:
+        raise click.UsageError(f"--engine local never starts Spark: leave out --engine or --{of_spark[0]}", ctx)
+    if engine == "spark":
+        from pipelines.session import check_pyspark
+
+        check_pyspark()
 
 
 def _leaves_out_root(names: Sequence[tuple[str, bool]], words: Sequence[str]) -> bool:

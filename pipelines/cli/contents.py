@@ -61,6 +61,7 @@ SECTIONS: Final[dict[str, tuple[Entry, ...]]] = {
             "altering",
         ),
         Entry("rename ROOT OBJECT NAME", "rename a table or a view, or move it to another namespace", "altering"),
+        Entry("serve ROOT", "serve the Iceberg REST catalog API, so that every engine is a client", "serving"),
         Entry(
             "upgrade SRC DST",
             "rewrite a lakehouse of any generation in the canonical format at another root URI",
@@ -75,6 +76,10 @@ SECTIONS: Final[dict[str, tuple[Entry, ...]]] = {
         Entry("doctor ROOT", "test whether a storage is fit for a lakehouse; exit code 1 if it is not", "jobs"),
     ),
     "recover": (
+        Entry(
+            "freeze ROOT", "refuse commits and loads of all writers, until it is thawed or a time is over", "recovery"
+        ),
+        Entry("thaw ROOT", "accept commits and loads again", "recovery"),
         Entry("rollback ROOT", "return the whole catalog to an older version", "recovery"),
         Entry("undo ROOT", "find what somebody did, by time, author or reason, and roll back to before it", "recovery"),
         Entry("restore ROOT", "bring selected objects back as they were at a version", "recovery"),

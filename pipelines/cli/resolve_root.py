@@ -14,18 +14,9 @@ from typing import Any, Final
 from pipelines import lakehouses
 from pipelines.lakehouses import FILE_NAME
 from trinitylake_core.errors import InvalidInput
+from trinitylake_core.storage.roots import root_uri
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-
-
-def uri_of(text: str) -> str:
-    """Return a path as a URI; a URI stays as it is. Raises ``InvalidInput`` for what can be no path."""
-    if _URI.match(text):
-        return text
-    try:
-        return Path(text).expanduser().resolve().as_uri()
-    except (OSError, RuntimeError, UnicodeEncodeError) as error:  # too long, an unknown ~user, bytes that are no text
-        raise InvalidInput(f"{text[:100]!r} cannot be a path: {getattr(error, 'strerror', None) or error}") from None
 
 
 def root_of(text: str) -> tuple[str, dict[str, Any]]:
@@ -35,18 +26,25 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
         InvalidInput: it is a plain word, and neither a name in ``lakehouses.yaml`` nor a directory here.
     """
     if _URI.match(text) or "/" in text or text.startswith((".", "~")):
-        return uri_of(text), {}
+        return root_uri(text), {}
     path = found_file()
     known = {} if path is None else _stanzas(path)
     if text in known:
         stanza, where = known[text], f"{path}: lakehouse {text!r}"
+        lakehouses.refuse_unknown_fields(stanza, where)
+        root = lakehouses.required_text(stanza, "root", where)
         given = lakehouses.options(stanza, "storage_options", where)
-        return stanza["root"], lakehouses.looked_up(given, f"{where}: storage_options")
+        return root, lakehouses.looked_up(given, f"{where}: storage_options")
     if text in (each.name for each in Path.cwd().iterdir() if each.is_dir()):
-        return uri_of(text), {}
+        return root_uri(text), {}
     where = f"no {FILE_NAME} here or above" if path is None else f"{path} lists {', '.join(known) or 'none'}"
     hint = f"for a new one write {'./' + text!r}"
     raise InvalidInput(f"there is no lakehouse named {text!r} ({where}), nor a directory; {hint}")
+
+
+def place_of(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the URI and the storage options of another place: by its name in ``lakehouses.yaml``, URI or path."""
+    return root_of(text) if text in names() else (root_uri(text), {})
 
 
 def names() -> list[str]:
@@ -66,6 +64,11 @@ def found_file() -> Path | None:
 
 
 def _stanzas(path: Path) -> dict[str, Mapping[str, Any]]:
-    raw = lakehouses.raw_stanzas(lakehouses.read(path), path)
-    stanzas = [each for each in raw if isinstance(each, Mapping) and isinstance(each.get("root"), str)]
-    return {str(each.get("name")): each for each in stanzas}
+    """Return the stanzas by name. Raises ``ConfigError`` for one without a name, which may be misspelt."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for number, raw in enumerate(lakehouses.raw_stanzas(lakehouses.read(path), path), 1):
+        where = f"{path}: {lakehouses.label(raw, number)}"
+        if not isinstance(raw, Mapping) or "name" not in raw:
+            lakehouses.refuse_unknown_fields(raw, where)
+        found[lakehouses.required_text(raw, "name", where)] = raw
+    return found

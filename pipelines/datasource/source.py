@@ -21,6 +21,7 @@ from trinitylake_core.errors import InvalidInput
 NAME: Final = "trinitylake"
 STORAGE: Final = "storage."
 _BATCH: Final = 8192
+_OPTIONS: Final = ("path", "table", "version", "timestamp", "snapshot", "from", "to", "partitions")
 
 
 def register(spark: SparkSession) -> None:
@@ -92,6 +93,9 @@ class Reader(DataSourceReader):
 
 
 def _table(options: Mapping[str, str]) -> str:
+    unknown = sorted(name for name in options if name not in _OPTIONS and not name.startswith(STORAGE))
+    if unknown:
+        raise InvalidInput(f"unknown option {', '.join(unknown)}; there are {', '.join(_OPTIONS)} and {STORAGE}NAME")
     table = options.get("table", "objects")
     if table not in TABLES:
         raise InvalidInput(f"there is no table {table!r}; there are {', '.join(TABLES)}")

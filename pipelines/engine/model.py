@@ -6,7 +6,7 @@ schema, on their way out: so nothing is made of a million names that is not need
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -16,6 +16,8 @@ from trinitylake_core.storage import Storage
 Row: TypeAlias = Mapping[str, Any]
 Work: TypeAlias = Callable[..., Iterable[tuple[Any, ...]]]
 """Makes rows, as tuples in the order of a schema, of an iterator of rows and the storages it is called with."""
+Share: TypeAlias = Callable[..., Iterable[Row]]
+"""Makes one row of each of some pieces, in their order, with the storage it is called with."""
 Kept: TypeAlias = Callable[[int], None]
 """Called with how many rows are kept so far, where that is known; it may raise to end the work."""
 TEXT: Final = pa.string()
@@ -69,6 +71,32 @@ class Engine(Protocol):
 
         ``work`` may be sent to another machine: it is a function of a module, or a ``partial`` of one, and holds
         neither a storage nor a session. ``each`` is how many rows keep one task busy.
+        """
+
+    def tasks(self, wanted: int | None = None) -> int:
+        """Return how many pieces of about the same weight :meth:`share` needs: those ``wanted``, if they are tasks."""
+
+    def share(
+        self,
+        work: Share,
+        pieces: Sequence[Row],
+        weights: Sequence[int],
+        schemas: tuple[pa.Schema, pa.Schema],
+        storage: Storage,
+        *,
+        tasks: int,
+        tell: Callable[[int], None],
+    ) -> list[Row]:
+        """Return what became of each piece, in their order. What was written is durable after the next barrier.
+
+        Args:
+            work: ``work(pieces, storage)`` yields one row for each piece, in their order. It may be sent to another
+                process or machine, as that of :meth:`map`.
+            pieces: rows of the first of the ``schemas``; the results are of the second.
+            weights: one for each piece, so that tasks and processes end at about the same time.
+            storage: what work reads and writes.
+            tasks: at most so many tasks.
+            tell: called with how many pieces are done; if it raises, the work is given up.
         """
 
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> Rows:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias, TypeVar
 from uuid import uuid4
@@ -31,6 +32,7 @@ from pipelines.engine.model import (
     Kept,
     Row,
     Rows,
+    Share,
     Work,
 )
 from pipelines.session import compat, on_one_machine, session_parallelism, ship_packages
@@ -46,6 +48,7 @@ _PER_CORE: Final = 3
 """Tasks per core: some are slower than others, and a core that is done takes the next one."""
 _SQL: Final = {TEXT: "string", BINARY: "binary", INT: "int", LONG: "bigint", BOOL: "boolean"}
 _WEIGHT: Final = 8_192
+_PIECE: Final = pa.field("piece", INT)
 _RAISED: Final = re.compile(r"^(?:trinitylake_core\.errors\.)(\w+): (.*)$", re.MULTILINE)
 _MISSING: Final = re.compile(r"No module named '([\w.]+)'|\[PACKAGE_NOT_INSTALLED\] (\w+)")
 T = TypeVar("T")
@@ -100,6 +103,17 @@ def spread(
 def in_order(count: int, tasks: int) -> Callable[[int], int]:
     """Return a numbering for :func:`spread` that gives each task consecutive ones of ``count`` rows."""
     return lambda index: index * tasks // max(1, count)
+
+
+def assigned(weights: Sequence[int], tasks: int) -> list[int]:
+    """Return a task for each weight, so that tasks are about as heavy as one another: heaviest first."""
+    load = [0] * tasks
+    task_of = [0] * len(weights)
+    for index in sorted(range(len(weights)), key=lambda i: -weights[i]):
+        task = load.index(min(load))
+        load[task] += weights[index] + 1
+        task_of[index] = task
+    return task_of
 
 
 def map_batches(frame: DataFrame, work: Callable[..., Batches], schema: pa.Schema, *storages: Storage) -> DataFrame:
@@ -258,7 +272,8 @@ class SparkRows:
         tasks = tasks_for(spark, self.count(), each)
         if self._given is None or self._schema is None:
             return self.frame.repartition(tasks)
-        return spread(spark, self._given, self._schema, tasks).select(self._schema.names)
+        number = in_order(len(self._given), tasks)  # what neighbours read, the next one often needs
+        return spread(spark, self._given, self._schema, tasks, number).select(self._schema.names)
 
 
 class SparkEngine:
@@ -274,6 +289,31 @@ class SparkEngine:
         """Return the result of ``work`` on rows in tasks; a table that comes from a query is counted first."""
         frame = _spark_rows(rows).dealt(self._spark, each)
         return SparkRows(map_batches(frame, partial(_tuples_as_batches, work, schema), schema, *storages))
+
+    def tasks(self, wanted: int | None = None) -> int:
+        """Return so many as are ``wanted``, or else as many as keep the session busy."""
+        return wanted or slots(self._spark)
+
+    def share(
+        self,
+        work: Share,
+        pieces: Sequence[Row],
+        weights: Sequence[int],
+        schemas: tuple[pa.Schema, pa.Schema],
+        storage: Storage,
+        *,
+        tasks: int,
+        tell: Callable[[int], None],
+    ) -> list[Row]:
+        """Return what became of each piece, in tasks that are about as heavy as one another."""
+        given, made = (schema.append(_PIECE) for schema in schemas)
+        tasks = min(len(pieces), tasks)
+        tell(0)
+        rows = [{**piece, _PIECE.name: index} for index, piece in enumerate(pieces)]
+        frame = spread(self._spark, rows, given, tasks, assigned(weights, tasks).__getitem__)
+        done = collect(map_rows(frame, partial(durable_rows, work), made, covered(self._spark, storage)))
+        tell(len(done))
+        return sorted(done, key=itemgetter(_PIECE.name))
 
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> SparkRows:
         """Return rows of the driver as a table."""
@@ -296,6 +336,14 @@ class SparkEngine:
         for name in self._views:
             self._spark.catalog.dropTempView(name)
         self._views = []
+
+
+def durable_rows(work: Share, rows: Iterable[Row], storage: Storage) -> Iterator[Row]:
+    """Yield the result of each piece in a task, with its number, when what the work wrote is durable."""
+    some = list(rows)
+    done = [{**made, _PIECE.name: row[_PIECE.name]} for row, made in zip(some, work(some, storage), strict=True)]
+    storage.barrier()
+    yield from done
 
 
 def _spark_rows(rows: Rows) -> SparkRows:

@@ -20,7 +20,7 @@ from pipelines.engine.model import LONG, TEXT
 from pipelines.files.packed import unpacked
 from trinitylake_core.errors import FileMissing, InvalidInput
 from trinitylake_core.locations import parse
-from trinitylake_core.storage import FileInfo, Storage, open_storage
+from trinitylake_core.storage import FileInfo, Storage, open_storage, root_uri
 from trinitylake_core.versions import to_millis
 
 UNKNOWN: Final = "unknown"
@@ -133,7 +133,8 @@ def _of_info(info: FileInfo) -> Listed:
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Return the directory and the name of a file's URI. Raises ``InvalidInput``."""
+    """Return the directory and the name of a file, by its URI or path. Raises ``InvalidInput``."""
+    uri = root_uri(uri)
     above, slash, name = uri.rpartition("/")
     if "://" not in uri or not slash or not name or above.endswith(":/"):
         raise InvalidInput(f"{uri!r} is not the URI of a file; write file:///path/name or s3://bucket/path/name")
@@ -146,6 +147,7 @@ def inventory_files(uri: str, options: Mapping[str, Any]) -> list[str]:
     Raises:
         InvalidInput: there is none.
     """
+    uri = root_uri(uri)
     if uri.endswith(_SUFFIXES):
         return [uri]
     storage = open_storage(uri, options)

@@ -18,10 +18,10 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from pipelines.engine.model import LONG, TEXT
+from pipelines.files.gc_roots import GcRoots
 from pipelines.files.listing import Listed, listed, split_uri
-from pipelines.files.retained import Retained
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import FileMissing, InvalidInput, PlanOutdated
 from trinitylake_core.storage import Storage, open_storage, options_for
 
@@ -76,7 +76,13 @@ def options_of(uri: str | None, given: Mapping[str, Any] | None, storage: Storag
 
 
 def header(
-    job: str, files: Files, retained: Retained, total: tuple[int, int], *, age: float = 0.0, oldest_version: int = 0
+    job: str,
+    files: LakehouseStore,
+    retained: GcRoots,
+    total: tuple[int, int],
+    *,
+    age: float = 0.0,
+    oldest_version: int = 0,
 ) -> Header:
     """Return the header of a plan made now."""
     return Header(
@@ -143,7 +149,7 @@ class StoredPlan:
                 yield listed(*row)
 
 
-def refuse_other(head: Header, job: str, files: Files, retained: Retained) -> None:
+def refuse_other(head: Header, job: str, files: LakehouseStore, retained: GcRoots) -> None:
     """Refuse a plan of another job or lakehouse, or one made for a history that is no longer there.
 
     Raises:

@@ -1,25 +1,24 @@
-"""The three passes of a verification, in this process or on Spark. Both call the same functions on the same rows."""
+"""The three passes of a verification, on either engine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.engine.model import LONG, Row
-from pipelines.engine.spark import collect, in_order, map_rows, slots, spread
+from pipelines.engine import Engine, open_engine
+from pipelines.engine.local import LocalEngine
+from pipelines.engine.model import LONG, Row, Work
 from pipelines.integrity.contents import Contents
-from pipelines.integrity.examine import Examiner, visitor
+from pipelines.integrity.examine import ASKED, FINDING, KEPT, Examiner, Kept, visits
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, found_row
-from pipelines.integrity.meaning import Meaning, entries_of, prove_on_spark
-from pipelines.integrity.settling import settling
-from pipelines.job import Progress, Session, started
-from pipelines.trees.levels import walk_here
-from pipelines.trees.sparklevels import SparkLevels
+from pipelines.integrity.version_content import GatheredContent, above_leaves, prove_entries
+from pipelines.job import Progress, Session, silent
+from pipelines.trees.walk import NODE, Visitor, Walk, descend
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_root, violation
 from trinitylake_core.definitions import LakehouseDef
@@ -28,13 +27,14 @@ from trinitylake_core.storage import Storage
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import Root, Versions, VersionsReadOnce
 
-if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
-    from pyspark.sql import DataFrame
-
 _VERSION: Final = pa.schema({"version": LONG})
 _PAIR: Final = pa.schema({"before": LONG, "version": LONG})
 _ROOTS_HERE: Final = 32
 """So many roots are read at once."""
+_HERE: Final = 128
+"""Levels of so many nodes are visited in this process: four times as many as are read at once."""
+_HERE_CHILDREN: Final = 1 << 15
+"""What is said of so many children is held in memory at most."""
 _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
 
@@ -62,16 +62,16 @@ class Shape:
             view_name_max_size_bytes=three,
         )  # fmt: skip
 
-    def examiner(self, meaning: Meaning) -> Examiner:
+    def examiner(self, meaning: GatheredContent) -> Examiner:
         """Return the examiner of nodes of this shape."""
         return Examiner(self.order, meaning.codec, meaning.version)
 
     def meaning(
         self, version: int, *, definitions: bool, root: Root | None = None, tables: float | None = None
-    ) -> Meaning:
+    ) -> GatheredContent:
         """Return an empty meaning of a version."""
         codec = codec_of(self.definition())
-        return Meaning(codec, version=version, read_definitions=definitions, root=root, tables=tables)
+        return GatheredContent(codec, version=version, read_definitions=definitions, root=root, tables=tables)
 
     def contents(self, versions: Versions, *, definitions: bool, tables: float | None) -> Contents:
         """Return the check of contents of this shape."""
@@ -81,7 +81,7 @@ class Shape:
 # -- one row at a time -----------------------------------------------------------------------------------
 
 
-def root_pass(versions: Versions, version: int, shape: Shape) -> Iterator[Row]:
+def root_pass(versions: Versions, version: int, shape: Shape) -> Iterator[tuple[Any, ...]]:
     """Yield what is wrong with a root, its link and its lakehouse definition. At most three ``get``.
 
     A row whose invariant is ``other`` says that the version has another shape.
@@ -109,7 +109,7 @@ def root_pass(versions: Versions, version: int, shape: Shape) -> Iterator[Row]:
         yield found_row(each, version, version)
 
 
-def change_pass(contents: Contents, before: int, version: int) -> Iterator[Row]:
+def change_pass(contents: Contents, before: int, version: int) -> Iterator[tuple[Any, ...]]:
     """Yield what is wrong with what changed between two versions, and what was counted."""
     return (found_row(each, version, version) for each in contents.prove(before, version))
 
@@ -124,176 +124,146 @@ class Walked(NamedTuple):
     bytes_elsewhere: int = 0
 
 
-class Checks(Protocol):
-    """The passes over versions of one shape. What they find goes where it was told to go."""
+def checks_on(engine: str, spark: Session, storage: Storage, shape: Shape, found: Found, progress: Progress) -> Checks:
+    """Return the passes on ``spark``, or in this process."""
+    return Checks(open_engine(engine, spark), storage, shape, found, progress)
+
+
+class _Here:
+    """What this process holds during passes over versions: roots that were read, and progress. A task starts anew."""
+
+    def __init__(self, progress: Progress = silent) -> None:
+        self.progress = progress
+        self._versions: VersionsReadOnce | None = None
+
+    def __reduce__(self) -> tuple[type[_Here], tuple[()]]:
+        return _Here, ()
+
+    def versions(self, storage: Storage) -> VersionsReadOnce:
+        """Return the versions in a storage; each root is read once."""
+        if self._versions is None:
+            self._versions = VersionsReadOnce(storage)
+        return self._versions
+
+
+class Checks:
+    """The passes over versions of one shape. What they find goes to ``found``."""
+
+    def __init__(self, engine: Engine, storage: Storage, shape: Shape, found: Found, progress: Progress) -> None:
+        self._engine = engine
+        self._storage = storage
+        self._shape = shape
+        self._found = found
+        self._progress = progress
+        self._here = _Here(progress)
 
     def roots(self, versions: Sequence[int]) -> list[int]:
         """Check roots; return the versions of another shape. One ``get`` each, and one per lakehouse definition."""
+        engine = LocalEngine() if len(versions) <= _ROOTS_HERE else self._engine
+        work = partial(_roots, here=self._here, shape=self._shape, total=len(versions))
+        rows = engine.table([{"version": version} for version in versions], _VERSION)
+        found = engine.map(work, rows, FOUND, self._storage, each=1).list()
+        self._progress("roots", len(versions), len(versions))
+        self._found.rows([row for row in found if row["invariant"] != _OTHER])
+        return [row["first"] for row in found if row["invariant"] == _OTHER]
 
-    def nodes(self, roots: Sequence[Row], meaning: Meaning, visited: Sequence[Row] = ()) -> Walked:
-        """Check nodes level by level, one ``get`` each.
+    def nodes(self, roots: Sequence[Row], meaning: GatheredContent, visited: Sequence[Sequence[Kept]] = ()) -> Walked:
+        """Check nodes level by level, one ``get`` each. One Spark job per level of many nodes.
 
         Args:
             roots: what to begin with.
             meaning: of the first version of all: proved from the same nodes, with its definitions if wanted.
-            visited: roots that were examined.
+            visited: what is kept of roots that were examined.
         """
+        before = self._storage.counts.snapshot()
+        kept = [dict(zip(KEPT.names, row, strict=True)) for rows in visited for row in rows]
+        visitor = Visitor("nodes", ASKED, KEPT, partial(self._choose, meaning=meaning))
+        first = sorted(roots, key=lambda row: row["first"])
+        few = min(_HERE, _HERE_CHILDREN // self._shape.order)
+        walk = descend(self._engine, self._storage, visitor, first, self._progress, visited=kept, few=few)
+        try:
+            self._add_findings(walk)
+            sums = walk.ask(f"SELECT sum(size) AS bytes, sum(named) AS named FROM walked WHERE role = {NODE}").one()
+            if not self._found.enough():
+                prove_entries(walk, meaning, self._found)
+        finally:
+            walk.drop()
+            self._engine.close()
+        nbytes = (sums["bytes"] or 0) - sum(row["size"] for row in kept if row["role"] == NODE) + meaning.bytes
+        here = (self._storage.counts - before).bytes_read
+        self._found.counts[NODES_NAMED] += sums["named"] or 0
+        self._add_meaning(meaning)
+        return Walked(walk.nodes_read, max(0, nbytes - here))
+
+    def _choose(self, walk: Walk, height: int, *, meaning: GatheredContent) -> Work:
+        """Return what is done at the nodes of a level: nothing where there are findings enough."""
+        if self._found.most_wanted() is not None:
+            self._add_findings(walk)
+        examiner = self._shape.examiner(meaning)
+        if height == 0 and not meaning.read_definitions:
+            examiner = replace(examiner, above=above_leaves(walk))
+        return partial(visits, examiner=examiner, most=self._found.most_wanted())
+
+    def _add_findings(self, walk: Walk) -> None:
+        """Take the findings of a walk, as many as are kept, and count the others."""
+        if not walk.levels:
+            return
+        wrong = f"FROM walked WHERE role = {FINDING}"
+        total = walk.ask(f"SELECT count(*) AS found {wrong}").one()["found"]
+        columns = "file, invariant, message, hint, first, last"
+        rows = walk.ask(f"SELECT {columns} {wrong} LIMIT {self._found.most}").list() if total else []
+        self._found.rows(rows)
+        self._found.count_more(total - len(rows))
+
+    def _add_meaning(self, meaning: GatheredContent) -> None:
+        """Take what is wrong with a version as a whole: objects without a namespace, and how many there are."""
+        if self._found.enough():
+            return
+        store = NodeStore(self._storage, self._shape.order, self._shape.target_bytes)
+        for each in meaning.wrong(self._storage, store):
+            self._found.add(each, meaning.version)
+            if self._found.enough():
+                return
 
     def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
         """Check what changed from each version to the next; ``tables``: see ``Meaning``."""
-
-
-def checks_on(engine: str, spark: Session, storage: Storage, shape: Shape, found: Found, progress: Progress) -> Checks:
-    """Return the passes on ``spark``, or in this process."""
-    common = _Common(storage, shape, found, progress)
-    return SparkChecks(started(spark), common) if engine == "spark" else LocalChecks(common)
-
-
-@dataclass(frozen=True, slots=True)
-class _Common:
-    storage: Storage
-    shape: Shape
-    found: Found
-    progress: Progress
-
-    def add_roots(self, rows: Sequence[Row]) -> list[int]:
-        """Take findings; return the versions of another shape."""
-        self.found.rows([row for row in rows if row["invariant"] != _OTHER])
-        return [row["first"] for row in rows if row["invariant"] == _OTHER]
-
-    def add_meaning(self, meaning: Meaning) -> None:
-        """Take what is wrong with a version as a whole: objects without a namespace, and how many there are."""
-        store = NodeStore(self.storage, self.shape.order, self.shape.target_bytes)
-        for each in meaning.wrong(self.storage, store):
-            self.found.add(each, meaning.version)
-            if self.found.enough():
-                return
-
-
-class LocalChecks:
-    """All passes in this process."""
-
-    def __init__(self, common: _Common) -> None:
-        self._common = common
-        self._versions = VersionsReadOnce(common.storage)
-
-    def roots(self, versions: Sequence[int]) -> list[int]:
-        """See :class:`Checks`."""
-        found, others = _roots_found(self._versions, versions, self._common.shape), []
-        for done, rows in enumerate(found):
-            self._common.progress("roots", done, len(versions))
-            others += self._common.add_roots(rows)
-        return others
-
-    def nodes(self, roots: Sequence[Row], meaning: Meaning, visited: Sequence[Row] = ()) -> Walked:
-        """See :class:`Checks`."""
-        common, found, count = self._common, self._common.found, -len(visited)
-        visit = visitor(common.shape.examiner(meaning))
-
-        def rows() -> Iterator[Row]:
-            nonlocal count
-            for row in walk_here(common.storage, visit, roots, visited=visited):
-                count += 1
-                found.counts[NODES_NAMED] += row["named"]
-                common.progress(visit.phase, count, None)
-                yield row
-
-        for each in meaning.prove(common.storage, entries_of(rows(), meaning, found)):
-            found.add(each, meaning.version)
-            if found.enough():
-                break
-        else:
-            common.add_meaning(meaning)
-        found.counts.update(meaning.counts)
-        return Walked(count)
-
-    def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
-        """See :class:`Checks`."""
-        pairs, shape = pairwise(versions), self._common.shape
-        found = _changes_found(self._versions, pairs, shape, definitions=definitions, tables=tables)
-        for done, rows in enumerate(found):
-            self._common.progress("contents", done, len(versions) - 1)
-            self._common.found.rows(rows)
-
-
-class SparkChecks:
-    """All passes in Spark tasks; findings alone come to the driver."""
-
-    def __init__(self, spark: Any, common: _Common) -> None:
-        self._spark = spark
-        self._common = common
-
-    def roots(self, versions: Sequence[int]) -> list[int]:
-        """See :class:`Checks`. A few in this process."""
-        shape, storage = self._common.shape, self._common.storage
-        found: Sequence[Row]
-        if len(versions) <= _ROOTS_HERE:
-            found = list(chain.from_iterable(_roots_found(VersionsReadOnce(storage), versions, shape)))
-        else:
-            frame = self._spread([{"version": version} for version in versions], _VERSION)
-            found = collect(map_rows(frame, partial(_roots, shape=shape), FOUND, storage))
-        self._common.progress("roots", len(versions), len(versions))
-        return self._common.add_roots(found)
-
-    def nodes(self, roots: Sequence[Row], meaning: Meaning, visited: Sequence[Row] = ()) -> Walked:
-        """See :class:`Checks`. One Spark job per level of many nodes."""
-        common = self._common
-        examiner = common.shape.examiner(meaning)
-        at_leaves = partial(settling, examiner=examiner, meaning=meaning)
-        walk = SparkLevels(self._spark, common.storage, visitor(examiner), common.progress, at_leaves=at_leaves)
-        try:
-            walk.walk(roots, visited=visited, go_on=self._add_findings)
-            if not common.found.enough():
-                prove_on_spark(walk, meaning, common.found)
-                common.add_meaning(meaning)
-        finally:
-            walk.release()
-        common.found.counts[NODES_NAMED] += walk.sums["named"]
-        return Walked(walk.nodes_read, walk.sums["bytes"] - walk.here["bytes"] + meaning.bytes)
-
-    def _add_findings(self, rows: Sequence[Row]) -> bool:
-        self._common.found.rows(rows)
-        return not self._common.found.enough()
-
-    def contents(self, versions: Sequence[int], *, definitions: bool, tables: float | None = None) -> None:
-        """See :class:`Checks`."""
         pairs = [{"before": before, "version": version} for before, version in pairwise(versions)]
         if pairs:
-            work = partial(_changes, shape=self._common.shape, definitions=definitions, tables=tables)
-            frame = map_rows(self._spread(pairs, _PAIR), work, FOUND, self._common.storage)
-            self._common.found.rows(collect(frame))
-        self._common.progress("contents", len(pairs), len(pairs))
-
-    def _spread(self, rows: Sequence[Row], schema: pa.Schema) -> DataFrame:
-        """Give each task consecutive versions: what one of them reads, the next one need not."""
-        tasks = min(slots(self._spark), len(rows))
-        return spread(self._spark, rows, schema, tasks, in_order(len(rows), tasks))
-
-
-def _roots(rows: Iterator[Row], storage: Storage, *, shape: Shape) -> Iterator[Row]:
-    for found in _roots_found(VersionsReadOnce(storage), (row["version"] for row in rows), shape):
-        yield from found
+            work = partial(
+                _changes,
+                here=self._here,
+                shape=self._shape,
+                definitions=definitions,
+                tables=tables,
+                total=len(pairs),
+            )
+            rows = self._engine.table(pairs, _PAIR)
+            self._found.rows(self._engine.map(work, rows, FOUND, self._storage, each=1).list())
+        self._progress("contents", len(pairs), len(pairs))
 
 
-def _changes(
-    rows: Iterator[Row], storage: Storage, *, shape: Shape, definitions: bool, tables: float | None
-) -> Iterator[Row]:
-    pairs = ((row["before"], row["version"]) for row in rows)
-    for found in _changes_found(VersionsReadOnce(storage), pairs, shape, definitions=definitions, tables=tables):
-        yield from found
-
-
-def _roots_found(reader: Versions, versions: Iterable[int], shape: Shape) -> Iterator[list[Row]]:
+def _roots(
+    rows: Iterator[Row], storage: Storage, *, here: _Here, shape: Shape, total: int
+) -> Iterator[tuple[Any, ...]]:
     """Yield what is wrong with each root, several looked at at the same time.
 
     Each root is asked for twice, by its own version and by the next one, and a definition by all that refer to it.
     """
-    return reader.storage.map(versions, lambda version: list(root_pass(reader, version, shape)))
+    versions = here.versions(storage)
+    found = storage.map((row["version"] for row in rows), lambda version: list(root_pass(versions, version, shape)))
+    for done, some in enumerate(found):
+        here.progress("roots", done, total)
+        yield from some
 
 
-def _changes_found(
-    versions: Versions, pairs: Iterable[tuple[int, int]], shape: Shape, *, definitions: bool, tables: float | None
-) -> Iterator[list[Row]]:
+def _changes(
+    rows: Iterator[Row], storage: Storage, *, here: _Here, shape: Shape, definitions: bool, tables: float | None,
+    total: int,
+) -> Iterator[tuple[Any, ...]]:  # fmt: skip
     """Yield what is wrong with each change, several looked at at the same time; nodes are read through one cache."""
-    contents = shape.contents(versions, definitions=definitions, tables=tables)
-    return versions.storage.map(pairs, lambda pair: list(change_pass(contents, *pair)), nested=True)
+    contents = shape.contents(here.versions(storage), definitions=definitions, tables=tables)
+    pairs = ((row["before"], row["version"]) for row in rows)
+    found = storage.map(pairs, lambda pair: list(change_pass(contents, *pair)), nested=True)
+    for done, some in enumerate(found):
+        here.progress("contents", done, total)
+        yield from some

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from pipelines.integrity.findings import counted
-from pipelines.integrity.meaning import Meaning, proved_definitions
+from pipelines.integrity.version_content import GatheredContent, proved_definitions
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import (
     Named,
@@ -72,7 +72,7 @@ class Contents:
         if found is not None:
             root, codec = found
             rows = (row for batch in search.scan(self._store, root.node) for row in zip(*batch, strict=True))
-            meaning = Meaning(
+            meaning = GatheredContent(
                 codec,
                 version=version,
                 read_definitions=self._definitions,

@@ -9,10 +9,10 @@ say different things about one child cannot all be right.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import compress, islice
 from typing import Any, Final, TypeAlias
 
 import mmh3
@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipelines.engine.model import INT, LONG, TEXT, Row
-from pipelines.integrity.findings import FOUND, found_row
-from pipelines.trees.levels import ROOT, Visitor
+from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Row
+from pipelines.integrity.findings import VIOLATION
+from pipelines.trees.walk import CHILD, NODE, ROOT
 from trinitylake_core.check import (
     MALFORMED,
     Expected,
@@ -36,48 +36,53 @@ from trinitylake_core.check import (
     violation,
 )
 from trinitylake_core.errors import FileMissing, InvalidLocation, InvalidName
-from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec
+from trinitylake_core.keys import NAMESPACE, KeyCodec
 from trinitylake_core.locations import validate_paths
+from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
 
 IntArray: TypeAlias = npt.NDArray[np.int32]
+Kept: TypeAlias = tuple[Any, ...]
+"""A row of :data:`KEPT`."""
 UNREADABLE: Final = -1
 """The height of a node that could not be read: what lies below it is not looked at."""
 ASKED: Final = pa.schema(
     {
-        "path": TEXT, "first": LONG, "last": LONG, "height": INT, "lo": TEXT, "hi": TEXT, "keys_min": LONG,
+        "path": TEXT, "height": INT, "first": LONG, "last": LONG, "lo": TEXT, "hi": TEXT, "keys_min": LONG,
         "keys_max": LONG, "messages_min": LONG, "messages_max": LONG, "parent": TEXT,
     }
 )  # fmt: skip
 """What parents say about a child; ``parent`` is one of them. NULL = nothing is said."""
-_ENTRY: Final = pa.struct({"key": TEXT, "value": TEXT})
-SAID: Final = "said"
-SETTLED: Final = (*KINDS, MALFORMED)
-"""What is counted of entries that are not kept."""
-_VISITED: Final = pa.schema(
+FINDING: Final = 2
+ENTRY: Final = 3
+KIND: Final = 4
+EXISTS: Final = 5
+NEEDED: Final = 6
+KEPT: Final = pa.schema(
     {
-        "path": TEXT, "height": INT, "first": LONG, "bytes": LONG, "named": INT,
-        "children": pa.list_(pa.struct(list(ASKED))),
-        "found": pa.list_(pa.struct(list(FOUND))), "entries": pa.list_(_ENTRY),
-        **dict.fromkeys((SAID, *SETTLED), LONG), "exists": pa.list_(TEXT), "needed": pa.list_(TEXT),
+        "role": INT, **{each.name: each.type for each in ASKED}, "size": LONG, "named": INT, "value": TEXT,
+        **dict.fromkeys(VIOLATION, TEXT),
     }
 )  # fmt: skip
-"""What is kept of a node; its entries, ``said`` of them, only if it belongs to the version whose meaning is proved.
+"""What is kept of a node: itself and its bytes, what it records of its children, and its findings.
 
-Of entries that are settled where they were read only sums are kept: how many objects of each kind they are, and which
-namespaces they are (``exists``) or lie in (``needed``).
+Of the version whose meaning is proved also its entries (``path`` is the key). Of entries that are settled where they
+were read only sums are kept: how many objects of each kind they are (``path`` is the kind), and which namespaces they
+are (``EXISTS``) or lie in (``NEEDED``).
 """
-_SUMMED: Final = ("bytes", "named", SAID, *SETTLED)
+_NO_EDGE: Final = (None,) * (len(ASKED) - 4)
+NO_FINDING: Final = (None,) * len(VIOLATION)
 _Pair: TypeAlias = tuple[str, str | None]
 
 
-def visitor(examiner: Examiner) -> Visitor:
-    """Return the visitor that examines the nodes of a walk."""
-    return Visitor("nodes", ASKED, _VISITED, examiner, _weight, examiner.order, summed=_SUMMED, told="found")
-
-
-def _weight(row: Row) -> int:
-    return 1 + len(row["children"]) + len(row["found"]) + len(row["entries"])
+def visits(rows: Iterator[Row], storage: Storage, *, examiner: Examiner, most: int | None) -> Iterator[Kept]:
+    """Yield what is kept of nodes, until ``most`` findings. One ``get`` each, read ahead."""
+    found = set[Kept]()
+    while (most is None or len(found) < most) and (some := list(islice(rows, READ_AHEAD))):
+        for row, (_, data) in zip(some, storage.read_many([row["path"] for row in some]), strict=True):
+            kept = examiner(row, data)
+            yield from kept
+            found.update(each[-len(VIOLATION) :] for each in kept if most is not None and each[0] == FINDING)
 
 
 def asked(path: str, first: int, last: int) -> dict[str, Any]:
@@ -103,49 +108,51 @@ class Examiner:
     above: IntArray | None = None
     _buffered: dict[_Pair, str | None] = field(default_factory=dict)
 
-    def __call__(self, row: Row, data: bytes | FileMissing) -> dict[str, Any]:
-        """Return the row that is kept of a node, with its findings.
+    def __call__(self, row: Row, data: bytes | FileMissing) -> list[Kept]:
+        """Return what is kept of a node, with its findings.
 
         Where a node cannot be read, or has another height than its parents record, nothing below it is read.
         """
         node = decoded(row["path"], data, self.order, row["parent"])
         return _unreadable(row, node) if isinstance(node, Violation) else self.examine(row, node)
 
-    def examine(self, row: Row, node: Node) -> dict[str, Any]:
-        """Return the row that is kept of a node that was read."""
+    def examine(self, row: Row, node: Node) -> list[Kept]:
+        """Return what is kept of a node that was read."""
         path, expected = row["path"], _expected(row)
         astray = check_place(node, path, expected)
         if astray is not None:
             return _unreadable(row, astray)
         height = row["height"] if node.height is None else node.height
         sound = self._sound(node)
-        found = [*check_node(node, path, self.order, expected)]
-        found += self._names(node, path, top=row["height"] == ROOT, sound=sound)
-        found += check_counts(node, path, expected, said_below(node))
-        return {
-            **_visited(row, height, found),
-            "bytes": node.nbytes,
-            "named": int(node.named),
-            "children": [_asked(row, *each) for each in expected.children(node, path, height)],
-            **(self._meaning(node, height, sound=sound) if row["first"] == self.meaning_of else {}),
-        }
+        kept = [_kept(NODE, row, path, height, size=node.nbytes, named=int(node.named))]
+        for found in (
+            check_node(node, path, self.order, expected),
+            self._names(node, path, top=row["height"] == ROOT, sound=sound),
+            check_counts(node, path, expected, said_below(node)),
+        ):
+            kept += (_finding(row, each) for each in found)
+        kept += (_child(row, *each) for each in expected.children(node, path, height))
+        if row["first"] == self.meaning_of:
+            kept += self._meaning(row, node, height, sound=sound)
+        return kept
 
-    def _meaning(self, node: Node, height: int, *, sound: bool) -> dict[str, Any]:
-        """Return the entries of a node that are kept; of the settled entries of a leaf only the sums are kept."""
+    def _meaning(self, row: Row, node: Node, height: int, *, sound: bool) -> Iterator[Kept]:
+        """Yield the entries of a node that are kept; of the settled entries of a leaf only the sums are kept."""
         said = _entries(node)
-        if height > 0 or self.above is None:
-            return _kept(said)
-        kept = {key: said[key] for key in compress(said, _among(hashes_of(said), self.above))}
-        settled = [key for key, value in said.items() if value is not None and key not in kept]
-        return _kept(kept) | self._settled(settled, sound=sound and not node.pending.keys)
+        kept = said
+        if height == 0 and self.above is not None:
+            kept = {key: said[key] for key in compress(said, _among(hashes_of(said), self.above))}
+            settled = [key for key, value in said.items() if value is not None and key not in kept]
+            yield from self._settled(row, settled, sound=sound and not node.pending.keys)
+        yield from (_kept(ENTRY, row, key, height, value=value) for key, value in kept.items())
 
-    def _settled(self, keys: list[str], *, sound: bool) -> dict[str, Any]:
-        """Return the number of objects of each kind among keys, and the namespaces that they name.
+    def _settled(self, row: Row, keys: list[str], *, sound: bool) -> Iterator[Kept]:
+        """Yield the number of objects of each kind among keys, and the namespaces that they name.
 
         ``sound`` keys are known to be well formed.
         """
         homes: Counter[tuple[str, str]] = Counter()
-        malformed = 0
+        kinds: Counter[str] = Counter()
         if sound:
             homes.update(self.codec.homes(keys))
         else:
@@ -153,11 +160,12 @@ class Examiner:
                 try:
                     homes[self.codec.parts(key)[:2]] += 1
                 except InvalidName:
-                    malformed += 1
-        kinds = {kind: sum(count for (each, _), count in homes.items() if each == kind) for kind in KINDS}
-        exists = {namespace for kind, namespace in homes if kind == NAMESPACE}
-        needed = {namespace for kind, namespace in homes if kind != NAMESPACE}
-        return {**kinds, MALFORMED: malformed, "exists": sorted(exists), "needed": sorted(needed)}
+                    kinds[MALFORMED] += 1
+        for (kind, _), count in homes.items():
+            kinds[kind] += count
+        yield from (_kept(KIND, row, kind, None, size=count) for kind, count in kinds.items())
+        names = {(EXISTS if kind == NAMESPACE else NEEDED, namespace) for kind, namespace in homes}
+        yield from (_kept(role, row, namespace, None) for role, namespace in sorted(names))
 
     def _names(self, node: Node, path: str, *, top: bool, sound: bool) -> Iterator[Violation]:
         """Yield malformed keys and values of the key table and of messages, the overridden ones among them (I11)."""
@@ -177,19 +185,20 @@ class Examiner:
         return False
 
 
-def _unreadable(row: Row, what: Violation) -> dict[str, Any]:
-    return _visited(row, UNREADABLE, [what])
+def _unreadable(row: Row, what: Violation) -> list[Kept]:
+    return [_kept(NODE, row, row["path"], UNREADABLE, size=0, named=0), _finding(row, what)]
 
 
-def _visited(row: Row, height: int, found: Sequence[Violation]) -> dict[str, Any]:
-    rows = [found_row(each, row["first"], row["last"]) for each in found]
-    facts = {"path": row["path"], "height": height, "first": row["first"], "found": rows}
-    sums = dict.fromkeys(_SUMMED, 0)
-    return {**sums, "children": [], "entries": [], "exists": [], "needed": [], **facts}
+def _kept(
+    role: int, row: Row, path: str, height: int | None, *, size: int | None = None, named: int | None = None,
+    value: str | None = None,
+) -> Kept:  # fmt: skip
+    return (role, path, height, row["first"], row["last"], *_NO_EDGE, size, named, value, *NO_FINDING)
 
 
-def _kept(said: Mapping[str, str | None]) -> dict[str, Any]:
-    return {"entries": [{"key": key, "value": value} for key, value in said.items()], SAID: len(said)}
+def _finding(row: Row, what: Violation) -> Kept:
+    found = (getattr(what, name) for name in VIOLATION)
+    return (FINDING, row["path"], None, row["first"], row["last"], *_NO_EDGE, None, None, None, *found)
 
 
 def hashes_of(keys: Iterable[str]) -> IntArray:
@@ -223,19 +232,10 @@ def _expected(row: Row) -> Expected:
     )
 
 
-def _asked(parent: Row, path: str, expected: Expected) -> Row:
+def _child(parent: Row, path: str, expected: Expected) -> Kept:
     """Return the values that one parent records about a child, as a row."""
     keys, messages = expected.keys or (None, None), expected.messages or (None, None)
-    return {
-        "path": path,
-        "first": parent["first"],
-        "last": parent["last"],
-        "height": expected.height,
-        "lo": expected.low,
-        "hi": expected.high,
-        "keys_min": keys[0],
-        "keys_max": keys[1],
-        "messages_min": messages[0],
-        "messages_max": messages[1],
-        "parent": expected.parent,
-    }
+    edge = (expected.low, expected.high, *keys, *messages, expected.parent)
+    return (
+        CHILD, path, expected.height, parent["first"], parent["last"], *edge, None, None, None, *NO_FINDING,
+    )  # fmt: skip

@@ -68,6 +68,10 @@ class Found:
         """Whether looking further is pointless."""
         return self._stop and not self.room()
 
+    def most_wanted(self) -> int | None:
+        """Return the number of findings after which the search may end; ``None``: it goes on."""
+        return self.most if self._stop else None
+
     def room(self) -> int:
         """Return the number of further findings that would be kept."""
         return max(0, self.most - len(self._found))
@@ -121,6 +125,6 @@ def _without_forever(finding: Finding) -> Finding:
     return Finding(finding.invariant, finding.file, finding.message, finding.hint, finding.first_version, None)
 
 
-def found_row(what: Violation, first: int, last: int) -> dict[str, Any]:
-    """Return a finding as a row."""
-    return {**{name: getattr(what, name) for name in VIOLATION}, "first": first, "last": last}
+def found_row(what: Violation, first: int, last: int) -> tuple[Any, ...]:
+    """Return a finding as a row of :data:`FOUND`."""
+    return (*(getattr(what, name) for name in VIOLATION), first, last)

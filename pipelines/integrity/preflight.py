@@ -1,26 +1,29 @@
-"""Proving that a version is intact before it becomes the newest again: `verify` of that version with definitions.
+"""Proving what comes back before it becomes the newest again.
 
-It is the same walk with the same function per node, but it stops after the first few findings. The caller has read the
-root, which is not read again.
+By default the definitions among the changes are proved here, and the nodes by the comparison that finds the changes.
+With `--verify all` the whole target is: the walk of `verify` with definitions, which stops after the first few
+findings. The caller has read the root, which is not read again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from pipelines.auto import engine_ready
+from pipelines.engine import open_engine
+from pipelines.engine_choice import choose_engine
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN
 from pipelines.integrity.checks import Shape, checks_on
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, Found
-from pipelines.integrity.meaning import definitions_on_spark, proved_definitions
-from pipelines.job import Meter, Progress, Session, silent, started
+from pipelines.integrity.version_content import prove_definitions
+from pipelines.job import Meter, Progress, Session, silent
 from trinitylake_core import Change, Violation
 from trinitylake_core.check import check_tree, label
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.recovery.recover import check_lakehouse_definition
 from trinitylake_core.versions import Root
 
@@ -47,12 +50,13 @@ class Preflight:
     Attributes:
         spark: a session, or a function that returns one.
         files: of the lakehouse.
-        engine: ``spark``, ``local`` or ``auto``: Spark from ``spark_from_files`` files on.
+        engine: ``spark``, ``local`` or ``auto``: Spark on other machines from ``spark_from_files``
+            files on.
         tables: of which share of the Iceberg tables the metadata file is looked for, too; ``None``: of none.
     """
 
     spark: Session
-    files: Files
+    files: LakehouseStore
     engine: str
     spark_from_files: int
     progress: Progress = silent
@@ -67,7 +71,7 @@ class Preflight:
         shape = Shape.of(self.files.definition(target))
         if target.node.canonical and target.node.height is not None:
             files = (target.node.subtree_keys or 0) + 1
-            self.checked.engine = engine_ready(self.engine, self.spark, files, self.spark_from_files)
+            self.checked.engine = choose_engine(self.engine, self.spark, files, self.spark_from_files)
             self._walk(target, shape, found)
         else:  # written by an older generation: there are no levels to go down, and the engine is this process
             for each in islice(check_tree(self.files.versions, target, definitions=True), SHOWN):
@@ -85,27 +89,25 @@ class Preflight:
         self._count_tables(found)
 
     def definitions(self, changes: Sequence[Change]) -> Iterable[Violation]:
-        """Return the first few findings in the definitions that changes restore. One ``get`` each.
+        """Return the first few findings in the definitions that changes restore. One ``get`` each; may be called again.
 
         What is not wrong is read to the end.
         """
         meter, found = Meter(self.files.storage), Found(SHOWN, stop=True)
-        self.checked.engine = engine_ready(self.engine, self.spark, len(changes), self.spark_from_files)
+        self.checked.engine = choose_engine(self.engine, self.spark, len(changes), self.spark_from_files)
         named = [(each.kind, label(each.namespace, each.name), each.new_path or "") for each in changes]
-        if self.checked.engine == "spark" and named:
-            self.checked.bytes += definitions_on_spark(
-                started(self.spark), self.files.storage, named, found, 0, self.tables
-            )
-        else:
-            for each in islice(proved_definitions(self.files.storage, named, found.counts, self.tables), SHOWN):
-                found.add(each, 0)
-        self.checked.definitions = len(named)
+        with closing(open_engine(self.checked.engine, self.spark)) as engine:
+            nbytes = prove_definitions(engine, self.files.storage, named, found, 0, self.tables)
+        self.checked.bytes += nbytes if self.checked.engine == "spark" else 0
+        self.checked.definitions += len(named)
+        self.progress(DEFINITIONS, self.checked.definitions, None)
         self._count_tables(found)
         self._sum_up(meter)
         return found.violations()
 
     def _count_tables(self, found: Found) -> None:
-        self.checked.tables, self.checked.tables_unknown = found.counts[TABLES], found.counts[TABLES_UNKNOWN]
+        self.checked.tables += found.counts[TABLES]
+        self.checked.tables_unknown += found.counts[TABLES_UNKNOWN]
 
     def _sum_up(self, meter: Meter) -> None:
         self.checked.bytes += sum(spent.bytes_read for spent in meter.spent())

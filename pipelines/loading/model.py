@@ -13,7 +13,7 @@ import mmh3
 from pipelines.loading.refusals import WRONG_SHOWN, Wrong
 from pipelines.source.entries import entry_of
 from pipelines.source.lines import Block, Place, in_words, lines
-from pipelines.trees.handback import handed_back
+from pipelines.trees.handback import subtree_result
 from trinitylake_core.definitions import (
     NamespaceDef,
     TableDef,
@@ -24,7 +24,7 @@ from trinitylake_core.definitions import (
     view_def,
 )
 from trinitylake_core.errors import Corrupt, InvalidInput
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName, refuse_new_name
 from trinitylake_core.locations import definition_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.leafbuild import columns_of
@@ -131,12 +131,13 @@ def objects_in(source: Storage, block: Block, codec: KeyCodec) -> Iterator[New]:
 
 
 def _object(line: bytes, place: Place, codec: KeyCodec) -> New:
-    entry = entry_of("the entry", _value_of(line))
+    entry = entry_of("the entry", _value_of(line), _KINDS)
     kind = _KINDS.get(entry.action)
     if kind is None:
         raise InvalidInput(f"{entry.action} cannot be loaded; {', '.join(_KINDS)} can, `apply` does the others")
     namespace, *rest = entry.names()
     name = ObjectName(kind, namespace, *rest)
+    refuse_new_name(kind, entry.names()[-1])
     data = entry.plain_table() or encode(_MAKERS[kind](**entry.definition()))
     return New(codec.encode(name), codec.namespace(namespace) if rest else None, data, place)
 
@@ -152,6 +153,8 @@ def _value_of(line: bytes) -> Any:
         return json.loads(line)
     except ValueError as error:
         raise InvalidInput(f"not valid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidInput("nested too deeply") from None
 
 
 def wrong_in(source: Storage, block: Block, codec: KeyCodec) -> tuple[int, list[Wrong]]:
@@ -218,7 +221,7 @@ def packed(target: Target, rows: Iterable[Row]) -> dict[str, Any] | None:
     rewriter = Rewriter(writer, target.stamp, prove=True)
     writing = Writing(target, rewriter.proof or Proof())
     tree = rewriter.build_columns(writing.batches(chain((first,), remaining)))
-    built = {"first": first.key, **handed_back(rewriter, writer, tree)}
+    built = {"first": first.key, **subtree_result(rewriter, writer, tree)}
     if not rewriter.proved():
         raise Corrupt(f"the proof of a load failed: {_BUG}")
     moved = target.storage.counts - before

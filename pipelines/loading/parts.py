@@ -6,21 +6,21 @@ What a part becomes depends on nothing but the part: the same files and trees, h
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import merge
 from itertools import chain, islice, pairwise, repeat
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from pipelines.loading.model import Built, Row, Target, objects_in, packed
 from pipelines.loading.spooled import HELD_BYTES, NEW, Lines, Spooled, lines_of, rows_of
-from pipelines.processes import Answer, Helper, Work, cores, shared
 from pipelines.source.lines import Block
 from pipelines.trees.spool import Scratch, bytes_of, rows_in
+from pipelines.worker_pool import Work, cores, run_in_workers
 from trinitylake_core.keys import EVERYTHING, KeyRange
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
@@ -36,14 +36,6 @@ KEYS: Final = 10_000
 
 TOGETHER: Final = 50_000
 """How many objects of a block become columns at once: a compressed file is one block, however many there are in it."""
-
-T = TypeVar("T")
-
-
-class Pieces(Protocol):
-    """What can be sent to a helper, by number."""
-
-    def __getitem__(self, index: int, /) -> Any: ...
 
 
 class Range(NamedTuple):
@@ -71,6 +63,10 @@ class Parts:
         """Return the parts of a load on top of a version."""
         return cls(source, target, base.path, bytes(base.data))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel without the decoded root: it is views of bytes, which cannot be pickled."""
+        return Parts, (self.source, self.target, self.path, self.data, self.cuts)
+
     @cached_property
     def base(self) -> Node:
         """The root that the load stands on."""
@@ -79,6 +75,14 @@ class Parts:
     def store(self) -> NodeStore:
         """Return a new store of the lakehouse's nodes."""
         return NodeStore(self.target.storage, self.target.order, self.target.target_bytes)
+
+    def reads(self, blocks: Iterable[Block], _: Storage) -> Iterator[list[Lines]]:
+        """Yield the objects in each block; see :meth:`read`."""
+        return map(self.read, blocks)
+
+    def builds(self, ranges: Iterable[Range], _: Storage) -> Iterator[Built | None]:
+        """Yield the tree of each range; see :meth:`build`."""
+        return map(self.build, ranges)
 
     def read(self, block: Block) -> list[Lines]:
         """Return the objects in the lines that begin in a block, some at a time. Raises ``InvalidInput``."""
@@ -100,52 +104,6 @@ class Parts:
         within = KeyRange(low, EVERYTHING.hi if stop is None else stop)
         for keys, values in scan(self.store(), self.base, within):
             yield from (row for row in zip(keys, values, strict=True) if row[0] != stop)
-
-
-def answerer(parts: Parts) -> Answer:
-    """Return the function by which a helper loads parts."""
-
-    def answer(messages: Sequence[Block | Range] | None) -> Any:
-        if messages is None:
-            return parts.target.storage.barrier()
-        return [parts.read(each) if isinstance(each, Block) else parts.build(each) for each in messages]
-
-    return answer
-
-
-class _Sharing(Work[T]):
-    """Parts of one kind, in the order in which they are asked for."""
-
-    def __init__(self, parts: Parts, pieces: Pieces, weights: Sequence[int], work: Callable[[Any], T]) -> None:
-        super().__init__(weights)
-        self._parts = parts
-        self._pieces = pieces
-        self._work = work
-
-    def here(self) -> Iterator[tuple[int, T]]:
-        """Do parts in this process."""
-        while (index := self.next()) is not None:
-            yield index, self._work(self._pieces[index])
-
-    def message(self, index: int) -> Any:
-        """Return a part, which is sent as it is."""
-        return self._pieces[index]
-
-    def helper(self) -> Helper:
-        """Start a process that does parts."""
-        return Helper(answerer, self._parts)
-
-
-class _Reading(_Sharing[list[Lines]]):
-    """Blocks; what becomes of them waits in a scratch, and not here."""
-
-    def __init__(self, parts: Parts, blocks: Sequence[Block], spooled: Spooled) -> None:
-        super().__init__(parts, blocks, [block.end - block.begin for block in blocks], parts.read)
-        self._spooled = spooled
-
-    def finish(self, index: int, result: list[Lines]) -> None:
-        """Put what became of a block into the scratch. A block that is read again takes the place of what was there."""
-        super().finish(index, [self._spooled.put(lines) for lines in result])
 
 
 class Ranges:
@@ -201,12 +159,18 @@ def read_all(
     Raises:
         InvalidInput: a line is not an object.
     """
-    work = _Reading(replace(parts, cuts=spooled.cuts), blocks, spooled)
-    found = shared(work, 1 if few else cores(), tell)
+    parts = replace(parts, cuts=spooled.cuts)
+    weights = [block.end - block.begin for block in blocks]
+
+    def keep(found: list[Lines]) -> list[Lines]:
+        return [spooled.put(lines) for lines in found]
+
+    work = Work(parts.reads, blocks, weights, parts.target.storage, keep=keep)
+    found = run_in_workers(work, 1 if few else cores(), tell)
     spooled.take(chain.from_iterable(found))
 
 
 def build_all(parts: Parts, ranges: Ranges, weights: Sequence[int], tell: Callable[[], None]) -> list[Built]:
     """Write the trees of ascending ranges; return those that hold something. What helpers wrote is durable."""
-    found = shared(_Sharing(parts, ranges, weights, parts.build), cores(), tell)
+    found = run_in_workers(Work(parts.builds, ranges, weights, parts.target.storage), cores(), tell)
     return [each for each in found if each is not None]

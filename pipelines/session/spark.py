@@ -171,7 +171,7 @@ class LazySession:
     Attributes:
         config: which Spark, or a function that returns that, and is called when Spark is needed and no sooner.
         start: the function that starts it.
-        failures: why it could not be started, where the job went on without it (``pipelines.auto``).
+        failures: why it could not be started, where the job went on without it (``pipelines.engine_choice``).
     """
 
     config: SessionConfig | Callable[[], SessionConfig]

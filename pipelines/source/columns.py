@@ -22,6 +22,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 from trinitylake_core.definitions import Schema, check_schema, encoded_column, encoded_type
 from trinitylake_core.definitions.arrow_types import column_leaf
 from trinitylake_core.definitions.schema import ID_METADATA, PROPERTY_METADATA, TYPE_METADATA
+from trinitylake_core.definitions.schema_checks import COLUMNS_MAX, NESTING_MAX
 from trinitylake_core.errors import InvalidDefinition, InvalidInput
 
 _TYPES: Final[Mapping[str, tuple[pa.DataType, str | None]]] = {
@@ -94,7 +95,12 @@ def schema_of(value: Any) -> pa.Schema | Schema:
         return _printed(value)
     if not isinstance(value, list):
         raise InvalidInput("schema must be a list of columns such as {name: id, type: bigint, nullable: false}")
-    return pa.schema([_column(each, f"column {number}") for number, each in enumerate(value, 1)])
+    if len(value) > COLUMNS_MAX:
+        raise InvalidInput(f"schema has {len(value):,} columns, and {COLUMNS_MAX:,} is the most")
+    try:
+        return pa.schema([_column(each, f"column {number}") for number, each in enumerate(value, 1)])
+    except RecursionError:
+        raise InvalidInput(f"schema is nested too deeply, more than {NESTING_MAX} levels") from None
 
 
 def new_schema_of(value: Any) -> pa.Schema | Schema:
@@ -113,7 +119,7 @@ def plain_schema(value: Any) -> bytes | None:
     A schema that was seen before costs a look into a table, one of columns that were seen before a look for each.
     ``None`` if one is more than that, or wrong.
     """
-    if type(value) is not list:
+    if type(value) is not list or len(value) > COLUMNS_MAX:
         return None
     try:
         written = marshal.dumps(value, _NO_REFERENCES)  # other values, or values of other types, are other bytes
@@ -178,7 +184,7 @@ def unknown(what: str, given: str, known: Sequence[str]) -> str:
 def _printed(value: Mapping[str, Any]) -> Schema:
     try:
         schema = ParseDict(dict(value), Schema())
-    except ParseError as error:
+    except (ParseError, RecursionError) as error:
         raise InvalidInput(f"schema: {error}") from None
     check_schema(schema)
     return schema
@@ -258,7 +264,7 @@ def _leaf(text: str, where: str) -> tuple[pa.DataType, str | None]:
     match = _TYPE.fullmatch(text)
     if match is None:
         hint = "; nested types are written as fields: type: list, element: bigint" if _NESTED.match(text) else ""
-        raise InvalidInput(f"{where}: {text!r} is not a type{hint}")
+        raise InvalidInput(f"{where}: {text[:100]!r} is not a type{hint}")
     kind = _ALIASES.get(match[1], match[1])
     sizes = [int(each) for each in match.groups()[1:] if each is not None]
     if kind not in _TYPES and kind not in _SIZED:

@@ -10,7 +10,7 @@ create_table:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -131,8 +131,8 @@ def _rest(arguments: str) -> bytes:
     return encoded_rest(**json.loads(arguments))
 
 
-def entry_of(where: str, value: Any) -> Entry:
-    """Return the entry that a value means; ``where`` it is written goes into errors.
+def entry_of(where: str, value: Any, actions: Collection[str] = ACTIONS) -> Entry:
+    """Return the entry that a value means; ``where`` it is written goes into errors, with the ``actions`` that may be.
 
     Raises:
         InvalidInput: it is none.
@@ -145,7 +145,7 @@ def entry_of(where: str, value: Any) -> Entry:
     if action not in ACTIONS:
         if str(action).startswith("rename"):
             raise InvalidInput(f"{where}: unknown action {action!r}; {_NO_RENAME}")
-        raise InvalidInput(f"{where}: {unknown('action', str(action), list(ACTIONS))}")
+        raise InvalidInput(f"{where}: {unknown('action', str(action), list(actions))}")
     written, where, known = where, f"{where} ({action})", ACTIONS[action]
     if isinstance(arguments, str) and "name" not in known:
         arguments = {"namespace": arguments}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from pipelines.files.listing import split_uri
 from pipelines.files.packed import unpacked
 from trinitylake_core.errors import FileMissing, InvalidInput
-from trinitylake_core.storage import Storage, open_storage
+from trinitylake_core.storage import Storage, open_storage, root_uri
 
 BLOCK_BYTES: Final = 8 << 20
 LINE_MAX_BYTES: Final = 16 << 20
@@ -47,7 +46,7 @@ def text_files(uri: str, options: Mapping[str, Any], suffixes: Sequence[str]) ->
         InvalidInput: there is no file with one of the suffixes.
     """
     endings = tuple(f"{suffix}{packed}" for suffix in suffixes for packed in ("", PACKED))
-    uri = uri if "://" in uri else Path(uri).resolve().as_uri()
+    uri = root_uri(uri)
     if uri.endswith(endings):
         above, name = split_uri(uri)
         storage = open_storage(above, options)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, cast
 
-from pipelines.files.retained import Retained, SavedTransactions, live_transactions, paths_of, retained, retained_at
+from pipelines.files.gc_roots import GcRoots, SavedTransactions, gc_roots, gc_roots_at, live_transactions, paths_of
 from pipelines.sweep.sweep import Sweep
 from pipelines.trees.walk import Start
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import Corrupt, PlanOutdated
 from trinitylake_core.versions import Root
 
@@ -16,7 +16,7 @@ _TRIES: Final = 20
 """How often saved transactions may come and go while they are marked."""
 
 
-class Vanished(PlanOutdated):
+class RootsExpired(PlanOutdated):
     """Something that was kept when the marking began is kept no longer: start over."""
 
 
@@ -28,15 +28,15 @@ class Marking:
         retained: what is kept besides; ``None`` before anything was marked.
     """
 
-    def __init__(self, files: Files, sweep: Sweep, ttl_millis: int, now: int) -> None:
+    def __init__(self, files: LakehouseStore, sweep: Sweep, ttl_millis: int, now: int) -> None:
         self._files = files
         self._sweep = sweep
         self._ttl_millis = ttl_millis
         self._now = now
         self.saved = SavedTransactions()
-        self.retained: Retained | None = None
+        self.retained: GcRoots | None = None
 
-    def mark(self, check: Callable[[Retained], object]) -> Retained:
+    def mark(self, check: Callable[[GcRoots], object]) -> GcRoots:
         """Mark everything that is kept, and return it; ``check`` may raise before any node of it is read.
 
         Transactions come first: one that is committed after that is a version when versions are listed.
@@ -44,19 +44,19 @@ class Marking:
         REQUIRES: the sweep has listed the files.
         Raises:
             Corrupt: something that is kept cannot be read.
-            Vanished: saved transactions changed again and again.
+            RootsExpired: saved transactions changed again and again.
         """
 
         def starts(saved: SavedTransactions) -> list[Start]:
-            self.retained = found = retained(self._files)
+            self.retained = found = gc_roots(self._files)
             check(found)
             self._files.versions.refuse_hole(found.newest.version)
             return saved.starts + found.starts()
 
         self.saved = self._mark(starts, afresh=True)
-        return cast("Retained", self.retained)
+        return cast("GcRoots", self.retained)
 
-    def mark_since(self, fence: Root, check: Callable[[Retained], object], *, list_again: bool) -> None:
+    def mark_since(self, fence: Root, check: Callable[[GcRoots], object], *, list_again: bool) -> None:
         """Mark what is kept as of the fence and was not marked before it, and what was committed since.
 
         The fence itself reaches what the version below it does. What was committed since cannot reach an orphan, unless
@@ -66,31 +66,31 @@ class Marking:
 
         REQUIRES: :meth:`mark` has returned.
         Raises:
-            Vanished: what is kept as of the fence began to expire, so it need not be what was marked under its name.
-                What a job took over from it before would be lost.
+            RootsExpired: what is kept as of the fence began to expire, so it need not be what was marked under its
+                name. What a job took over from it before would be lost.
         """
         if list_again:
             self._sweep.list_transactions()
-        before = cast("Retained", self.retained)
+        before = cast("GcRoots", self.retained)
         known = paths_of(self.saved.starts) | {fence.path}
 
         def starts(saved: SavedTransactions) -> list[Start]:
-            again = retained(self._files)
+            again = gc_roots(self._files)
             check(again)
             if again.boundary < before.boundary:
                 raise PlanOutdated(f"the boundary fell from {before.boundary} to {again.boundary}; nothing was deleted")
-            since = again.starts(since=before) + retained_at(self._files, fence.version, fence).starts(since=before)
+            since = again.starts(since=before) + gc_roots_at(self._files, fence.version, fence).starts(since=before)
             return [each for each in dict.fromkeys(saved.starts + since) if each.path not in known]
 
         self._mark(starts)
         if self._files.newest().oldest_version > fence.oldest_version:
-            raise Vanished(f"versions below {self._files.tip.version} expired meanwhile")
+            raise RootsExpired(f"versions below {self._files.newest_seen.version} expired meanwhile")
 
-    def moved_on(self) -> bool:
+    def roots_changed(self) -> bool:
         """Whether what could not be read may be something that is no longer kept."""
         if self.retained is None:
             return False
-        again = retained(self._files)
+        again = gc_roots(self._files)
         same = (again.boundary, again.snapshots) == (self.retained.boundary, self.retained.snapshots)
         return not same or again.newest.oldest_version != self.retained.newest.oldest_version
 
@@ -109,7 +109,7 @@ class Marking:
                     raise
             else:
                 return saved
-        raise Vanished("saved transactions changed again and again while they were marked; try again later")
+        raise RootsExpired("saved transactions changed again and again while they were marked; try again later")
 
     def _live(self) -> SavedTransactions:
         return live_transactions(self._files.storage, self._sweep.transactions(), self._ttl_millis, self._now)

@@ -155,7 +155,7 @@ class Sweep:
         ages = [_size(self.engine.sql(query, files=unreached).one()) for query in (young, unknown)]
         return Totals(self._by_kind(self._orphans), *ages)
 
-    def subtract_again(self) -> Totals:
+    def remove_live(self) -> Totals:
         """Take what has been marked since off the orphans; return the totals of what is left."""
         self._orphans = self._without_live("SELECT f.* FROM files f WHERE 1 = 1", files=self._doomed()).keep()
         return Totals(self._by_kind(self._orphans))
@@ -194,7 +194,7 @@ class Sweep:
         tables = {f"part{number}": rows for number, rows in enumerate(parts)}
         return self.engine.sql(" UNION ALL ".join(f"SELECT {columns} FROM {name}" for name in tables), **tables)
 
-    def reached(self) -> list[str]:
+    def live_orphans(self) -> list[str]:
         """Return some orphans that are live."""
         found: list[str] = []
         for live in self._live:
@@ -202,7 +202,7 @@ class Sweep:
             found += [row["path"] for row in self.engine.sql(query, live=live, orphans=self._doomed()).list()]
         return found[:SHOWN]
 
-    def agree(self, cutoff_millis: int) -> tuple[Totals, int]:
+    def confirm_plan(self, cutoff_millis: int) -> tuple[Totals, int]:
         """Keep of a plan what is still listed and old enough; return its totals, and how many files are gone."""
         there = "EXISTS (SELECT 1 FROM planned p WHERE p.path = f.path)"
         tables = {"files": self._listed(), "planned": self._doomed()}
@@ -226,7 +226,7 @@ class Sweep:
 
     # -- what other jobs ask -------------------------------------------------------------------------
 
-    def alone(self, below: int) -> Alone:
+    def exclusive_sizes(self, below: int) -> Alone:
         """Return the files that only versions below one reach, and those of them that a single version reaches."""
         reach = self._tags(f"WHERE last >= 0 AND last < {below}").keep("path")
         ours = f"SELECT r.* , f.bytes FROM files f JOIN reach r ON r.path = f.path WHERE f.kind <> {UNKNOWN!r}"

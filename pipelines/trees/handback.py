@@ -20,10 +20,10 @@ HANDED_BACK: Final = pa.schema(
         "path": TEXT, "inline": BINARY, "height": INT, "low": TEXT, "high": TEXT, "keys": LONG, "messages": LONG,
     }
 )  # fmt: skip
-"""The columns of :func:`handed_back`."""
+"""The columns of :func:`subtree_result`."""
 
 
-def handed_back(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[str, Any]:
+def subtree_result(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[str, Any]:
     """Flush the writer, and return what a driver needs to join the subtree; an underfull root as its bytes.
 
     What is handed over is out of the proof of ``rewriter``; the driver takes it into its own.
@@ -44,14 +44,14 @@ def handed_back(rewriter: Rewriter, writer: NodeWriter, tree: Ref) -> dict[str, 
 
 
 def root_of(row: Mapping[str, Any], order: int) -> Ref | Node:
-    """Return the subtree that :func:`handed_back` wrote: a file, or its underfull root."""
+    """Return the subtree that :func:`subtree_result` wrote: a file, or its underfull root."""
     if row["inline"] is None:
         within = row["low"], row["high"]
         return Ref(row["height"], path=row["path"], keys=row["keys"], messages=row["messages"], within=within)
     return decode(row["inline"], "a node returned by a task", order)
 
 
-def taken_over(rewriter: Rewriter, root: Ref | Node, within: Range) -> Ref:
+def adopt(rewriter: Rewriter, root: Ref | Node, within: Range) -> Ref:
     """Return the result of a task as a subtree of a rewriter, and add it to its proof."""
     if isinstance(root, Node):
         return rewriter.ref_of(root, within)

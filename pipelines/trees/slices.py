@@ -40,7 +40,7 @@ class Slice:
 Piece: TypeAlias = Ref | Slice
 
 
-def handed_over(rewriter: Rewriter, subtrees: list[Ref], tasks: int) -> list[Piece]:
+def split_for_tasks(rewriter: Rewriter, subtrees: list[Ref], tasks: int) -> list[Piece]:
     """Return subtrees as pieces that so many tasks can share, and take them out of the proof of ``rewriter``.
 
     A node right above the leaves that is heavier than a task's share is opened and cut, if its leaves are many enough:
@@ -85,7 +85,7 @@ def _bounds(rewriter: Rewriter, work: Work, limit: float) -> Iterator[tuple[int,
         yield begin, last
 
 
-def put_back(rewriter: Rewriter, parts: list[tuple[Slice, Work]]) -> None:
-    """Put what became of slices into the nodes that they were cut from. REQUIRES: in the order of ``handed_over``."""
+def join_slices(rewriter: Rewriter, parts: list[tuple[Slice, Work]]) -> None:
+    """Put what became of slices into the nodes they were cut from. REQUIRES: in the order of ``split_for_tasks``."""
     for each, part in reversed(parts):  # from the right: what is left of it keeps its place
-        rewriter.put_back(each.ref, each.start, each.stop, part)
+        rewriter.replace_children(each.ref, each.start, each.stop, part)

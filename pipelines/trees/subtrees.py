@@ -1,19 +1,21 @@
-"""Flushing subtrees in Spark tasks: what a compaction's driver sends out and gets back."""
+"""Flushing subtrees in tasks or processes: what a compaction's driver sends out and gets back."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import Any, Final
 
 import pyarrow as pa
 
+from pipelines.engine import Engine
 from pipelines.engine.model import BINARY, BOOL, INT, LONG, TEXT, Row
-from pipelines.engine.spark import collect, covered, map_rows, spread
-from pipelines.trees.handback import HANDED_BACK, handed_back, root_of, taken_over
-from pipelines.trees.slices import Piece, Slice, put_back
+from pipelines.trees.handback import HANDED_BACK, adopt, root_of, subtree_result
+from pipelines.trees.slices import Piece, Slice, join_slices
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
@@ -21,19 +23,18 @@ from trinitylake_core.tree.nodefile import decode, encode
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.proof import Range
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.subtree import Dead, Ref, Work, dirty_children
+from trinitylake_core.tree.subtree import DeletedPivot, Ref, Work, dirty_children
 from trinitylake_core.tree.writebehind import WriteBehind
 
-if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
-    from pyspark.sql import SparkSession
-
 _TASK_CACHE_BYTES: Final = 32 << 20
-_OPENED: Final = 32
-"""Subtrees whose topmost nodes a task opens at once."""
-_INPUT: Final = pa.schema({"subtree": INT, "path": TEXT, "height": INT, "low": TEXT, "high": TEXT, "pending": BINARY})
+_OPENED: Final = 16
+"""Subtrees whose topmost nodes a task opens at once; another as many are at work."""
+_TAKEN: Final = 2
+"""The same of a process that shares subtrees with others."""
+_INPUT: Final = pa.schema({"path": TEXT, "height": INT, "low": TEXT, "high": TEXT, "pending": BINARY})
 _OUTPUT: Final = pa.schema(
     [
-        ("subtree", INT), *HANDED_BACK, ("nodes_read", LONG), ("nodes_written", LONG), ("bytes_read", LONG),
+        *HANDED_BACK, ("nodes_read", LONG), ("nodes_written", LONG), ("bytes_read", LONG),
         ("bytes_written", LONG), ("proved", BOOL),
         ("children", pa.list_(pa.struct([*HANDED_BACK, pa.field("pivot", TEXT), pa.field("value", TEXT)]))),
     ]
@@ -72,44 +73,48 @@ def nodes_hit(messages: int, keys: int | None, height: int, order: int) -> int:
     return max(1, round(total))
 
 
-def assigned(weights: list[int], tasks: int) -> list[int]:
-    """Return a task for each weight, so that tasks are about as heavy as one another: heaviest first."""
-    load = [0] * tasks
-    task_of = [0] * len(weights)
-    for index in sorted(range(len(weights)), key=lambda i: -weights[i]):
-        task = load.index(min(load))
-        load[task] += weights[index] + 1
-        task_of[index] = task
-    return task_of
+def nodes_counted(root: Node, order: int) -> int:
+    """Return about how many nodes a compaction rewrites, from what a root counts of each child. No request.
+
+    Exact above the leaves of a root: of a lower subtree only its keys and messages are known, not where they are.
+    """
+    keys, waiting = root.child_keys, root.child_messages
+    if root.is_leaf or root.height is None or keys is None or waiting is None:
+        messages = root.subtree_messages if root.subtree_messages is not None else len(root.buffer)
+        return nodes_hit(messages, root.subtree_keys, root.height or 0, order)
+    below = [*waiting]
+    for key in root.pending.keys:
+        if root.position(key) is None:
+            below[root.child_index(key)] += 1
+    height = root.height - 1
+    return 1 + sum(nodes_hit(count, keys[at], height, order) for at, count in enumerate(below) if count)
 
 
 def flush_all(
-    spark: SparkSession,
+    engine: Engine,
     store: NodeStore,
     frontier: list[Piece],
     stamp: int,
     tasks: int,
     progress: Callable[[str, int, int | None], None],
 ) -> list[Flushed]:
-    """Flush pieces of a tree in at most so many tasks; return the results in the order of ``frontier``."""
-    tasks = min(len(frontier), tasks)
-    progress("flush subtrees", 0, len(frontier))
-    tasks_of = assigned([ref.weight() for ref in frontier], tasks)
-    frame = spread(
-        spark,
-        [subtree_row(index, ref, store.order) for index, ref in enumerate(frontier)],
-        _INPUT,
-        tasks,
-        tasks_of.__getitem__,
+    """Flush pieces of a tree in at most so many tasks; return the results in the order of ``frontier``.
+
+    Memory: one subtree's path and its cache per task or process.
+
+    Raises:
+        Corrupt, StorageError: of the first subtree that failed; nothing of the others is of use then.
+    """
+    rows, weights = [subtree_row(piece, store.order) for piece in frontier], [piece.weight() for piece in frontier]
+    work = partial(flush_rows, order=store.order, target_bytes=store.target_bytes, stamp=stamp)
+    tell = partial(progress, "flush subtrees")
+    done = engine.share(
+        work, rows, weights, (_INPUT, _OUTPUT), store.storage, tasks=tasks, tell=lambda done: tell(done, len(frontier))
     )
-    work = partial(_flush, order=store.order, target_bytes=store.target_bytes, stamp=stamp)
-    rows = collect(map_rows(frame, work, _OUTPUT, covered(spark, store.storage)))
-    progress("flush subtrees", len(rows), len(frontier))
-    by_subtree = {row["subtree"]: row for row in rows}
-    return [flushed(by_subtree[index]) for index in range(len(frontier))]
+    return [flushed(row) for row in done]
 
 
-def subtree_row(index: int, piece: Piece, order: int) -> Row:
+def subtree_row(piece: Piece, order: int) -> Row:
     """Return the row of a subtree, its messages as a node file: as lists Spark would copy them text by text.
 
     A slice has no path, and its node in their place.
@@ -120,7 +125,7 @@ def subtree_row(index: int, piece: Piece, order: int) -> Row:
         path, height, node = piece.path, piece.height, Node(buffer=piece.pending)
     low, high = piece.within
     pending = bytes(encode(node, order))
-    return {"subtree": index, "path": path, "height": height, "low": low, "high": high, "pending": pending}
+    return {"path": path, "height": height, "low": low, "high": high, "pending": pending}
 
 
 def _received(store: NodeStore, row: Row, stamp: int, behind: WriteBehind) -> Flush:
@@ -131,46 +136,71 @@ def _received(store: NodeStore, row: Row, stamp: int, behind: WriteBehind) -> Fl
     return Flush(store, Ref(row["height"], path=row["path"], pending=node.buffer, within=within), stamp, behind)
 
 
-def _flush(rows: Iterator[Row], storage: Storage, *, order: int, target_bytes: int, stamp: int) -> Iterator[Row]:
-    store = NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES)
-    some = list(rows)
-    flushed_rows = flush_subtrees(store, some, stamp)
-    done = [{"subtree": row["subtree"], **found} for row, found in zip(some, flushed_rows, strict=True)]
-    storage.barrier()
-    yield from done
+def flush_rows(
+    rows: Iterable[Row], storage: Storage, *, order: int, target_bytes: int, stamp: int
+) -> Iterator[dict[str, Any]]:
+    """Flush pieces in rows of :func:`subtree_row`, in a task or a process; see :func:`flush_subtrees`."""
+    return flush_subtrees(NodeStore(storage, order, target_bytes, _TASK_CACHE_BYTES), rows, stamp)
 
 
 def flush_subtrees(store: NodeStore, rows: Iterable[Row], stamp: int) -> Iterator[dict[str, Any]]:
     """Flush pieces in rows of :func:`subtree_row` one after another; while one is worked on, the next ones are read.
 
     Yields for each what :meth:`Flush.run` returns, and what was read. When there is nothing more to yield, all is
-    written. REQUIRES: the messages for them fit into memory.
+    written. Of a list many pieces are read ahead, and few of an iterator: what is taken from it no other process takes.
     """
     behind = store.write_behind()
-    flushes = deque(_received(store, row, stamp, behind) for row in rows)
-    unopened = deque(flushes)
+    taken = _Taken(store, rows, stamp, behind)
     read = Reads(store)
-    with store.prefetch(_leaf_paths_ahead(store, unopened)):
-        while flushes:
-            if unopened and unopened[0] is flushes[0]:
-                unopened.popleft()  # it was not read ahead; no reference to a flushed subtree may remain
-            yield flushes.popleft().run() | read.since()
+    with store.prefetch(taken.leaf_paths_ahead()):
+        while (flush := taken.next()) is not None:
+            yield flush.run() | read.since()
+            del flush
     behind.finish()
 
 
-def _leaf_paths_ahead(store: NodeStore, unopened: deque[Flush]) -> Iterator[str]:
-    """Yield the leaves that flushes read, in their order, and open the nodes above, the topmost of some together.
+class _Taken:
+    """Pieces that were taken and are not flushed yet. No reference to a flushed one remains: it is large."""
 
-    Holds no subtree that was flushed: it is as large as all that was read and written of it.
-    """
-    while unopened:
-        some = deque(unopened.popleft() for _ in range(min(_OPENED, len(unopened))))
-        high = [each for each in some if each.ref.height and each.ref.work is None]
-        for each, node in zip(high, store.read_many([each.ref.path or "" for each in high]), strict=True):
-            each.open(node)
-        del high[:]
-        while some:
-            yield from some.popleft().leaf_paths_ahead()
+    def __init__(self, store: NodeStore, rows: Iterable[Row], stamp: int, behind: WriteBehind) -> None:
+        self._store = store
+        self._rows = iter(rows)
+        self._most = min(_OPENED, len(rows)) if isinstance(rows, Sequence) else _TAKEN
+        self._received = partial(_received, store, stamp=stamp, behind=behind)
+        self._waiting: deque[Flush] = deque()
+
+    def next(self) -> Flush | None:
+        """Return the next piece to flush, or ``None`` when there is none."""
+        if not self._waiting:
+            self._take(1)
+        return self._waiting.popleft() if self._waiting else None
+
+    def leaf_paths_ahead(self) -> Iterator[str]:
+        """Yield the leaves that will be read, while the topmost nodes of the next pieces are being read."""
+        following = self._opening()
+        while some := following:
+            following = self._opening()
+            while some:
+                flush, node = some.popleft()
+                if flush.begun:
+                    continue
+                if node is not None:
+                    flush.open(node.result())
+                paths = flush.leaf_paths_ahead()
+                del flush, node
+                yield from paths
+
+    def _opening(self) -> deque[tuple[Flush, Future[Node] | None]]:
+        store = self._store
+        return deque(
+            (flush, store.storage.submit(partial(store.read, flush.ref.path or "")) if flush.unread else None)
+            for flush in self._take(self._most)
+        )
+
+    def _take(self, most: int) -> list[Flush]:
+        taken = [self._received(row) for row in islice(self._rows, most)]
+        self._waiting += taken
+        return taken
 
 
 class Flush:
@@ -188,6 +218,11 @@ class Flush:
         self._rewriter = Rewriter(self._writer, stamp, prove=True)
         self._rewriter.enter(ref)
 
+    @property
+    def unread(self) -> bool:
+        """Whether its topmost node is to be read; a leaf is read as one of many."""
+        return self.ref.height > 0 and self.ref.work is None
+
     def open(self, node: Node) -> None:
         """Open the subtree, whose topmost node was read."""
         self._rewriter.open(self.ref, node)
@@ -200,7 +235,7 @@ class Flush:
         """Flush the subtree, prove it, and begin to write its nodes; an underfull root comes back inline."""
         self.begun = True
         writer = self._writer
-        root = handed_back(self._rewriter, writer, self._rewriter.flush(self.ref, dirty_children))
+        root = subtree_result(self._rewriter, writer, self._rewriter.flush(self.ref, dirty_children))
         written = {"nodes_written": len(writer.written), "bytes_written": writer.bytes_written}
         return {**root, **written, "proved": self._rewriter.proved()}
 
@@ -220,7 +255,7 @@ class SliceFlush(Flush):
         work = rewriter.flush_apart(self.ref, dirty_children)
         children = [self._handed_back(child) for child in work.refs]
         for row, pivot, value in zip(children, work.keys, work.values, strict=False):  # none is behind the last one
-            row |= {"pivot": pivot, "value": None if isinstance(value, Dead) else value}
+            row |= {"pivot": pivot, "value": None if isinstance(value, DeletedPivot) else value}
         rewriter.leave_pivots(work)
         writer.flush()
         where = {"path": None, "inline": None, "height": self.ref.height, "low": low, "high": high}
@@ -230,7 +265,7 @@ class SliceFlush(Flush):
 
     def _handed_back(self, leaf: Ref) -> dict[str, Any]:
         if leaf.work is not None:
-            return handed_back(self._rewriter, self._writer, leaf)
+            return subtree_result(self._rewriter, self._writer, leaf)
         self._rewriter.leave(leaf)
         low, high = leaf.within
         where = {"path": leaf.path, "inline": None, "height": leaf.height, "low": low, "high": high}
@@ -271,12 +306,12 @@ def adopted(rewriter: Rewriter, pieces: Sequence[Piece], done: Sequence[Flushed]
             found |= {id(ref): ref for ref in part.refs}
         else:
             found[id(piece)] = _adopted(rewriter, each.row)
-    put_back(rewriter, parts)
+    join_slices(rewriter, parts)
     return found
 
 
 def _adopted(rewriter: Rewriter, row: Row) -> Ref:
-    return taken_over(rewriter, root_of(row, rewriter.store.order), (row["low"], row["high"]))
+    return adopt(rewriter, root_of(row, rewriter.store.order), (row["low"], row["high"]))
 
 
 def _counted(children: Sequence[Row]) -> int:
@@ -290,5 +325,5 @@ def _part(rewriter: Rewriter, row: Row) -> Work:
     if _counted(children) != row["keys"]:  # each side's proof is of what it has: neither would notice
         raise Corrupt("a slice lost leaves on its way: nothing was committed; please report this as a bug")
     between = [(row["pivot"], row["value"]) for row in children[:-1]]
-    keys, values = [key for key, _ in between], [Dead() if value is None else value for _, value in between]
+    keys, values = [key for key, _ in between], [DeletedPivot() if value is None else value for _, value in between]
     return Work(keys, values, [_adopted(rewriter, row) for row in children])

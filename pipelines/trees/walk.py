@@ -1,13 +1,15 @@
-"""Which files the trees of many versions reach, and how large their nodes are.
+"""Going down the trees of many versions, level by level: every node is visited once, however many versions share it.
 
-Going down level by level, every node is visited once, however many versions share it: a node has the same height in
-every tree that contains it, so level ``h`` visits all distinct nodes of height ``h`` that the levels above pointed to.
-Each file carries the first and the last of the walked versions that reach it.
+A node has the same height in every tree that contains it, so level ``h`` visits all distinct nodes of height ``h`` that
+the levels above pointed to. Where several parents record different values of a child, the tightest ones count. The work
+at a node is a :class:`Visitor`: :func:`walk` asks which files the trees reach and how large their nodes are, and a
+verification what is wrong with them. Each file carries the first and the last of the walked versions that reach it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
@@ -15,9 +17,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Kept, Row, Rows, Work
 from pipelines.job import Progress
-from pipelines.trees.levels import ROOT
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.storage import Storage
@@ -25,6 +27,10 @@ from trinitylake_core.tree.leaffile import decode_columns, decode_head
 from trinitylake_core.tree.nodefile import decode
 from trinitylake_core.tree.search import MAX_HEIGHT
 
+ROOT: Final = -1
+"""The height that is asked of a root: any."""
+LOWEST: Final = frozenset({"first", "hi", "keys_min", "messages_min", "parent"})
+"""Columns of which the least is the tightest; of all others it is the greatest."""
 FOREVER: Final = 1 << 40
 """The version number of roots that are always kept: those of snapshots and saved transactions."""
 _ASKED: Final = pa.schema({"path": TEXT, "height": INT, "first": LONG, "last": LONG})
@@ -116,23 +122,59 @@ def _visit(
             yield NAMED, each, None, first, last, None
 
 
-@dataclass(slots=True)
-class Walk:
-    """What a walk kept: tables of nodes, of edges to their children, and of the files that they name.
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """What is done at each node of a walk.
 
     Attributes:
-        levels: a table for each level, with the key ``path``: every path in it is that of a file that is reached.
+        phase: what the walk is called in progress.
+        asked: the schema of the row of a node before it is read: path, height, first and last version, and the other
+            values that its parents record.
+        kept: the schema of what is left of it: rows with a role, among them a :data:`NODE` with its height, and for
+            each child a :data:`CHILD` with the columns of ``asked``.
+        choose: called before each level with what is kept of the levels above, and its height (:data:`ROOT` for the
+            roots, of any height); returns what is done with its nodes.
+        key: the column by which the kept rows are looked up.
+    """
+
+    phase: str
+    asked: pa.Schema
+    kept: pa.Schema
+    choose: Callable[[Walk, int], Work]
+    key: str = ""
+
+    def children(self, height: int) -> str:
+        """Return the query of the distinct children of a height, with the tightest of what their parents record."""
+        rest = [name for name in self.asked.names if name not in {"path", "height"}]
+        tightest = (f"{'min' if name in LOWEST else 'max'}({name}) AS {name}" for name in rest)
+        return f"""SELECT path, height, {", ".join(tightest)} FROM walked
+            WHERE role = {CHILD} AND height = {height} GROUP BY path, height"""
+
+
+@dataclass(slots=True)
+class Walk:
+    """What a walk kept, in tables.
+
+    Attributes:
+        levels: a table for each level.
+        nodes_read: how many nodes were read, each once.
     """
 
     engine: Engine
+    storage: Storage
+    visitor: Visitor
+    progress: Progress
     levels: list[Rows] = field(default_factory=list)
     nodes_read: int = 0
 
-    def ask(self, query: str) -> Rows:
-        """Return the result of a query of the table ``walked``: role, path, height, first, last, size."""
+    def rows(self) -> Rows:
+        """Return all kept rows."""
         tables = {f"level{number}": level for number, level in enumerate(self.levels)}
-        every = " UNION ALL ".join(f"SELECT * FROM {name}" for name in tables)
-        return self.engine.sql(query, walked=self.engine.sql(every, **tables))
+        return self.engine.sql(" UNION ALL ".join(f"SELECT * FROM {name}" for name in tables), **tables)
+
+    def ask(self, query: str) -> Rows:
+        """Return the result of a query of the table ``walked``, the kept rows."""
+        return self.engine.sql(query, walked=self.rows())
 
     def drop(self) -> None:
         """Release the disk and memory of the tables."""
@@ -146,50 +188,101 @@ def walk(
 ) -> Walk:
     """Walk from roots to all nodes reachable from them, and return what it kept. One ``get`` per node.
 
-    Nodes in the tables ``known``, kept by their key ``path``, and what only they reach, are left out. A walk that fails
-    keeps nothing. Raises ``CorruptNode`` for the first damaged node.
+    Nodes in the tables ``known``, kept by their key ``path``, and what only they reach, are left out. Every path in the
+    levels is that of a file that is reached. Raises as :func:`descend`, and ``CorruptNode`` for the first damaged node.
     """
-    found = Walk(engine)
-    try:
-        _walk(found, trees, starts, progress, known)
-    except BaseException:
-        found.drop()
-        raise
+    visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures)
+    rows = [{**asdict(each), "height": ROOT} for each in sorted(starts, key=lambda each: each.first)]
+    visitor = Visitor("walk", _ASKED, _WALKED, lambda *_: visit, "path")
+    return descend(engine, trees.storage, visitor, rows, progress, known=known)
+
+
+def descend(
+    engine: Engine,
+    storage: Storage,
+    visitor: Visitor,
+    roots: Sequence[Row],
+    progress: Progress,
+    *,
+    visited: Sequence[Row] = (),
+    known: Sequence[Rows] = (),
+    few: int = 0,
+) -> Walk:
+    """Visit all nodes reachable from roots, and return what the visitor kept. A walk that fails keeps nothing.
+
+    Args:
+        engine: where nodes are visited, and where the tables are.
+        storage: that of the trees.
+        visitor: what is done at each node.
+        roots: rows of ``visitor.asked``.
+        progress: called with the number of nodes read.
+        visited: rows of ``visitor.kept`` of roots that need not be read, in the place of ``roots``.
+        known: tables kept by their key ``path``: nodes that are left out, with what only they reach.
+        few: so many nodes of a level at the top are visited in this process: as a Spark job they would be a task or
+            two, which all others wait for. Not together with ``known``.
+    """
+    found = Walk(engine, storage, visitor, progress)
+    with closing(LocalEngine()) as top:
+        if few and engine.name != top.name:
+            found.engine = top
+        try:
+            _descend(found, engine, roots, visited, known, few)
+            _move(found, engine)
+        except BaseException:
+            found.drop()
+            raise
     return found
 
 
-def _walk(found: Walk, trees: TreeSource, starts: Sequence[Start], progress: Progress, known: Sequence[Rows]) -> None:
-    engine = found.engine
-    visit = partial(_visits, order=trees.order, files=trees.files, figures=trees.figures)
-    rows = [{**asdict(each), "height": ROOT} for each in sorted(starts, key=lambda each: each.first)]
-    pending = _without(engine, engine.table(rows, _ASKED), known)
-
-    def progressed(rows: int) -> None:
-        del rows
-        progress("walk", found.nodes_read, None)
-
-    height = _visit_level(found, trees, visit, pending, progressed)
+def _descend(
+    found: Walk, engine: Engine, roots: Sequence[Row], visited: Sequence[Row], known: Sequence[Rows], few: int
+) -> None:
+    if visited:
+        height = _keep_level(found, found.engine.table(visited, found.visitor.kept))
+    else:
+        starts = _without(found.engine, found.engine.table(roots, found.visitor.asked), known)
+        height = _visit_level(found, _placed(found, engine, starts, few), ROOT)
     for below in range(height - 1, -1, -1):
-        pending = _without(engine, found.ask(_children(below)), known).keep(repeatable=True)
-        if pending.count():
-            _visit_level(found, trees, visit, pending, progressed)
-        pending.drop()
+        pending = _without(found.engine, found.ask(found.visitor.children(below)), known).keep(repeatable=True)
+        try:
+            if pending.count():
+                _visit_level(found, _placed(found, engine, pending, few), below)
+        finally:
+            pending.drop()
 
 
-def _visit_level(found: Walk, trees: TreeSource, visit: Work, pending: Rows, progressed: Kept) -> int:
-    """Visit nodes and keep what is left of them; return the greatest height among them."""
-    level = found.engine.map(visit, pending, _WALKED, trees.storage, each=_NODES_PER_TASK)
-    found.levels.append(level := level.keep("path", repeatable=True, progress=progressed))
+def _placed(found: Walk, engine: Engine, pending: Rows, few: int) -> Rows:
+    """Return nodes where they are visited: more than a few of them in the engine, and so is the rest of the walk."""
+    if found.engine is engine or pending.count() <= few:
+        return pending
+    rows = pending.list()
+    _move(found, engine)
+    return engine.table(rows, found.visitor.asked)
+
+
+def _visit_level(found: Walk, pending: Rows, height: int) -> int:
+    """Visit nodes of a height and keep what is left of them; return the greatest height among them."""
+    visit = found.visitor.choose(found, height)
+    level = found.engine.map(visit, pending, found.visitor.kept, found.storage, each=_NODES_PER_TASK)
+    return _keep_level(found, level, lambda _: found.progress(found.visitor.phase, found.nodes_read, None))
+
+
+def _keep_level(found: Walk, level: Rows, progressed: Kept | None = None) -> int:
+    """Keep a level; return the greatest height of its nodes."""
+    found.levels.append(level := level.keep(found.visitor.key, repeatable=True, progress=progressed))
     query = f"SELECT max(height) AS height, count(*) AS nodes FROM level WHERE role = {NODE}"
     sums = found.engine.sql(query, level=level).one()
-    found.nodes_read += sums["nodes"]
-    progressed(0)
+    if progressed is not None:
+        found.nodes_read += sums["nodes"]
+        progressed(0)
     return sums["height"] or 0
 
 
-def _children(height: int) -> str:
-    return f"""SELECT path, height, min(first) AS first, max(last) AS last FROM walked
-        WHERE role = {CHILD} AND height = {height} GROUP BY path, height"""
+def _move(found: Walk, engine: Engine) -> None:
+    """Move what is kept to another engine."""
+    if found.engine is not engine:
+        tables = [engine.table(level.list(), found.visitor.kept) for level in found.levels]
+        found.engine, found.levels = engine, [each.keep(found.visitor.key, repeatable=True) for each in tables]
 
 
 def _without(engine: Engine, asked: Rows, known: Sequence[Rows]) -> Rows:

@@ -18,7 +18,7 @@ from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import SameContent
 from trinitylake_core.commits.commit import commit
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import (
     Corrupt,
     CorruptNode,
@@ -56,7 +56,7 @@ def expired(lake: Lakehouse, up_to: int = 10) -> None:
     """Expire as the protocol says, whatever the ages: a root, the boundary, then the roots below it."""
     again = reopened(lake)
     change = SameContent(spec.OP_EXPIRE, {}, {spec.OLDEST_VERSION: str(up_to)})
-    commit(again.files, again.files.tip, change)
+    commit(again.files, again.files.newest_seen, change)
     raise_boundary(again.files.versions, up_to)
     again.storage.delete_many([root_path(version) for version in range(up_to)])
 
@@ -65,7 +65,7 @@ def begun(lake: Lakehouse, version: int) -> tuple[Lakehouse, Any]:
     """Return a handle that was opened at an old version, and a transaction that began there."""
     versions = Versions(open_storage(*lake.storage.spec()))
     root = versions.root(version)
-    handle = Lakehouse(Files(versions.storage, versions, root), root)
+    handle = Lakehouse(LakehouseStore(versions.storage, versions, root), root)
     txn = handle.transaction()
     txn.create_namespace("late")
     return handle, txn

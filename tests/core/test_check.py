@@ -574,7 +574,7 @@ def add_snapshot(lake: Lakehouse, name: str, path: str) -> Root:
         edited.snapshots[name].CopyFrom(SnapshotDef(root_node_file_path=path, version=root.version))
         return edited
 
-    return commit(lake.files, lake.files.tip, NewDefinition(lake.files, spec.OP_SNAPSHOT, {}, edit))
+    return commit(lake.files, lake.files.newest_seen, NewDefinition(lake.files, spec.OP_SNAPSHOT, {}, edit))
 
 
 @pytest.mark.parametrize("broken", ["missing", "garbage", "outside"])

@@ -63,9 +63,9 @@ def test_on_disk(name: str, run: Run) -> None:
 
 
 @pytest.mark.s3
-@names
+@pytest.mark.parametrize("name", ["commit-flushes", "save-again", "clean"])
 def test_on_s3_sampled(name: str, moto_server: S3Server, run: Run) -> None:
-    """A third of the points, or four of each kind; each way of disturbing begins at another request."""
+    """A creation, a compare-and-set and a batch of deletions: four points of each kind, or a third of them."""
     run(OPERATIONS[name], S3Place(moto_server), _some)
 
 

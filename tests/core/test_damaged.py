@@ -163,7 +163,7 @@ def test_a_rollback_that_loses_to_such_a_writer_stops(lake: Lakehouse) -> None:
     harm(lake, 8)
 
     def commit() -> None:
-        if lake.files.tip.version == 8:
+        if lake.files.newest_seen.version == 8:
             with lake.transaction() as txn:
                 txn.create_namespace("late")
 

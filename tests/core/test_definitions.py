@@ -16,8 +16,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trinitylake_core import Lakehouse, locations, spec
 from trinitylake_core import definitions as d
-from trinitylake_core import locations, spec
 from trinitylake_core.definitions import trinitylake_pb2 as pb
 from trinitylake_core.errors import CorruptDefinition, InvalidDefinition, InvalidInput
 
@@ -299,6 +299,24 @@ def test_a_new_lakehouse_has_the_defaults_of_the_format(expected: dict[str, Any]
     sdk = expected["lakehouse_def"] | {"id": new["id"], "txn_ttl_millis": "604800000"}
     assert sdk == new
     assert d.new_lakehouse_def().id != new["id"]
+
+
+@pytest.mark.parametrize(
+    ("definition", "order"),
+    [
+        ({}, 512),
+        ({"order": 128}, 128),
+        ({"table_name_max_size_bytes": 500}, 512),
+        ({"table_name_max_size_bytes": 1000}, 256),
+        ({"node_file_max_size_bytes": 200_000}, 128),
+        ({"table_name_max_size_bytes": 8000, "node_file_max_size_bytes": 2_000_000}, 128),
+    ],
+)
+def test_a_creator_who_chooses_no_order_gets_one_that_fits(
+    definition: dict[str, int], order: int, tmp_path: Path
+) -> None:
+    """What a stored definition without an order means stays 128."""
+    assert order == Lakehouse.create(tmp_path.as_uri(), **definition).definition.order  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("order", range(3, 10))

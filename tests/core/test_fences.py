@@ -13,7 +13,7 @@ from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import compacted, content, filled, new_lake, operations, reopened
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.check import check_version
-from trinitylake_core.commits.changes import Compacted, Fence, FilesVoid, SameContent, facts
+from trinitylake_core.commits.changes import CompactionChange, Fence, FilesVoid, SameContent, commit_summary
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.commits.fences import FRONT_ENDS_DIFFER_MILLIS
 from trinitylake_core.errors import StorageError, TransactionExpired
@@ -43,8 +43,8 @@ def storage_now(lake: Lakehouse) -> int:
 def fence(lake: Lakehouse, before: int | None = None) -> Root:
     """Commit a fence at the storage's time now."""
     other = reopened(lake)
-    change = Fence(storage_now(lake) if before is None else before, facts())
-    return commit(other.files, other.files.tip, change)
+    change = Fence(storage_now(lake) if before is None else before, commit_summary())
+    return commit(other.files, other.files.newest_seen, change)
 
 
 def cleaned(lake: Lakehouse) -> None:
@@ -125,7 +125,7 @@ def test_a_commit_that_meets_an_older_fence_asks_once_and_writes_nothing_again(l
 
 def other(lake: Lakehouse) -> Root:
     again = reopened(lake)
-    return commit(again.files, again.files.tip, SameContent(spec.OP_EXPIRE, {}))
+    return commit(again.files, again.files.newest_seen, SameContent(spec.OP_EXPIRE, {}))
 
 
 def test_a_commit_tried_again_after_its_outcome_was_unknown_meets_the_fence_too(lake: Lakehouse) -> None:
@@ -200,7 +200,7 @@ def test_a_compaction_whose_files_may_be_gone_starts_over(lake: Lakehouse, when:
         cleaned(lake)
     hook = first_time(lambda: cleaned(lake))
     with pytest.raises(FilesVoid, match="compact again"):
-        commit(lake.files, base, Compacted(node, facts()), before_commit=hook)
+        commit(lake.files, base, CompactionChange(node, commit_summary()), before_commit=hook)
     assert [] == broken(lake)
     compacted(lake.refresh())
     assert [] == broken(lake)
@@ -237,7 +237,7 @@ def test_a_base_that_expired_counts_as_fenced(lake: Lakehouse) -> None:
         fence(lake, 1)
         again = reopened(lake)
         change = SameContent(spec.OP_EXPIRE, {}, {spec.OLDEST_VERSION: str(base + 1)})
-        commit(again.files, again.files.tip, change)
+        commit(again.files, again.files.newest_seen, change)
 
     path = next(iter(txn._writes.values()))
     txn.commit(before_commit=first_time(expire_and_fence))

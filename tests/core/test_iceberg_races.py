@@ -86,10 +86,6 @@ def _as_properties(options: Any) -> dict[str, Any]:
     return {f"storage.{name}": value for name, value in options.items()}
 
 
-def test_every_acknowledged_append_is_there_once(tmp_path: Path) -> None:
-    _prove(*_race(((tmp_path / "lake").as_uri(), dict(FAST)), writers=2, count=6, seconds=0))
-
-
 @pytest.mark.slow
 def test_every_acknowledged_append_is_there_once_for_a_minute(tmp_path: Path) -> None:
     _prove(*_race(((tmp_path / "lake").as_uri(), dict(FAST)), writers=8, count=6, seconds=60))

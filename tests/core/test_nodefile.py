@@ -23,6 +23,8 @@ from trinitylake_core.tree import leaffile, nodefile
 from trinitylake_core.tree.checksum import checksum_of
 from trinitylake_core.tree.leaffile import decode_head
 from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.noderows import NodeRows
+from trinitylake_core.tree.search import lookup
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 KEYS = TEXT.map(lambda text: "C===" + text)
@@ -89,6 +91,39 @@ def test_what_is_written_is_read(drawn: tuple[Node, int]) -> None:
     read = nodefile.decode(bytes(nodefile.encode(node, order)), "p")
     assert content_of(node) == content_of(read)
     assert read.checksummed
+
+
+@given(nodes(), KEYS)
+@example(
+    (Node(["C===a"], [""], [], Messages.of([("C===bb", "1", "t"), ("C===b", None, "t"), ("C===bb", "2", "t")])), 3),
+    "C===b",
+)
+@example((Node(["C===a"], [""], [], Messages.of([("C===é", None, "t"), ("C===xC===é", "1", "t")])), 3), "C===")
+def test_a_search_in_rows_finds_what_a_search_in_lists_finds(drawn: tuple[Node, int], other: str) -> None:
+    node, order = drawn
+    data = bytes(nodefile.encode(node, order))
+    for key in [*node.keys, *node.buffer.keys, other]:
+        read = nodefile.decode(data, "p")
+        assert (read.find(key), read.message(key)) == (node.find(key), node.message(key))
+        row, index = node.position(key), node.child_index(key)
+        if node.message(key) is None:
+            below = (False, node.children[index]) if node.children else (True, None)
+            assert read.find(key) == (below if row is None else (True, node.values[row]))
+        for _ in range(20):  # after some searches the rows become lists
+            assert read.message(key) == node.message(key)
+        assert (read.find(key), content_of(read)[:4]) == (node.find(key), content_of(node)[:4])
+
+
+def test_a_lookup_makes_no_list_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of no level: a search goes through the bytes that were read."""
+    lake = filled(new_lake(tmp_path, order=4), 60)
+    compacted(lake)
+    asked: list[str] = []
+    monkeypatch.setattr(NodeRows, "list_of", lambda _, name: asked.append(name))
+    fresh = Lakehouse.open(lake.storage.root, storage_options=FAST)
+    assert (fresh.root_node.node.height or 0) > 1
+    assert lookup(fresh.store, fresh.root_node.node, fresh.codec.table("ns0", "t000")) is not None
+    assert asked == []
 
 
 @given(nodes(), st.integers(1, 9))

@@ -196,7 +196,7 @@ def test_a_single_node_without_the_other_columns_is_read(tmp_path: Path, columns
 
 def test_a_definition_without_numbers_means_the_defaults(tmp_path: Path) -> None:
     """proto3 does not store a zero; N comes from the default then."""
-    lake = Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
+    lake = Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST, order=spec.DEFAULT_ORDER)
     with lake.transaction() as txn:
         txn.create_namespace("a")
         for number in range(200):

@@ -30,7 +30,7 @@ from trinitylake_core import (
     Violation,
     spec,
 )
-from trinitylake_core.commits.changes import NewDefinition, SameContent, facts
+from trinitylake_core.commits.changes import NewDefinition, SameContent, commit_summary
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.locations import root_path
@@ -96,7 +96,7 @@ def memory() -> Iterator[Path]:
 
 def expire(lake: Lakehouse, oldest: int) -> None:
     """Expire the versions below ``oldest``, as the format says: root, boundary, deletion."""
-    change = SameContent(spec.OP_EXPIRE, facts(), {spec.OLDEST_VERSION: str(oldest)})
+    change = SameContent(spec.OP_EXPIRE, commit_summary(), {spec.OLDEST_VERSION: str(oldest)})
     commit(lake.files, lake.files.versions.latest(), change)
     lake.storage.replace(spec.BOUNDARY_FILE, str(oldest).encode())
     lake.storage.delete_many([root_path(version) for version in range(oldest)])
@@ -125,7 +125,7 @@ ROLLBACKS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"version": -1, "reason": "r"}, VersionNotFound, "not between"),
     ({"version": 2**32, "reason": "r"}, VersionNotFound, "not between"),
     ({"version": 13, "reason": "r"}, InvalidInput, "the newest one already"),
-    ({"timestamp": "2999-01-01", "reason": "r"}, InvalidInput, "the newest one already"),
+    ({"timestamp": "2999-01-01", "reason": "r"}, InvalidInput, "lies in the future"),
     ({"timestamp": "1999-01-01", "reason": "r"}, VersionExpired, "no version at 1999-01-01T00:00:00"),
     ({"timestamp": "yesterday", "reason": "r"}, InvalidInput, "not an ISO 8601 time"),
     ({"snapshot": "nobody", "reason": "r"}, SnapshotNotFound, "there is no snapshot 'nobody'"),
@@ -213,7 +213,7 @@ def edit(lake: Lakehouse, change: Callable[[LakehouseDef], None]) -> None:
         change(copy)
         return copy
 
-    commit(lake.files, lake.refresh().root_node, NewDefinition(lake.files, spec.OP_COMMIT, facts(), edited))
+    commit(lake.files, lake.refresh().root_node, NewDefinition(lake.files, spec.OP_COMMIT, commit_summary(), edited))
     lake.refresh()
 
 
@@ -511,8 +511,8 @@ def test_a_name_that_is_taken_leaves_no_file_behind(sound: Lakehouse) -> None:
 # -- costs ---------------------------------------------------------------------------------------------
 
 
-def test_a_rollback_costs_its_pre_flight_and_a_constant(tmp_path: Path) -> None:
-    """However many versions lie in between."""
+def test_a_rollback_costs_what_it_undoes_and_a_constant(tmp_path: Path) -> None:
+    """However many versions lie in between, and however large the lakehouse is."""
     spent = []
     for number, versions in enumerate((30, 300)):
         lake = filled(new_lake(tmp_path / str(number)), tables=24, changes=4)
@@ -523,8 +523,7 @@ def test_a_rollback_costs_its_pre_flight_and_a_constant(tmp_path: Path) -> None:
         before = lake.storage.counts.snapshot()
         lake.rollback(version=7, reason="r")
         spent.append(lake.storage.counts - before)
-        preflight = len({*content(lake.at(version=7))}) + nodes(lake.at(version=7)) + 1
-        assert spent[-1].get - preflight <= SINCE_SHOWN + 8
+        assert spent[-1].get <= SINCE_SHOWN + 14
     assert spent[0].requests() == spent[1].requests()
     assert (1, 1) == (spent[0].create, spent[0].put)
 

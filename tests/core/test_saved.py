@@ -22,7 +22,7 @@ from trinitylake_core import (
     TransactionNotFound,
     spec,
 )
-from trinitylake_core.commits.changes import SameContent, facts
+from trinitylake_core.commits.changes import SameContent, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
 from trinitylake_core.locations import node_path, parse, root_path, transaction_path
@@ -556,7 +556,7 @@ def fence(lake: Lakehouse, remove: Callable[[str], bool] = lambda path: False) -
     """Do what `clean` does: commit a fence that voids every file written so far, then remove some of them."""
     handle = reopened(lake)
     rows: dict[str, str | None] = {spec.VOID_BEFORE_MILLIS: str(now_millis() + DAY)}
-    root = commit(handle.files, handle.root_node, SameContent(spec.OP_CLEAN, facts(), rows))
+    root = commit(handle.files, handle.root_node, SameContent(spec.OP_CLEAN, commit_summary(), rows))
     live = set(content(handle).values())
     handle.storage.delete_many(
         [file.path for file in handle.storage.list() if remove(file.path) and file.path not in live]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import posix
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -42,6 +43,15 @@ from trinitylake_core.storage import (
     open_storage,
 )
 from trinitylake_core.storage.failures import sanitise
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _synced() -> Iterator[None]:
+    """Sync to the disk, which other tests do not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", posix.fsync)
+        patch.setattr(durability, "_syncfs", durability._find_syncfs())
+        yield
 
 
 @pytest.fixture
@@ -219,7 +229,7 @@ def test_a_percent_encoded_root_names_the_decoded_directory(tmp_path: Path) -> N
 
 def test_unknown_schemes_and_options_are_clear_errors(root: str) -> None:
     """A typing mistake is told at once."""
-    with pytest.raises(StorageError, match="no file system for nonsense"):
+    with pytest.raises(InvalidInput, match="no file system for nonsense"):
         open_storage("nonsense://x/y")
     with pytest.raises(InvalidInput, match="durble"):
         open_storage(root, {"durble": False})
@@ -269,7 +279,7 @@ def test_the_lock_dies_with_its_process_and_never_before(
     os.kill(child.pid or 0, signal_sent)
     try:
         if signal_sent == signal.SIGKILL:
-            child.join(10)
+            child.join(60)
             assert storage.compare_and_set("file", b"x", storage.read_tagged("file")) is not None
         else:
             with pytest.raises(StorageError, match=r"another process holds the lock .*/_tmp-lock$"):
@@ -659,7 +669,7 @@ def test_a_create_waits_for_a_barrier_under_way(storage: Storage, monkeypatch: p
     def slow(path: str) -> None:
         if path.endswith("/a"):
             entered.set()
-            assert leave.wait(10)
+            assert leave.wait(60)
         real(path)
 
     monkeypatch.setattr(durability, "sync_path", slow)
@@ -667,13 +677,13 @@ def test_a_create_waits_for_a_barrier_under_way(storage: Storage, monkeypatch: p
     flusher = threading.Thread(target=storage.barrier)
     creator = threading.Thread(target=storage.create, args=("root", b"x"))
     flusher.start()
-    assert entered.wait(10)
+    assert entered.wait(60)
     creator.start()
     time.sleep(0.1)
     assert [] == list(storage.list("root"))
     leave.set()
-    flusher.join(10)
-    creator.join(10)
+    flusher.join(60)
+    creator.join(60)
     assert ["root"] == [info.path for info in storage.list("root")]
 
 

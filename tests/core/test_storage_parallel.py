@@ -166,8 +166,10 @@ def test_behind_a_late_piece_little_is_held() -> None:
 
         def work(item: int, *, begun: list[int] = begun, go_on: threading.Event = go_on, size: int = size) -> bytes:
             begun.append(item)
+            while item == 0 and len(begun) < 8:
+                go_on.wait(0.01)
             if item == 0:
-                go_on.wait(0.6)
+                go_on.wait(0.3)
             return bytes(size)
 
         results = threads.map(range(100), work)

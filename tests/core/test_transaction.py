@@ -58,6 +58,49 @@ def do(lake: Lakehouse, action: Do, **options: Any) -> int | None:
 # -- what operations do ----------------------------------------------------------------------------------
 
 
+def rows_of(*rows: tuple[str, str | None]) -> pa.Table:
+    """Return raw changes as a table of three record batches or fewer."""
+    keys, paths = zip(*rows, strict=True)
+    table = pa.table({"key": pa.array(keys, pa.string()), "path": pa.array(paths, pa.string())})
+    return pa.Table.from_batches(table.to_batches(max_chunksize=2))
+
+
+@pytest.mark.parametrize("as_batches", [False, True])
+def test_many_raw_changes_mean_what_they_mean_one_by_one(lake: Lakehouse, as_batches: bool) -> None:
+    """Sets, deletes, and a key twice, in any order; the counts of objects follow."""
+    entries = {entry.key: entry.path for entry in lake.objects()}
+    moved, gone, *_ = [key for key in entries if key.startswith("C===")]
+    new = [lake.codec.table("empty", f"n{number}") for number in range(3)]
+    changes = [(new[2], "a"), (moved, "b"), (new[0], "c"), (gone, None), (new[2], "d")]
+    table = rows_of(*changes)
+    with lake.transaction() as txn:
+        txn.put_many(iter(table.to_batches()) if as_batches else table)
+    found = {entry.key: entry.path for entry in lake.refresh().objects()}
+    assert found == {key: path for key, path in (entries | dict(changes)).items() if path is not None}
+    counts = lake.root_node.counts
+    assert counts is not None
+    assert len(found) == counts.namespaces + counts.tables + counts.views
+    assert [key for key, _ in sorted(dict(changes).items())] == lake.root_node.own_messages().keys
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (pa.table({"key": ["k"]}), "no column 'path'"),
+        (pa.table({"path": ["k"]}), "no column 'key'"),
+        (pa.table({"key": pa.array([None], pa.string()), "path": ["p"]}), "a key is NULL"),
+        (pa.table({"key": [1], "path": ["p"]}), "'key' holds int64"),
+    ],
+)
+def test_many_raw_changes_that_cannot_be_read_are_refused(lake: Lakehouse, table: pa.Table, message: str) -> None:
+    txn = lake.transaction()
+    with pytest.raises(InvalidInput, match=message):
+        txn.put_many(table)
+    assert lake.version == txn.commit()
+    with pytest.raises(InvalidInput, match="has ended"):
+        txn.put_many(rows_of(("k", "p")))
+
+
 def test_what_is_created_is_there_after_the_commit_and_not_before(lake: Lakehouse) -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
     with lake.transaction(reason="why") as txn:
@@ -422,7 +465,7 @@ def test_what_replaced_the_whole_tree_conflicts_with_everything(
     txn = lake.transaction(isolation=isolation)
     txn.create_table("other", "t")
     other = reopened(lake)
-    commit.commit(other.files, other.files.tip, changes.SameContent(operation or "x", {}))
+    commit.commit(other.files, other.files.newest_seen, changes.SameContent(operation or "x", {}))
     if operation is None:
         Surgery(lake.root, 4).system_row(root_path(2), spec.OPERATION, None)
     with pytest.raises(CommitConflict, match="replaced the whole tree") as raised:
@@ -437,7 +480,7 @@ def test_what_changes_no_meaning_conflicts_with_nothing(lake: Lakehouse, isolati
     list(txn.objects())
     txn.create_table("other", "t")
     other = reopened(lake)
-    commit.commit(other.files, other.files.tip, changes.SameContent(operation, {}))
+    commit.commit(other.files, other.files.newest_seen, changes.SameContent(operation, {}))
     assert 3 == txn.commit()
 
 
@@ -447,7 +490,9 @@ def test_a_rollback_says_what_the_older_version_says_and_keeps_history(lake: Lak
     again = reopened(lake)
     assert 2 == again.version
     target = again.at(version=1)
-    root = commit.commit(again.files, again.files.tip, rolled_back.RolledBack(again.files, target.root_node, {}))
+    root = commit.commit(
+        again.files, again.files.newest_seen, rolled_back.RolledBack(again.files, target.root_node, {})
+    )
     again.refresh()
     assert (content(target), target.digest()) == (content(again), again.digest())
     assert ([], root_path(2), root_path(2)) == (list(root.own_messages()), root.previous_root, root.rollback_from_root)
@@ -482,7 +527,9 @@ def test_a_compaction_takes_over_what_was_committed_meanwhile(lake: Lakehouse) -
 def test_a_compaction_starts_over_after_a_rollback(lake: Lakehouse) -> None:
     base = lake.root_node
     other = reopened(lake)
-    commit.commit(other.files, other.files.tip, rolled_back.RolledBack(other.files, other.at(version=0).root_node, {}))
+    commit.commit(
+        other.files, other.files.newest_seen, rolled_back.RolledBack(other.files, other.at(version=0).root_node, {})
+    )
     with pytest.raises(changes.TreeReplaced):
         compacted(lake, base)
     assert [] == reopened(lake).namespaces()

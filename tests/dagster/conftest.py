@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
 from tests.support.browser import WINDOW, NoBrowser, browser, screenshot
-from tests.support.lakes import compacted
+from tests.support.lakes import compacted, in_memory
 from tests.support.pages import PATIENCE
 from trinitylake_core import Lakehouse
 
@@ -72,6 +73,13 @@ def instance() -> Iterator[dg.DagsterInstance]:
     """Return a Dagster instance that is gone afterwards."""
     with dg.DagsterInstance.ephemeral() as ephemeral:
         yield ephemeral
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """Lend a directory for a Dagster instance: on a busy disk, each of its events waits for SQLite's sync."""
+    with tempfile.TemporaryDirectory(prefix="dagster-", dir=in_memory()) as directory:
+        yield directory
 
 
 @pytest.fixture

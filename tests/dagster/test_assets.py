@@ -1,11 +1,10 @@
-"""Every asset, check and job, executed by Dagster with real Spark on a real lakehouse."""
+"""Every asset, check and job, executed by Dagster on a real lakehouse. With real Spark: ``test_s3_jobs``."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from dagster_project import assets, supervised
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
-from pipelines import compaction
+from pipelines import compaction, engine_choice
 from pipelines.trees.sketch import sketch
 from trinitylake_core import Lakehouse
 
@@ -45,13 +44,12 @@ def node_file(lake: Lakehouse, *, last: bool = False) -> Path:
     return Path(unquote(urlsplit(lake.root).path)) / lake.root_node.node.children[-1 if last else 0]
 
 
-@pytest.mark.spark
-def test_maintenance(defs: dg.Definitions, lake: Lakehouse, instance: dg.DagsterInstance) -> None:
+def test_maintenance(local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance) -> None:
     """Observed, measured, compacted, proved, told: and the content is the same."""
     digest, before = lake.digest(), lake.stats()
     assert before.messages
     assert before.height
-    result = run(defs, "maintenance", instance)
+    result = run(merged((local,)), "maintenance", instance)
     assert result.success
     after = lake.refresh().stats()
     assert (digest, 0, before.version + 1) == (lake.digest(), after.messages, after.version)
@@ -64,7 +62,7 @@ def test_maintenance(defs: dg.Definitions, lake: Lakehouse, instance: dg.Dagster
     assert health["picture"].startswith(f"![version {before.version}](data:image/png;base64,")
     done = metadata(result, assets.COMPACTION)
     assert done["picture"].startswith(f"![before: version {before.version}; after: version {after.version}](data:image")
-    assert ("spark", before.messages) == (done["plan_engine"], done["messages_before"])
+    assert ("local", before.messages) == (done["plan_engine"], done["messages_before"])
     assert {"what": "version", "before": before.version, "after": after.version} in done["before_and_after"]
     history = metadata(result, assets.SNAPSHOTS)["history"]
     assert list(range(after.version, -1, -1)) == [row["version"] for row in history]
@@ -76,13 +74,12 @@ def test_maintenance(defs: dg.Definitions, lake: Lakehouse, instance: dg.Dagster
     assert f"version {before.version} checked: every invariant holds" == checks["integrity"].description
 
 
-@pytest.mark.spark
 def test_maintenance_of_a_clean_lakehouse_commits_nothing(
-    defs: dg.Definitions, lake: Lakehouse, instance: dg.DagsterInstance
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
     compaction.run(lake, compaction.Config(engine="local"))
     version = lake.refresh().version
-    result = run(defs, "maintenance", instance)
+    result = run(merged((settings,)), "maintenance", instance)
     assert (True, version) == (result.success, lake.refresh().version)
     assert (
         f"nothing to do: no message is buffered in version {version}" == metadata(result, assets.COMPACTION)["outcome"]
@@ -133,6 +130,7 @@ def measured(
     settings: LakehouseSettings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> dg.ExecuteInProcessResult:
     """Materialise ``tree_health`` without its check. Its picture shows one node a level, so the walk reads the rest."""
+    monkeypatch.setattr(engine_choice, "on_other_machines", lambda _: True)
     monkeypatch.setattr(assets, "sketch", partial(sketch, width=1))
     job = merged((settings,), spark=SparkResource(keep_running=True)).get_repository_def().get_job("__ASSET_JOB")
     chosen = job.get_subset(asset_selection={assets.key(settings, assets.HEALTH)}, asset_check_selection=set())
@@ -142,20 +140,12 @@ def measured(
 ENGINES = [pytest.param("local"), pytest.param("spark", marks=pytest.mark.spark)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_a_corrupt_node_is_reported_with_advice_where_the_tree_is_measured(
-    engine: str,
-    settings: LakehouseSettings,
-    lake: Lakehouse,
-    instance: dg.DagsterInstance,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where only a task on Spark read it: the figures of the root, and what to do next."""
-    if engine == "spark":
-        request.getfixturevalue("spark")
+    """The figures of the root, and what to do next."""
     node_file(lake, last=True).write_bytes(b"garbage")
-    result = measured(large(settings, engine), instance, monkeypatch)
+    result = measured(large(settings, "local"), instance, monkeypatch)
     assert result.success
     shown = metadata(result, assets.HEALTH)
     assert lake.root_node.node.children[-1] in shown["levels_not_measured"]
@@ -192,11 +182,10 @@ def test_measuring_the_tree_can_be_terminated(
     def terminate() -> None:
         with leaf.open("wb"):  # waits for a reader
             os.kill(os.getpid(), signal.SIGINT)
-            over.wait(60)
+            over.wait(600)  # without the signal, the run would end now with a node that cannot be read
 
     terminating = threading.Thread(target=terminate, daemon=True)
     terminating.start()
-    began = time.monotonic()
     try:
         result = measured(large(settings, engine), instance, monkeypatch)
     finally:
@@ -204,7 +193,6 @@ def test_measuring_the_tree_can_be_terminated(
         terminating.join(10)
     (failure,) = result.get_step_failure_events()
     assert "the run was cancelled; " in str(failure.event_specific_data)
-    assert time.monotonic() - began < 40
     if session is not None:
         assert "Spark was stopped" in str(failure.event_specific_data)
         assert 3 == session.range(3).count()
@@ -269,7 +257,7 @@ def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
 def _sleep(batches: Any) -> Any:
     import time
 
-    time.sleep(300)
+    time.sleep(600)
     yield from batches
 
 

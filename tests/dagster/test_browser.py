@@ -206,6 +206,7 @@ def test_a_launch_that_makes_no_sense_is_refused_before_there_is_a_run(
     assert runs == stage.instance.get_runs_count()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_pictures_can_be_read(stage: Stage, page: Page, shot: Shot, mode: str) -> None:
     """Texts and lines stand out from what is behind them; the WCAG ask for a contrast of 3."""
@@ -218,6 +219,7 @@ def test_pictures_can_be_read(stage: Stage, page: Page, shot: Shot, mode: str) -
     shot(f"tree-{mode}")
 
 
+@pytest.mark.slow
 def test_numbers_are_plotted_over_materialisations(stage: Stage, page: Page, shot: Shot) -> None:
     page.goto(f"/assets/lakehouse/{SALES}/{assets.HEALTH}")
     page.get_by_text("Plots", exact=True).click()
@@ -231,6 +233,7 @@ def test_numbers_are_plotted_over_materialisations(stage: Stage, page: Page, sho
     shot("plots")
 
 
+@pytest.mark.slow
 def test_the_plan_of_a_deletion_is_a_table(stage: Stage, page: Page, shot: Shot) -> None:
     """Every file with kind, size, age, and the reason why nothing needs it."""
     info = next(each for each in stage.lakes[INVENTORY].history() if each.version == EXPIRABLE)
@@ -247,6 +250,7 @@ def test_the_plan_of_a_deletion_is_a_table(stage: Stage, page: Page, shot: Shot)
     shot("deletion-plan")
 
 
+@pytest.mark.slow
 def test_the_graph_shows_every_asset_of_both_lakehouses(stage: Stage, page: Page, shot: Shot) -> None:
     if os.environ.get("SCREENSHOTS"):  # a graph without gaps
         _complete(stage)

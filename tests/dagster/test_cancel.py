@@ -104,6 +104,7 @@ def said(instance: dg.DagsterInstance, run_id: str) -> str:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks processes up in /proc")
 def test_a_compaction_that_is_terminated_leaves_no_commit_and_no_java_behind(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
@@ -119,10 +120,8 @@ def test_a_compaction_that_is_terminated_leaves_no_commit_and_no_java_behind(
         eventually(lambda: PROGRESS in said(instance, run_id))
         assert processes(home, "java")
         assert processes(home, "pyspark")
-        began = time.monotonic()
         assert instance.run_launcher.terminate(run_id)
-        status = eventually(lambda: (run := instance.get_run_by_id(run_id)) and run.is_finished and run.status)
-        seconds = time.monotonic() - began
+        status = eventually(lambda: (run := instance.get_run_by_id(run_id)) and run.is_finished and run.status, 60)
         eventually(lambda: not processes(home, "java", "pyspark", run_id), 30)
         events = said(instance, run_id)
     assert dg.DagsterRunStatus.CANCELED == status, events
@@ -130,6 +129,5 @@ def test_a_compaction_that_is_terminated_leaves_no_commit_and_no_java_behind(
     assert "STEP_UP_FOR_RETRY" not in events
     assert "STEP_RESTARTED" not in events
     assert version == Lakehouse.open(lake.root).version
-    assert seconds < 60
     assert f"{STEP}tree_compaction" in str(instance.all_logs(run_id))
     eventually(lambda: not processes(home, ""), 30)  # the code server has ended, too

@@ -13,7 +13,7 @@ from dagster_project.assets import BACKUP
 from dagster_project.config.settings import Health, LakehouseSettings, Retention
 from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
-from pipelines import compaction, snapshot, stats
+from pipelines import compaction, engine_choice, snapshot, stats
 from tests.dagster.test_assets import STEP, node_file, run
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
@@ -80,10 +80,16 @@ def test_debt_warns_and_tells_what_a_compaction_would_cost(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_integrity_of_a_large_lakehouse_is_proved_on_spark(
-    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, spark: Any
+    local: LakehouseSettings,
+    lake: Lakehouse,
+    instance: dg.DagsterInstance,
+    spark: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the same findings as in one process."""
+    """With the same findings as in one process. The Spark of this test counts as one on other machines."""
+    monkeypatch.setattr(engine_choice, "on_other_machines", lambda _: True)
     large = local.model_copy(update={"health": Health(spark_from_objects=1)})
     sound = [checked(each, assets.HEALTH, "integrity", instance, spark=True) for each in (local, large)]
     assert [(True, "local"), (True, "spark")] == [(each.passed, values(each)["engine"]) for each in sound]
@@ -131,13 +137,11 @@ def test_the_snapshots_that_are_missing_are_named(
     assert checked(local, assets.SNAPSHOTS, "snapshots_fresh", instance).passed
 
 
-@pytest.mark.spark
 def test_a_backup_is_made_by_maintenance_and_verified(
-    local: LakehouseSettings, lake: Lakehouse, target: str, instance: dg.DagsterInstance, spark: Any
+    local: LakehouseSettings, lake: Lakehouse, target: str, instance: dg.DagsterInstance
 ) -> None:
-    """After a compaction with Spark; every check of both runs has passed."""
-    with_spark = local.model_copy(update={"compaction": local.compaction.model_copy(update={"engine": "spark"})})
-    compacted = run(merged((with_spark,), spark=SparkResource(keep_running=True)), "compaction", instance)
+    """After a compaction; every check of both runs has passed."""
+    compacted = run(merged((local,)), "compaction", instance)
     assert {"compaction_debt": True, "compaction_fresh": True} == verdicts(compacted)
     result = run(merged((local,)), "maintenance", instance)
     assert result.success

@@ -57,6 +57,7 @@ def listens(url: str) -> bool:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_maintenance_and_a_load_over_spark_connect(remote: str, tmp_path: Path) -> None:
     """Every asset and check, with nothing to remove, too: a frame without rows has no types that could be inferred."""
     command = [sys.executable, "-m", "tests.support.over_connect", remote, str(tmp_path)]

@@ -108,9 +108,9 @@ def test_in_a_fleet_the_same_lakehouse_is_asked_for_and_the_schedule_does_not_as
     assert ("sales", DUE) == (request.partition_key, request.tags[DUE_TAG])  # the schedule looks at the latter
 
 
-def test_ticks_of_the_sensor_request_a_run_that_does_the_maintenance(tmp_path: Path) -> None:
+def test_ticks_of_the_sensor_request_a_run_that_does_the_maintenance(tmp_path: Path, memory: str) -> None:
     """As Dagster evaluates them: with a cursor, and every failure once."""
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+    with dg.DagsterInstance.local_temp(memory) as instance:
         ticks_request_a_run(tmp_path, instance)
 
 
@@ -142,14 +142,16 @@ def ticks_request_a_run(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     assert "1" == done.dagster_run.tags[REPEAT_TAG]
 
 
-def test_a_lakehouse_that_was_removed_meanwhile_is_not_asked_for_and_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_lakehouse_that_was_removed_meanwhile_is_not_asked_for_and_holds_up_nobody(
+    tmp_path: Path, memory: str
+) -> None:
     """Dagster refuses a request for a partition that is gone, and would evaluate the same failure for ever."""
     path = tmp_path / "lakehouses.yaml"
     path.write_text("layout: partitions\nlakehouses: [{name: sales, root: file:///nowhere}]\n")
     definitions = fleet(Stanzas(path))
     repository = definitions.get_repository_def()
     sensor = repository.get_sensor_def(crash_retry.NAME)
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+    with dg.DagsterInstance.local_temp(memory) as instance:
         instance.add_dynamic_partitions(FLEET, ["sales", "gone"])
         cursor, keys, whys = None, list[str | None](), list[str | None]()
         for name in ("", "gone", "sales"):
@@ -226,9 +228,9 @@ def test_whoever_was_quicker_is_not_joined(defs: dg.Definitions, instance: dg.Da
     assert f"run {later.run_id} has been requested since" in str(asked(defs, instance, run))
 
 
-def test_a_schedule_that_was_switched_off_is_obeyed(defs: dg.Definitions, tmp_path: Path) -> None:
+def test_a_schedule_that_was_switched_off_is_obeyed(defs: dg.Definitions, memory: str) -> None:
     """Whoever switches maintenance off until something is mended does not expect a run half a minute later."""
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+    with dg.DagsterInstance.local_temp(memory) as instance:
         first = killed(defs, instance, SCHEDULED)
         second = killed(defs, instance, dict(requested(defs, instance, first).tags))
         switch_off(instance, "other_schedule")

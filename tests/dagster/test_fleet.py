@@ -21,7 +21,7 @@ from dagster_project.scope import FLEET, PARTITION_TAG
 from dagster_project.sensor import FLEET_SENSOR
 from dagster_project.sensor_state import SensorState
 from pipelines import export
-from pipelines.bounded import Bounded
+from pipelines.deadline_pool import Bounded
 from pipelines.summary import utc
 from tests.dagster.conftest import filled
 from tests.dagster.test_notifications import Received, webhook
@@ -118,7 +118,7 @@ def test_the_names_of_a_fleet_do_not_depend_on_its_lakehouses(lakes: Lakes) -> N
     names += ("version_expiration", "orphan_removal")
     assert {key(name) for name in (*names, "fleet_health")} == set(repository.asset_graph.get_all_asset_keys())
     jobs = ("alter", "compaction", "diff", "export", "health", "history", "maintenance", "restore", "rollback", "undo")
-    jobs += ("upgrade", "verify")
+    jobs += ("freeze", "thaw", "upgrade", "verify")
     assert {f"lakehouses_{job}" for job in jobs} == {each.name for each in repository.get_all_jobs()} - {"__ASSET_JOB"}
     assert {FLEET_SENSOR, "maintenance_repeats"} == {each.name for each in repository.sensor_defs}
     assert {"lakehouses_maintenance_schedule", "lakehouses_health_schedule"} == {
@@ -126,7 +126,7 @@ def test_the_names_of_a_fleet_do_not_depend_on_its_lakehouses(lakes: Lakes) -> N
     }
     specs = [repository.asset_graph.get_check_spec(each) for each in repository.asset_graph.asset_check_keys]
     of_all = {spec.name for spec in specs if spec.partitions_def is None}
-    assert (6, {*fleet_health.CHECKS}) == (len(specs) - len(of_all), of_all)
+    assert (7, {*fleet_health.CHECKS}) == (len(specs) - len(of_all), of_all)
 
 
 def test_the_sensor_adds_and_removes_partitions_from_the_file(lakes: Lakes, instance: dg.DagsterInstance) -> None:
@@ -171,9 +171,9 @@ def test_what_it_asks_for_runs_and_its_checks_are_those_of_the_partition(
 
 
 @pytest.fixture
-def on_disk(lakes: Lakes, tmp_path: Path) -> Iterator[Lakes]:
+def on_disk(lakes: Lakes, memory: str) -> Iterator[Lakes]:
     """Return lakes whose instance a schedule can open."""
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+    with dg.DagsterInstance.local_temp(memory) as instance:
         lakes.instance = instance
         yield lakes
 
@@ -376,7 +376,7 @@ def test_an_error_that_nobody_foresaw_stays_with_its_lakehouse(lakes: Lakes, mon
 
     monkeypatch.setattr(poll, "poll_lakehouse", odd)
     result = lakes.tick()
-    assert {"odd": "ZeroDivisionError: odd\nUnexpected: see the log of the code server."} == failing(result)[
+    assert {"odd": "ZeroDivisionError: odd.\nUnexpected: see the log of the code server."} == failing(result)[
         "reachable"
     ]
     assert ["good"] == [each.partition_key for each in result.run_requests or []]

@@ -24,7 +24,7 @@ from tests.support.pages import SECOND, finished, launchpad
 from tests.support.surgery import Surgery
 from tests.support.webserver import Webserver, make_home, run_webserver
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis, whoami
+from trinitylake_core.commits.commit import _of_process, now_millis
 
 pytestmark = pytest.mark.slow
 SALES, INVENTORY, BILLING = "sales", "inventory", "billing"
@@ -80,9 +80,9 @@ def by(monkeypatch: pytest.MonkeyPatch) -> As:
     @contextmanager
     def somebody(name: str) -> Iterator[None]:
         monkeypatch.setenv("TRINITYLAKE_AUTHOR", name)
-        whoami.cache_clear()
+        _of_process.cache_clear()
         yield
-        whoami.cache_clear()
+        _of_process.cache_clear()
 
     return somebody
 

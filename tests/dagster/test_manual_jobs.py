@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from dagster_project.check_results import evaluate_freeze
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.metadata import reports
@@ -17,8 +18,8 @@ from dagster_project.resources import SparkResource
 from pipelines import export
 from pipelines.files.unreadable import Unreadable
 from tests.dagster.test_assets import STEP, node_file
-from tests.support.lakes import compacted
-from trinitylake_core import Lakehouse
+from tests.support.lakes import compacted, reopened
+from trinitylake_core import Lakehouse, LakehouseFrozen
 from trinitylake_core.locations import root_path
 
 
@@ -251,6 +252,53 @@ def test_the_delete_guard_is_set_from_the_launchpad(
         launched(local, "alter", instance, remove=["maintenance.delete.enabled"], dry_run=False)
     assert runs == instance.get_runs_count()
     assert version + 1 == lake.refresh().version
+
+
+def test_a_refusal_speaks_of_the_launchpad_and_shows_no_stack(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """Its cause is no second error below it, and its options are fields."""
+    planned = lake.refresh().version
+    with reopened(lake).transaction() as txn:
+        txn.create_namespace("another")
+    result = launched(local, "rollback", instance, version=1, reason="r", expected_version=planned, dry_run=False)
+    said = str(failure(result).description)
+    assert (True, True, False) == ("`force: true`" in said, "a new plan with `dry_run: true`" in said, "--" in said)
+    (event,) = result.get_step_failure_events()
+    error = event.step_failure_data.error
+    assert error is not None
+    assert (None, False) == (error.cause, "rolled_back.py" in error.to_string())
+
+
+def test_the_history_names_the_person_who_launched_a_job(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    told(launched(local, "alter", instance, properties={"a": "b"}, reason="r", launched_by="ada", dry_run=False))
+    assert "ada" == lake.refresh().info().author
+    told(launched(local, "alter", instance, properties={"a": "c"}, reason="r", dry_run=False))
+    assert "ada" != lake.refresh().info().author
+
+
+def test_a_lakehouse_is_frozen_and_thawed_from_the_launchpad(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """Writers are refused, the check warns with the reason, and a rollback goes on."""
+    runs = instance.get_runs_count()
+    with pytest.raises(dg.DagsterInvalidConfigError, match="a reason is required"):
+        launched(local, "freeze", instance, reason="")
+    with pytest.raises(dg.DagsterInvalidConfigError, match="not a valid age"):
+        launched(local, "freeze", instance, reason="r", lasts="soon")
+    assert runs == instance.get_runs_count()
+    done = told(launched(local, "freeze", instance, reason="incident 4711", lasts="2h"))
+    assert "incident 4711" in str(done["outcome"])
+    with pytest.raises(LakehouseFrozen, match="incident 4711"), reopened(lake).transaction() as txn:
+        txn.create_namespace("new")
+    found = evaluate_freeze(reopened(lake))
+    assert (False, True) == (found.passed, "incident 4711" in str(found.description))
+    told(launched(local, "rollback", instance, version=1, reason="r", dry_run=False))
+    assert reopened(lake).frozen is not None
+    told(launched(local, "thaw", instance, reason="over"))
+    assert evaluate_freeze(reopened(lake)).passed
 
 
 @pytest.mark.parametrize("damage", ["root", "node"])

@@ -77,10 +77,12 @@ def test_a_failed_run_is_told_with_its_error(
     webhook: Received, settings: LakehouseSettings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TL_WEBHOOK", webhook.url)
-    told = Notifications.model_validate({"webhook": {"env": "TL_WEBHOOK"}})
+    told = Notifications.model_validate({"webhook": {"env": "TL_WEBHOOK"}, "ui": "https://dagster.example.com/"})
     result = failed_run(settings, instance)
     tell(told, result, instance)
     (message,) = webhook.messages
+    link = f"https://dagster.example.com/runs/{result.run_id}"
+    assert ("error", link, True) == (message["severity"], message["url"], link in message["text"])
     assert ("sales_eu", "sales_eu_maintenance", result.run_id) == tuple(
         message[name] for name in ("lakehouse", "job", "run_id")
     )

@@ -225,14 +225,14 @@ def test_dead_runs_are_ended_and_the_others_are_left_alone(settings: LakehouseSe
     assert ["NOT_STARTED", "FAILURE", "FAILURE", "CANCELED", "SUCCESS"] == after
 
 
-def test_a_run_whose_process_is_gone_at_two_looks_is_ended(settings: LakehouseSettings, tmp_path: Path) -> None:
+def test_a_run_whose_process_is_gone_at_two_looks_is_ended(settings: LakehouseSettings, memory: str) -> None:
     """Dagster stops looking when the database is away at the moment at which a run dies with it."""
     repository = merged((settings,)).get_repository_def()
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     zombie = subprocess.Popen([sys.executable, "-c", ""])
     eventually(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE, 30, lambda: "it runs on")
-    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+    with dg.DagsterInstance.local_temp(memory) as instance:
 
         def run(pid: int, location: str = "trinitylake", status: str = "STARTED") -> str:
             made = instance.create_run_for_job(
@@ -266,13 +266,13 @@ def origin(location: str) -> Any:
     return RemoteRepositoryOrigin(server, "__repository__").get_job_origin("sales_eu_verify")
 
 
-def test_the_schedule_skips_while_its_last_run_is_not_over(settings: LakehouseSettings, tmp_path: Path) -> None:
+def test_the_schedule_skips_while_its_last_run_is_not_over(settings: LakehouseSettings, memory: str) -> None:
     """Otherwise runs that take longer than the time between two pile up in the queue."""
     repository = merged((settings,)).get_repository_def()
     schedule = repository.get_schedule_def("sales_eu_maintenance_schedule")
     job = repository.get_job("sales_eu_maintenance")
     with (
-        dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+        dg.DagsterInstance.local_temp(memory) as instance,
         dg.build_schedule_context(instance, datetime.now(UTC)) as context,
     ):
         assert 1 == len(schedule.evaluate_tick(context).run_requests or [])

@@ -14,7 +14,6 @@ import pytest
 from dagster_project import assets, supervised
 from dagster_project.config.settings import LakehouseSettings, Retention
 from dagster_project.factory import merged
-from dagster_project.resources import SparkResource
 from pipelines import expiration, orphans, snapshot
 from tests.dagster.conftest import filled
 from tests.dagster.test_assets import STEP, metadata, node_file, run
@@ -71,14 +70,12 @@ def materialised(
     return job.execute_in_process(instance=instance, run_config={"ops": ops}, raise_on_error=False)
 
 
-@pytest.mark.spark
 def test_maintenance_keeps_snapshots_and_history_as_told(
-    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, spark: Any
+    kept: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
-    """With Spark: compacted, the day's snapshot made, all but the newest versions expired, their files gone."""
+    """Compacted, the day's snapshot made, all but the newest versions expired, their files gone."""
     digest, before = lake.digest(), lake.version
-    policies = with_policies(settings, engine="spark")
-    result = run(merged((policies,), spark=SparkResource(keep_running=True)), "maintenance", instance)
+    result = run(merged((kept,)), "maintenance", instance)
     assert result.success
     compacted, snapped, expired = before + 1, before + 2, before + 3
     today = snapshot.name_of("daily", datetime.now(UTC))
@@ -96,7 +93,7 @@ def test_maintenance_keeps_snapshots_and_history_as_told(
 
     gone = metadata(result, assets.ORPHANS)
     assert gone["plan_files"] == gone["files_deleted"] == len(gone["plan"]) > 0
-    assert (0, "spark", False) == (gone["failed"], gone["engine"], gone["dry_run"])
+    assert (0, "local", False) == (gone["failed"], gone["engine"], gone["dry_run"])
     assert not files(lake) & {row["path"] for row in gone["plan"]}
     newest = lake.refresh()
     assert (expired + 1, digest, []) == (newest.version, newest.digest(), list(newest.check()))

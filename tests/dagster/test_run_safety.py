@@ -13,7 +13,8 @@ from dagster_project import assets, checks, manual_jobs
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.supervised import Supervisor
-from pipelines import auto, compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade, verify
+from pipelines import compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade, verify
+from pipelines.engine_choice import expected_engine
 from pipelines.session import LazySession, SessionConfig, spark
 from tests.dagster.test_assets import STEP
 from tests.dagster.test_retention import files
@@ -222,7 +223,7 @@ def test_a_job_that_is_cancelled_right_before_its_commit_commits_nothing(
 
 
 def test_work_can_tell_where_its_spark_would_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compaction with ``engine: auto`` hands nothing to a cluster that it does not know to be one."""
+    """The engine ``auto`` is Spark only on a cluster that is known to be one."""
     monkeypatch.setattr(spark, "active_session", lambda: None)  # a session that runs already answers for itself
     elsewhere = LazySession(SessionConfig(mode="master", master="spark://host:7077"))
     found = []
@@ -230,11 +231,11 @@ def test_work_can_tell_where_its_spark_would_run(monkeypatch: pytest.MonkeyPatch
     @dg.op
     def look(context) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001 - Dagster refuses annotations that are texts
         sessions = elsewhere, LazySession(SessionConfig())
-        found.append([auto.may_move("auto", Supervisor(context, each).spark) for each in sessions])
+        found.append([expected_engine("auto", Supervisor(context, each).spark, 1, 1) for each in sessions])
 
     @dg.job
     def one() -> None:
         look()
 
     assert one.execute_in_process().success
-    assert [[True, False]] == found
+    assert [["spark", "local"]] == found

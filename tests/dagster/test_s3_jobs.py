@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import dagster as dg
@@ -12,10 +13,12 @@ from dagster_project.factory import merged
 from dagster_project.resources import SparkResource
 from pipelines import expiration, orphans
 from tests.dagster.conftest import filled
+from tests.dagster.test_assets import metadata
 from tests.dagster.test_manual_jobs import told
-from tests.support.s3_servers import S3Server
+from tests.support.s3_servers import KEY, SECRET, S3Server
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.commits.frozen import freeze_of
 
 TEN_DAYS_MILLIS = 864_000_000
 ASSETS = (
@@ -55,15 +58,30 @@ class Place:
         return Lakehouse.open(f"{self.root}{folder}/", storage_options=self.options)
 
     def launch(self, job: str, **config: Any) -> dg.ExecuteInProcessResult:
-        """Execute a job, its launchpad filled in, some of it changed."""
+        """Execute a job, its launchpad filled in, some of it changed; it succeeds."""
+        result = self.ended(job, **config)
+        assert result.success, result.get_step_failure_events()
+        return result
+
+    def ended(self, job: str, **config: Any) -> dg.ExecuteInProcessResult:
+        """Execute a job."""
         resolved = self.defs.resolve_job_def(f"everywhere_{job}")
         step = f"lakehouse__everywhere__{job}"
         filled_in = (resolved.run_config or {}).get("ops", {}).get(step, {}).get("config", {})
         ops = {step: {"config": {**filled_in, **config}}} if config or filled_in else {}
         result = resolved.execute_in_process(instance=self.instance, run_config={"ops": ops}, raise_on_error=False)
-        assert result.success, result.get_step_failure_events()
+        self.refuse_secrets(result)
         self.executed.add(job)
         return result
+
+    def refuse_secrets(self, result: dg.ExecuteInProcessResult) -> None:
+        """Prove that events, tags and run configuration hold no credentials."""
+        events = [entry.to_json() for entry in self.instance.all_logs(result.run_id)]
+        run = self.instance.get_run_by_id(result.run_id)
+        assert events
+        assert run is not None
+        stored = "\n".join([*events, json.dumps(run.run_config), str(run.tags), str(run)])
+        assert [] == [secret for secret in (KEY, SECRET) if secret in stored]
 
 
 @pytest.fixture
@@ -77,7 +95,7 @@ def place(instance: dg.DagsterInstance, moto_server: S3Server, monkeypatch: pyte
 @pytest.mark.s3
 @pytest.mark.spark
 def test_every_asset_and_every_job(place: Place, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One lakehouse through all of them; each leaves a sound one behind."""
+    """One lakehouse through all of them; each leaves a sound one behind, and no credentials where Dagster stores."""
     before = place.lake
     for job in (expiration, orphans):
         monkeypatch.setattr(job, "now_millis", lambda: now_millis() + TEN_DAYS_MILLIS)
@@ -104,8 +122,15 @@ def test_every_asset_and_every_job(place: Place, spark: Any, monkeypatch: pytest
     told(place.launch("upgrade", target=f"{place.root}new/", dry_run=False, definition={"order": 7}))
     assert (7, place.open().digest()) == (place.open("new").definition.order, place.open("new").digest())
     _guard(place)
+    place.launch("freeze", reason="audit", lasts="1h")
+    assert "audit" == getattr(freeze_of(place.open().definition), "reason", None)
+    place.launch("thaw", reason="audit")
+    assert freeze_of(place.open().definition) is None
     jobs = {job.name.removeprefix("everywhere_") for job in place.defs.get_repository_def().get_all_jobs()}
     assert jobs - {"__ASSET_JOB"} == place.executed
+    monkeypatch.setenv("TL_EVERYWHERE_secret", "")
+    failed = place.ended("compaction")  # a run that cannot open the lakehouse names the variable that is missing
+    assert "the environment variable TL_EVERYWHERE_secret is not set" in str(failed.get_step_failure_events())
 
 
 def _guard(place: Place) -> None:
@@ -126,8 +151,8 @@ def _write_and_undo(place: Place) -> None:
     with lake.transaction() as txn:
         txn.drop_table("sales", "t0_1")
         txn.create_table("sales", "mistake")
-    place.launch("compaction")
-    assert 0 == place.open().stats().messages
+    compacted = place.launch("compaction")
+    assert ("spark", 0) == (metadata(compacted, "tree_compaction")["plan_engine"], place.open().stats().messages)
     restored = told(place.launch("restore", only=["sales.t0_1"], version=version, reason="dropped", dry_run=False))
     assert ["sales.t0_1"] == [row["name"] for row in restored["changes"]]
     undone = told(place.launch("rollback", version=version, reason="all of it", dry_run=False))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pipelines import backup, export
-from pipelines.trees.digest import digest
+from pipelines.engine import open_engine
+from pipelines.integrity.copies import digest
 from tests.support.lakes import FAST, compacted, filled, new_lake
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse
@@ -63,9 +64,10 @@ def test_spark_finds_the_same(lake: Lakehouse, target: Storage, spark: Any) -> N
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_digest_of_an_empty_and_of_a_foreign_lakehouse(tmp_path: Path, java_lakehouse: str, spark: Any) -> None:
     for lake in (new_lake(tmp_path / "empty"), Lakehouse.open(java_lakehouse)):
-        assert lake.digest() == digest(spark, lake, "spark")
+        assert lake.digest() == digest(open_engine("spark", spark), lake)
 
 
 def test_no_backup_at_all(lake: Lakehouse, target: Storage) -> None:
@@ -204,6 +206,7 @@ def test_a_proof_costs_no_second_get_where_checksums_are(lake: Lakehouse, target
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_compares_definitions_too(lake: Lakehouse, target: Storage, spark: Any) -> None:
     exported(lake, target)
     source, copy = Surgery(lake.root, 4), Surgery(target.root, 4)

@@ -107,6 +107,7 @@ def test_a_job_whose_files_were_cleaned_while_it_slept_commits_what_is_whole(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [_compact, _load])
 def test_a_job_on_spark_starts_over_once(job: Job, lake: Lakehouse, spark: SparkSession) -> None:
     report = job(lake, once(lambda: clean_now(lake)), spark)

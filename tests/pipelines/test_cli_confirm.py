@@ -25,7 +25,7 @@ def lake(tmp_path: Path) -> Lakehouse:
 @pytest.mark.parametrize(
     "how", [["rollback", "--to-version", "0"], ["undo", "--author", "*"]], ids=["rollback", "undo"]
 )
-@pytest.mark.parametrize(("answer", "code", "version"), [("y", 0, 2), ("n", 2, 1), (None, 130, 1)])
+@pytest.mark.parametrize(("answer", "code", "version"), [("y", 0, 2), ("n", 3, 1), (None, 130, 1)])
 def test_a_person_sees_the_plan_and_is_asked(
     lake: Lakehouse,
     monkeypatch: pytest.MonkeyPatch,
@@ -96,7 +96,7 @@ def test_a_stored_plan_is_shown_and_confirmed_like_any_other(
     assert 0 == cli.main(["expire", lake.root, "--keep-last", "1", "--plan-to", uri])
     assert 2 == len(answers)
     capsys.readouterr()
-    assert 2 == cli.main(["expire", lake.root, "--plan", uri])
+    assert 3 == cli.main(["expire", lake.root, "--plan", uri])
     shown = capsys.readouterr()
     assert "would expire" in shown.out
     assert "nothing was done" in shown.err
@@ -139,14 +139,14 @@ def test_no_is_no(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch, words: list[
     monkeypatch.setattr("click.confirm", lambda *_: False)
     version = lake.refresh().version
     files = sorted(Path(lake.root.removeprefix("file://")).rglob("*"))
-    assert 2 == cli.main([words[0], lake.root, *words[1:]])
+    assert 3 == cli.main([words[0], lake.root, *words[1:]])
     assert (version, files) == (lake.refresh().version, sorted(Path(lake.root.removeprefix("file://")).rglob("*")))
 
 
 # -- snapshot drop -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("answer", "code", "left"), [(True, 0, 0), (False, 2, 1)])
+@pytest.mark.parametrize(("answer", "code", "left"), [(True, 0, 0), (False, 3, 1)])
 def test_a_snapshot_is_dropped_after_a_yes(
     lake: Lakehouse,
     monkeypatch: pytest.MonkeyPatch,

@@ -171,7 +171,6 @@ def test_what_differs_is_found(declared: Any, value: Any, wrong: str) -> None:
     assert [wrong] == list(mismatches(declared, value, "x", set()))
 
 
-RARE = {
-    *(field for name in ("Hole", "Errors", "load iceberg:NAME") for field in declared_fields(DECLARED[name], name)),
-}
-"""Declared, and printed only where something is wrong or damaged, or by another catalog."""
+_RARE = ("Hole", "Errors", "load iceberg:NAME", "serve")
+RARE = {field for name in _RARE for field in declared_fields(DECLARED[name], name)}
+"""Declared, and printed only where something is wrong or damaged, by another catalog, or when a server ends."""

@@ -99,21 +99,6 @@ def test_log_is_history(capsys: pytest.CaptureFixture[str], root: str) -> None:
     assert out[: len(out) // 2] == out[len(out) // 2 :]
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (["histroy"], "'history'"),
-        (["lgo"], "'log'"),
-        (["ls", "--knid", "table"], "'--kind'"),
-        (["restore", "--onyl=x"], "'--only'"),
-        (["rollback", "--to-versoin", "1"], "'--to-version'"),
-    ],
-)
-def test_who_mistypes_is_told_what_was_meant(capsys: pytest.CaptureFixture[str], words: list[str], meant: str) -> None:
-    assert 2 == cli.main(words)
-    assert f"did you mean {meant}?" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", [["snapshot", "--help"], ["help", "snapshot"], ["snapshot", "-h"]])
 def test_every_group_shows_its_commands_and_an_example(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert 0 == cli.main(words)
@@ -275,7 +260,7 @@ def _on_a_terminal(words: list[str], columns: int, **environment: str) -> str:
     except OSError:  # so a terminal ends on Linux
         pass
     os.close(ours)
-    assert 0 == process.wait(60)
+    assert 0 == process.wait(300)
     return _ESCAPES.sub("", b"".join(parts).decode()).replace("\r", "")
 
 

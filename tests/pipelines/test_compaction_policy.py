@@ -8,6 +8,7 @@ import pytest
 
 from pipelines import compaction, compaction_policy
 from tests.support.lakes import compacted, filled, new_lake, reopened
+from tests.support.wide import change, wide
 from trinitylake_core import Lakehouse
 
 
@@ -40,3 +41,12 @@ def test_the_estimate_of_a_compaction_is_near_what_it_does(lake: Lakehouse) -> N
     assert 0.5 < expected.nodes / done.nodes_written < 2
     assert 0.2 < expected.bytes / done.bytes_written < 5
     assert 0.5 < expected.requests / (done.nodes_read + done.nodes_written + 1) < 2
+
+
+@pytest.mark.parametrize("numbers", [range(2000, 2600), range(0, 5000, 8)], ids=["neighbours", "everywhere"])
+def test_the_estimate_knows_where_messages_wait(tmp_path: Path, numbers: range) -> None:
+    """600 changes of neighbouring tables rewrite a few leaves, and were expected to rewrite all."""
+    lake = change(wide(tmp_path, 5000, 128), (number * 4 % 5000 + number * 4 // 5000 for number in numbers))
+    expected = compaction_policy.estimate(lake)
+    done = compaction.run(lake, compaction.Config(engine="local"))
+    assert 0.6 < expected.nodes / done.nodes_written < 1.4

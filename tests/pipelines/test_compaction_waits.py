@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import compaction
-from pipelines.trees import workers
+from pipelines import compaction, worker_pool
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import content, reopened
 from tests.support.rounds import Rounds
@@ -38,8 +37,8 @@ def test_reads_and_writes_of_a_compaction_overlap(
     dirty: Lakehouse, pieces: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as its reads or its writes take with all requests busy, and half of that more."""
-    monkeypatch.setattr(compaction, "_SHARED_FROM_NODES", 1 if pieces == "many subtrees" else 1 << 30)
-    monkeypatch.setattr(workers, "cores", lambda: 1)
+    monkeypatch.setattr(compaction, "_SHARED_FROM_ROWS", 1 if pieces == "many subtrees" else 1 << 30)
+    monkeypatch.setattr(worker_pool, "cores", lambda: 1)
     before = content(dirty)
     rounds, report = _compacted(dirty)
     reads = sum(kind == "get" for _, kind, _ in rounds.log)

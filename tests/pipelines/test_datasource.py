@@ -132,6 +132,14 @@ def test_what_cannot_be_read_is_refused(lake: Lakehouse, java_lakehouse: str) ->
         read(Lakehouse.open(java_lakehouse), "objects")
 
 
+def test_an_option_that_does_not_exist_is_refused(lake: Lakehouse) -> None:
+    from pipelines.datasource.source import TrinityLakeSource
+
+    with pytest.raises(InvalidInput, match=r"unknown option verzion; there are path, table, version"):
+        TrinityLakeSource({"path": lake.root, "verzion": "3"}).schema()
+    assert TrinityLakeSource({"path": lake.root, "version": "3", "storage.durable": "false"}).schema()
+
+
 @pytest.mark.spark
 def test_spark_reads_a_lakehouse_by_its_name(lake: Lakehouse, spark: SparkSession) -> None:
     from pipelines.datasource.source import register

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_project.config.values import format_duration, parse_duration
-from pipelines.durations import DAY, millis, parse_age, shown
 from trinitylake_core import InvalidInput
+from trinitylake_core.durations import DAY, millis, parse_age, shown
 
 
 @pytest.mark.parametrize(

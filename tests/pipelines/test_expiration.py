@@ -33,7 +33,6 @@ from trinitylake_core.errors import (
     PlanOutdated,
     Refused,
     SnapshotNotFound,
-    StorageError,
     TransactionExpired,
     TrinityLakeError,
     UnsafeStorage,
@@ -175,41 +174,6 @@ def test_a_dry_run_tells_what_it_frees(tmp_path: Path) -> None:
     assert planned.freed.versions == done.versions_expired == planned.versions_expired
     roots = {each.version: each.bytes for each in planned.freed.each}
     assert all(roots[version] >= before[root_path(version)] for version in range(done.boundary_after))
-
-
-@pytest.mark.parametrize("mode", ["fail", "fail_from", "lose_from"])
-def test_an_interrupted_run_is_continued(tmp_path: Path, mode: Any) -> None:
-    """At whatever request it is stopped, what is kept is intact, and running again completes."""
-    files: dict[str, bytes] | None = None
-    lake = filled(new_lake(tmp_path), tables=12)
-    lake.create_snapshot("s", version=1, expires_at=from_millis(now_millis() + DAY))
-    files = listing(directory_of(lake))
-    lake = reopened(lake)
-    plan = attach(lake.storage, FaultPlan("count"))
-    want = expire(lake, keep_last=2).boundary_after
-    for at in range(1, plan.count + 1):
-        _restore(directory_of(lake), files)
-        lake = reopened(lake)
-        attach(lake.storage, FaultPlan(mode, at=at))
-        try:
-            expire(lake, keep_last=2)
-        except StorageError:
-            assert mode != "fail"
-        assert_sound(lake, boundary(lake))
-        lake = reopened(lake)
-        expire(lake, keep_last=2)
-        lake = reopened(lake)
-        oldest = lake.stats().oldest_version
-        assert want <= oldest == boundary(lake) == versions_on_disk(lake)[0]
-        assert [] == [info.name for info in lake.snapshots()]
-        assert_sound(lake, oldest)
-
-
-def _restore(directory: Path, files: dict[str, bytes]) -> None:
-    for path in listing(directory).keys() - files.keys():
-        (directory / path).unlink()
-    for path, data in files.items():
-        (directory / path).write_bytes(data)
 
 
 def test_leftovers_of_a_killed_run_are_deleted_by_the_next(tmp_path: Path) -> None:
@@ -362,9 +326,11 @@ def test_a_plan_that_no_longer_holds_changes_nothing(tmp_path: Path) -> None:
 # -- the fence -------------------------------------------------------------------------------------------
 
 
-def test_a_stalled_writer_cannot_take_the_name_of_an_expired_version(tmp_path: Path) -> None:
+def test_a_stalled_writer_cannot_take_the_name_of_an_expired_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its late commit is refused, whether it stalled before the commit or right before it creates the root."""
-    lake = filled(new_lake(tmp_path, txn_ttl_millis=400), tables=4)
+    lake = filled(new_lake(tmp_path), tables=4)
     base, late = reopened(lake), reopened(lake)
     stalled = base.transaction()
     stalled.create_namespace("lost")
@@ -377,17 +343,18 @@ def test_a_stalled_writer_cannot_take_the_name_of_an_expired_version(tmp_path: P
     def wait(kind: str, path: str, action: Any) -> Any:
         if kind == "create":
             there.set()
-            gate.wait(20)
+            gate.wait(120)
         return plan(kind, path, action)
 
     late.storage.interceptor = wait  # type: ignore[attr-defined]
     thread = threading.Thread(target=_commit_into, args=(running, outcome))
     thread.start()
-    assert there.wait(20)
+    assert there.wait(120)
     for number in range(4):
         with lake.refresh().transaction() as txn:
             txn.create_namespace(f"more{number}")
-    time.sleep(0.45)
+    now, ahead = time.time_ns, lake.definition.txn_ttl_millis * 11 // 10 * 10**6
+    monkeypatch.setattr(time, "time_ns", lambda: now() + ahead)
     with lake.refresh().transaction() as txn:
         txn.create_namespace("last")
     report = expire(lake, now_millis(), keep_last=1)
@@ -489,7 +456,9 @@ def test_writers_compactions_expiration_and_cleaning_race(tmp_path: Path, second
         process.start()
     expired = deleted = 0
     maintainer = reopened(lake)
-    while any(process.is_alive() for process in processes) and answers.qsize() < len(work):
+    while (any(process.is_alive() for process in processes) and answers.qsize() < len(work)) or (
+        not (expired and deleted) and time.time() < until + 60  # a machine that is busy with other things
+    ):
         expired += expiration.run(maintainer.refresh(), expiration.Config(engine="local", keep_last=1)).versions_expired
         config = orphans.Config(engine="local", older_than_seconds=7, allow_recent=True)
         cleaned = orphans.run(maintainer.refresh(), config)

@@ -87,5 +87,5 @@ def test_a_missing_extra_is_named(tmp_path: Path, program: str, extra: str) -> N
 
 def test_all_is_every_extra_that_is_not_for_developers() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert ["trinitylake-maintenance[s3,spark,dagster,postgres,iceberg]"] == extras["all"]
+    assert ["trinitylake-maintenance[s3,spark,dagster,postgres,iceberg,rest]"] == extras["all"]
     assert "trinitylake-maintenance[all]" in extras["dev"]

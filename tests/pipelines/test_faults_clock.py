@@ -1,7 +1,7 @@
 """Jobs among faults, by a clock: the same reports, and at most twice the time, on any machine and in no time.
 
-What ``test_faults_mixed`` does with a server and seconds. ``verify`` of all versions is only there: this clock lets
-pieces of work that themselves read in parallel follow one another, which real threads do not.
+``test_faults_mixed`` has a server. ``verify`` of all versions is only there: this clock lets pieces of work that
+themselves read in parallel follow one another, which real threads do not.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ nothing broken in what is left. And nobody waits for an answer that does not com
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +24,7 @@ from trinitylake_core.storage import Storage, check_conformance, open_storage
 pytestmark = pytest.mark.s3
 DAY: Final = 86_400_000
 _LOADED: Final = 40
-_DEADLINE_SECONDS: Final = 30.0
-"""``read_timeout``, unless somebody sets it."""
-_SLACK_SECONDS: Final = 3.0
-_TWICE: Final = 2.0
-_LATE_SECONDS: Final = 0.5
+_SLACK_SECONDS: Final = 8.0
 
 
 @pytest.fixture(scope="module")
@@ -162,29 +157,24 @@ def _copied(original: Original, server: SlowS3, **options: Any) -> Stage:
 
 @dataclass(frozen=True)
 class Run:
-    """What a job said, what is left, and how long it took."""
+    """What a job said, what is left, and how long an answer was waited for at most."""
 
     said: object
     left: object
-    seconds: float
-    requests: int
     longest: float
-    once: float
 
 
-def _run(job: Callable[[Stage], object], stage: Stage, server: SlowS3, share: float, delay: float, seed: int) -> Run:
-    server.set(share=share, delay=delay, seed=seed)
-    started = time.perf_counter()
+def _run(job: Callable[[Stage], object], stage: Stage, server: SlowS3, share: float, seed: int) -> Run:
+    server.set(share=share, delay=0, seed=seed)
     said = job(stage)
-    seconds = time.perf_counter() - started
-    requests, held, faults = int(server.busy()["requests"]), server.held(), server.faults()
+    held, faults = server.held(), server.faults()
     server.set()
     lake = Lakehouse.open(open_storage(*stage.lake.storage.spec()))
     assert [] == list(lake.check(definitions=True))
     names = [entry.key for entry in lake.objects()]
     left = lake.version, names if job is _load else lake.digest(), [info.operation for info in lake.history()]
-    print(f"{job.__name__} {share} {seconds:.2f} s, {requests} requests, {dict(faults)}, {held}")
-    return Run(said, left, seconds, requests, **held)
+    print(f"{job.__name__} {share}, {dict(faults)}, {held}")
+    return Run(said, left, held["longest"])
 
 
 @pytest.fixture(scope="module")
@@ -193,39 +183,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Original:
     return original_lake(tmp_path_factory.mktemp("small"), 60, 6)
 
 
-@pytest.mark.parametrize("job", ["compact", "load", "expire", "restore", "rollback", "snapshot"])
+@pytest.mark.parametrize("job", ["compact", "load", "expire", "restore", "rollback", "snapshot", "verify"])
 def test_a_job_does_the_same_among_faults(server: SlowS3, small: Original, job: str) -> None:
     """Each fault at 3 %, and a deadline of a second: that is what nobody waits longer than."""
     options = {"request_timeout": 1.0, "retries": 8}
     calm, rough = (
-        _run(JOBS[job], _copied(small, server, **options), server, share, 0, seed=len(job)) for share in (0.0, 0.03)
+        _run(JOBS[job], _copied(small, server, **options), server, share, seed=len(job)) for share in (0.0, 0.03)
     )
     assert (calm.said, calm.left) == (rough.said, rough.left)
     assert rough.longest <= 1.0 + _SLACK_SECONDS
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Original:
-    """Some thousand files."""
-    return original_lake(tmp_path_factory.mktemp("large"), 900, 30)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("job", JOBS)
-def test_a_job_takes_at_most_twice_as_long_among_faults(server: SlowS3, large: Original, job: str) -> None:
-    """Each fault at 1 %, 25 ms for each request, and the deadlines that everybody has.
-
-    To twice the time comes half a second, for what is late twice while everything waits for it. Three tries to be as
-    fast as that, since others may work on this machine; each must be right. Waits for late creations and deletions do
-    not count: they are not sent a second time.
-    """
-    beyond = []
-    for seed in range(3):
-        calm, rough = (_run(JOBS[job], _copied(large, server), server, share, 0.025, seed) for share in (0.0, 0.01))
-        assert (calm.said, calm.left) == (rough.said, rough.left)
-        assert rough.longest <= _DEADLINE_SECONDS + _SLACK_SECONDS
-        assert rough.requests <= 1.12 * calm.requests + 16
-        beyond.append(rough.seconds - rough.once - _TWICE * calm.seconds)
-        if beyond[-1] <= _LATE_SECONDS:
-            break
-    assert min(beyond) <= _LATE_SECONDS

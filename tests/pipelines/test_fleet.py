@@ -130,7 +130,7 @@ def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 def test_the_command_reads_the_file_of_dagster(listed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As a table, as JSON, and for Prometheus; exit code 1 while one cannot be opened."""
     code, text = called(capsys, str(listed))
-    assert (1, True) == (code, "4 lakehouses: 3 cannot be opened, a compaction pays in 1" in text)
+    assert (1, True) == (code, "4 lakehouses: 3 cannot be opened, 1 need a compaction" in text)
     assert "200%" in text
     code, text = called(capsys, str(listed), "--json")
     states = {state["name"]: state for state in json.loads(text)["states"]}

@@ -11,7 +11,7 @@ import pytest
 from pipelines import fleet
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import Lakehouse
-from trinitylake_core.handle import Handle
+from trinitylake_core.lakehouse_view import Handle
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import diff, history
+from pipelines import diff, history, load
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery
-from trinitylake_core import InvalidInput, Lakehouse
+from trinitylake_core import InvalidInput, Lakehouse, spec
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage
 
@@ -59,3 +59,11 @@ def test_a_difference_is_counted_and_cut(lake: Lakehouse) -> None:
     assert ({"added": 7, "removed": 0, "changed": 0}, 3) == (report.counts, len(report.changes))
     assert (lake.root, lake.root, 1, 4) == (report.root, report.other, report.a, report.b)
     assert 7 == len(diff.report(old, new).changes)
+
+
+def test_a_load_counts_what_it_loaded(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    lines = ['{"create_namespace": {"namespace": "sales"}}', '{"create_table": {"namespace": "sales", "name": "t"}}']
+    (tmp_path / "objects.jsonl").write_text("\n".join(lines))
+    load.run(lake, str(tmp_path / "objects.jsonl"), load.Config(engine="local"))
+    assert (spec.OP_LOAD, 2) == ((info := lake.refresh().info()).operation, info.changes)

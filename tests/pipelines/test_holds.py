@@ -9,12 +9,12 @@ import pytest
 
 from pipelines import expiration
 from pipelines.cli import main
-from pipelines.durations import DAY
-from pipelines.files.retained import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, Hold, Rules
+from pipelines.files.gc_roots import KEEP_LAST, NEWEST, OLDER_THAN, OWN_VERSION, TTL, RetentionReason, RetentionRules
 from pipelines.job import dry_run
 from tests.support.lakes import filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.durations import DAY
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def test_each_rule_keeps_what_it_says() -> None:
     versions = range(5, 40)
     for now in (0, 50_000, 225_000, 230_001, 395_000, 10**9):
         for keep in (0, 1, 7, 100):
-            rules = Rules(keep_last=keep, age_seconds=100, ttl_millis=150_000)
-            found = rules.holds(lambda version: times[version - 5], versions, now)
+            rules = RetentionRules(keep_last=keep, age_seconds=100, ttl_millis=150_000)
+            found = rules.reasons(lambda version: times[version - 5], versions, now)
             assert min(each.first for each in found) == rules.boundary(
                 lambda version: times[version - 5], versions, now
             )
@@ -51,13 +51,13 @@ def test_each_rule_keeps_what_it_says() -> None:
 def test_the_rule_that_decides_comes_first(lake: Lakehouse) -> None:
     """Young versions: the time to live, whatever else is given. Old ones: what was asked for."""
     done = dry(lake, now_millis(), keep_last=1, older_than_seconds=0)
-    assert (0, Hold(TTL, "7d", 0, 11)) == (done.versions_expired, done.kept[0])
+    assert (0, RetentionReason(TTL, "7d", 0, 11)) == (done.versions_expired, done.kept[0])
     assert {TTL, KEEP_LAST, NEWEST} == {each.rule for each in done.kept}
     later = now_millis() + 30 * int(DAY) * 1000
     done = dry(lake, later, keep_last=4)
-    assert (7, Hold(KEEP_LAST, "4", 7, 4)) == (done.boundary_after, done.kept[0])
+    assert (7, RetentionReason(KEEP_LAST, "4", 7, 4)) == (done.boundary_after, done.kept[0])
     done = dry(lake, later, older_than_seconds=60 * DAY)
-    assert Hold(OLDER_THAN, "60d", 0, 11) == done.kept[0]
+    assert RetentionReason(OLDER_THAN, "60d", 0, 11) == done.kept[0]
     done = dry(lake, later, older_than_seconds=0)
     assert (10, NEWEST) == (done.boundary_after, done.kept[0].rule)
 

@@ -146,7 +146,7 @@ def test_export_says_of_how_many_tables_it_leaves_the_files(
     with_table(catalog, "sales.orders", 1)
     target = (tmp_path / "copy").as_uri()
     assert 0 == main(["export", catalog.lakehouse.root, target, "--engine", "local"])
-    assert "data and metadata files of 1 tables stay where they are" in capsys.readouterr().out
+    assert "not the data and metadata files of 1 table" in capsys.readouterr().out
     copy = opened(target)
     with pytest.raises(FileNotFoundError):
         copy.load_table("sales.orders")

@@ -12,21 +12,11 @@ import pytest
 
 import pipelines
 from pipelines import compaction, orphans
-from pipelines.job import SPARK_FROM_OBJECTS, Meter, Stopwatch, dry_run, engine_for, refuse_unknown, started
+from pipelines.job import Meter, Stopwatch, dry_run, refuse_unknown, started
 from tests.support.contracts import REVIEWED
 from tests.support.lakes import content, filled, new_lake
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
-
-
-@pytest.mark.parametrize("engine", ["spark", "local"])
-def test_an_engine_that_is_asked_for_is_taken_however_much_there_is(engine: str) -> None:
-    assert {engine} == {engine_for(engine, files) for files in (0, SPARK_FROM_OBJECTS)}
-
-
-def test_auto_is_spark_from_so_many_files_on() -> None:
-    assert ["local", "spark"] == [engine_for("auto", files) for files in (SPARK_FROM_OBJECTS - 1, SPARK_FROM_OBJECTS)]
-    assert ["local", "spark"] == [engine_for("auto", files, spark_from=5) for files in (4, 5)]
 
 
 def test_unknown_engines_and_a_missing_session_are_refused() -> None:
@@ -47,7 +37,6 @@ def test_phases_follow_each_other() -> None:
 
 
 def test_a_phase_that_comes_again_counts_as_a_whole() -> None:
-    """As the tasks of a compaction that began here and went on on Spark."""
     watch = Stopwatch()
     for seconds in (20.0, 30.0):
         watch._began -= seconds

@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from pipelines import load, processes
+from pipelines import load, worker_pool
 from pipelines.engine.model import BINARY, TEXT
 from pipelines.loading import parts, spooled
 from pipelines.loading.parts import Parts, Range, Ranges
@@ -28,7 +28,7 @@ from trinitylake_core.errors import AlreadyExists, InvalidInput
 NEW = 60
 
 
-class Watched(processes.Helper):
+class Watched(worker_pool.Helper):
     """A helper whose steps a test sees, and may disturb."""
 
     started: list[Watched]
@@ -52,9 +52,9 @@ class Watched(processes.Helper):
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
     """Help is called after the first piece, and this process waits for it before its second."""
     Watched.started = []
-    monkeypatch.setattr(processes, "START_SECONDS", 0.0)
-    monkeypatch.setattr(processes, "_MEASURED_SECONDS", 0.0)
-    monkeypatch.setattr(parts, "Helper", Watched)
+    monkeypatch.setattr(worker_pool, "START_SECONDS", 0.0)
+    monkeypatch.setattr(worker_pool, "_MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(worker_pool, "Helper", Watched)
     monkeypatch.setattr(parts, "cores", lambda: 2)
     for step in ("read", "build"):
         monkeypatch.setattr(Parts, step, _slow(getattr(Parts, step)))
@@ -135,7 +135,7 @@ def test_a_helper_that_is_killed_loses_nothing(
     assert all(len(helper.pieces) == 2 for helper in watched)
 
 
-def _look() -> processes.Answer:
+def _look() -> worker_pool.Answer:
     def answer(values: Sequence[str] | None) -> Any:
         return [pa.array(values).to_pylist(), "numpy" in sys.modules, "pandas" not in sys.modules]
 
@@ -144,7 +144,7 @@ def _look() -> processes.Answer:
 
 def test_a_helper_does_without_pandas() -> None:
     """Where it is installed pyarrow imports it for the first list, to see whether it is something of it."""
-    helper = processes.Helper(_look)
+    helper = worker_pool.Helper(_look)
     assert [["a"], True, True] == helper.do(["a"])
     helper.end()
 
@@ -152,7 +152,7 @@ def test_a_helper_does_without_pandas() -> None:
 def test_without_processes_to_be_had_this_one_does_it_alone(
     lake: Lakehouse, source: str, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes.sys, "executable", "/nowhere/python")
+    monkeypatch.setattr(worker_pool.sys, "executable", "/nowhere/python")
     assert NEW == _loaded(lake, source, "skip").added
     assert not watched
 

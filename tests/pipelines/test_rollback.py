@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from pipelines import expiration, restore, rollback, snapshot
@@ -15,7 +16,7 @@ from pipelines.integrity.preflight import Preflight
 from pipelines.job import dry_run
 from tests.support.lakes import FAST, GOOD, compacted, content, filled, new_lake, reopened, with_a_mistake
 from tests.support.surgery import Surgery, listing
-from trinitylake_core import InvalidInput, Lakehouse, PlanOutdated, StorageError, Violation, locations
+from trinitylake_core import Corrupt, InvalidInput, Lakehouse, PlanOutdated, StorageError, Violation, locations, spec
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.storage.base import BaseStorage
@@ -37,12 +38,13 @@ def session(engine: str, request: pytest.FixtureRequest) -> Any:
 # -- jobs ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("verify", rollback.VERIFY)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_rollback_proves_its_target_and_commits_once(
-    lake: Lakehouse, engine: str, request: pytest.FixtureRequest
+    lake: Lakehouse, engine: str, verify: str, request: pytest.FixtureRequest
 ) -> None:
     spark = session(engine, request)
-    config = rollback.Config(version=GOOD, reason="ticket 4711", engine=engine)
+    config = rollback.Config(version=GOOD, reason="ticket 4711", engine=engine, verify=verify)
     planned = rollback.run(lake, config, spark, review=dry_run)
     assert ({"added": 11, "removed": 0, "changed": 1}, None) == (planned.plan.counts, planned.version_after)
     assert ["nightly deploy"] == [info.reason for info in planned.plan.since]
@@ -52,19 +54,96 @@ def test_a_rollback_proves_its_target_and_commits_once(
     target = lake.at(version=GOOD)
     assert (GOOD + 2, GOOD + 2, target.digest()) == (done.version_after, lake.version, lake.digest())
     assert (1, 1) == (spent.create, spent.put)
-    assert (len(content(target)), nodes(target)) == (done.definitions_checked, done.nodes_checked)
-    assert spent.get <= 12 + (done.nodes_checked + done.definitions_checked if engine == "local" else 0)
+    everything = len(content(target)), nodes(target)
+    read = done.definitions_checked, done.nodes_checked
+    assert read == everything if verify == rollback.ALL else (12 == read[0] < everything[0] and read[1] < everything[1])
+    assert spent.get <= 14 + (done.nodes_checked + done.definitions_checked if engine == "local" else 0)
     assert engine == done.engine
     assert [] == list(lake.check(definitions=True))
 
 
-def nodes(lake: Lakehouse) -> int:
-    waiting, count = list(lake.root_node.node.children), 0
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_requests_of_a_rollback_follow_what_is_undone(tmp_path: Path, compact: bool) -> None:
+    """100 changed tables among 20,000: a few hundred requests, the plan and the rollback together."""
+    lake = wide_lake(tmp_path, 20_000)
+    good = lake.version
+    with lake.transaction() as txn:
+        for number in range(0, 20_000, 200):
+            txn.alter_table("ns", f"t{number:06}", properties={"a": "b"})
+    if compact:
+        compacted(lake.refresh())
+    cold = reopened(lake)
+    before, planned = cold.storage.counts.snapshot(), list[rollback.Report]()
+    config = rollback.Config(version=good, reason="r", engine="local")
+    done = rollback.run(cold, config, review=lambda plan: not planned.append(plan))
+    spent = (cold.storage.counts - before).requests()
+    assert {"added": 0, "removed": 0, "changed": 100} == planned[0].plan.counts == done.plan.counts
+    assert (100, cold.at(version=good).digest()) == (done.definitions_checked, cold.digest())
+    assert (done.requests, spent) == (spent, done.requests)
+    assert spent <= 500
+
+
+def wide_lake(directory: Path, tables: int) -> Lakehouse:
+    """Return a compacted lakehouse of so many tables in the namespace ns, which share one definition file."""
+    lake = new_lake(directory, order=128, target=spec.DEFAULT_NODE_FILE_MAX_SIZE_BYTES)
+    with lake.transaction() as txn:
+        txn.create_namespace("ns")
+        txn.create_table("ns", "t000000", schema=pa.schema([("a", pa.int64())]))
+    path = content(lake.refresh())[lake.codec.table("ns", "t000000")]
+    with lake.transaction() as txn:
+        for number in range(1, tables):
+            txn.put(lake.codec.table("ns", f"t{number:06}"), path)
+    compacted(lake.refresh())
+    return lake.refresh()
+
+
+@pytest.mark.parametrize("verify", rollback.VERIFY)
+def test_a_damaged_file_is_found_before_it_is_brought_back(lake: Lakehouse, verify: str) -> None:
+    """One that the newest version uses as well is found where everything is proved."""
+    surgery, target = Surgery(lake.root, lake.definition.order), content(lake.at(version=GOOD))
+    shared = next(path for key, path in target.items() if content(lake).get(key) == path)
+    back = next(path for path in target.values() if path not in content(lake).values())
+    config = rollback.Config(version=GOOD, reason="r", engine="local", verify=verify)
+    for path, found in ((shared, verify == rollback.ALL), (back, True)):
+        kept = lake.storage.read(path)
+        surgery.write(path, b"\x07")
+        if found:
+            with pytest.raises(Corrupt, match=path):
+                rollback.run(lake, config)
+        else:
+            assert rollback.run(lake, config, review=dry_run).dry_run
+        surgery.write(path, kept)
+
+
+def test_damaged_nodes_of_the_target_are_named_together(tmp_path: Path) -> None:
+    """Every leaf that only the target uses; the newest version, which is whole, is no reason to refuse."""
+    lake = filled(new_lake(tmp_path, order=8), tables=28)
+    compacted(lake)
+    good, before = lake.refresh().version, nodes_of(lake)
+    with lake.transaction() as txn:
+        for name in lake.tables("ns1"):
+            txn.alter_table("ns1", name, properties={"a": "b"})
+    compacted(lake.refresh())
+    gone = sorted(before - nodes_of(lake.refresh()))
+    assert len(gone) >= 2
+    surgery = Surgery(lake.root, lake.definition.order)
+    for path in gone[:2]:
+        surgery.remove(path)
+    with pytest.raises(Corrupt, match="is not intact, nothing was changed") as caught:
+        rollback.run(reopened(lake), rollback.Config(version=good, reason="r", engine="local"))
+    assert all(path in str(caught.value) for path in gone[:2])
+
+
+def nodes_of(lake: Lakehouse) -> set[str]:
+    waiting, found = list(lake.root_node.node.children), set[str]()
     while waiting:
-        node = lake.store.read(waiting.pop())
-        waiting += node.children
-        count += 1
-    return count
+        found.add(path := waiting.pop())
+        waiting += lake.store.read(path).children
+    return found
+
+
+def nodes(lake: Lakehouse) -> int:
+    return len(nodes_of(lake))
 
 
 def test_auto_starts_no_spark_for_a_small_lakehouse(lake: Lakehouse) -> None:
@@ -300,3 +379,20 @@ def test_a_dry_run_tells_what_a_corrupt_newest_version_hides(lake: Lakehouse, cl
     code, _, _ = cli(*arguments, "--expected-version", str(broken))
     assert 0 == code
     assert lake.at(version=GOOD).digest() == reopened(lake).digest()
+
+
+def test_writers_are_stopped_before_a_rollback(lake: Lakehouse, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first step of the runbook: a plan holds, however many writers try to commit in between."""
+    cli = _Cli(capsys, lake.root)
+    assert (2, True) == ((wrong := cli("freeze", lake.root))[0], "a reason is required" in wrong[2])
+    assert 2 == cli("freeze", lake.root, "--reason", "incident", "--for", "soon")[0]
+    code, out, _ = cli("freeze", lake.root, "--reason", "incident", "--for", "2h")
+    assert (0, True) == (code, out.startswith("frozen until 20"))
+    newest = str(reopened(lake).version)
+    code, _, err = cli("alter", lake.root, "ns1", "--set", "a=b")
+    assert (3, True, True) == (code, ": incident. Nothing was committed" in err, ", until 20" in err)
+    back = ("rollback", lake.root, "--to-version", str(GOOD), "--reason", "r", "--expected-version", newest)
+    assert 0 == cli(*back)[0]
+    assert (0, "thawed") == ((done := cli("thaw", lake.root))[0], done[1].split()[-1])
+    assert "it is not frozen" in cli("thaw", lake.root)[1]
+    assert 0 == cli("alter", lake.root, "ns1", "--set", "a=b")[0]

@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from pipelines.trees.slices import Piece, Slice, handed_over
-from pipelines.trees.subtrees import assigned
+from pipelines.engine.spark import assigned
+from pipelines.trees.slices import Piece, Slice, split_for_tasks
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.rewrite import Rewriter
 
@@ -101,7 +101,7 @@ def _busy(pieces: list[Piece]) -> float:
 
 def _dealt(headers: Headers) -> list[Piece]:
     rewriter = Rewriter(headers, 1)
-    return handed_over(rewriter, rewriter.frontier(rewriter.ref_of(headers.node(headers.height, 0)), TASKS), TASKS)
+    return split_for_tasks(rewriter, rewriter.frontier(rewriter.ref_of(headers.node(headers.height, 0)), TASKS), TASKS)
 
 
 @pytest.mark.parametrize(

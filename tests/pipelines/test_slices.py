@@ -13,8 +13,9 @@ import pytest
 
 from pipelines import compaction
 from pipelines.engine.model import Row
+from pipelines.engine.spark import SparkEngine, assigned
 from pipelines.trees import subtrees
-from pipelines.trees.slices import Piece, Slice, handed_over
+from pipelines.trees.slices import Piece, Slice, split_for_tasks
 from tests.support.lakes import content, reopened
 from tests.support.wide import change, wide
 from trinitylake_core import Lakehouse
@@ -77,17 +78,18 @@ def _shape(lake: Lakehouse) -> list[tuple[int | None, list[str], list[str]]]:
 
 
 def _in_turn(
-    pieces: list[Piece], spark: object, store: NodeStore, frontier: list[Piece], stamp: int, tasks: int, progress: Any
+    pieces: list[Piece], engine: object, store: NodeStore, frontier: list[Piece], stamp: int, tasks: int, progress: Any
 ) -> list[subtrees.Flushed]:
     """Flush pieces as tasks do that know nothing of one another."""
-    del spark, progress
+    del engine, progress
     pieces += frontier
-    tasks_of = subtrees.assigned([piece.weight() for piece in frontier], tasks)
+    tasks_of = assigned([piece.weight() for piece in frontier], tasks)
     done: dict[int, Row] = {}
     for task in set(tasks_of):
-        rows = [subtrees.subtree_row(i, piece, store.order) for i, piece in enumerate(frontier) if tasks_of[i] == task]
-        work = subtrees._flush(iter(rows), store.storage, order=store.order, target_bytes=1 << 20, stamp=stamp)
-        done |= {row["subtree"]: {"children": None, **row} for row in work}
+        mine = [index for index in range(len(frontier)) if tasks_of[index] == task]
+        rows = [subtrees.subtree_row(frontier[index], store.order) for index in mine]
+        work = subtrees.flush_rows(rows, store.storage, order=store.order, target_bytes=1 << 20, stamp=stamp)
+        done |= {index: {"children": None, **row} for index, row in zip(mine, work, strict=True)}
     return [subtrees.flushed(done[index]) for index in range(len(frontier))]
 
 
@@ -95,7 +97,7 @@ def _in_turn(
 def pieces(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
     """Compactions on Spark work here; return what becomes the list of all pieces that they hand to tasks."""
     found: list[Piece] = []
-    monkeypatch.setattr(compaction, "started", lambda spark: spark)
+    monkeypatch.setattr(compaction, "open_engine", lambda *_: SparkEngine(None))  # type: ignore[arg-type]
     monkeypatch.setattr(subtrees, "flush_all", partial(_in_turn, found))
     return found
 
@@ -136,7 +138,7 @@ def test_no_slice_is_too_heavy_where_its_leaves_allow_it(base: Lakehouse, tmp_pa
     tasks = 12
     subtrees_ = rewriter.frontier(tree, tasks)
     limit = sum(ref.weight() for ref in subtrees_) / (4 * tasks)
-    found = handed_over(rewriter, subtrees_, tasks)
+    found = split_for_tasks(rewriter, subtrees_, tasks)
     assert 4 * len(subtrees_) < len(found)
     run = leafflush.LARGEST_ROWS / 3
     assert max(piece.weight() for piece in found) <= max(limit, run)

@@ -86,9 +86,9 @@ def test_what_is_listed_and_not_marked_is_told_by_age_and_kind(tmp_path: Path, e
     assert (len(unknown), unknown) == (sweep.unknown.files, list(sweep.unknown.some))
     later = set(pick.sample(sorted(orphans), len(orphans) // 2))
     sweep.mark([], later)
-    assert set(sweep.reached()) <= later
-    assert min(20, len(later)) == len(sweep.reached())
-    assert len(orphans) - len(later) == sweep.subtract_again().files
+    assert set(sweep.live_orphans()) <= later
+    assert min(20, len(later)) == len(sweep.live_orphans())
+    assert len(orphans) - len(later) == sweep.remove_live().files
     assert orphans.keys() - later == {each.path for each in sweep.orphans()}
     sweep.release()
 
@@ -104,7 +104,7 @@ def test_a_plan_keeps_what_is_listed_old_enough_and_not_live(tmp_path: Path, eng
     sweep.load(listed(path, 1, 0) for path in [*planned, *missing])
     live = set(planned[:30])
     sweep.mark([], live)
-    totals, gone = sweep.agree(CUTOFF)
+    totals, gone = sweep.confirm_plan(CUTOFF)
     old = {path for path in planned[30:] if (known[path].modified_millis or CUTOFF) < CUTOFF}
     assert (7, len(old)) == (gone, totals.files)
     assert {path: known[path] for path in old} == {each.path: each for each in sweep.orphans()}
@@ -123,7 +123,7 @@ def test_what_versions_hold_alone_is_told(tmp_path: Path, engine: Engine) -> Non
     sweep, below = Sweep(engine, lake.storage, 4, silent), last - 1
     sweep.list_files(None, {})
     sweep.mark([Start(root_path(version), version, version) for version in reached], set())
-    alone = sweep.alone(below)
+    alone = sweep.exclusive_sizes(below)
     kept = set().union(*(reached[version] for version in range(below, last + 1)))
     freed = set().union(*(reached[version] for version in range(below))) - kept
     sizes = {file.path: file.size for file in lake.storage.list("")}

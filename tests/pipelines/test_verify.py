@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,25 @@ import numpy as np
 import pytest
 
 from pipelines import expiration, verify
-from pipelines.integrity import settling
+from pipelines.engine.local import LocalEngine
+from pipelines.integrity import checks, version_content
 from pipelines.integrity.checks import Shape, checks_on
-from pipelines.integrity.examine import SETTLED, asked, hashes_of, visitor
+from pipelines.integrity.examine import (
+    ASKED,
+    ENTRY,
+    EXISTS,
+    KEPT,
+    KIND,
+    NEEDED,
+    Kept,
+    asked,
+    hashes_of,
+    visits,
+)
 from pipelines.integrity.findings import Found
 from pipelines.job import silent
 from pipelines.stats import deep
-from pipelines.trees import sparklevels
-from pipelines.trees.levels import walk_here
+from pipelines.trees.walk import NODE, Visitor, descend
 from tests.pipelines.test_orphans import directory_of, later, plant
 from tests.support.generator import build
 from tests.support.lakes import compacted, content, filled, new_lake, reopened
@@ -28,7 +40,7 @@ from tests.support.rounds import Rounds
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.check import check_lakehouse, check_version
-from trinitylake_core.errors import Corrupt, VersionNotFound
+from trinitylake_core.errors import Corrupt, StorageError, VersionNotFound
 from trinitylake_core.locations import node_path, root_path
 from trinitylake_core.storage import open_storage
 from trinitylake_core.tree import nodefile, search
@@ -314,6 +326,25 @@ def test_spark_finds_the_same(tmp_path: Path, spark: SparkSession) -> None:
     assert len({each.invariant for each in one.findings}) >= 5
 
 
+@pytest.mark.spark
+def test_nothing_is_left_in_the_session(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by a verification that ends, nor by one that fails between two queries."""
+    lake = many(tmp_path)
+
+    kept = spark.sparkContext._jsc.getPersistentRDDs
+    before = set(kept())
+    assert verified(lake, "newest", spark).ok
+    assert not set(kept()) - before
+
+    def fails(*_: object) -> None:
+        raise StorageError("between two queries")
+
+    monkeypatch.setattr(version_content, "_sum_up", fails)
+    with pytest.raises(StorageError, match="between two queries"):
+        verified(lake, "newest", spark)
+    assert not set(kept()) - before
+
+
 def overridden(directory: Path) -> Lakehouse:
     """Return a lakehouse in which messages above the leaves replace, remove and add what stands in leaves."""
     lake = filled(new_lake(directory, order=ORDER), tables=60)
@@ -330,31 +361,40 @@ def test_of_what_leaves_say_only_what_may_be_overridden_is_kept(tmp_path: Path) 
     """The sums of the rest, and what counts of what is kept, are what the version holds."""
     lake = overridden(tmp_path)
     shape = Shape.of(lake.definition)
-    meaning = shape.meaning(lake.version, definitions=False)
-    examiner = shape.examiner(meaning)
-    rows = list(walk_here(lake.storage, visitor(examiner), [asked(lake.root_node.path, lake.version, lake.version)]))
-    above = {each["key"] for row in rows if row["height"] > 0 for each in row["entries"]}
+    content = shape.meaning(lake.version, definitions=False)
+    examiner = shape.examiner(content)
+    visitor = Visitor("nodes", ASKED, KEPT, lambda *_: partial(visits, examiner=examiner, most=None))
+    roots = [asked(lake.root_node.path, lake.version, lake.version)]
+    walked = descend(LocalEngine(), lake.storage, visitor, roots, silent)
+    above = {row["path"] for row in walked.ask(f"SELECT path FROM walked WHERE role = {ENTRY} AND height > 0").list()}
     at_leaves = replace(examiner, above=np.unique(hashes_of(above)))
-    leaves, kinds, kept = [row for row in rows if row["height"] == 0], Counter[str](), 0
-    for row in leaves:
-        said = {each["key"]: each["value"] for each in row["entries"]}
-        asked_of = asked(row["path"], lake.version, lake.version) | {"height": 0}
-        now = at_leaves(asked_of, lake.storage.read(row["path"]))
-        assert said.keys() & above <= {each["key"] for each in now["entries"]}
-        assert len(said) == now["said"] + sum(now[each] for each in SETTLED)
-        names = [lake.codec.parts(key)[:2] for key in said.keys() - {each["key"] for each in now["entries"]}]
-        assert {name for kind, name in names if kind == "namespace"} == set(now["exists"])
-        assert {name for kind, name in names if kind != "namespace"} == set(now["needed"])
-        kinds.update({each: now[each] for each in SETTLED})
-        kept += now["said"]
+    leaves = walked.ask(f"SELECT path FROM walked WHERE role = {NODE} AND height = 0").list()
+    kinds, kept = Counter[str](), 0
+    for leaf in leaves:
+        path, data = leaf["path"], lake.storage.read(leaf["path"])
+        asked_of = asked(path, lake.version, lake.version) | {"height": 0}
+        said, now = set(_paths(examiner(asked_of, data), ENTRY)), at_leaves(asked_of, data)
+        entries = set(_paths(now, ENTRY))
+        settled = Counter({row[1]: row[KEPT.get_field_index("size")] for row in now if row[0] == KIND})
+        assert said & above <= entries
+        assert len(said) == len(entries) + settled.total()
+        names = [lake.codec.parts(key)[:2] for key in said - entries]
+        assert {name for kind, name in names if kind == "namespace"} == set(_paths(now, EXISTS))
+        assert {name for kind, name in names if kind != "namespace"} == set(_paths(now, NEEDED))
+        kinds += settled
+        kept += len(entries)
     assert 0 < kept < sum(kinds.values())
     for key in above:
         if search.lookup(lake.store, lake.root_node.node, key) is not None:
-            meaning.note(key)
+            content.note(key)
     counts = lake.stats()
     assert (counts.namespaces, counts.tables) == tuple(
-        kinds[each] + meaning.kinds[each] for each in ("namespace", "table")
+        kinds[each] + content.kinds[each] for each in ("namespace", "table")
     )
+
+
+def _paths(rows: list[Kept], role: int) -> list[str]:
+    return [row[1] for row in rows if row[0] == role]
 
 
 @pytest.mark.spark
@@ -369,15 +409,15 @@ def test_spark_means_the_same_whether_leaves_are_settled_where_they_are_read_or_
     leaf = next(path for path, node in Surgery(lake.root, ORDER).tree(lake.version) if _is_table_leaf(node))
     with Surgery(lake.root, ORDER).node(leaf) as node:
         node.keys[0] = node.keys[0][:-1]
-    monkeypatch.setattr(sparklevels, "_HERE", 0)
-    monkeypatch.setattr(settling, "_ABOVE_MOST", limit)
+    monkeypatch.setattr(checks, "_HERE", 0)
+    monkeypatch.setattr(version_content, "_ABOVE_MOST", limit)
     said = []
     for engine in ("local", "spark"):
         shape, found = Shape.of(lake.definition), Found()
-        meaning = shape.meaning(lake.version, definitions=False)
-        checks = checks_on(engine, spark, lake.storage, shape, found, silent)
-        walked = checks.nodes([asked(lake.root_node.path, lake.version, lake.version)], meaning)
-        said.append((walked.nodes, meaning.kinds, meaning.lost(), found.findings()))
+        content = shape.meaning(lake.version, definitions=False)
+        passes = checks_on(engine, spark, lake.storage, shape, found, silent)
+        walked = passes.nodes([asked(lake.root_node.path, lake.version, lake.version)], content)
+        said.append((walked.nodes, content.kinds, content.lost(), found.findings()))
     assert said[0] == said[1]
     assert 1 == said[0][1]["malformed"]
     assert {"I11", "I12"} <= {each.invariant for each in said[0][3][0]}

@@ -46,7 +46,7 @@ def lake(tmp_path: Path) -> Lakehouse:
 
 @pytest.mark.parametrize(
     ("text", "version"),
-    [("3", 3), ("HEAD", 4), ("HEAD~0", 4), ("HEAD~3", 1), ("two", 2), ("-0s", 4), ("2099-01-01", 4)],
+    [("3", 3), ("HEAD", 4), ("HEAD~0", 4), ("HEAD~3", 1), ("two", 2), ("-0s", 4)],
 )
 def test_a_version_may_be_said_in_many_ways(run: Run, lake: Lakehouse, text: str, version: int) -> None:
     found = run("ls", lake.root, "--version", text)
@@ -66,7 +66,7 @@ def test_a_version_may_be_said_in_many_ways(run: Run, lake: Lakehouse, text: str
 def test_what_is_no_version_is_refused_with_what_would_be(run: Run, lake: Lakehouse, text: str) -> None:
     error = run("ls", lake.root, "--version", text)["error"]
     assert "InvalidInput" == error["type"]
-    assert f"version must be a version number, not {text!r}; HEAD, HEAD~3, the name of a snapshot" in error["message"]
+    assert f"there is no snapshot {text!r}, and {text!r} is not a number, HEAD, HEAD~3, a snapshot" in error["message"]
 
 
 def test_an_age_is_so_long_ago(run: Run, lake: Lakehouse) -> None:
@@ -137,5 +137,5 @@ def test_little_work_starts_no_spark_unless_a_spark_is_named(
         )
     # In a process of its own: in this one a session of another test may be at work, which needs no Java any more.
     words = [sys.executable, "-m", "pipelines.cli", "verify", lake.root, "--master", "local[1]"]
-    named = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    named = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert "Spark needs Java" in named.stderr

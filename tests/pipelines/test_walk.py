@@ -126,10 +126,6 @@ def test_a_leaf_in_the_place_of_another_is_found(tmp_path: Path, figures: bool, 
 
 
 @pytest.mark.spark
-@pytest.mark.xfail(
-    reason="known: the level whose checkpoint fails stays registered in the session, until Spark collects it",
-    strict=False,  # when Spark collects it is not ours to say
-)
 def test_a_walk_that_fails_keeps_nothing_on_the_disks_of_executors(tmp_path: Path, spark: Any) -> None:
     lake = filled(new_lake(tmp_path), tables=40)
     compacted(lake)

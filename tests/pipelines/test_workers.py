@@ -9,15 +9,18 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 
-from pipelines import compaction, processes
-from pipelines.job import Progress
-from pipelines.trees import subtrees, workers
+from pipelines import compaction, worker_pool
+from pipelines.engine import local
+from pipelines.engine.model import Row
+from pipelines.trees import subtrees
 from pipelines.trees.subtrees import Flush, flush_subtrees, subtree_row
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
@@ -27,16 +30,15 @@ from trinitylake_core.storage.local import LocalStorage
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import Ref
-from trinitylake_core.tree.writebehind import WriteBehind
 
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Help is called after the first subtree, however small the work is."""
-    monkeypatch.setattr(processes, "START_SECONDS", 0.0)
-    monkeypatch.setattr(processes, "_MEASURED_SECONDS", 0.0)
-    monkeypatch.setattr(workers, "cores", lambda: 3)
-    monkeypatch.setattr(compaction, "_SHARED_FROM_NODES", 1)
+    monkeypatch.setattr(worker_pool, "START_SECONDS", 0.0)
+    monkeypatch.setattr(worker_pool, "_MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(worker_pool, "cores", lambda: 3)
+    monkeypatch.setattr(compaction, "_SHARED_FROM_ROWS", 1)
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def dirty(tmp_path: Path) -> Lakehouse:
     return filled(new_lake(tmp_path, order=4), tables=160, changes=20)
 
 
-class Watched(processes.Helper):
+class Watched(worker_pool.Helper):
     """A worker whose steps a test sees, and may disturb."""
 
     started: list[Watched]
@@ -56,32 +58,32 @@ class Watched(processes.Helper):
         Watched.pids.append(self._process.pid)
         self.rows = 0
 
-    def do(self, messages: Sequence[workers.Row]) -> Sequence[workers.Row]:
+    def do(self, messages: Sequence[Row]) -> Sequence[Row]:
         """Count the rows, disturb, and go on."""
         self.rows += len(messages)
         self.disturb(messages)
         return super().do(messages)
 
-    def disturb(self, messages: Sequence[workers.Row]) -> None:
+    def disturb(self, messages: Sequence[Row]) -> None:
         """Leave it in peace."""
 
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
     Watched.started, Watched.pids = [], []
-    monkeypatch.setattr(workers, "Helper", Watched)
+    monkeypatch.setattr(worker_pool, "Helper", Watched)
     # This process is slow from its second subtree on, so that the workers have started before nothing is left.
-    slow, done = workers._Work.flush, []
+    real, done = subtrees._received, []
 
-    def flush(work: workers._Work, index: int, behind: WriteBehind) -> Flush:
+    def received(*arguments: Any, **more: Any) -> Flush:
         if done:
             for thread in threading.enumerate():
                 if thread is not threading.main_thread() and thread.name.startswith("helper"):
                     thread.join(0.3)
-        done.append(index)
-        return slow(work, index, behind)
+        done.append(None)
+        return real(*arguments, **more)
 
-    monkeypatch.setattr(workers._Work, "flush", flush)
+    monkeypatch.setattr(subtrees, "_received", received)
     yield Watched.started
     assert not [pid for pid in Watched.pids if psutil.pid_exists(pid)]
 
@@ -100,7 +102,7 @@ def test_a_worker_that_is_killed_loses_nothing(
 ) -> None:
     """Its subtrees are flushed again by whoever is left: its files were not durable yet."""
 
-    def die(worker: Watched, messages: Sequence[workers.Row]) -> None:
+    def die(worker: Watched, messages: Sequence[Row]) -> None:
         if worker.rows == 2:
             os.kill(worker._process.pid, signal.SIGKILL)
 
@@ -115,7 +117,7 @@ def test_a_worker_that_is_killed_loses_nothing(
 def test_what_fails_in_a_worker_is_raised_as_itself(
     dirty: Lakehouse, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damage(worker: Watched, messages: Sequence[workers.Row]) -> None:
+    def damage(worker: Watched, messages: Sequence[Row]) -> None:
         (tmp := Path(dirty.root.removeprefix("file://")) / messages[0]["path"]).write_bytes(b"garbage")
         assert tmp.exists()
 
@@ -147,7 +149,7 @@ def test_secrets_travel_through_the_pipe_alone(
 ) -> None:
     seen: list[str] = []
 
-    def look(worker: Watched, messages: Sequence[workers.Row]) -> None:
+    def look(worker: Watched, messages: Sequence[Row]) -> None:
         process = psutil.Process(worker._process.pid)
         seen.append(" ".join([*process.cmdline(), *process.environ().values()]))
 
@@ -160,19 +162,17 @@ def test_secrets_travel_through_the_pipe_alone(
 
 def test_what_was_flushed_is_not_held_until_the_end(dirty: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the process that drives a compaction holds all of what it did at once."""
-    monkeypatch.setattr(workers, "cores", lambda: 1)
+    monkeypatch.setattr(worker_pool, "cores", lambda: 1)
     held: list[int] = []
-    real = workers.flush_here
+    real = subtrees.flush_all
 
-    def flush_here(
-        store: NodeStore, frontier: list[Ref], stamp: int, progress: Progress, enough: processes.Enough
-    ) -> tuple[list[workers.Row], list[int]]:
+    def flush_all(engine: Any, store: Any, frontier: list[Ref], *more: Any) -> Any:
         before = sum(ref.work is not None for ref in frontier)
-        done = real(store, frontier, stamp, progress, enough)
+        done = real(engine, store, frontier, *more)  # type: ignore[arg-type]
         held.extend((len(frontier), sum(ref.work is not None for ref in frontier) - before))
         return done
 
-    monkeypatch.setattr(workers, "flush_here", flush_here)
+    monkeypatch.setattr(subtrees, "flush_all", flush_all)
     before = content(dirty)
     report = compaction.run(dirty, compaction.Config(engine="local", tasks=8))
     assert (True, 0, before) == (report.proved, report.messages_after, content(reopened(dirty)))
@@ -191,12 +191,12 @@ def _to_flush(lake: Lakehouse, options: dict[str, Any]) -> tuple[NodeStore, list
 def test_a_task_lets_go_of_what_it_flushed(dirty: Lakehouse, concurrency: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a task of Spark holds all subtrees that it was given, with all that was read and written of them."""
     store, frontier = _to_flush(dirty, {"durable": False, "max_concurrency": concurrency})
-    rows = [subtree_row(index, ref, store.order) for index, ref in enumerate(frontier)]
+    rows = [subtree_row(ref, store.order) for ref in frontier]
     made: list[weakref.ref[Flush]] = []
     received = subtrees._received
 
-    def noted(*arguments: Any) -> Flush:
-        flush = received(*arguments)
+    def noted(*arguments: Any, **more: Any) -> Flush:
+        flush = received(*arguments, **more)
         made.append(weakref.ref(flush))
         return flush
 
@@ -214,13 +214,17 @@ def test_a_helper_is_given_some_subtrees_at_once_where_it_reads_ahead(
     dirty: Lakehouse, concurrency: int, given: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would wait for the first reads and the last writes of each; what becomes of them is the same."""
-    monkeypatch.setattr(processes, "_PARTS", 1)  # this tree is small
+    monkeypatch.setattr(worker_pool, "_PARTS", 1)  # this tree is small
     options = {"durable": False, "max_concurrency": concurrency}
     store, frontier = _to_flush(dirty, options)
-    work = workers._Work(store, frontier, 1)
-    messages = [work.message(index) for index in work.some()]
+    rows, weights = [subtree_row(ref, store.order) for ref in frontier], [ref.weight() for ref in frontier]
+    flush = partial(subtrees.flush_rows, order=store.order, target_bytes=store.target_bytes, stamp=1)
+    made: list[worker_pool.Work[Row]] = []
+    monkeypatch.setattr(worker_pool, "run_in_workers", lambda work, *_: made.append(work))
+    local.LocalEngine().share(flush, rows, weights, (pa.schema([]),) * 2, store.storage, tasks=1, tell=lambda _: None)
+    messages = [made[0].message(index) for index in made[0].some()]
     assert given == len(messages)
-    answer = workers.flusher(dirty.root, options, store.order, store.target_bytes, 1)
+    answer = worker_pool.answerer(flush, [store.storage])
     together, apart = answer(messages), [row for message in messages for row in answer([message])]
     told = ("height", "low", "high", "keys", "messages", "nodes_written", "proved")
     assert [[row[name] for name in told] for row in apart] == [[row[name] for name in told] for row in together]
@@ -229,25 +233,9 @@ def test_a_helper_is_given_some_subtrees_at_once_where_it_reads_ahead(
 
 def test_a_helper_is_given_fewer_pieces_towards_the_end() -> None:
     """Nobody waits for one that still has some."""
-    work = Counted([1] * 40, 4)
+    work = worker_pool.Work(list, range(40), [1] * 40, at_once=4)
     given = []
     while some := work.some():
         given.append(len(some))
     assert (40, 4, 1) == (sum(given), max(given), given[-1])
     assert sorted(given, reverse=True) == given
-
-
-class Counted(processes.Work[int]):
-    """Pieces that nobody does."""
-
-    def here(self) -> Iterator[tuple[int, int]]:
-        """Do nothing."""
-        return iter(())
-
-    def message(self, index: int) -> int:
-        """Return a number."""
-        return index
-
-    def helper(self) -> processes.Helper:
-        """Start nothing."""
-        raise OSError

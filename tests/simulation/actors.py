@@ -39,6 +39,7 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage.port import Data
+from trinitylake_core.transactions.group import Entry
 from trinitylake_core.transactions.transaction import Transaction
 
 Action = Callable[[], Any]
@@ -85,6 +86,30 @@ def _writer(*tables: str, version: int | None = None, isolation: str | None = No
         return act
 
     return prepare
+
+
+def _grouped(world: World) -> Action:
+    """Three transactions in one group: one is committed after the first has begun; the last one conflicts with it."""
+    lake = world.handle()
+
+    def act() -> list[int]:
+        group, entries = lake.group(), []
+        for tables in (("t0",), ("t10",), ("t0", "t20")):
+            txn = lake.transaction()
+            world.intents.setdefault(txn.id, []).append(_counted(txn, *tables))
+            txn._write_definitions()  # what `commit` does before it waits for its turn
+            entries.append(Entry(txn, "group"))
+        group.commit_together(entries[1:2])
+        group.commit_together(entries[::2])
+        assert entries[0].error is not None or isinstance(entries[2].error, CommitConflict)
+        made = [entry.version for entry in entries if entry.version is not None]
+        world.acks += [Ack(running_actor(), entry.version, entry.txn.id) for entry in entries if entry.version]
+        errors = [entry.error for entry in entries[:2] if entry.error is not None]
+        if errors:
+            raise next((each for each in errors if isinstance(each, StorageError)), errors[0])
+        return made
+
+    return act
 
 
 def _large_writer(world: World) -> Action:
@@ -346,6 +371,27 @@ def _restore(world: World, lake: Lakehouse) -> Any:
     return restore.run(lake, config)
 
 
+def _freeze(world: World) -> Action:
+    """Freeze the lakehouse for good."""
+    lake = world.handle()
+
+    def act() -> int | None:
+        lake.freeze(reason="simulated")
+        return _acked(world, lake.files.newest_seen.version)
+
+    return act
+
+
+def _freeze_and_thaw(world: World) -> Action:
+    lake = world.handle(STALE)
+
+    def act() -> int | None:
+        lake.freeze(reason="simulated")
+        return _acked(world, lake.thaw().version_after)
+
+    return act
+
+
 def _snapshotter(kind: str, version: int | None) -> Callable[[World], Action]:
     def prepare(world: World) -> Action:
         lake = world.handle()
@@ -541,6 +587,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "write-stale": Kind(_writer("t10", version=STALE), _REFUSED),
     "write-twice": Kind(_twice, _REFUSED),
     "write-large": Kind(_large_writer, _REFUSED),
+    "group": Kind(_grouped, _REFUSED),
     "iceberg": Kind(_icebergs, (*_REFUSED, AlreadyExists, CommitFailedException, TableAlreadyExistsError)),
     "write-retry": Kind(_retry, _REFUSED),
     "later": Kind(_later, _OUTDATED),
@@ -564,6 +611,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "recover-older": Kind(_recoverer(-1), _OUTDATED),
     **{f"recover-{how}": Kind(_recoverer(0, how), _OUTDATED) for how in DAMAGES if how != "short"},
     "restore": Kind(_pipeline(_restore), _OUTDATED),
+    "freeze": Kind(_freeze, _REFUSED),
+    "freeze-thaw": Kind(_freeze_and_thaw, _REFUSED),
     "snapshot": Kind(_snapshotter("minimal", TARGET), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
     "snapshot-partial": Kind(_snapshotter("partial", None), (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
     "snapshot-drop": Kind(_dropper, (*_OUTDATED, SnapshotNotFound, AlreadyExists)),
@@ -587,6 +636,14 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "refresh": Kind(_refresher(None)),
     "refresh-stale": Kind(_refresher(STALE)),
 }
+FREEZES: Final = frozenset({"freeze", "freeze-thaw"})
+WRITES: Final = frozenset(
+    {
+        "write", "write-both", "write-other", "write-stale", "write-twice", "write-large", "write-retry", "iceberg",
+        "later", "purge", "rename", "save-publish", "publish", "publish-later", "load", "group",
+    }
+)  # fmt: skip
+"""Kinds that a frozen lakehouse refuses."""
 HOLES: Final[Mapping[str, Kind]] = {
     **{f"{kind}-hole": _lost(_KINDS[kind], 5) for kind in ("export", "export-history", "expire")},
     **{f"{kind}-holes": _lost(_KINDS[kind], 5, 6) for kind in ("expire", "clean")},

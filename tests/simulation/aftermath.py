@@ -86,6 +86,7 @@ def _copy_used(world: World) -> Iterator[str]:
     lake = Lakehouse.open(COPY)
     if world.copy_given_back and max(roots) > lake.version:  # the export went on after that, and died
         return
+    _thawed(lake)
     made: list[tuple[int, str]] = []
     for number in range(world.newest.number - lake.version + 2):
         try:
@@ -104,6 +105,11 @@ def _copy_used(world: World) -> Iterator[str]:
             yield f"the copy opens at version {found.version} with hint {content!r}, without what was committed there"
 
 
+def _thawed(lake: Lakehouse) -> None:
+    if lake.frozen is not None:
+        lake.thaw()
+
+
 def _same(lake: Lakehouse, version: int, data: bytes, what: str) -> Iterator[str]:
     if lake.version != version or bytes(lake.root_node.data) != data:
         yield f"{what} finds version {lake.version}, and the newest one is {version}"
@@ -113,7 +119,7 @@ def _checked(world: World) -> Iterator[str]:
     """The product's own check finds nothing in any version that was made since, nor in what all versions share."""
     lake = Lakehouse.open(SimStorage())
     versions = lake.files.versions
-    found = check_lakehouse(versions, lake.files.tip)
+    found = check_lakehouse(versions, lake.files.newest_seen)
     yield from (f"check: {each.message}" for each in found if not world.names_damage((each.file, each.message)))
     for number in range(max(world.newest.oldest, world.ground.newest + 1), world.newest.number + 1):
         if number in world.damaged:
@@ -135,7 +141,8 @@ def _maintained(world: World) -> Iterator[str]:
     world.store.now_millis += DURATIONS["month"]
     expiration.run(Lakehouse.open(SimStorage()), expiration.Config(engine="local", keep_last=1))
     orphans.run(Lakehouse.open(SimStorage()), config)
-    with Lakehouse.open(SimStorage()).transaction() as txn:
+    _thawed(lake := Lakehouse.open(SimStorage()))
+    with lake.transaction() as txn:
         count_up(txn, "t22")
     oracle = Oracle(world, ())
     for check in (oracle.changes, oracle.retained, oracle.snapshots):

@@ -8,25 +8,28 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pipelines import expiration, export, orphans
-from pipelines.files import destination, retained
-from pipelines.files.retained import SavedTransactions
+from pipelines.files import destination, gc_roots
+from pipelines.files.gc_roots import SavedTransactions
 from pipelines.sweep import marking
+from pipelines.sweep.marking import RootsExpired
 from trinitylake_core import snapshots
 from trinitylake_core.commits import acknowledge as acknowledging
 from trinitylake_core.commits import commit as commits
 from trinitylake_core.commits import creation, fences, rolled_back
 from trinitylake_core.commits.acknowledge import write_hint
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
 from trinitylake_core.iceberg import tables
 from trinitylake_core.recovery import damaged, recover
-from trinitylake_core.spec import BOUNDARY_FILE
+from trinitylake_core.spec import BOUNDARY_FILE, FREEZE
 from trinitylake_core.transactions import aborts, saved, savedfile
+from trinitylake_core.transactions.group import CommitGroup
 from trinitylake_core.transactions.transaction_change import TransactionChange
 from trinitylake_core.versions import Versions, search
 from trinitylake_core.versions.files import RootFiles
 
+_ROLLED_BACK: Final = rolled_back.rolled_back
 Patches = dict[tuple[Any, str], Any]
 
 
@@ -49,6 +52,8 @@ class Mutation:
     fault: tuple[str, ...] = ("die",)
     courtesy: bool = True
     """Whether writers look at the boundary before they create a root, too."""
+    schedule: str = ""
+    """The schedule itself, where it has too many decisions to be searched for."""
 
     def taken_out(self) -> AbstractContextManager[None]:
         """Take the repair out as long as the context lasts."""
@@ -106,11 +111,17 @@ def _on_the_readable_one(files: Any) -> damaged.Base:
 
 def _deleting(versions: Any, root: Any) -> None:
     try:
-        acknowledging.acknowledge(versions, root)
+        acknowledging.confirm_commit(versions, root)
     except OutcomeUnknown:
         own = root.own_messages().values
         acknowledging.remove_quietly(versions.storage, [root.path, *(path for path in own if path is not None)])
         raise
+
+
+def _thawing(target: Any, newest: Any) -> Any:
+    definition = _ROLLED_BACK(target, newest)
+    definition.properties.pop(FREEZE, None)
+    return definition
 
 
 def _guess(root: Any, why: str) -> TransactionExpired:
@@ -122,6 +133,16 @@ def _abort_all_the_same(files: Any, base: Any, transaction_id: str) -> None:
         _decide_abort(files, base, transaction_id)
 
 
+def _trusting(self: Any, fence: Any, check: Any, *, list_again: bool) -> None:
+    with suppress(RootsExpired):
+        _mark_since(self, fence, check, list_again=list_again)
+
+
+def _fenced_by_the_tip(self: Any, change: Any) -> Any:
+    base, _ = _stand(self, change)
+    return base, fences.Fences(self._files.storage, base)
+
+
 def _purge_by_name(self: Any, identifier: Any) -> None:
     table = self.load_table(identifier)
     self.drop_table(identifier)
@@ -129,9 +150,11 @@ def _purge_by_name(self: Any, identifier: Any) -> None:
 
 
 _decide_abort = aborts.decide_abort
+_stand = CommitGroup._stand
+_mark_since = marking.Marking.mark_since
 MUTATIONS: Final[dict[str, Mutation]] = {
     "the boundary is looked at after creating": Mutation(
-        lambda: {(commits, "acknowledge"): lambda versions, root: write_hint(versions.storage, root.version)},
+        lambda: {(commits, "confirm_commit"): lambda versions, root: write_hint(versions.storage, root.version)},
         ("write-stale", "expire"),
     ),
     "a search ends with a look at the boundary": Mutation(
@@ -170,7 +193,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(savedfile.SavedFile, "announce"): _announce_nothing}, ("save-again", "clean"), faults=1
     ),
     "pending saves are marked": Mutation(
-        lambda: {(retained, "_is_there"): lambda storage, path: False}, ("save-again", "clean")
+        lambda: {(gc_roots, "_is_there"): lambda storage, path: False}, ("save-again", "clean")
     ),
     "a commit takes the saved transaction": Mutation(
         lambda: {(savedfile.SavedFile, "take"): lambda self: None}, ("publish", "save-again")
@@ -207,7 +230,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(TransactionChange, "_recognise"): lambda self, root: None}, ("publish", "abort")
     ),
     "writers delete nothing": Mutation(
-        lambda: {(commits, "acknowledge"): _deleting}, ("write", "later"), faults=1, fault=("lose",)
+        lambda: {(commits, "confirm_commit"): _deleting}, ("write", "later"), faults=1, fault=("lose",)
     ),
     "no outcome is guessed": Mutation(
         lambda: {(acknowledging, "_unknown"): _guess}, ("write", "later"), faults=1, fault=("lose",)
@@ -228,22 +251,34 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(tables.Tables, "purge_table"): _purge_by_name}, ("purge", "rename")
     ),
     "a creator looks at the boundary": Mutation(
-        lambda: {(creation, "acknowledge"): lambda versions, root: write_hint(versions.storage, root.version)},
+        lambda: {(creation, "confirm_commit"): lambda versions, root: write_hint(versions.storage, root.version)},
         ("create", "expire"),
         preemptions=0,
     ),
     "a handle knows its lakehouse": Mutation(
-        lambda: {(Files, "refuse_replaced"): lambda self, root: None},
+        lambda: {(LakehouseStore, "refuse_replaced"): lambda self, root: None},
         ("recreate-copy", "refresh-copy"),
         preemptions=0,
     ),
+    "a group is fenced by its oldest base": Mutation(
+        lambda: {(CommitGroup, "_stand"): _fenced_by_the_tip},
+        ("group", "clean"),
+        schedule="0 14>1 92~0:day 97>1",
+    ),
+    "what began to expire is marked again": Mutation(
+        lambda: {(marking.Marking, "mark_since"): _trusting},
+        ("write", "write-large", "clean", "expire"),
+        schedule="0 3>1 16>2 102>1 179~3:month",
+    ),
     "a late file of a saved transaction is dead": Mutation(
-        lambda: {(retained, "_is_there"): lambda storage, path: True},
+        lambda: {(gc_roots, "_is_there"): lambda storage, path: True},
         ("save-publish",),
         preemptions=0,
         faults=1,
         fault=("late",),
     ),
+    "commits obey a freeze": Mutation(lambda: {(commits, "freeze_of"): lambda definition: None}, ("write", "freeze")),
+    "a rollback does not thaw": Mutation(lambda: {(rolled_back, "rolled_back"): _thawing}, ("rollback", "freeze")),
     "a hole is found by a listing": Mutation(
         lambda: {(Versions, "refuse_hole"): lambda self, newest, listed=None: None}, ("clean-holes",), preemptions=0
     ),

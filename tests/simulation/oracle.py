@@ -6,19 +6,22 @@ own code is asked only what a user would ask it: to open, to refresh, and to be 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from tests.simulation.actors import ICEBERGS, KINDS
+from pyiceberg.exceptions import CommitFailedException
+
+from tests.simulation.actors import FREEZES, ICEBERGS, KINDS, WRITES
 from tests.simulation.ground import COUNTER, LOADED, SAVED
 from tests.simulation.reading import Content, Tree, counter, node_file, tree
 from tests.simulation.scheduler import Actor
 from tests.simulation.world import COPY, Changes, Version, World
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import LakehouseDef, TableDef, TransactionDef
-from trinitylake_core.errors import Corrupt, OutcomeUnknown, StorageError, TrinityLakeError
+from trinitylake_core.errors import Corrupt, LakehouseFrozen, OutcomeUnknown, StorageError, TrinityLakeError
 from trinitylake_core.locations import parse, root_path, transaction_path
-from trinitylake_core.spec import BOUNDARY_FILE, LAKEHOUSE_DEF
+from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, LAKEHOUSE_DEF
 
 _TREES_REPLACED: Final = ("load", "rollback")
 
@@ -42,7 +45,7 @@ class Oracle:
         checks: tuple[Callable[[], Iterator[str]], ...] = (
             self.ends, self.acknowledged, self.refused, self.changes, self.retained, self.snapshots, self.saved,
             self.readers, self.recovered, self.copies, self.copy_kept, self.copy_refused, self.taken_back,
-            self.icebergs, self.rows, self.kept,
+            self.icebergs, self.rows, self.kept, self.frozen,
         )  # fmt: skip
         for check in checks:
             yield from check()
@@ -53,6 +56,8 @@ class Oracle:
         """Everybody ended, with success or with an error that is right for them."""
         for actor in self.actors:
             right = KINDS[kind_of(actor)].may_raise + ((StorageError,) if actor.disturbed else ())
+            if kind_of(actor) in WRITES and any(kind_of(each) in FREEZES for each in self.actors):
+                right += (LakehouseFrozen, CommitFailedException)
             unknown = isinstance(actor.error, OutcomeUnknown) and (actor.preempted or self.world.boundary_moved)
             named = isinstance(actor.error, Corrupt) and self.world.names_damage(actor.error)
             named = named or (isinstance(actor.error, Corrupt) and bool(self.world.copy_gone) and "copy" in actor.name)
@@ -64,9 +69,10 @@ class Oracle:
         for ack in self.world.acks:
             version = self.world.history[ack.version] if ack.version < len(self.world.history) else None
             made = None if version is None else version.node.system.get("txn") if ack.txn else version.creator
-            if made != (ack.txn or ack.actor):
+            member = version is not None and ack.txn is not None and ack.txn in _made_of(version)
+            if made != (ack.txn or ack.actor) and not member:
                 yield f"{ack.actor} was told that it made version {ack.version}, but {made} made it"
-        txns = [version.node.system.get("txn") for version in self.world.history]
+        txns = [txn for version in self.world.history for txn in _made_of(version)]
         for txn in self.world.intents:
             if txns.count(txn) > 1:
                 yield f"transaction {txn} is in the history {txns.count(txn)} times"
@@ -78,9 +84,8 @@ class Oracle:
             if actor.error is None or isinstance(actor.error, StorageError):
                 continue
             for version in self.world.history:
-                txn = version.node.system.get("txn")
                 own = version.creator == actor.name and version.node.system.get("operation") != "abort"
-                if own and txn in self.world.intents and txn not in told:
+                if own and any(txn in self.world.intents and txn not in told for txn in _made_of(version)):
                     yield f"{actor.name} was refused ({actor.error}), but version {version.number} is its own"
 
     # -- what the versions say -----------------------------------------------------------------------
@@ -117,11 +122,12 @@ class Oracle:
 
     def counted(self, said: Content, says: Content, version: Version) -> Iterator[str]:
         """What a transaction read is what the version before said, and what it wrote is there."""
-        intents = self.world.intents.get(version.node.system.get("txn", ""))
         if version.node.system.get("operation") == "abort":
             return
-        if intents and not any(self.matches(said, says, changes) for changes in intents):
-            yield f"version {version.number} by {version.creator} lost an update: it did not read what it replaced"
+        for txn in _made_of(version):
+            intents = self.world.intents.get(txn)
+            if intents and not any(self.matches(said, says, changes) for changes in intents):
+                yield f"version {version.number} by {version.creator} lost an update: it did not read what it replaced"
 
     def matches(self, said: Content, says: Content, changes: Changes) -> bool:
         """Whether the counters before and after a version are those of a transaction."""
@@ -201,6 +207,22 @@ class Oracle:
         for each in self.world.kept:
             if each.version < each.boundary:
                 yield f"{each.actor} was given version {each.version}, and the boundary was {each.boundary} before"
+
+    def frozen(self) -> Iterator[str]:
+        """Between a freeze and its thaw there is no ordinary commit, and a rollback does not thaw."""
+        for before, version in zip(self.world.history[:-1], self.world.history[1:], strict=True):
+            operation = version.node.system.get("operation")
+            if not self.is_frozen(before):
+                continue
+            if operation in {"commit", "load"}:
+                yield f"version {version.number} ({operation} by {version.creator}) came while the lakehouse was frozen"
+            if operation != "alter" and not self.is_frozen(version):
+                yield f"version {version.number} ({operation} by {version.creator}) thawed the lakehouse"
+
+    def is_frozen(self, version: Version) -> bool:
+        """Return whether the lakehouse definition of a version freezes it; none here ends by itself."""
+        data = self.world.files.get(version.node.system[LAKEHOUSE_DEF], b"")
+        return FREEZE in LakehouseDef.FromString(data).properties
 
     # -- saved transactions ----------------------------------------------------------------------------
 
@@ -408,3 +430,10 @@ def outcome(world: World, actors: Sequence[Actor]) -> tuple[object, ...]:
 
 
 __all__ = ["COUNTER", "SAVED", "Oracle", "kind_of", "outcome"]
+
+
+def _made_of(version: Version) -> list[str]:
+    """Return the transactions that became a version: its own, or the members of a group."""
+    summary = json.loads(version.node.system.get("summary") or "{}")
+    members = [member["txn"] for member in summary.get("members", ())]
+    return members or [version.node.system.get("txn", "")]

@@ -85,7 +85,7 @@ DEFECTS: Final[dict[str, Defect]] = {
 }  # fmt: skip
 
 
-_LONG: Final = {"1, PyIceberg", "2, dead export"}
+_LONG: Final = {"1, PyIceberg", "2", "2, dead export"}
 _PARAMETERS: Final = [
     pytest.param(defect, id=name, marks=[pytest.mark.slow] if name in _LONG else []) for name, defect in DEFECTS.items()
 ]

@@ -27,10 +27,12 @@ _SIMILAR: Final = {
     FOREIGN, *_GARBAGE,
     "write-both", "write-twice", "write-large", "iceberg", "clean-aged", "snapshot-partial", "snapshot-drop",
     "export-old", "export-again", "export-history-again", "restore-copy", "write-copy", "recover", "recover-older",
-    "write-retry", "later", "create", "purge", "rename", "save-publish", "publish-later", "at", "diff", "export-rest",
-    "write-copy-other", "create-copy", "recreate-copy", "refresh-copy", "expire-copy", "clean-copy",
+    "write-retry", "group", "later", "create", "purge", "rename", "save-publish", "publish-later", "at", "diff",
+    "export-rest", "write-copy-other", "create-copy", "recreate-copy", "refresh-copy", "expire-copy", "clean-copy",
+    "freeze-thaw",
 }  # fmt: skip
 """Kinds whose pairs `make test` leaves to `make test-all`."""
+DISSIMILAR: Final = [pair for pair in PAIRS if _SIMILAR.isdisjoint(pair.split("+"))]
 _FEW: Final = ("die", "month")
 COPIES: Final = (
     "export+export-old", "export-again+export-old", "export-again+export-again", "export-again+export-history-again",
@@ -70,6 +72,11 @@ COURTEOUS: Final = (
     "write-copy+export-rest", "write-copy+expire-copy", "write-copy-other+write-copy", "expire+expire-some",
 )  # fmt: skip
 """Pairs of which a writer looks at the boundary before it creates a root, which hides the look afterwards."""
+GROUPS: Final = (
+    "group+write", "group+group", "group+clean", "group+compact", "group+expire", "group+freeze-thaw", "group+purge",
+    "group+write-stale", "group+rollback",
+)  # fmt: skip
+"""Pairs of which one commits in a group."""
 TRIPLES: Final = (
     "write-stale+expire+refresh-stale", "write-other+expire+clean", "rollback+expire+clean", "restore+expire+clean",
     "snapshot+expire+clean", "open+expire+clean", "publish+abort+clean", "save+write+clean",
@@ -101,13 +108,22 @@ def _explored(
 @pytest.mark.parametrize("first", [kind for kind in KINDS if kind not in _SIMILAR])
 def test_pairs_with_one_preemption(first: str, record_property: Told) -> None:
     """Every pair of operations, each preempted once by the other at every request."""
-    pairs = [pair for pair in PAIRS if pair.startswith(f"{first}+") and _SIMILAR.isdisjoint(pair.split("+"))]
-    _explored(pairs, Bounds(1), record_property)
+    _explored([pair for pair in DISSIMILAR if pair.startswith(f"{first}+")], Bounds(1), record_property)
 
 
 def test_copies_with_one_preemption(record_property: Told) -> None:
     """Two exports to one place; exports beside an expiration; restoring from a copy that is being made."""
     _explored(COPIES, Bounds(1), record_property)
+
+
+def test_groups_with_one_preemption(record_property: Told) -> None:
+    """Each member of a group is committed or refused, whatever the others do."""
+    _explored(GROUPS, Bounds(1), record_property)
+
+
+def test_groups_with_a_fault(record_property: Told) -> None:
+    """The process of a group dies, or an answer is lost."""
+    _explored(GROUPS[:2], Bounds(1, 1, ("lose", "die")), record_property)
 
 
 def test_damaged_roots_with_one_preemption(record_property: Told) -> None:

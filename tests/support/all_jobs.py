@@ -13,9 +13,10 @@ from typing import Any
 import pyspark
 
 from pipelines import compaction, diff, expiration, export, load, orphans, rollback, stats, verify
+from pipelines.engine import open_engine
+from pipelines.integrity.copies import digest
 from pipelines.job import dry_run
 from pipelines.session import SessionConfig, lazy_session
-from pipelines.trees.digest import digest
 from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
@@ -37,7 +38,7 @@ def _told(spark: Any, lake: Lakehouse, directory: Path) -> Any:
     start = lake.version
     done = compaction.run(lake, compaction.Config(engine="spark", tasks=3), spark)
     yield "compaction", [done.messages_after, done.proved, done.nodes_read, done.nodes_written, done.height_after]
-    yield "digest", [digest(spark, lake.refresh(), engine) for engine in ("spark", "local")]
+    yield "digest", [digest(open_engine(engine, spark), lake.refresh()) for engine in ("spark", "local")]
     seen = verify.run(lake, verify.Config(versions="all", definitions=True), spark)
     yield "verify", [seen.ok, seen.nodes_read, seen.definitions_read, seen.definitions_proved, seen.versions]
     changes = diff.run(lake.at(version=start - 5), lake, diff.Config(engine="spark"), spark)

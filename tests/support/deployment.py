@@ -32,7 +32,9 @@ DEPLOY: Final = Path(__file__).parent.parent.parent / "deploy"
 UNITS: Final = ("code", "daemon", "webserver")  # in the order they start in
 _MARK: Final = "TRINITYLAKE_TEST_UNIT"  # what a cgroup is to systemd: inherited by every child
 _PORT: Final = "3000"
-_READY_SECONDS: Final = 120.0
+_READY_SECONDS: Final = 300.0
+_BUSY: Final = 5.0
+"""How many times as long a unit may take to stop as systemd would wait: other tests use this machine."""
 FORK_SERVER: Final = "multiprocessing.forkserver"
 """In the command lines of the process that runs are forked from, and of the runs."""
 
@@ -145,7 +147,7 @@ class Deployment:
             AssertionError: something is left that systemd would kill.
         """
         unit, begun = self.unit(name), time.monotonic()
-        number, allowed = signal.Signals[unit.one("KillSignal")], float(unit.one("TimeoutStopSec"))
+        number, allowed = signal.Signals[unit.one("KillSignal")], _BUSY * float(unit.one("TimeoutStopSec"))
         self._signal(name, number)
         try:
             self.running.pop(name).wait(allowed)

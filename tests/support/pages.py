@@ -9,7 +9,7 @@ import yaml
 from playwright.sync_api import Locator, Page, Response, expect
 
 SECOND: Final = 1000.0  # as Playwright counts
-PATIENCE: Final = 30 * SECOND
+PATIENCE: Final = 120 * SECOND
 RUN_SECONDS: Final = 300  # 10 on a machine that does nothing else
 
 

@@ -79,7 +79,7 @@ def refuses_after_a_fork(_: StorageSuite, storage: Storage) -> None:
     child = multiprocessing.get_context("fork").Process(target=failure_in_child, args=(storage, theirs))
     child.start()
     try:
-        assert ours.poll(20)
+        assert ours.poll(120)
         assert "this process was forked" in ours.recv()
     finally:
         child.kill()
@@ -574,7 +574,7 @@ class StorageSuite:
         child.start()
         theirs.close()
         try:
-            assert ours.poll(20)
+            assert ours.poll(120)
             assert b"x" == ours.recv()
         finally:
             ours.close()

@@ -8,6 +8,7 @@ is left is looked at without the storage that was disturbed: it is copied to a d
 from __future__ import annotations
 
 import abc
+import hashlib
 import os
 import pickle
 import re
@@ -28,7 +29,7 @@ from pipelines import compaction, expiration, export, load, orphans, upgrade
 from pipelines.files.tablefiles import TableFiles
 from tests.support.faults import FaultPlan, Mode, attach
 from tests.support.icebergs import SCHEMA
-from tests.support.lakes import FAST, CancelBy, filled, new_lake
+from tests.support.lakes import FAST, CancelBy, filled, in_memory, new_lake
 from tests.support.moto_s3 import RAW
 from tests.support.s3_servers import S3Server
 from tests.support.writers import forking
@@ -113,6 +114,10 @@ def _some(directory: Path) -> None:
 
 def _with_snapshot(directory: Path) -> None:
     _lake(directory).create_snapshot("old")
+
+
+def _frozen(directory: Path) -> None:
+    _lake(directory).freeze(reason="sweep")
 
 
 def _with_saved(directory: Path) -> None:
@@ -453,6 +458,8 @@ OPERATIONS: Final[dict[str, Operation]] = {
             expect=lambda log, states: len(states) == 4,
         ),
         Operation("load", _some, _on(_load), expect=lambda log, states: _writes_nodes(log)),
+        Operation("freeze", _some, _on(lambda lake: lake.freeze(reason="sweep"))),
+        Operation("thaw", _frozen, _on(lambda lake: lake.thaw())),
         Operation("save", _some, _on(_save), repeat=_save_or_publish),
         Operation(
             "resume",
@@ -616,11 +623,6 @@ class DiskPlace(Place):
         write_files(self.directory, files)
 
 
-def in_memory() -> str | None:
-    """Return a directory that needs no disk, where there is one: processes are killed here, not machines."""
-    return next((path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None)
-
-
 class S3Place(Place):
     """A prefix of moto's bucket."""
 
@@ -760,6 +762,14 @@ class Outcome:
         return self.error is None and not self.killed
 
 
+def _digest(files: Files) -> bytes:
+    """Return a hash of names and contents."""
+    digest = hashlib.sha256()
+    for path, data in sorted(files.items()):
+        digest.update(f"{path}\0{len(data)}\0".encode() + data)
+    return digest.digest()
+
+
 @contextmanager
 def _copy(files: Files) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="sweep-", dir=in_memory()) as name:
@@ -804,6 +814,7 @@ class Sweep:
 
     def __init__(self, operation: Operation, place: Place) -> None:
         self.place = place
+        self._proved: set[tuple[bool, bool, bytes]] = set()
         with _copy({}) as scratch:
             arg = operation.prepare(scratch)
             before = states((scratch / "lake" / operation.target).as_uri())
@@ -832,9 +843,17 @@ class Sweep:
         return points
 
     def _matters(self, number: int, at: int) -> bool:
-        """Whether a request is disturbed in this way: of many listings of folders only every third, in one way each."""
+        """Whether a request is disturbed in this way.
+
+        A death beside a read leaves what a death after the last change leaves, and one read without an answer is one
+        that failed. Of many listings of folders only every third is disturbed, in one way each.
+        """
         kind = self.prepared.log[at - 1][0]
-        if not self.prepared.operation.reads or kind not in {"get", "head", "list"}:
+        if kind not in {"get", "head", "list"}:
+            return True
+        if MODES[number] in {"kill", "kill_after", "lose"}:
+            return False
+        if not self.prepared.operation.reads:
             return True
         return at % (len(MODES) * (3 if kind == "list" else 1)) == number
 
@@ -864,6 +883,13 @@ class Sweep:
     def _prove(self, outcome: Outcome, left: Files) -> None:
         assert outcome.acknowledged or mode_may_fail(outcome.mode), "one failure must be mended"
         self._prove_old_files(left)
+        refused = outcome.error is not None and "unknown" not in str(outcome.error)
+        same = (outcome.acknowledged, refused, _digest(left))
+        if same not in self._proved:  # before its first change, an operation leaves the same files wherever it fails
+            self._prove_state(outcome, left)
+            self._proved.add(same)
+
+    def _prove_state(self, outcome: Outcome, left: Files) -> None:
         with _copy(left) as copy:
             uri = (copy / self.prepared.operation.target).as_uri() + "/"
             found = states(uri)

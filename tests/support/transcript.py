@@ -42,6 +42,7 @@ create {lake} --order 8 --property owner=emea
 apply {lake} changes.yaml --reason first --dry-run
 apply {lake} changes.yaml --reason first
 ls {lake}
+ls {lake} --long
 show {lake}
 show {lake} sales
 show {lake} sales.orders
@@ -56,6 +57,8 @@ fleet fleet.txt
 load {lake} objects.jsonl --engine local --dry-run
 load {lake} objects.jsonl --engine local
 alter {lake} --set a=b --reason r
+freeze {lake} --reason r --for 2h
+thaw {lake} --reason r
 alter {lake} sales --set a=b --comment c
 alter {lake} sales --set a=c --unset comment
 diff {lake} HEAD~1 HEAD --definitions

@@ -22,8 +22,8 @@ import psutil
 from tests.support.s3_servers import free_port
 
 PROJECT: Final = Path(__file__).absolute().parent.parent.parent
-_START_SECONDS: Final = 60.0
-_STOP_SECONDS: Final = 20.0
+_START_SECONDS: Final = 300.0
+_STOP_SECONDS: Final = 120.0
 _NO_DAEMON: Final = """
 run_coordinator:
   module: dagster._core.run_coordinator

@@ -41,7 +41,7 @@ class _Look:
     error: TrinityLakeError | None = None
 
 
-def acknowledge(versions: Versions, root: Root) -> None:
+def confirm_commit(versions: Versions, root: Root) -> None:
     """Write the hint, and prove at the same time that the root which was just created is the next version.
 
     One ``put``, one ``get`` and one ``head``, at the same time. One ``get`` more if there is a version after it.

@@ -8,7 +8,7 @@ from typing import Any
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.commit import Draft, new_id, whoami
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import CommitConflict
 from trinitylake_core.locations import lakehouse_def_path
@@ -27,7 +27,7 @@ class FilesVoid(TreeReplaced):
     """Files that were written or taken over from the base may have been removed. The change must start over."""
 
 
-def facts(**more: Any) -> dict[str, Any]:
+def commit_summary(**more: Any) -> dict[str, Any]:
     """Return a summary with its author, without values that are not known."""
     return {"author": whoami()} | {name: value for name, value in more.items() if value is not None}
 
@@ -37,7 +37,7 @@ def definition_rows(path: str, data: bytes) -> dict[str, str | None]:
     return {spec.LAKEHOUSE_DEF: path, spec.LAKEHOUSE_DEF_COPY: copy_of_definition(data, path)}
 
 
-def written(files: Files, definition: LakehouseDef) -> tuple[str, bytes]:
+def written(files: LakehouseStore, definition: LakehouseDef) -> tuple[str, bytes]:
     """Write a new lakehouse definition; return path and content. One ``put``, and no ``get`` to read it later."""
     path, data = lakehouse_def_path(), encode(definition)
     files.storage.write_many([(path, data)])
@@ -45,7 +45,7 @@ def written(files: Files, definition: LakehouseDef) -> tuple[str, bytes]:
     return path, data
 
 
-def counted_anew(files: Files, base: Root, node: Node) -> ObjectCounts | None:
+def counted_anew(files: LakehouseStore, base: Root, node: Node) -> ObjectCounts | None:
     """Return the object counts of a compaction of ``base``, if ``base`` does not contain them; else ``None``.
 
     Two ``get`` per level at the most, once in the life of a lakehouse that an older writer made.
@@ -116,23 +116,36 @@ class NewDefinition(SameContent):
     """A version with an edited lakehouse definition; after a lost race the edit is made again on the newest one."""
 
     def __init__(
-        self, files: Files, operation: str, summary: dict[str, Any], edit: Callable[[LakehouseDef, Root], LakehouseDef]
+        self,
+        files: LakehouseStore,
+        operation: str,
+        summary: dict[str, Any],
+        edit: Callable[[LakehouseDef, Root], LakehouseDef],
     ) -> None:
         super().__init__(operation, summary)
         self._files = files
         self._edit = edit
+        self._made: LakehouseDef | None = None
         self.written: list[str] = []
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
-        """Write the edited definition and return the base's node pointing to it. One ``put``."""
+        """Write the edited definition, unless it is what was written for the last base; return the base's node with it.
+
+        At most one ``put``.
+        """
         definition = self._edit(self._files.definition(base), base)
-        path, data = written(self._files, definition)
-        self.written.append(path)
-        self._system = definition_rows(path, data)
+        if definition != self._made:
+            path, data = written(self._files, definition)
+            self.written.append(path)
+            self._made, self._system = definition, definition_rows(path, data)
         return super().build(base, created_at_millis, writer)
 
+    def renew(self, base: Root) -> None:
+        """Write the definition again: a cleaning may be removing it."""
+        self._made = None
 
-class Expired(SameContent):
+
+class ExpirationChange(SameContent):
     """A version with a new boundary, and without the snapshots that have expired. Conflicts with nothing.
 
     ``edit`` returns the lakehouse definition to go on with and the facts about it, or raises; it is asked again
@@ -141,7 +154,7 @@ class Expired(SameContent):
 
     def __init__(
         self,
-        files: Files,
+        files: LakehouseStore,
         oldest_version: int,
         summary: dict[str, Any],
         edit: Callable[[LakehouseDef], tuple[LakehouseDef, dict[str, Any]]],
@@ -163,7 +176,7 @@ class Expired(SameContent):
         return super().build(base, created_at_millis, writer)
 
 
-class Compacted:
+class CompactionChange:
     """A root whose messages were flushed. Messages that writers have committed since are appended to it again.
 
     ``node`` was made from version ``base``; its non-root nodes are written already. ``counts`` are the objects that it
@@ -179,7 +192,7 @@ class Compacted:
         self._replayed = Messages()
         self._summary = summary
         self._txn = new_id()
-        self._compacted: int | None = None
+        self._is_rebased = False
         self.rebased_over = 0
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
@@ -191,17 +204,15 @@ class Compacted:
 
     def _counted(self, base: Root) -> ObjectCounts | None:
         """Return the object counts, now that this is built on ``base``: a compaction changes none."""
-        return self._counts if self._counts is not None and self._compacted is None else base.counts
+        return self._counts if self._counts is not None and not self._is_rebased else base.counts
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
-        """Take over the messages of newer versions, oldest first. Raises ``TreeReplaced``."""
-        self._compacted = base.version if self._compacted is None else self._compacted
-        if newer[-1].oldest_version > self._compacted:
-            raise FilesVoid(
-                f"version {self._compacted} expired meanwhile, and nodes that only it holds may be removed at any "
-                f"moment; {self.again}",
-                version=newer[-1].version,
-            )
+        """Take over the messages of newer versions, oldest first. Raises ``TreeReplaced``.
+
+        The compacted version may have expired. That is harmless as long as no cleaning removed what only it holds, and
+        a cleaning leaves a fence, which is void for what began at an expired version: see ``renew``.
+        """
+        self._is_rebased = True
         for root in newer:
             if root.operation in spec.QUIET_OPERATIONS:
                 continue

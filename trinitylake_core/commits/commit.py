@@ -14,19 +14,23 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
 from trinitylake_core import spec
-from trinitylake_core.commits.acknowledge import acknowledge, expired
+from trinitylake_core.commits.acknowledge import confirm_commit, expired
 from trinitylake_core.commits.fences import Fences
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.frozen import freeze_of, refuse_frozen
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
     CorruptNode,
+    LakehouseFrozen,
     OutcomeUnknown,
     ReadOnly,
     TransactionExpired,
@@ -73,7 +77,7 @@ class Change(Protocol):
 
 
 def commit(
-    files: Files,
+    files: LakehouseStore,
     base: Root,
     change: Change,
     *,
@@ -81,6 +85,8 @@ def commit(
     attempts: int = MAX_ATTEMPTS,
     before_commit: Callable[[], None] | None = None,
     unknown: bool = False,
+    urgent: bool = False,
+    fences: Fences | None = None,
 ) -> Root:
     """Commit a change as the next version, rebasing it over versions that other writers commit first; return its root.
 
@@ -90,6 +96,8 @@ def commit(
     ``before_commit`` is called right before the root is created, each time it is tried; raising there gives the
     change up, and leaves what was written for it as orphans. ``unknown`` says that an earlier call for the same change
     ended with ``OutcomeUnknown``; the change finds itself among what was committed since (:meth:`Change.rebase`).
+    ``urgent`` tries again without waiting after a lost race, before all writers that wait.
+    ``fences`` are given where files were written since an older root than ``base`` was read.
 
     Nothing that was written is removed here after any outcome: a request whose answer was lost may be carried out
     later, and a root whose creation seemed to fail may be a version. `clean` removes what no version reaches.
@@ -101,6 +109,7 @@ def commit(
     Raises:
         CommitConflict: the change conflicts with a version that was committed since ``base``.
         TransactionExpired: more than ``txn_ttl_millis`` passed since ``began_at_millis``, or ``base`` has expired.
+        LakehouseFrozen: the newest version is frozen, and this is an ordinary commit.
         Corrupt: a root is missing between others; nothing was committed.
         OutcomeUnknown: nothing proves whether the change was committed.
         StorageError: the storage failed, and nothing was committed.
@@ -111,28 +120,29 @@ def commit(
     now = now_millis()
     began = now if began_at_millis is None else began_at_millis
     lifetime = _Lifetime(began, files.definition(base).txn_ttl_millis)
-    fences = Fences(files.storage, base)
+    fences = fences or Fences(files.storage, base)
     doubt = _Doubt(unknown)
     for attempt in range(attempts):
         try:
             refuse_outlived(began, lifetime.ttl_millis)
             # Where the next version is known to be there, its creation fails, or fills the place of a lost root.
-            if files.tip.version <= base.version:
+            if files.newest_seen.version <= base.version:
                 root = _attempt(files, base, change, lifetime, doubt, before_commit)
                 if root is not None:
-                    files.saw(root)
+                    files.note_newest(root)
                     return root
             # Wait first: what is read after that is as new as can be when the next root is created.
-            time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
+            if not urgent:
+                time.sleep(random.uniform(0, min(_BACKOFF_MAX_SECONDS, _BACKOFF_SECONDS * 2**attempt)))  # noqa: S311 - jitter
             newer, newest = files.since(base)
-        except (TransactionExpired, CommitConflict) as error:
+        except (TransactionExpired, CommitConflict, LakehouseFrozen) as error:
             doubt.refuse_to_deny(error)
             raise
         doubt.read_up_to(newest.version)
         change.rebase(base, newer)
         base = newest
         require_writable(files, base)
-        files.saw(base)
+        files.note_newest(base)
         if fences.void(newer):
             change.renew(base)
             fences = Fences(files.storage, base)
@@ -164,7 +174,7 @@ class _Doubt:
         self.is_left = self.is_left and not 0 < self.version <= newest
         self.version = self.version or newest + 1
 
-    def refuse_to_deny(self, error: TransactionExpired | CommitConflict) -> None:
+    def refuse_to_deny(self, error: TransactionExpired | CommitConflict | LakehouseFrozen) -> None:
         """Raise ``OutcomeUnknown`` in the place of an error that denies the commit, if that is in doubt."""
         if self.is_left:
             raise OutcomeUnknown(
@@ -195,17 +205,23 @@ class _Lifetime:
 
 
 def _attempt(
-    files: Files,
+    files: LakehouseStore,
     base: Root,
     change: Change,
     lifetime: _Lifetime,
     doubt: _Doubt,
     before_commit: Callable[[], None] | None,
 ) -> Root | None:
-    """Make a change the version after ``base`` and return its root, ``None`` if another writer has that version."""
+    """Make a change the version after ``base`` and return its root, ``None`` if another writer has that version.
+
+    ``None`` also if ``base`` is frozen, and a version after it is not.
+    """
     stamp = max(now_millis(), base.created_at_millis + 1)
     writer = NodeWriter(files.store)
     draft = change.build(base, stamp, writer)
+    if draft.operation in spec.FROZEN_OPERATIONS and freeze_of(files.definition(base)) is not None:
+        refuse_frozen(files)
+        return None
     node = finished(base, draft, stamp)
     path = files.versions.path(base.version + 1)
     data = encode(node, writer.order, path)
@@ -223,7 +239,7 @@ def _attempt(
             doubt.lost(base.version + 1)
         return None
     root = Root(base.version + 1, path, node, data)
-    acknowledge(files.versions, root)
+    confirm_commit(files.versions, root)
     return root
 
 
@@ -249,12 +265,12 @@ def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
     return draft.node
 
 
-def is_other_generation(files: Files, base: Root) -> bool:
+def is_other_generation(files: LakehouseStore, base: Root) -> bool:
     """Return whether another generation of the format wrote this version."""
     return files.versions.sdk or not base.node.canonical or spec.LAKEHOUSE_DEF not in base.node.system
 
 
-def require_writable(files: Files, base: Root) -> None:
+def require_writable(files: LakehouseStore, base: Root) -> None:
     """Refuse to write a lakehouse that another generation of the format wrote, or whose order is not that of its root.
 
     A writer makes as many rows as the order says: one that was tampered with would make it fill the memory.
@@ -290,9 +306,27 @@ def now_millis() -> int:
     return time.time_ns() // 1_000_000
 
 
-@cache
+_AUTHOR: ContextVar[str | None] = ContextVar("author", default=None)
+
+
+@contextmanager
+def acting_as(author: str | None) -> Iterator[None]:
+    """Commit in the name of a person who launched this work from elsewhere; ``None``: of this process."""
+    token = _AUTHOR.set(author)
+    try:
+        yield
+    finally:
+        _AUTHOR.reset(token)
+
+
 def whoami() -> str:
-    """Return who is running this process, for the summary of a version; ``TRINITYLAKE_AUTHOR`` overrides."""
+    """Return the author of what is committed now, for the summary of a version."""
+    return _AUTHOR.get() or _of_process()
+
+
+@cache
+def _of_process() -> str:
+    """Return who is running this process; ``TRINITYLAKE_AUTHOR`` overrides."""
     if author := os.environ.get("TRINITYLAKE_AUTHOR"):
         return author
     try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trinitylake_core import spec
-from trinitylake_core.commits.acknowledge import acknowledge, remove_quietly
-from trinitylake_core.commits.changes import definition_rows, facts
+from trinitylake_core.commits.acknowledge import confirm_commit, remove_quietly
+from trinitylake_core.commits.changes import commit_summary, definition_rows
 from trinitylake_core.commits.commit import Draft, finished, new_id, now_millis
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import UnsafeStorage
@@ -17,7 +17,7 @@ from trinitylake_core.versions import ObjectCounts, Root, Versions
 def create_empty(versions: Versions, message: LakehouseDef) -> Root:
     """Create version 0 of a lakehouse without objects. Costs and raises as :func:`create_first`."""
     node = Node(subtree_keys=0, subtree_messages=0)
-    draft = Draft(node, spec.OP_CREATE, new_id(), facts(), counts=ObjectCounts())
+    draft = Draft(node, spec.OP_CREATE, new_id(), commit_summary(), counts=ObjectCounts())
     return create_first(versions, message, draft)
 
 
@@ -46,5 +46,5 @@ def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Roo
     storage.create(versions.path(0), content)
     node.nbytes = len(content)
     root = Root(0, versions.path(0), node, content)
-    acknowledge(versions, root)
+    confirm_commit(versions, root)
     return root

@@ -7,7 +7,7 @@ from typing import Final
 
 from trinitylake_core import spec
 from trinitylake_core.commits.acknowledge import write_hint
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import FileMissing, StorageError
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Delta, Root, RootRows
@@ -58,7 +58,7 @@ def void_since(storage: Storage, began: Root, newest: RootRows) -> bool:
     return _stored_at(storage, began) - FRONT_ENDS_DIFFER_MILLIS < newest.void_before_millis
 
 
-def may_be_void(files: Files, base: Root) -> bool:
+def may_be_void(files: LakehouseStore, base: Root) -> bool:
     """Whether files that a version reaches, or that were written since it was read, may be gone.
 
     For a job that cannot read something: this tells damage from what `expire` and `clean` removed under its hands.
@@ -75,13 +75,13 @@ def _stored_at(storage: Storage, root: Root) -> int:
         return 0
 
 
-def storage_time(files: Files) -> int:
+def storage_time(files: LakehouseStore) -> int:
     """Return the time by the storage's own clock, in epoch milliseconds; never later than it is.
 
     It is the modification time of the hint, which is written for that: one ``put`` and one ``head``. Another writer of
     the hint does no harm. Raises ``StorageError``.
     """
-    write_hint(files.storage, files.tip.version)
+    write_hint(files.storage, files.newest_seen.version)
     try:
         return files.storage.info(spec.HINT_FILE).modified_millis
     except FileMissing:

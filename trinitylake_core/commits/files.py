@@ -12,43 +12,43 @@ from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import Delta, Root, RootRows, Versions
 
 
-class Files:
+class LakehouseStore:
     """Storage, nodes and versions of one lakehouse: what reading and committing need.
 
-    ``tip`` is the newest root this process has seen; a transaction begins there.
+    ``newest_seen`` is the newest root this process has seen; a transaction begins there.
     """
 
-    def __init__(self, storage: Storage, versions: Versions, tip: Root, *, strict: bool = False) -> None:
+    def __init__(self, storage: Storage, versions: Versions, newest_seen: Root, *, strict: bool = False) -> None:
         self.storage = storage
         self.versions = versions
-        self.tip = tip
+        self.newest_seen = newest_seen
         self.strict = strict
         self._proven = False
-        definition = versions.definition(tip)
+        definition = versions.definition(newest_seen)
         self._identity = _identity(definition)
         self.store = NodeStore(storage, definition.order, definition.node_file_max_size_bytes)
 
     def __repr__(self) -> str:
-        return f"Files({self.storage.root!r}, tip={self.tip.version})"
+        return f"LakehouseStore({self.storage.root!r}, newest_seen={self.newest_seen.version})"
 
     def definition(self, root: RootRows) -> LakehouseDef:
         """Return the lakehouse definition of a version."""
         return self.versions.definition(root)
 
-    def saw(self, root: Root) -> None:
+    def note_newest(self, root: Root) -> None:
         """Remember a root that may be the newest."""
-        if root.version > self.tip.version:
-            self.tip = root
+        if root.version > self.newest_seen.version:
+            self.newest_seen = root
 
     def newest(self) -> Root:
-        """Return the newest root, from the tip on. Three ``get`` if there is none newer; the tip stays as it is.
+        """Return the newest root, looked for from ``newest_seen`` on. Three ``get`` if there is none newer.
 
         Raises:
             LakehouseReplaced: another lakehouse is at this root URI by now.
         """
         try:
-            newest = self.versions.latest(self.tip)
-        except CorruptNode:  # the tip is gone: lost, or it was of a lakehouse that was deleted
+            newest = self.versions.latest(self.newest_seen)
+        except CorruptNode:  # it is gone: lost, or it was of a lakehouse that was deleted
             self.refuse_replaced(self.versions.latest())
             raise
         self.refuse_replaced(newest)
@@ -74,7 +74,11 @@ class Files:
         Raises:
             LakehouseReplaced: nothing was written.
         """
-        if root is not self.tip and _identity(self.definition(root)) != self._identity and not self._is_stored():
+        if (
+            root is not self.newest_seen
+            and _identity(self.definition(root)) != self._identity
+            and not self._is_stored()
+        ):
             raise LakehouseReplaced(
                 f"{self.storage.root} holds another lakehouse than when it was opened: that one was deleted, and "
                 "another one was created in its place. Nothing was written; open it again to work with the new one"
@@ -121,8 +125,8 @@ class Files:
 
     def _is_stored(self) -> bool:
         """Return whether a root of the lakehouse that was opened is stored: the newest one seen, or its base."""
-        before = self.tip.version - 1, self.tip.system.get(spec.PREVIOUS_TXN)
-        for version, txn in ((self.tip.version, self.tip.txn), before):
+        before = self.newest_seen.version - 1, self.newest_seen.system.get(spec.PREVIOUS_TXN)
+        for version, txn in ((self.newest_seen.version, self.newest_seen.txn), before):
             try:
                 found = None if txn is None or version < 0 else self.versions.try_root(version)
             except Corrupt:  # damaged, but not gone
@@ -131,9 +135,9 @@ class Files:
                 return True
         return False
 
-    def fork(self) -> Files:
+    def fork(self) -> LakehouseStore:
         """Return the same files with a node store of its own, for one writer."""
-        return Files(self.storage, self.versions, self.tip, strict=self.strict)
+        return LakehouseStore(self.storage, self.versions, self.newest_seen, strict=self.strict)
 
 
 def _identity(definition: LakehouseDef) -> tuple[str, int, int]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
-from trinitylake_core.commits.changes import Compacted
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.changes import CompactionChange
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import CommitConflict
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
 from trinitylake_core.tree.node import Node
@@ -17,7 +17,7 @@ from trinitylake_core.tree.search import lookup, scan
 from trinitylake_core.versions import Delta, ObjectCounts, Root
 
 
-class Loaded(Compacted):
+class LoadChange(CompactionChange):
     """A root of a new tree: what version ``base`` says, and what was loaded. Nothing is deleted by it.
 
     Commits of others stay, if they touch nothing that the load wrote, and drop no namespace that it filled.
@@ -26,7 +26,7 @@ class Loaded(Compacted):
     operation = spec.OP_LOAD
     again = "load again"
 
-    def __init__(self, files: Files, base: Root, node: Node, summary: dict[str, Any]) -> None:
+    def __init__(self, files: LakehouseStore, base: Root, node: Node, summary: dict[str, Any]) -> None:
         """Take the tree of a load. Two ``get`` per level at the most, to count what it holds."""
         super().__init__(node, summary, object_counts(files.store, node, codec_of(files.definition(base))))
         self._files = files
@@ -35,7 +35,7 @@ class Loaded(Compacted):
 
     def _counted(self, base: Root) -> ObjectCounts | None:
         """Return the object counts: those of other commits since, and the objects that the load added."""
-        if self._compacted is None:
+        if not self._is_rebased:
             return self._counts
         return None if self._gained is None else self._gained.plus(base.counts)
 
@@ -44,6 +44,7 @@ class Loaded(Compacted):
 
         Raises:
             CommitConflict: one of them touches what was loaded.
+            Corrupt: the version below the load has expired, and a cleaning removed its nodes; or they are damaged.
         """
         super().rebase(base, newer)
         codec = codec_of(self._files.definition(base))

@@ -9,7 +9,7 @@ from trinitylake_core import spec
 from trinitylake_core.commits.changes import definition_rows, written
 from trinitylake_core.commits.commit import Draft, new_id
 from trinitylake_core.commits.fences import storage_time
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import PlanOutdated, SnapshotNotFound, VersionExpired
 from trinitylake_core.locations import root_path
@@ -23,7 +23,7 @@ _NO_MESSAGES = Messages()
 class RolledBack:
     """A root with the content of an older one (format, section 6). A commit of another writer in between stops it."""
 
-    def __init__(self, files: Files, target: Root, summary: dict[str, Any], *, force: bool = False) -> None:
+    def __init__(self, files: LakehouseStore, target: Root, summary: dict[str, Any], *, force: bool = False) -> None:
         self._files = files
         self._target = target
         self._summary = summary
@@ -104,7 +104,7 @@ def _named(roots: Sequence[RootRows]) -> str:
     return ", ".join(shown) + (f" and {len(roots) - 3} more" if len(roots) > 3 else "")
 
 
-def refuse_lost(files: Files, newest: RootRows, wanted: Root) -> None:
+def refuse_lost(files: LakehouseStore, newest: RootRows, wanted: Root) -> None:
     """Refuse a version that ``newest`` no longer keeps: its files may be removed at any moment. No request.
 
     Raises:

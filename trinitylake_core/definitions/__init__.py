@@ -23,6 +23,7 @@ from trinitylake_core.definitions.lakehouse import (
     effective,
     key_table_max_bytes,
     new_lakehouse_def,
+    usual_order,
 )
 from trinitylake_core.definitions.objects import (
     AnySchema,
@@ -98,5 +99,6 @@ __all__ = [
     "schema_to_arrow",
     "table_def",
     "to_dict",
+    "usual_order",
     "view_def",
 ]

@@ -26,6 +26,8 @@ _DEFAULTS: Final = {
     "node_file_max_size_bytes": spec.DEFAULT_NODE_FILE_MAX_SIZE_BYTES,
     "txn_ttl_millis": spec.DEFAULT_TXN_TTL_MILLIS,
 }
+_USUAL_ORDERS: Final = (512, 256)
+"""Orders above :data:`spec.DEFAULT_ORDER`, which a definition without an order means."""
 _LIMITS: Final = {
     "order": (spec.MIN_ORDER, UINT32_MAX),
     "namespace_name_max_size_bytes": (1, UINT32_MAX),
@@ -118,6 +120,11 @@ def _checked(properties: Mapping[str, str]) -> Mapping[str, str]:
     text = properties.get(spec.COMMIT_BUFFER_BYTES, "0")
     if not _is_size(text):
         raise InvalidDefinition(f"property {spec.COMMIT_BUFFER_BYTES} is a number of bytes, not {text!r}")
+    for name in properties:
+        if name.startswith(spec.MAINTENANCE_PROPERTIES) and name not in spec.MAINTENANCE_KNOWN:
+            raise InvalidDefinition(
+                f"no job obeys the property {name!r}; known are {', '.join(spec.MAINTENANCE_KNOWN)}"
+            )
     return properties
 
 
@@ -136,6 +143,16 @@ def effective(definition: LakehouseDef) -> LakehouseDef:
         if not getattr(full, name):
             setattr(full, name, default)
     return full
+
+
+def usual_order(definition: LakehouseDef) -> int:
+    """Return the order for a new lakehouse of these names and nodes whose creator chose none (``docs/costs.md``).
+
+    The largest of the usual ones whose full key table leaves half of a node file free.
+    """
+    row = key_table_max_bytes(definition) // definition.order
+    fitting = (order for order in _USUAL_ORDERS if 2 * order * row <= definition.node_file_max_size_bytes)
+    return next(fitting, definition.order)
 
 
 def key_table_max_bytes(definition: LakehouseDef) -> int:

@@ -70,7 +70,11 @@ def schema_from_arrow(schema: pa.Schema, previous: Schema | None = None) -> Sche
             or metadata that contradicts the type.
     """
     if not isinstance(schema, pa.Schema):
-        raise InvalidDefinition(f"a schema must be a pyarrow.Schema or a Schema, not {type(schema).__name__}")
+        hint = "; pipelines.source.columns.schema_of makes one of columns as `apply` takes them"
+        what = type(schema).__name__
+        raise InvalidDefinition(
+            f"a schema must be a pyarrow.Schema or a Schema, not {what}{hint if what == 'list' else ''}"
+        )
     old = list(previous.columns) if previous is not None else []
     reader = _Reader(schema, old)
     result = Schema(columns=[reader.column(field, (field.name,), old) for field in schema])

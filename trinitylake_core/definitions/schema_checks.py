@@ -13,6 +13,8 @@ from trinitylake_core.errors import InvalidDefinition
 
 NESTING_MAX: Final = 64
 """How deep columns may nest; protobuf gives up at 100 messages."""
+COLUMNS_MAX: Final = 100_000
+"""How many columns a new schema may have, with what is inside them."""
 _PARTS: Final[Mapping[int, tuple[tuple[str, str], ...]]] = {
     MAP: (("key", "map_key"), ("value", "map_value")),
     LIST: (("element", "list_element"),),
@@ -25,12 +27,14 @@ def check_schema(schema: Schema) -> None:
     """Check that the format and Arrow can hold ``schema``.
 
     Raises:
-        InvalidDefinition: a name is empty or used twice in one place, an ID is 0 or used twice, a type
-            is unknown, a precision, scale or length is wrong or missing, or a nested column lacks its
+        InvalidDefinition: it has too many columns, a name is empty or used twice in one place, an ID is 0 or used
+            twice, a type is unknown, a precision, scale or length is wrong or missing, or a nested column lacks its
             parts or has parts that are not its own.
     """
     _check_siblings(schema.columns, ())
     numbers = Counter(column.id for column in all_columns(schema.columns))
+    if (columns := numbers.total()) > COLUMNS_MAX:
+        raise InvalidDefinition(f"a schema has {columns:,} columns, and {COLUMNS_MAX:,} is the most")
     for number, count in numbers.items():
         checked_int("the ID of a column", number, low=1, high=UINT32_MAX)
         if count > 1:

@@ -3,7 +3,7 @@
 load_catalog("lake", **{"py-catalog-impl": "trinitylake_core.iceberg.TrinityLakeCatalog", "uri": ROOT})
 """
 
-from trinitylake_core.iceberg.catalog import TrinityLakeCatalog
+from trinitylake_core.iceberg.catalog import GROUP_COMMITS, TrinityLakeCatalog
 from trinitylake_core.iceberg.transaction import CatalogTransaction
 
-__all__ = ["CatalogTransaction", "TrinityLakeCatalog"]
+__all__ = ["GROUP_COMMITS", "CatalogTransaction", "TrinityLakeCatalog"]

@@ -18,8 +18,12 @@ from trinitylake_core.iceberg.places import Places
 from trinitylake_core.iceberg.transaction import CatalogTransaction
 from trinitylake_core.iceberg.views import Views
 from trinitylake_core.lakehouse import Lakehouse
+from trinitylake_core.recovery.target import moment
+from trinitylake_core.storage import root_uri
 
 _T = TypeVar("_T")
+GROUP_COMMITS: Final = "group-commits"
+"""The property by which changes that threads make at the same time become one version."""
 ATTEMPTS: Final = 10
 """How often a change is tried again after others changed the same object; each try stands on what they made."""
 
@@ -32,8 +36,10 @@ class TrinityLakeCatalog(Views):
     Args:
         name: the name of the catalog; it is not stored in the lakehouse.
         **properties: ``uri``, the root of the lakehouse; ``warehouse``, where new tables lie if not below the root;
-            ``version``, ``timestamp`` or ``snapshot``, to open it as it was, read-only; ``storage.NAME``, the storage
-            options of the lakehouse (``docs/storage.md``); options of PyIceberg's FileIO, such as ``s3.endpoint``.
+            ``version`` (also ``HEAD~1``, a snapshot, a time, ``-2h``), ``timestamp`` (also an age such as ``2h``) or
+            ``snapshot``, to open it as it was, read-only; ``storage.NAME``, the storage
+            options of the lakehouse (``docs/storage.md``); options of PyIceberg's FileIO, such as ``s3.endpoint``;
+            ``group-commits``, "true" where many threads change the catalog at the same time.
 
     Raises:
         NoSuchPropertyException: no ``uri``.
@@ -42,10 +48,11 @@ class TrinityLakeCatalog(Views):
     """
 
     def __init__(self, name: str, **properties: str) -> None:
-        root = properties.get(URI)
-        if not root:
-            raise NoSuchPropertyException("the property 'uri' is required: the root URI of a lakehouse")
+        given = properties.get(URI)
+        if not given:
+            raise NoSuchPropertyException("the property 'uri' is required: the root URI or the path of a lakehouse")
         try:
+            root = root_uri(given)
             lake = Lakehouse.open(root, storage_options=storage_options(root, properties))
             self._past = _past(lake, properties)
             self._stand_on(name, lake, properties)
@@ -56,9 +63,13 @@ class TrinityLakeCatalog(Views):
 
     @classmethod
     def over(cls, lake: Lakehouse, name: str = "lake", **properties: str) -> Self:
-        """Return the catalog over a lakehouse that is open already. It reads the newest version. No request."""
+        """Return the catalog over a lakehouse that is open already.
+
+        It reads the newest version, or the one that ``version``, ``timestamp`` or ``snapshot`` name. No request, but
+        for those. Raises what ``Lakehouse.at`` raises.
+        """
         made = cls.__new__(cls)
-        made._past = None  # noqa: SLF001 - another way to make one
+        made._past = _past(lake, properties)  # noqa: SLF001 - another way to make one
         made._stand_on(name, lake, {**properties, URI: lake.root})  # noqa: SLF001
         return made
 
@@ -66,6 +77,7 @@ class TrinityLakeCatalog(Views):
         defaults = file_io_properties(lake.root, lake.storage.spec()[1])
         super().__init__(name, **{**defaults, **properties})
         self._files = lake.files
+        self._group = lake.group() if properties.get(GROUP_COMMITS, "").lower() == "true" else None
         self._places = Places(lake.storage, properties.get(WAREHOUSE_LOCATION))
 
     @property
@@ -74,7 +86,7 @@ class TrinityLakeCatalog(Views):
         if self._past is not None:
             return self._past
         root = self._files.newest()
-        self._files.saw(root)
+        self._files.note_newest(root)
         return Lakehouse(self._files, root)
 
     def _read(self, act: Callable[[CatalogView], _T]) -> _T:
@@ -91,23 +103,31 @@ class TrinityLakeCatalog(Views):
         """Whether a version is no longer kept, so that its files may rightly be gone. Three ``get``."""
         return version < self._files.newest().oldest_version
 
-    def _begin(self, reason: str | None, isolation: str | None = None) -> Attempt:
+    def _begin(self, reason: str | None, isolation: str | None = None, *, fresh: bool = True) -> Attempt:
+        """Begin a change; without ``fresh`` at the newest version that was seen, which costs no request."""
         if self._past is not None:
             raise ForbiddenError(
                 f"catalog {self.name!r} is open at version {self._past.version}, read-only; open it without 'version', "
                 "'timestamp' and 'snapshot' to change it"
             )
-        return Attempt(self.lakehouse.transaction(reason=reason, isolation=isolation), self._places)
+        lake = self.lakehouse if fresh else Lakehouse(self._files, self._files.newest_seen)
+        return Attempt(lake.transaction(reason=reason, isolation=isolation, group=self._group), self._places)
 
     def _change(self, act: Callable[[Attempt], _T], reason: str) -> _T:
         lost: CommitConflict | None = None
-        for _ in range(ATTEMPTS):
-            change = self._begin(reason)
+        for attempt in range(ATTEMPTS):
+            fresh = self._group is None or attempt > 0
+            change = self._begin(reason, fresh=fresh)
             try:
                 result = act(change)
             except Corrupt:
                 change.discard()
                 if self._expired(change.txn.base_version):
+                    continue
+                raise
+            except Exception:
+                change.discard()
+                if not fresh:  # another process may have made what is missing here
                     continue
                 raise
             except BaseException:
@@ -145,9 +165,7 @@ def _past(lake: Lakehouse, properties: dict[str, str]) -> Lakehouse | None:
     snapshot = properties.get("snapshot")
     if version is None and timestamp is None and snapshot is None:
         return None
-    if version is not None and not str(version).isdigit():
-        raise InvalidInput(f"the property 'version' must be a number, not {version!r}")
-    when: str | datetime | None = timestamp
+    when = moment(timestamp)
     if timestamp is not None and str(timestamp).isdigit():
         when = datetime.fromtimestamp(int(timestamp) / 1000, UTC)
-    return lake.at(version=None if version is None else int(version), timestamp=when, snapshot=snapshot)
+    return lake.at(version=None if version is None else str(version), timestamp=when, snapshot=snapshot)

@@ -13,6 +13,7 @@ from trinitylake_core import errors as ours
 _SAME: Final[tuple[tuple[type[Exception], type[Exception]], ...]] = (
     (ours.CommitConflict, iceberg.CommitFailedException),
     (ours.TransactionExpired, iceberg.CommitFailedException),
+    (ours.LakehouseFrozen, iceberg.CommitFailedException),
     (ours.LakehouseReplaced, iceberg.ForbiddenError),
     (ours.ReadOnly, iceberg.ForbiddenError),
     (ours.UnsafeStorage, iceberg.ForbiddenError),

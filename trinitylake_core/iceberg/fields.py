@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
 
 from trinitylake_core.definitions import TableDef
@@ -12,8 +13,10 @@ from trinitylake_core.iceberg.schemas import schema_from_iceberg
 from trinitylake_core.tables import (
     METADATA_LOCATION,
     PREVIOUS_METADATA_LOCATION,
+    SNAPSHOT_BYTES,
     SNAPSHOT_ID,
     SNAPSHOT_MILLIS,
+    SNAPSHOT_ROWS,
     TABLE_UUID,
 )
 
@@ -34,6 +37,8 @@ def table_fields(metadata: TableMetadata, stored: tuple[str, str], old: TableDef
         TABLE_UUID: str(metadata.table_uuid),
         SNAPSHOT_ID: None if snapshot is None else str(snapshot.snapshot_id),
         SNAPSHOT_MILLIS: None if snapshot is None else str(snapshot.timestamp_ms),
+        SNAPSHOT_ROWS: _total(snapshot, "total-records"),
+        SNAPSHOT_BYTES: _total(snapshot, "total-files-size"),
     }
     properties: dict[str, str | None] = dict(metadata.properties)
     if old is None:
@@ -47,6 +52,11 @@ def table_fields(metadata: TableMetadata, stored: tuple[str, str], old: TableDef
         "properties": properties,
         **_keys(metadata),
     }
+
+
+def _total(snapshot: Snapshot | None, name: str) -> str | None:
+    """Return a total of a snapshot's summary, which is optional there."""
+    return None if snapshot is None or snapshot.summary is None else snapshot.summary.get(name)
 
 
 def _keys(metadata: TableMetadata) -> dict[str, list[int]]:

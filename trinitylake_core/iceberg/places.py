@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from trinitylake_core.errors import FileMissing, InvalidLocation
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.roots import refuse_credentials
-from trinitylake_core.tables import base_uri, full_uri, path_below
+from trinitylake_core.tables import DIRECTORY, base_uri, full_uri, path_below
 
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LABEL_MAX: Final = 80
@@ -45,7 +45,9 @@ class Places:
 
         ``parent`` is the ``location`` of the namespace, if it has one.
         """
-        directory = parent.rstrip("/") if parent else f"{self.warehouse or f'{self.base}tables/'}{_label(namespace)}"
+        directory = (
+            parent.rstrip("/") if parent else f"{self.warehouse or f'{self.base}{DIRECTORY}'}{_label(namespace)}"
+        )
         return f"{directory}/{_label(name)}-{uuid.uuid4().hex[:12]}"
 
     def check(self, metadata: TableMetadata, location: str, current: Table | None = None) -> None:

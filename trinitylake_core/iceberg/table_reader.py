@@ -37,11 +37,18 @@ class TableReader(Namespaces):
     def table_exists(self, identifier: str | Identifier) -> bool:
         """Return whether there is an Iceberg table of this name. Its metadata are not read."""
         try:
-            namespace, name = self._split(identifier, NoSuchTableError)
-            with translated():
-                return bool(self._read(lambda view: self._metadata_location(view, namespace, name)))
+            return bool(self.metadata_location(identifier))
         except NoSuchTableError:
             return False
+
+    def metadata_location(self, identifier: str | Identifier) -> str:
+        """Return the location of a table's newest metadata file, which never changes. The file is not read.
+
+        Raises ``NoSuchTableError``, ``NoSuchIcebergTableError``.
+        """
+        namespace, name = self._split(identifier, NoSuchTableError)
+        with translated():
+            return self._read(lambda view: self._metadata_location(view, namespace, name))
 
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
         """Return the tables in a namespace, of all formats. Raises ``NoSuchNamespaceError``."""

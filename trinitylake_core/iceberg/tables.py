@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.catalog import Catalog, delete_data_files, delete_files
 from pyiceberg.exceptions import (
@@ -30,6 +31,11 @@ from trinitylake_core.storage.roots import refuse_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+TableCommit = tuple[str | Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
+"""What a client wants of one table: its name, what must hold, and what to change."""
+_NAMED: Final = 3
+"""So many tables of one commit are named in the history."""
 
 
 class Tables(TableReader):
@@ -88,6 +94,24 @@ class Tables(TableReader):
         with translated():
             refuse_credentials(metadata_location, "location")
             return self._change(register, f"register table {namespace}.{name}")
+
+    def stage_table(
+        self,
+        identifier: str | Identifier,
+        schema: Schema | pa.Schema,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = EMPTY_DICT,
+    ) -> StagedTable:
+        """Return a table that is only in memory; a commit that requires that there is none creates it.
+
+        Raises what :meth:`create_table` raises.
+        """
+        namespace, name = self._split(identifier, NoSuchNamespaceError)
+        if self.table_exists((*namespace.split("."), name)):
+            raise TableAlreadyExistsError(f"Table {namespace}.{name} already exists")
+        return self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties)
 
     def _create_staged_table(
         self,
@@ -159,26 +183,45 @@ class Tables(TableReader):
             NoSuchTableError: the table is not there.
             ForbiddenError: the catalog is read-only, or a location is outside what it may write.
         """
-        namespace, name = self._split(table.name(), NoSuchTableError)
+        return self.commit_tables([(table.name(), requirements, updates)])[0]
 
-        def update(change: Attempt) -> CommitTableResponse:
-            try:
-                current = self._load(change.txn, namespace, name)
-            except NoSuchTableError:
-                current = None
-            staged = self._staged(current, self._identifier(namespace, name), requirements, updates)
-            if current is not None and staged.metadata == current.metadata:
-                return CommitTableResponse(metadata=current.metadata, metadata_location=current.metadata_location)
-            self._places.check(staged.metadata, staged.metadata_location, current)
-            if current is None:
-                self._add(change, namespace, name, staged)
-            else:
-                change.write_metadata(staged.metadata, staged.metadata_location, staged.io)
-                self._set(change, namespace, name, staged.metadata, staged.metadata_location, replace=True)
-            return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
+    def commit_tables(self, commits: Sequence[TableCommit]) -> list[CommitTableResponse]:
+        """Apply the updates of several tables as one version, or those of none. Costs and errors as for one each."""
+        names = [self._split(identifier, NoSuchTableError) for identifier, _, _ in commits]
 
+        def update(change: Attempt) -> list[CommitTableResponse]:
+            return [
+                self._update(change, name, requirements, updates)
+                for name, (_, requirements, updates) in zip(names, commits, strict=True)
+            ]
+
+        named = [f"{_what(updates)} {'.'.join(name)}" for name, (_, _, updates) in zip(names, commits, strict=True)]
+        what = ", ".join(named[:_NAMED])
         with translated():
-            return self._change(update, f"{_what(updates)} {namespace}.{name}")
+            return self._change(update, what if len(names) <= _NAMED else f"{what}, ... ({len(names)} tables)")
+
+    def _update(
+        self,
+        change: Attempt,
+        identifier: tuple[str, str],
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        namespace, name = identifier
+        try:
+            current = self._load(change.txn, namespace, name)
+        except NoSuchTableError:
+            current = None
+        staged = self._staged(current, self._identifier(namespace, name), requirements, updates)
+        if current is not None and staged.metadata == current.metadata:
+            return CommitTableResponse(metadata=current.metadata, metadata_location=current.metadata_location)
+        self._places.check(staged.metadata, staged.metadata_location, current)
+        if current is None:
+            self._add(change, namespace, name, staged)
+        else:
+            change.write_metadata(staged.metadata, staged.metadata_location, staged.io)
+            self._set(change, namespace, name, staged.metadata, staged.metadata_location, replace=True)
+        return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
 
     def _staged(
         self,
@@ -253,10 +296,9 @@ class Tables(TableReader):
 
 def _what(updates: tuple[TableUpdate, ...]) -> str:
     """Return the operation of a commit, in a word, for the history of the lakehouse."""
-    for update in updates:
-        if isinstance(update, AddSnapshotUpdate) and update.snapshot.summary is not None:
-            return str(update.snapshot.summary.operation.value)
-    return "update"
+    added = (update.snapshot.summary for update in updates if isinstance(update, AddSnapshotUpdate))
+    done = {str(summary.operation.value) for summary in added if summary is not None}
+    return "overwrite" if len(done) > 1 else next(iter(done), "update")  # an overwrite deletes, then it appends
 
 
 def _delete_table(table: Table) -> None:

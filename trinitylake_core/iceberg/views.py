@@ -128,6 +128,28 @@ class Views(Tables):
         with translated():
             self._change(drop, f"drop view {namespace}.{name}")
 
+    def rename_view(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> None:
+        """Rename a view, in one version.
+
+        Raises:
+            NoSuchViewError, NoSuchNamespaceError: the view, or the new namespace, is not there.
+            ViewAlreadyExistsError: a view or a table of the new name is there.
+        """
+        namespace, name = self._split(from_identifier, NoSuchViewError)
+        to_namespace, to_name = self._split(to_identifier, NoSuchNamespaceError)
+
+        def rename(change: Attempt) -> None:
+            _view_def(change.txn, namespace, name)
+            self._make_namespace(change, to_namespace)
+            try:
+                change.txn.need_absent(TABLE, to_namespace, to_name)
+                change.txn.rename_view(namespace, name, to_namespace, to_name)
+            except AlreadyExists:
+                raise ViewAlreadyExistsError(f"View {to_namespace}.{to_name} already exists") from None
+
+        with translated():
+            self._change(rename, f"rename view {namespace}.{name} to {to_namespace}.{to_name}")
+
     def _view(self, namespace: str, name: str, definition: ViewDef) -> View:
         properties = dict(definition.properties)
         stored = json.loads(properties.get(_VERSION, "{}"))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trinitylake_core import spec
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree.node import Node
 from trinitylake_core.versions import Root
@@ -41,7 +41,7 @@ class Base:
     readable: Root
 
 
-def newest_base(files: Files) -> Base:
+def newest_base(files: LakehouseStore) -> Base:
     """Return the newest version, also where its root is damaged. Four ``get`` or so; a listing where it is damaged.
 
     A root whose lakehouse definition is not there may be that of another lakehouse, and counts as damaged.
@@ -58,11 +58,11 @@ def newest_base(files: Files) -> Base:
         if unreadable:
             return Base(_standing_for(files, unreadable[0], readable), readable)
         newest = readable
-    files.saw(newest)
+    files.note_newest(newest)
     return Base(newest, newest)
 
 
-def _standing_for(files: Files, damaged: Root, readable: Root) -> Root:
+def _standing_for(files: LakehouseStore, damaged: Root, readable: Root) -> Root:
     boundary = files.versions.boundary_file()
     if boundary is None:
         raise Corrupt(

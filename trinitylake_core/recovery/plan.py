@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Final
 
 from trinitylake_core import diff, spec
-from trinitylake_core.brief import Brief
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.check import Violation, check_definitions, check_tree, violation
-from trinitylake_core.commits.files import Files
+from trinitylake_core.check import Violation, check_definitions, violation
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.diff import Change, NotCompared
 from trinitylake_core.errors import Corrupt, InvalidDefinition
-from trinitylake_core.recovery.damaged import Base
 from trinitylake_core.recovery.selection import label_of
+from trinitylake_core.short_repr import Brief
 from trinitylake_core.versions import Root, VersionInfo, Versions, version_info
 
 SHOWN: Final = 1000
 """How many changes a plan names; it counts them all."""
 SINCE_SHOWN: Final = 20
 """How many of the versions that it undoes a rollback looks at."""
+FINDINGS: Final = 10
+"""So many findings are named, and then no more are looked for."""
 _PROVED_TOGETHER: Final = 1024
 Preflight = Callable[[Root], Iterable[Violation]]
 """Yields what is wrong with a version that is about to become the newest."""
@@ -42,14 +43,15 @@ class RecoveryPlan(Brief):
     Attributes:
         version: the newest version, which the plan was made at.
         target: path of the root that the objects come from.
-        counts: how many objects are added, removed and changed; ``None`` where ``changes`` are not listed.
-        changes: what changes, the first 1000; a rollback that is carried out does not list them.
+        counts: how many objects are added, removed and changed.
+        changes: what changes, the first 1000.
         since: the versions that a rollback undoes, newest first: who committed what; at most 20.
         versions_undone: how many there are.
         version_after: the version it became; ``None`` on a dry run, or when there was nothing to do.
         not_compared: what ``counts`` and ``changes`` leave out, because the newest version cannot be read there; at
             most 1000 places. ``old`` is the newest version, ``new`` the target.
         source: root URI of the other lakehouse that the target is a version of; ``None`` = this one.
+        nodes_proved: nodes of the target of a rollback, beside its root, that were read and proved for it.
     """
 
     operation: str
@@ -57,7 +59,7 @@ class RecoveryPlan(Brief):
     target_version: int
     target_created_at: datetime
     target: str
-    counts: dict[str, int] | None
+    counts: dict[str, int]
     changes: tuple[Change, ...]
     since: tuple[VersionInfo, ...]
     versions_undone: int
@@ -65,9 +67,10 @@ class RecoveryPlan(Brief):
     version_after: int | None = None
     not_compared: tuple[NotCompared, ...] = ()
     source: str | None = None
+    nodes_proved: int = 0
 
 
-def default_differ(files: Files) -> Differ:
+def default_differ(files: LakehouseStore) -> Differ:
     """Return a function that compares two versions in this process: it reads the nodes that they do not share."""
 
     def differ(old: Root, new: Root) -> Iterator[Change]:
@@ -77,20 +80,13 @@ def default_differ(files: Files) -> Differ:
     return differ
 
 
-def plan_of_damaged(files: Files, operation: str, newest: Base, target: Root, reason: str) -> RecoveryPlan:
-    """Return a plan whose comparison goes on where a node cannot be read, in this process. Costs as :func:`plan_of`."""
-    codec = codec_of(files.definition(newest.root))
-    found, holes = diff.diff_damaged(files.store, newest.readable.node, files.store, target.node, codec)
-    return replace(plan_of(files, operation, newest.root, target, found, reason), not_compared=tuple(holes[:SHOWN]))
-
-
 def plan_of(
-    files: Files, operation: str, base: Root, target: Root, changes: Iterable[Change] | None, reason: str
+    files: LakehouseStore, operation: str, base: Root, target: Root, changes: Iterable[Change], reason: str
 ) -> RecoveryPlan:
     """Return a plan; the versions that a rollback undoes cost one ``get`` each, the newest 20 of them."""
     counts: Counter[str] = Counter({diff.ADDED: 0, diff.REMOVED: 0, diff.CHANGED: 0})
     shown: list[Change] = []
-    for change in changes or ():
+    for change in changes:
         counts[change.change] += 1
         if len(shown) < SHOWN:
             shown.append(change)
@@ -102,22 +98,12 @@ def plan_of(
         target_version=target.version,
         target_created_at=version_info(target).created_at,
         target=target.path,
-        counts=None if changes is None else dict(counts),
+        counts=dict(counts),
         changes=tuple(shown),
         since=tuple(map(version_info, since)),
         versions_undone=undone if operation == spec.OP_ROLLBACK else 0,
         reason=reason,
     )
-
-
-def default_preflight(files: Files) -> Preflight:
-    """Return a pre-flight in this process: every node and every definition of a version is read."""
-
-    def preflight(target: Root) -> Iterator[Violation]:
-        yield from check_lakehouse_definition(files.versions, target)
-        yield from check_tree(files.versions, target, definitions=True)
-
-    return preflight
 
 
 def check_lakehouse_definition(versions: Versions, target: Root) -> Iterator[Violation]:
@@ -128,7 +114,7 @@ def check_lakehouse_definition(versions: Versions, target: Root) -> Iterator[Vio
         yield violation("I13", getattr(error, "path", None) or target.path, str(error))
 
 
-def default_definitions_preflight(files: Files) -> DefinitionsPreflight:
+def default_definitions_preflight(files: LakehouseStore) -> DefinitionsPreflight:
     """Return a function that proves in this process the definitions to restore. One ``get`` each."""
 
     def preflight(changes: Sequence[Change]) -> Iterator[Violation]:
@@ -144,7 +130,7 @@ def default_definitions_preflight(files: Files) -> DefinitionsPreflight:
 
 def prove_intact(target: Root, violations: Iterable[Violation]) -> None:
     """Raise ``Corrupt`` naming the first files that are missing or damaged."""
-    found = list(islice(violations, 10))
+    found = list(islice(violations, FINDINGS))
     if found:
         named = "; ".join(f"{each.file}: {each.message}" for each in found)
         raise Corrupt(

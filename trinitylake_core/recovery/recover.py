@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from trinitylake_core import spec
-from trinitylake_core.commits.changes import facts
+from trinitylake_core.commits.changes import commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.rolled_back import RolledBack, refuse_changed, refuse_lost
-from trinitylake_core.diff import NotCompared
-from trinitylake_core.diff.damaged import OLD
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.recovery.damaged import Base, newest_base
@@ -27,11 +25,10 @@ from trinitylake_core.recovery.plan import (
     check_lakehouse_definition,
     default_definitions_preflight,
     default_differ,
-    default_preflight,
     plan_of,
-    plan_of_damaged,
     prove_intact,
 )
+from trinitylake_core.recovery.proof import planned_rollback
 from trinitylake_core.recovery.selection import Side, to_restore
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Delta, Root, Versions
@@ -45,7 +42,6 @@ __all__ = [
     "RecoveryPlan",
     "Review",
     "check_lakehouse_definition",
-    "default_preflight",
     "newest_root",
     "prove_intact",
     "refuse_outdated",
@@ -57,7 +53,7 @@ __all__ = [
 
 
 def rollback(
-    files: Files,
+    files: LakehouseStore,
     newest: Base,
     target: Root,
     *,
@@ -65,15 +61,14 @@ def rollback(
     review: Review | None = None,
     force: bool = False,
     preflight: Preflight | None = None,
-    differ: Differ | None = None,
+    definitions: DefinitionsPreflight | None = None,
     before_commit: Callable[[], None] | None = None,
 ) -> RecoveryPlan:
     """Make the newest version say what ``target`` says.
 
-    Costs the pre-flight (by default one ``get`` per node of the target and one per definition), one ``get`` for each
-    of the newest 20 versions undone, one ``create`` and at most two ``put``. For a review it also reads the nodes
-    that differ, to name the changes; where those of the newest version are damaged it says what it could not compare.
-    Over a root that cannot be read, one ``put`` and one ``head`` more.
+    Costs the plan (:func:`planned_rollback`: it follows what is undone), one ``get`` for each of the newest 20
+    versions undone, one ``create`` and at most two ``put``; and ``preflight``, if it is given. Over a root that cannot
+    be read, one ``put`` and one ``head`` more.
 
     Raises:
         InvalidInput: no reason, or the target is what the newest version is.
@@ -88,35 +83,19 @@ def rollback(
         raise InvalidInput(f"version {base.version} is the newest one already: there is nothing to roll back")
     refuse_lost(files, base, target)
     with _still_kept(files, target):
-        prove_intact(target, (preflight or default_preflight(files))(target))
-    if review is None:
-        planned = plan_of(files, spec.OP_ROLLBACK, base, target, None, reason)
-    else:
-        planned = _planned(files, newest, target, differ or default_differ(files), reason)
-        if not review(planned):
-            return planned
-    summary = facts(reason=reason, target_version=target.version)
+        if preflight is not None:
+            prove_intact(target, preflight(target))
+        planned = planned_rollback(files, newest, target, reason, definitions or default_definitions_preflight(files))
+    if review is not None and not review(planned):
+        return planned
+    summary = commit_summary(reason=reason, target_version=target.version)
     change = RolledBack(files, target, summary, force=force)
     root = commit(files, base, change, before_commit=before_commit)
     return replace(planned, version_after=root.version)
 
 
-def _planned(files: Files, newest: Base, target: Root, differ: Differ, reason: str) -> RecoveryPlan:
-    """Return the plan of a rollback with its changes, as far as the newest version can be read: it may be damaged."""
-    try:
-        changes = differ(newest.readable, target)
-        planned = plan_of(files, spec.OP_ROLLBACK, newest.root, target, changes, reason)
-    except Corrupt:  # of the newest version, for the target was proved; or of a target that expired since
-        refuse_lost(files, newest_base(files).root, target)
-        planned = plan_of_damaged(files, spec.OP_ROLLBACK, newest, target, reason)
-    if newest.root.unreadable is None:
-        return planned
-    why = f"{newest.root.unreadable}; compared is version {newest.readable.version}, the newest one that can be read"
-    return replace(planned, not_compared=(NotCompared(OLD, newest.root.path, None, None, why), *planned.not_compared))
-
-
 def restore(
-    files: Files,
+    files: LakehouseStore,
     base: Root,
     target: Root,
     *,
@@ -179,7 +158,7 @@ def restore(
 
 
 @contextmanager
-def _still_kept(files: Files, target: Root) -> Iterator[None]:
+def _still_kept(files: LakehouseStore, target: Root) -> Iterator[None]:
     """Tell damage from a target that expired, and was cleaned, while it was read. Then three ``get`` more.
 
     Raises:
@@ -217,7 +196,7 @@ def refuse_outdated(versions: Versions, planned_at: int, newest: Root) -> None:
     refuse_changed(planned_at, [*found, newest] if newest.version > planned_at else [])
 
 
-def rollback_base(files: Files, planned_at: int | None = None) -> Base:
+def rollback_base(files: LakehouseStore, planned_at: int | None = None) -> Base:
     """Return the newest version as :func:`newest_root` does, also where its root cannot be read."""
     base = newest_base(files)
     if planned_at is not None:
@@ -225,14 +204,14 @@ def rollback_base(files: Files, planned_at: int | None = None) -> Base:
     return base
 
 
-def newest_root(files: Files, planned_at: int | None = None) -> Root:
+def newest_root(files: LakehouseStore, planned_at: int | None = None) -> Root:
     """Return the newest root, which no plan made at version ``planned_at`` is too old for. Three ``get`` or so.
 
     Raises:
         InvalidInput, PlanOutdated: as :func:`refuse_outdated`.
     """
     newest = files.newest()
-    files.saw(newest)
+    files.note_newest(newest)
     if planned_at is not None:
         refuse_outdated(files.versions, planned_at, newest)
     return newest

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from trinitylake_core import diff
 from trinitylake_core.catalog import ObjectEntry, codec_of, entries
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import InvalidInput, InvalidName, NamespaceNotEmpty, ObjectNotFound
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
@@ -20,7 +20,7 @@ from trinitylake_core.versions import Root
 class Side(NamedTuple):
     """A version, and the files of its lakehouse."""
 
-    files: Files
+    files: LakehouseStore
     root: Root
 
     @property

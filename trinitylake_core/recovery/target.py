@@ -1,15 +1,22 @@
-"""Which version is meant: by number, by time, or by the name of a snapshot."""
+"""Which version is meant: by number, by time, by the name of a snapshot, or as text: ``HEAD~3``, ``-2h``."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
-from trinitylake_core.commits.files import Files
-from trinitylake_core.errors import InvalidInput
-from trinitylake_core.snapshots import snapshot_root
-from trinitylake_core.versions import Root
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.durations import parse_age
+from trinitylake_core.errors import InvalidInput, VersionNotFound
+from trinitylake_core.snapshots import AGE, HEAD, SNAPSHOT_PREFIX, snapshot_root
+from trinitylake_core.versions import Root, to_millis
+
+MEANING: Final = "a number, HEAD, HEAD~3, a snapshot, a time, or an age such as -2h"
+_DIGITS: Final = 18
+_CLOCKS_DIFFER_MILLIS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +24,13 @@ class RecoveryTarget:
     """The version to go back to, or to restore from: exactly one of three ways to name it.
 
     Attributes:
-        version: by number.
-        timestamp: the newest version created at or before a time, ISO 8601, UTC unless it says otherwise.
+        version: by number, or as text that :meth:`read` takes.
+        timestamp: the newest version created at or before a time: text in ISO 8601, UTC unless it says otherwise, or a
+            ``datetime`` with a time zone.
         snapshot: by the name of a snapshot.
     """
 
-    version: int | None = None
+    version: int | str | None = None
     timestamp: datetime | str | None = None
     snapshot: str | None = None
 
@@ -40,23 +48,96 @@ class RecoveryTarget:
         if sum(each is not None for each in (self.version, self.timestamp, self.snapshot)) != 1:
             raise InvalidInput(what)
 
-    def root(self, files: Files) -> Root:
+    def root(self, files: LakehouseStore) -> Root:
         """Return its root. By number two ``get``, by time O(log versions), by snapshot one, two or so if it is new.
 
         Raises:
             InvalidInput, VersionNotFound, VersionExpired, SnapshotNotFound, CorruptNode.
         """
         self.refuse_ambiguous()
+        if isinstance(self.version, str):
+            return RecoveryTarget.read(
+                self.version, files.newest_seen.version, files.definition(files.newest_seen).snapshots
+            ).root(files)
         if self.version is not None:
+            if isinstance(self.version, bool) or not isinstance(self.version, int):
+                raise InvalidInput(f"version must be {MEANING}, not {self.version!r}")
             return files.versions.root(self.version)
         if self.timestamp is not None:
-            return files.versions.at_timestamp(self.timestamp, files.newest_readable())
+            newest = files.newest_readable()
+            if to_millis(self.timestamp) > max(now_millis(), newest.created_at_millis) + _CLOCKS_DIFFER_MILLIS:
+                raise InvalidInput(f"timestamp {self.timestamp} lies in the future")
+            return files.versions.at_timestamp(self.timestamp, newest)
         return _snapshot_root(files, str(self.snapshot))
 
+    @classmethod
+    def read(cls, text: str, newest: int, snapshots: Collection[str], what: str = "version") -> RecoveryTarget:
+        """Return the target that a text means: see ``MEANING``; ``snapshot:NAME`` is always the snapshot. No request.
 
-def _snapshot_root(files: Files, name: str) -> Root:
-    definition = files.definition(files.tip)
+        Args:
+            text: the text.
+            newest: the number of the newest version, ``HEAD``.
+            snapshots: the names of the snapshots.
+            what: what the text names, for errors.
+
+        Raises:
+            InvalidInput: it means no version, or a version and a snapshot.
+            VersionNotFound: it lies before version 0.
+        """
+        if text.startswith(SNAPSHOT_PREFIX):
+            return cls(snapshot=text.removeprefix(SNAPSHOT_PREFIX))
+        found = _numbered(text, newest)
+        if found is None and (when := moment(text)) is not None and _is_time(when):
+            found = cls(timestamp=when)
+        if found is None and text not in snapshots:
+            raise InvalidInput(f"{what}: there is no snapshot {text!r}, and {text!r} is not {MEANING}")
+        if found is not None and text in snapshots:
+            number = None if found.version is None else int(found.version)
+            other = (
+                "the time as timestamp" if number is None else f"HEAD~{newest - number}" if text.isdecimal() else number
+            )
+            raise InvalidInput(
+                f"{what} {text!r} is ambiguous, for a snapshot has this name, too: write {SNAPSHOT_PREFIX}{text} for "
+                f"the snapshot, or else {other}"
+            )
+        return found or cls(snapshot=text)
+
+
+def moment(text: str | None) -> datetime | str | None:
+    """Return a time; an age such as ``2h`` or ``-2h`` is so long ago. Raises ``InvalidInput`` for one too long."""
+    match = None if text is None else AGE.fullmatch(text)
+    return text if match is None else datetime.now(UTC) - timedelta(seconds=parse_age(match[1]))
+
+
+def plain_number(text: str) -> int | None:
+    """Return the number that a text is; ``None`` if it is none, or one that no version has."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
+
+
+def _numbered(text: str, newest: int) -> RecoveryTarget | None:
+    """Return the version that a text counts, from 0 or back from the newest."""
+    if (plain := plain_number(text)) is not None:
+        return RecoveryTarget(version=plain)
+    head = HEAD.fullmatch(text)
+    if head is None:
+        return None
+    back = int(head[1] or 0)
+    if back > newest:
+        raise VersionNotFound(f"{text} does not exist: version {newest} is the newest, and 0 the first")
+    return RecoveryTarget(version=newest - back)
+
+
+def _is_time(when: datetime | str) -> bool:
+    try:
+        to_millis(when)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _snapshot_root(files: LakehouseStore, name: str) -> Root:
+    definition = files.definition(files.newest_seen)
     if name not in definition.snapshots:
-        files.saw(files.newest_readable())
-        definition = files.definition(files.tip)
+        files.note_newest(files.newest_readable())
+        definition = files.definition(files.newest_seen)
     return snapshot_root(files, definition, name)

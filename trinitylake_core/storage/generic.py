@@ -20,6 +20,7 @@ from typing import Any, Final
 from trinitylake_core.errors import (
     AlreadyExists,
     FileMissing,
+    InvalidInput,
     StorageDenied,
     StorageError,
     TrinityLakeError,
@@ -204,21 +205,22 @@ def _make_filesystem(root: str, scheme: str, options: Mapping[str, Any]) -> Any:
 
         _refuse_missing(fsspec.get_filesystem_class(scheme), root, options)
         return fsspec.filesystem(scheme, **options)
-    except ImportError as error:
-        raise StorageError(f"{root}: the fsspec file system for {scheme}:// is not installed: {error}") from error
+    except (ImportError, OSError) as error:  # pyarrow's hdfs:// fails with an OSError where Java's library is missing
+        missing = f"{root}: the client library of {scheme}:// is missing: {str(error).partition(chr(10))[0]}"
+        raise InvalidInput(f"{missing}; install what fsspec needs for it") from error
     except ValueError as error:
-        raise StorageError(f"{root}: no file system for {scheme}://: {error}") from error
+        raise InvalidInput(f"{root}: no file system for {scheme}://: {error}") from error
 
 
 def _refuse_missing(kind: type[Any], root: str, options: Mapping[str, Any]) -> None:
-    """Raise ``StorageError`` if a file system needs options that are missing: ``ftp`` and ``sftp`` need a host."""
+    """Raise ``InvalidInput`` if a file system needs options that are missing: ``ftp`` and ``sftp`` need a host."""
     needed = [
         each.name
         for each in signature(kind.__init__).parameters.values()
         if each.kind == each.POSITIONAL_OR_KEYWORD and each.default is each.empty and each.name != "self"
     ]
     if missing := [name for name in needed if name not in options]:
-        raise StorageError(f"{root}: this kind of storage needs the storage option {', '.join(missing)}")
+        raise InvalidInput(f"{root}: this kind of storage needs the storage option {', '.join(missing)}")
 
 
 def _modified_millis(details: Mapping[str, Any]) -> int:

@@ -20,7 +20,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
-from trinitylake_core.errors import StorageError
+from trinitylake_core.errors import InvalidInput, StorageError
 from trinitylake_core.storage.patience import Pace, Patience
 from trinitylake_core.storage.store_errors import answered, is_slow_down
 
@@ -106,7 +106,7 @@ def shared(settings: Hashable, make: Callable[[], ObstoreClient]) -> ObstoreClie
             try:
                 client = _clients[settings] = make()
             except ImportError as error:
-                raise StorageError(f"this storage needs the package obstore: pip install obstore ({error})") from error
+                raise InvalidInput(f"this storage needs the package obstore: pip install obstore ({error})") from error
             if len(_clients) > _MOST_CLIENTS:
                 _clients.popitem(last=False)
         _clients.move_to_end(settings)

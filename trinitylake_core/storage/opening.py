@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
-from trinitylake_core.errors import StorageError
+from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.generic import FsspecStorage
 from trinitylake_core.storage.local import LocalStorage
@@ -37,8 +37,8 @@ def _kind(uri: str) -> str:
 def open_storage(root: str, options: Mapping[str, Any] | None = None) -> Storage:
     """Return the storage at a root URI. No request; nothing needs to be there yet.
 
-    Raises ``InvalidLocation`` for a malformed URI, ``InvalidInput`` for a malformed option, and ``StorageError``
-    when the client library for the scheme is not installed.
+    Raises ``InvalidLocation`` for a malformed URI, and ``InvalidInput`` for a malformed option or a client
+    library that is not installed.
     """
     normalised = normalise_root(root)
     return _backend(normalised.partition("://")[0])(normalised, options)
@@ -48,7 +48,7 @@ def _backend(scheme: str) -> type[BaseStorage]:
     """Return the class for a scheme; what a disk does without is imported when it is needed."""
     if scheme == "s3":
         if missing := [name for name in ("obstore", "s3fs") if find_spec(name) is None]:
-            raise StorageError(f"s3:// needs {' and '.join(missing)}: pip install 'trinitylake-maintenance[s3]'")
+            raise InvalidInput(f"s3:// needs {' and '.join(missing)}: pip install 'trinitylake-maintenance[s3]'")
         from trinitylake_core.storage.s3 import S3Storage  # noqa: PLC0415
 
         return S3Storage

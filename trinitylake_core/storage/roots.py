@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 from trinitylake_core.errors import InvalidLocation
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):(//)?")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 _SECRET_QUERY = re.compile(r"(?i)[?&][^=&]*(sig|token|secret|passw|key|credential)[^=&]*=")
 S3_SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3"}
 BLOBS = {"az": "az", "abfs": "az", "abfss": "az", "gs": "gs", "gcs": "gs"}
 """The schemes of Azure and Google, and what options have in common."""
+
+
+def root_uri(root: str | os.PathLike[str]) -> str:
+    """Return what people write for a root as a URI: a path becomes that of its directory, a URI stays. No request.
+
+    Raises ``InvalidLocation`` for a path that cannot be one.
+    """
+    if isinstance(root, str) and (not root or "://" in root or _URI.match(root)):
+        return root
+    if not isinstance(root, str | os.PathLike):
+        raise InvalidLocation(f"a root must be a URI or a path, not {type(root).__name__}")
+    try:
+        return Path(root).expanduser().resolve().as_uri()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, an unknown ~user, a NUL
+        why = getattr(error, "strerror", None) or error
+        raise InvalidLocation(f"{str(root)[:100]!r} cannot be a path: {why}") from None
 
 
 def normalise_root(uri: str) -> str:
@@ -46,7 +64,7 @@ def normalise_root(uri: str) -> str:
 
 def local_path(root: str) -> str:
     """Return the absolute directory, without a trailing ``/``, that a normalised ``file`` root names."""
-    return unquote(root.removeprefix("file://")).rstrip("/") or "/"
+    return os.fsdecode(unquote_to_bytes(root.removeprefix("file://"))).rstrip("/") or "/"
 
 
 def real_root(root: str) -> str:

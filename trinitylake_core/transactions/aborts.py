@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from trinitylake_core.commits.changes import Aborted, facts
+from trinitylake_core.commits.changes import Aborted, commit_summary
 from trinitylake_core.commits.commit import MAX_ATTEMPTS, commit
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import CommitConflict, OutcomeUnknown, TransactionExpired
 from trinitylake_core.transactions.savedfile import SavedFile
 from trinitylake_core.versions import Root
 
 
-def abort_saved(files: Files, base: Root, file: SavedFile, *, unknown: bool = False) -> None:
+def abort_saved(files: LakehouseStore, base: Root, file: SavedFile, *, unknown: bool = False) -> None:
     """Abort a transaction that was resumed; its files stay for `clean`. One ``put`` if no other process touched it.
 
     A root decides if another process has taken it, if its file is gone, or if this process took it and does not know
@@ -38,7 +38,7 @@ def abort_saved(files: Files, base: Root, file: SavedFile, *, unknown: bool = Fa
     raise CommitConflict(f"transaction {file.id} was changed again and again; try again")
 
 
-def decide_abort(files: Files, base: Root, transaction_id: str) -> None:
+def decide_abort(files: LakehouseStore, base: Root, transaction_id: str) -> None:
     """Commit a root that aborts a transaction. A process that took it, and commits late, meets that root.
 
     Raises:
@@ -46,7 +46,7 @@ def decide_abort(files: Files, base: Root, transaction_id: str) -> None:
         OutcomeUnknown: the versions after ``base``, of which one may be this transaction, have expired.
     """
     try:
-        commit(files, base, Aborted(transaction_id, facts(aborted=transaction_id)))
+        commit(files, base, Aborted(transaction_id, commit_summary(aborted=transaction_id)))
     except (TransactionExpired, OutcomeUnknown) as error:
         raise OutcomeUnknown(
             f"transaction {transaction_id} may be committed, and nothing proves that it is not: {error}. Its files "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final, Unpack
+
+import pyarrow as pa
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.definitions import (
@@ -25,8 +27,8 @@ from trinitylake_core.definitions import (
     table_def,
     view_def,
 )
-from trinitylake_core.errors import AlreadyExists, NamespaceNotEmpty, ObjectNotFound
-from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
+from trinitylake_core.errors import AlreadyExists, InvalidInput, NamespaceNotEmpty, ObjectNotFound
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, refuse_new_name
 from trinitylake_core.locations import definition_path
 from trinitylake_core.transactions.footprint import Footprint
 from trinitylake_core.tree import search
@@ -64,7 +66,8 @@ class CatalogEdits(CatalogView):
 
     def messages(self) -> Messages:
         """Return the changes so far as messages, in key order."""
-        return Messages.of([(key, value, self.id) for key, value in sorted(self._writes.items())])
+        keys = sorted(self._writes)
+        return Messages(keys, list(map(self._writes.__getitem__, keys)), [self.id] * len(keys))
 
     def gained(self) -> ObjectCounts:
         """Return the difference that these changes make to the number of objects, by kind. Mostly no request.
@@ -235,6 +238,25 @@ class CatalogEdits(CatalogView):
             self._before.setdefault(key, replaces)
         self._writes[key] = path
 
+    def put_many(self, changes: pa.Table | Iterable[pa.RecordBatch], *, replaces: bool | None = None) -> None:
+        """Set or delete many keys at once: :meth:`put` for each row of the columns ``key`` and ``path``.
+
+        A NULL path deletes. Of several rows for one key the last one counts. Rows in key order are the fastest.
+
+        Raises:
+            InvalidInput: a column is missing, holds no strings, or a key is NULL; nothing of the batch was taken.
+        """
+        self._refuse_done()
+        for batch in changes.to_batches() if isinstance(changes, pa.Table) else changes:
+            keys, paths = (_texts(batch, name) for name in ("key", "path"))
+            if keys.null_count:
+                raise InvalidInput("a key is NULL: each row names the key that it sets, or deletes by a NULL path")
+            names = keys.to_pylist()
+            if replaces is not None:
+                for key in names:
+                    self._before.setdefault(key, replaces)
+            self._writes.update(zip(names, paths.to_pylist(), strict=True))
+
     def need_namespace(self, namespace: str) -> None:
         """Declare a conflict with every concurrent transaction that drops this namespace."""
         self._footprint.needs.add(self._keys.namespace(namespace))
@@ -260,6 +282,7 @@ class CatalogEdits(CatalogView):
         return str(key)
 
     def _create(self, kind: str, key: str, definition: _Definition, namespace: str, name: str | None = None) -> None:
+        refuse_new_name(kind, namespace if name is None else name)
         if name is not None:
             self._footprint.needs.add(self._require(NAMESPACE, namespace))
         if self._find(key) is not None:
@@ -280,3 +303,13 @@ class CatalogEdits(CatalogView):
         self._definitions.pop(self._writes.get(key) or "", None)
         self._before.setdefault(key, True)
         self._writes[key] = None
+
+
+def _texts(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column of texts. Raises ``InvalidInput``."""
+    if name not in batch.schema.names:
+        raise InvalidInput(f"there is no column {name!r}: changes have the columns key and path")
+    kind = batch.schema.field(name).type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
+        raise InvalidInput(f"the column {name!r} holds {kind}, and not strings")
+    return batch.column(name)

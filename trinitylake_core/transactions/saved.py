@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trinitylake_core import locations, spec
 from trinitylake_core.commits.fences import void_since
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import TransactionDef
 from trinitylake_core.errors import (
     CorruptDefinition,
@@ -29,7 +29,9 @@ from trinitylake_core.versions import Root
 # -- saving --------------------------------------------------------------------------------------------
 
 
-def save(files: Files, base: Root, transaction: TransactionDef, own: Messages, state: str, file: SavedFile) -> None:
+def save(
+    files: LakehouseStore, base: Root, transaction: TransactionDef, own: Messages, state: str, file: SavedFile
+) -> None:
     """Store a transaction under its ID: a running root, then the definition. Two ``put``.
 
     If it was resumed, that is an announcement: what was saved before counts until ``file.confirm()``.
@@ -84,7 +86,7 @@ class Saved:
     file: SavedFile
 
 
-def load(files: Files, transaction_id: str) -> Saved:
+def load(files: LakehouseStore, transaction_id: str) -> Saved:
     """Return a saved transaction. Two ``get``.
 
     Raises:
@@ -105,7 +107,7 @@ def load(files: Files, transaction_id: str) -> Saved:
                 raise
 
 
-def _resumed(files: Files, file: SavedFile, definition: TransactionDef) -> Saved:
+def _resumed(files: LakehouseStore, file: SavedFile, definition: TransactionDef) -> Saved:
     running = running_root(files.storage, definition, files.store.order)
     own = running.buffer.of_transaction(definition.id)
     node = Node(

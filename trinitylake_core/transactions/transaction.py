@@ -10,11 +10,13 @@ from typing import Any, Self
 
 from trinitylake_core import spec
 from trinitylake_core.commits.commit import commit, new_id, now_millis, refuse_outlived
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.frozen import refuse_frozen
 from trinitylake_core.definitions import encode
 from trinitylake_core.errors import (
     CommitConflict,
     InvalidInput,
+    LakehouseFrozen,
     StorageError,
     TransactionExpired,
     TransactionNotFound,
@@ -22,6 +24,7 @@ from trinitylake_core.errors import (
 from trinitylake_core.transactions import saved
 from trinitylake_core.transactions.aborts import abort_saved, decide_abort
 from trinitylake_core.transactions.footprint import Footprint
+from trinitylake_core.transactions.group import CommitGroup
 from trinitylake_core.transactions.savedfile import SavedFile
 from trinitylake_core.transactions.transaction_change import SERIALIZABLE, SNAPSHOT, AlreadyCommitted, TransactionChange
 from trinitylake_core.versions import Root
@@ -44,7 +47,7 @@ class Transaction(TransactionChange):
 
     def __init__(
         self,
-        files: Files,
+        files: LakehouseStore,
         base: Root,
         *,
         isolation: str | None = None,
@@ -54,6 +57,7 @@ class Transaction(TransactionChange):
         began_at_millis: int | None = None,
         facts: Mapping[str, Any] | None = None,
         system: Mapping[str, str | None] | None = None,
+        group: CommitGroup | None = None,
     ) -> None:
         definition = files.definition(base)
         default = SERIALIZABLE if definition.txn_isolation_level else SNAPSHOT
@@ -71,6 +75,7 @@ class Transaction(TransactionChange):
         self._committing = False
         self._uncertain = False
         self._file: SavedFile | None = None
+        self._group = group
 
     def __repr__(self) -> str:
         ended = "ended" if self._done else "open"
@@ -78,7 +83,7 @@ class Transaction(TransactionChange):
         return f"Transaction({self.id!r}, {state}, base_version={self.base_version}, changes={len(self._writes)})"
 
     @classmethod
-    def resume(cls, files: Files, transaction_id: str) -> Self:
+    def resume(cls, files: LakehouseStore, transaction_id: str) -> Self:
         """Return a saved transaction in the state in which it was saved. Two ``get``.
 
         Raises:
@@ -124,6 +129,7 @@ class Transaction(TransactionChange):
             TransactionNotFound: it was resumed, and another process aborted it.
             OutcomeUnknown: nothing proves whether it was committed. Calling this again finds out, as long as the
                 version it began at has not expired.
+            LakehouseFrozen: the lakehouse takes no commits now. Calling this again tries again.
             TransactionExpired, LakehouseReplaced, ReadOnly, UnsafeStorage, StorageError.
         """
         self._committing = False  # after a failure of the storage, the same commit may be tried again
@@ -150,12 +156,16 @@ class Transaction(TransactionChange):
         return version
 
     def _become(self, before_commit: Callable[[], None] | None) -> int:
+        if not self._uncertain and self._operation in spec.FROZEN_OPERATIONS:
+            refuse_frozen(self._files)
         self._take()
         if not self._uncertain:
             refuse_outlived(self.began_at_millis, self.ttl_millis)
         self._write_definitions()
         unknown, self._uncertain = self._uncertain, True
         try:
+            if self._group is not None and not unknown and before_commit is None:
+                return self._group.commit(self)
             root = commit(
                 self._files,
                 self._base,
@@ -164,7 +174,7 @@ class Transaction(TransactionChange):
                 before_commit=before_commit,
                 unknown=unknown,
             )
-        except (AlreadyCommitted, CommitConflict, TransactionExpired):
+        except (AlreadyCommitted, CommitConflict, LakehouseFrozen, TransactionExpired):
             self._uncertain = False
             raise
         return root.version

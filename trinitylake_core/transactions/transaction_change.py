@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.commit import Draft, whoami
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.root_flush import flushed_for
 from trinitylake_core.definitions import commit_buffer_bytes, encode
 from trinitylake_core.errors import CommitConflict, Corrupt, FileMissing, TransactionExpired
 from trinitylake_core.locations import definition_path
 from trinitylake_core.transactions.edits import CatalogEdits
+from trinitylake_core.transactions.footprint import Conflicts
+from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.versions import Delta, Root
+from trinitylake_core.versions import Delta, ObjectCounts, Root
 
 SNAPSHOT: Final = "SNAPSHOT"
 SERIALIZABLE: Final = "SERIALIZABLE"
@@ -29,14 +31,42 @@ class AlreadyCommitted(Exception):
         self.version = version
 
 
+def appended(
+    files: LakehouseStore,
+    base: Root,
+    own: Messages,
+    gained: Callable[[], ObjectCounts],
+    created_at_millis: int,
+    writer: NodeWriter,
+) -> tuple[Node, ObjectCounts | None]:
+    """Return the node of ``base`` with messages at the end of its buffer, and the objects that it contains then."""
+    buffer_bytes = commit_buffer_bytes(files.definition(base))
+    node = flushed_for(writer, base, own, created_at_millis, buffer_bytes).with_messages(own)
+    counts = base.counts
+    if counts is None and base.node.is_leaf:  # the root is all there is: no request
+        counts = object_counts(files.store, base.node, codec_of(files.definition(base), sdk=files.versions.sdk))
+    return node, None if counts is None else gained().plus(counts)
+
+
+def set_and_deleted(own: Messages) -> dict[str, int]:
+    """Return how many messages set a key, and how many delete one, for the summary of a version."""
+    deleted = own.values.count(None)
+    return {"set": len(own) - deleted, "deleted": deleted}
+
+
 class TransactionChange(CatalogEdits):
     """Edits that can become a version: a change of the commit protocol.
 
     Attributes:
         isolation: SNAPSHOT or SERIALIZABLE; under the latter others must not have written what was read.
+        began_at_millis: when it began, in epoch milliseconds.
+        ttl_millis: for how long it may be committed.
     """
 
-    def __init__(self, files: Files, base: Root, transaction_id: str, isolation: str) -> None:
+    began_at_millis: int
+    ttl_millis: int
+
+    def __init__(self, files: LakehouseStore, base: Root, transaction_id: str, isolation: str) -> None:
         codec = codec_of(files.definition(base), sdk=files.versions.sdk)
         super().__init__(transaction_id, base, files.store, codec)
         self.isolation = isolation
@@ -48,26 +78,34 @@ class TransactionChange(CatalogEdits):
         self._written: set[str] = set()
         self._saved_definitions: frozenset[str] = frozenset()
 
+    @property
+    def base(self) -> Root:
+        """The root that the changes stand on."""
+        return self._base
+
+    @property
+    def reason(self) -> str | None:
+        """Why, for the history."""
+        return self._reason
+
+    def conflicts(self) -> Conflicts:
+        """Return what others must not have changed for this to be committed."""
+        return self._footprint.against(self._writes, serializable=self.isolation == SERIALIZABLE)
+
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base``: its tree, its buffer, and this transaction's messages at the end."""
         own = self.messages()
-        buffer_bytes = commit_buffer_bytes(self._files.definition(base))
-        node = flushed_for(writer, base, own, created_at_millis, buffer_bytes).with_messages(own)
-        deleted = own.values.count(None)
-        facts = {"author": whoami(), "set": len(own) - deleted, "deleted": deleted, **self._facts}
+        summary = {"author": whoami(), **set_and_deleted(own), **self._facts}
         if self._reason:
-            facts["reason"] = self._reason
-        counts = base.counts
-        if counts is None and base.node.is_leaf:  # the root is all there is: no request
-            counts = object_counts(self._store, base.node, self._keys)
-        counts = None if counts is None else self.gained().plus(counts)
-        return Draft(node, self._operation, self.id, facts, dict(self._system), counts=counts)
+            summary["reason"] = self._reason
+        node, counts = appended(self._files, base, own, self.gained, created_at_millis, writer)
+        return Draft(node, self._operation, self.id, summary, dict(self._system), counts=counts)
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Prove that nothing in ``newer`` conflicts with this transaction. Raises ``CommitConflict``."""
-        conflicts = self._footprint.against(self._writes, serializable=self.isolation == SERIALIZABLE)
+        conflicts = self.conflicts()
         for root in newer:
-            if root.txn == self.id:
+            if root.txn == self.id or self.id in root.system.get(spec.SUMMARY, ""):
                 self._recognise(root)
             if root.operation in spec.QUIET_OPERATIONS:
                 continue
@@ -122,6 +160,8 @@ class TransactionChange(CatalogEdits):
                 f"this transaction was aborted by another process, in version {root.version}", version=root.version
             )
         own, found = self.messages(), root.own_messages()
+        if root.txn != self.id:  # it is a member of the group that became this version
+            found = Messages.of([each for each in found if each[0] in self._writes])
         same = zip(own.values, found.values, strict=True) if own.keys == found.keys else None
         if same is not None and all(one == other or self._same_content(one, other) for one, other in same):
             raise AlreadyCommitted(root.version)

@@ -75,7 +75,7 @@ class LeafBuilder:
         keys, values = self._left.keys.to_pylist(), self._left.values.to_pylist()
         if self._proof is not None:
             self._proof.cut(self._left)
-            self._proof.fed(keys, values)
+            self._proof.add_entries(keys, values)
         return keys, values
 
     def _written(self, parts: Sequence[Columns], pivots: Sequence[tuple[str, str]]) -> Iterator[tuple[Ref, str, str]]:

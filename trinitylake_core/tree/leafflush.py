@@ -26,14 +26,16 @@ from trinitylake_core.tree.leafrun import (
 )
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.proof import Proof
-from trinitylake_core.tree.subtree import Dead, Ref, Work
+from trinitylake_core.tree.subtree import DeletedPivot, Ref, Work
 
 SHORTEST: Final = 4
-"""Fewer neighbours are not worth being columns."""
+"""Fewer neighbours are not worth being columns, unless they have :data:`FEWEST_ROWS`."""
+FEWEST_ROWS: Final = 512
 LARGEST_ROWS: Final = 1 << 12
 """The number of rows of leaves that become columns at once: some 1 MiB of ordinary keys, for every order.
 
-Several workers may share the leaves of one node between two such runs (:func:`stretches`), but not inside of one.
+A larger leaf is a stretch of its own. Several workers may share the leaves of one node between two such runs
+(:func:`stretches`), but not inside of one.
 """
 
 
@@ -92,7 +94,7 @@ def stretches(refs: Sequence[Ref], chosen: Collection[int], most: int) -> Iterat
             if together and rows > LARGEST_ROWS:
                 break
             stop += 1
-        yield start, stop, together and stop - start >= SHORTEST
+        yield start, stop, together and (stop - start >= SHORTEST or rows >= FEWEST_ROWS)
         start = stop
 
 
@@ -106,7 +108,9 @@ def _flushed(
     leaves = sink.read_columns([ref.path or "" for ref in refs])
     if leaves is None:
         return None
-    pivots = [None if isinstance(value, Dead) else (key, value) for key, value in zip(keys, values, strict=True)]
+    pivots = [
+        None if isinstance(value, DeletedPivot) else (key, value) for key, value in zip(keys, values, strict=True)
+    ]
     old, messages = laid_out(leaves, pivots), _pending(refs)
     low, high = refs[0].within[0], refs[-1].within[1]
     new = merged(old, messages) if len(messages) else old

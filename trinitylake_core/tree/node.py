@@ -6,12 +6,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from trinitylake_core import spec
+from trinitylake_core.tree.noderows import NodeRows
 
 _CELL_BYTES = 18
 """What a table row costs beside its text: four offsets and validity bits."""
 _SCANS = 8
+_SEARCHES = 4
+_LISTS = ("keys", "values", "children", "buffer", "child_keys", "child_messages")
 _FILE_BYTES = 2048
 """What an empty node file costs: Arrow schema, footer and system rows."""
 
@@ -138,11 +142,35 @@ class Node:
     _pending: Messages | None = None
     _estimate: int | None = None
     _scans: int = 0
+    _rows: NodeRows | None = field(default=None, repr=False, compare=False)
+
+    def take_rows(self, rows: NodeRows) -> None:
+        """Hold the rows that were read: the lists of the node are made when they are asked for."""
+        self._rows = rows
+        for name in _LISTS:
+            delattr(self, name)
+
+    if not TYPE_CHECKING:  # it would hide misspelt names from the type checker
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in _LISTS:
+                raise AttributeError(name)
+            rows = self._rows
+            if rows is not None:
+                made = rows.list_of(name)
+                setattr(self, name, Messages(*made) if name == "buffer" else made)
+            return object.__getattribute__(self, name)
+
+    def become_lists(self) -> None:
+        """Make all lists: after some searches they are cheaper than rows."""
+        for name in _LISTS:
+            getattr(self, name)
+        self._rows = None
 
     @property
     def is_leaf(self) -> bool:
         """Whether the node has no children."""
-        return not self.children
+        return not self.children if self._rows is None else self._rows.pointers is None
 
     @property
     def pending(self) -> Messages:
@@ -156,13 +184,33 @@ class Node:
 
         The first lookups in a buffer scan it, which is cheaper than sorting it for them.
         """
-        if self._pending is None and self._scans < _SCANS:
-            self._scans += 1
-            keys = self.buffer.keys
-            return (self.buffer.values[~keys[::-1].index(key)],) if key in keys else None
-        pending = self.pending
+        pending = self._pending
+        if pending is None:
+            if (rows := self._rows) is not None:
+                self._scans += 1
+                if self._scans <= _SEARCHES:
+                    return rows.message(key)
+                self.become_lists()
+            if self._scans < _SCANS:
+                self._scans += 1
+                keys = self.buffer.keys
+                return (self.buffer.values[~keys[::-1].index(key)],) if key in keys else None
+            pending = self.pending
         row = bisect_left(pending.keys, key)
         return (pending.values[row],) if row < len(pending.keys) and pending.keys[row] == key else None
+
+    def find(self, key: str) -> tuple[bool, str | None]:
+        """Return whether this node decides what a key means, and its value; else the path of the child to go on in."""
+        message = self.message(key)
+        if message is not None:
+            return True, message[0]
+        rows = self._rows
+        if rows is not None:
+            return rows.find(key)
+        row = bisect_right(self.keys, key)
+        if row and self.keys[row - 1] == key:
+            return True, self.values[row - 1]
+        return (False, self.children[row]) if self.children else (True, None)
 
     def child_index(self, key: str) -> int:
         """Return the index of the child whose range holds ``key``, which is not a pivot."""

@@ -5,11 +5,11 @@ The only module that knows the layout of a node file; ``checksum`` knows that of
 
 from __future__ import annotations
 
-import re
 import sys
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from trinitylake_core import spec
@@ -18,16 +18,21 @@ from trinitylake_core.keys import is_object_key
 from trinitylake_core.locations import validate_paths
 from trinitylake_core.tree.arrowsize import batches, expanded_bytes, fixed_pieces
 from trinitylake_core.tree.checksum import checksum_of
-from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.noderows import NodeRows, Texts, set_rows
 
 WRITE: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _PLAIN: Final = pa.ipc.IpcWriteOptions(use_threads=False)
 READ: Final = pa.ipc.IpcReadOptions(use_threads=False)
 _STRING: Final = pa.string()
 _FIELDS: Final = [pa.field(name, _STRING) for name in spec.COLUMNS]
+_SCHEMA: Final = pa.schema(_FIELDS)
 _SYSTEM_NUMBERS: Final = (spec.N_KEYS, spec.HEIGHT, spec.SUBTREE_KEYS, spec.SUBTREE_MESSAGES)
-_COUNTS: Final = re.compile(r"[0-9]{1,18}(,[0-9]{1,18})*")
-_MANY: Final = 1000
+_DIGITS: Final = bytes(ord("0") if chr(byte) in "0123456789" else byte for byte in range(256))
+_TOO_LARGE: Final = b"0" * 19
+_POINTER: Final = np.frombuffer(b"0000/0000/0000/00000000-node-00000000-0000-0000-0000-000000000000.ipc", np.uint8)
+_RANDOM: Final = 29
+"""Where the random digits in the name of a node begin."""
 _EXPANSION: Final = 64
 """How many times larger than its file, or than a node of the default size, the content of a node may be in memory.
 
@@ -185,9 +190,10 @@ def read_batch(data: bytes | memoryview, path: str) -> tuple[pa.RecordBatch, boo
             table.validate(full=True)
             batch = pa.RecordBatch.from_arrays([c.combine_chunks() for c in table.columns], names=table.column_names)
     expected = metadata.get(spec.CHECKSUM_METADATA)
-    if any(not pa.types.is_string(field.type) for field in batch.schema):
+    ordinary = batch.schema.equals(_SCHEMA)
+    if not ordinary and any(not pa.types.is_string(field.type) for field in batch.schema):
         raise CorruptNode(f"node file {path!r} has columns that are not strings", path=path)
-    if expected is not None and batch.schema.names != list(spec.COLUMNS):
+    if expected is not None and not ordinary and batch.schema.names != list(spec.COLUMNS):
         raise CorruptNode(f"node file {path!r} has a checksum, but not the four columns it is of", path=path)
     batch.validate(full=True)
     if expected is not None and expected != checksum_of(batch.columns):
@@ -199,95 +205,114 @@ def _has_null_key(batch: pa.RecordBatch) -> bool:
     return spec.KEY in batch.schema.names and bool(batch.column(spec.KEY).null_count)
 
 
-def _column(batch: pa.RecordBatch, *names: str) -> _Column:
-    for name in names:
-        if name in batch.schema.names:
-            array = batch.column(name)
-            column: _Column = [None] * len(array) if array.null_count == len(array) else array.to_pylist()
-            return column
-    return [None] * batch.num_rows
+def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.StringArray]:
+    """Return the columns of a node by name; those that older files call otherwise, or do not have, too."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if spec.PVALUE not in columns and "value" in columns:
+        columns[spec.PVALUE] = columns["value"]
+    for name in spec.COLUMNS:
+        if name not in columns:
+            columns[name] = pa.nulls(batch.num_rows, _STRING)
+    return columns
 
 
 def canonical(batch: pa.RecordBatch, path: str, order: int | None) -> Node:
     """Return the node that rows in the canonical layout are. Raises ``CorruptNode``, and what ``UNREADABLE`` names."""
-    keys = _column(batch, spec.KEY)
-    values = _column(batch, spec.PVALUE, "value")
-    first = keys.index(None)
-    node = Node(system=_system(keys[:first], values[:first], path), canonical=batch.schema.names == list(spec.COLUMNS))
+    columns = _columns_of(batch)
+    keys, valid = columns[spec.KEY], set_rows(columns[spec.KEY])
+    first = (~valid & (valid + 1)).bit_length() - 1
+    system = (keys.slice(0, first).to_pylist(), columns[spec.PVALUE].slice(0, first).to_pylist())
+    node = Node(system=_system(*system, path), canonical=batch.schema.names == list(spec.COLUMNS))
     _take_name(node, path)
-    count = _take_numbers(node, path)
+    count, counts = _take_numbers(node, path)
     if count is None:
         if order is None:
             raise OrderNeeded(path, node.system)
-        table = keys[first + 1 : first + order]
-        count = next((row for row, key in enumerate(table) if key is None), len(table))
+        table = valid >> first + 1
+        count = min((~table & (table + 1)).bit_length() - 1, order - 1)
         node.canonical = False
-    _fill_table(node, batch, keys, values, first, count, path)
-    if any(key.startswith(" ") for key in (*node.keys[:1], *node.buffer.keys[:1])):
+    if count >= batch.num_rows - first:
+        raise _too_few(count, "key", path)
+    stop = first + 1 + count
+    buffered = valid >> stop
+    end = stop + (buffered & -buffered).bit_length() - 1 if buffered else len(keys)
+    node.table_rows = end - first
+    node.take_rows(_rows(columns, (first, stop, end), counts, path))
+    if any(keys[row].as_py().startswith(" ") for row in (*range(first + 1, stop)[:1], *range(end, len(keys))[:1])):
         node.keys = [key.removeprefix(" ") for key in node.keys]
         node.buffer.keys = [key.removeprefix(" ") for key in node.buffer.keys]
+        node.become_lists()
         node.canonical = False
     return node
 
 
-def _fill_table(
-    node: Node, batch: pa.RecordBatch, keys: _Column, values: _Column, first: int, count: int, path: str
-) -> None:
-    start, stop = first + 1, first + 1 + count
-    end = len(keys)
-    if keys.count(None) < end - count - first:  # a write buffer follows
-        end = next((row for row in range(stop, end) if keys[row] is not None), end)
-    pointers = _column(batch, spec.PNODE)
-    node.keys = _all_set(keys[start:stop], count, "key", path)
-    node.values = _all_set(values[start:stop], count, "value", path)
-    if values[first] is not None or _any_set(values[stop:end]) or _any_set(pointers[stop:end]):
+def _rows(
+    columns: dict[str, pa.StringArray],
+    cuts: tuple[int, int, int],
+    counts: tuple[str | None, str | None],
+    path: str,
+) -> NodeRows:
+    """Return key table and write buffer, proved to be laid out as the format demands.
+
+    ``cuts`` says where the key table begins, where its keys end, and where the write buffer begins.
+    """
+    keys, values, pointers, txns = (columns[name] for name in spec.COLUMNS)
+    first, stop, end = cuts
+    count, buffered = stop - first - 1, len(keys) - end
+    keys_set, values_set, pointers_set = set_rows(keys), set_rows(values), set_rows(pointers)
+    table, unused = (1 << count) - 1, (1 << end - stop) - 1
+    for rows_set, what in ((keys_set, "key"), (values_set, "value")):
+        if rows_set >> first + 1 & table != table:
+            raise _too_few(count, what, path)
+    if values_set >> first & 1 or (values_set | pointers_set) >> stop & unused:
         raise CorruptNode(
             f"node file {path!r}: a row of the key table is set that must be NULL", path=path, invariant="I2"
         )
-    children = pointers[first:stop]
-    if _any_set(children):
-        node.children = _all_set(children, count + 1, "child pointer", path)
-        _check_pointers(node, path)
-    node.table_rows = end - first
-    if end < len(keys):
-        if _any_set(pointers[end:]):
-            raise CorruptNode(f"node file {path!r}: a message has a child pointer", path=path, invariant="I5")
-        txns = _txns(batch, end)
-        buffered = len(keys) - end
-        node.buffer = Messages(_all_set(keys[end:], buffered, "message key", path), values[end:], txns)
+    children = pointers_set >> first & (table << 1 | 1)
+    if children:
+        if children != table << 1 | 1:
+            raise _too_few(count + 1, "child pointer", path)
+        _check_pointers(pointers.slice(first, count + 1), path)
+    if pointers_set >> end:
+        raise CorruptNode(f"node file {path!r}: a message has a child pointer", path=path, invariant="I5")
+    if keys_set >> end != (1 << buffered) - 1:
+        raise _too_few(buffered, "message key", path)
+    buffer = (Texts(keys.slice(end)), values.slice(end), txns.slice(end)) if buffered else None
+    inner = pointers.slice(first, count + 1) if children else None
+    return NodeRows(Texts(keys.slice(first + 1, count)), values.slice(first + 1, count), inner, buffer, *counts)
 
 
-def _txns(batch: pa.RecordBatch, start: int) -> list[str]:
-    """Return the transactions of messages; many messages are of few, and share the text."""
-    if batch.num_rows - start < _MANY or spec.TXN not in batch.schema.names:
-        return [txn or "" for txn in _column(batch, spec.TXN)[start:]]
-    column = batch.column(spec.TXN).slice(start).dictionary_encode(null_encoding="encode")
-    names = [name or "" for name in column.dictionary.to_pylist()]
-    return [names[index] for index in column.indices.to_pylist()]
+def _too_few(count: int, what: str, path: str) -> CorruptNode:
+    invariant = {"child pointer": "I7", "message key": "I5"}.get(what, "I2")
+    return CorruptNode(f"node file {path!r}: {count} rows must hold a {what}, fewer do", path=path, invariant=invariant)
 
 
-def _any_set(column: _Column) -> bool:
-    return column.count(None) < len(column)
-
-
-def _all_set(column: _Column, count: int, what: str, path: str) -> list[str]:
-    if len(column) != count or None in column:
-        invariant = {"child pointer": "I7", "message key": "I5"}.get(what, "I2")
-        raise CorruptNode(
-            f"node file {path!r}: {count} rows must hold a {what}, fewer do", path=path, invariant=invariant
-        )
-    return column  # type: ignore[return-value]  # proved above: no element is None
-
-
-def _check_pointers(node: Node, path: str) -> None:
-    if len(set(node.children)) < len(node.children):
+def _check_pointers(pointers: pa.StringArray, path: str) -> None:
+    if _are_ordinary(pointers):
+        return
+    children = pointers.to_pylist()
+    if len(set(children)) < len(children):
         raise CorruptNode(f"node file {path!r} points to one child twice", path=path, invariant="I10")
     try:
-        validate_paths(node.children)
+        validate_paths(children)
     except InvalidLocation as error:
         raise CorruptNode(
             f"node file {path!r} points outside the lakehouse: {error}", path=path, invariant="I10"
         ) from None
+
+
+def _are_ordinary(pointers: pa.StringArray) -> bool:
+    """Return whether all pointers are names as ``node_path`` makes them, and certainly differ."""
+    _, offsets, text = pointers.buffers()
+    ends = np.frombuffer(offsets, np.int32)[pointers.offset : pointers.offset + len(pointers) + 1]
+    width = len(_POINTER)
+    if not (np.diff(ends) == width).all():
+        return False
+    rows = np.frombuffer(text, np.uint8)[ends[0] : ends[-1]].reshape(-1, width)
+    if not ((rows - ord("0") < 10) | (rows - ord("a") < 6) | (rows == _POINTER)).all():
+        return False
+    some = np.ascontiguousarray(rows[:, _RANDOM : _RANDOM + 8]).view(np.uint64)
+    return len(np.unique(some)) == len(pointers)
 
 
 def _system(keys: _Column, values: _Column, path: str) -> dict[str, str]:
@@ -305,7 +330,8 @@ def _take_name(node: Node, path: str) -> None:
         raise CorruptNode(f"node file {path!r} says it is {name!r}: it was swapped", path=path, invariant="I18")
 
 
-def _take_numbers(node: Node, path: str) -> int | None:
+def _take_numbers(node: Node, path: str) -> tuple[int | None, tuple[str | None, str | None]]:
+    """Take the counted rows out of the system rows; return the number of keys, and the counts of the children."""
     numbers: list[int | None] = []
     for name in _SYSTEM_NUMBERS:
         text = node.system.pop(name, None)
@@ -313,31 +339,33 @@ def _take_numbers(node: Node, path: str) -> int | None:
             raise CorruptNode(f"node file {path!r}: {name} is {text!r}, not a number", path=path, invariant="I9")
         numbers.append(None if text is None else int(text))
     count, node.height, node.subtree_keys, node.subtree_messages = numbers
-    node.child_keys = _take_counts(node, spec.CHILD_KEYS, path)
-    node.child_messages = _take_counts(node, spec.CHILD_MESSAGES, path)
-    return count
+    return count, (_take_counts(node, spec.CHILD_KEYS, path), _take_counts(node, spec.CHILD_MESSAGES, path))
 
 
-def _take_counts(node: Node, name: str, path: str) -> list[int] | None:
+def _take_counts(node: Node, name: str, path: str) -> str | None:
+    """Return a list of numbers as its text, proved to be one: few readers need the numbers."""
     text = node.system.pop(name, None)
     if text is None:
         return None
-    if not _COUNTS.fullmatch(text):
+    shape = b",%b," % text.encode().translate(_DIGITS)
+    if shape.strip(b"0,") or b",," in shape or _TOO_LARGE in shape:
         raise CorruptNode(f"node file {path!r}: {name} is not a list of numbers", path=path, invariant="I9")
-    return [int(part) for part in text.split(",")]
+    return text
 
 
 def _flat(batch: pa.RecordBatch, path: str) -> Node:
     """Read a root of the published Java SDK: system rows, then every object, not always sorted."""
-    keys = _column(batch, spec.KEY)
-    values = _column(batch, spec.PVALUE, "value")
+    columns = _columns_of(batch)
+    keys, values = columns[spec.KEY].to_pylist(), columns[spec.PVALUE].to_pylist()
     if not keys or None in keys or batch.num_columns > len(spec.COLUMNS) or "value" not in batch.schema.names:
         raise CorruptNode(f"node file {path!r} is neither a canonical node nor a root of the Java SDK", path=path)
     first = next((row for row, key in enumerate(keys) if is_object_key(key or "")), len(keys))
     node = Node(system=_system(keys[:first], values[:first], path), canonical=False)
     _take_numbers(node, path)
     node.height = 0
-    objects = dict(zip(_all_set(keys[first:], len(keys) - first, "key", path), values[first:], strict=True))
+    objects = dict(zip(keys[first:], values[first:], strict=True))
+    if len(objects) < len(keys) - first or None in values[first:]:
+        raise _too_few(len(keys) - first, "key and a value of its own", path)
     node.keys = sorted(objects)
-    node.values = _all_set([objects[key] for key in node.keys], len(keys) - first, "value", path)
+    node.values = [objects[key] for key in node.keys]
     return node

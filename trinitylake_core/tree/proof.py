@@ -63,12 +63,12 @@ class Proof:
         """Messages that were seen above and have not arrived below yet."""
         self._fed, self._cut = OrderedHash(), OrderedHash()
 
-    def enter(self, path: str | None, within: Range, pending: Messages) -> None:
+    def add_subtree(self, path: str | None, within: Range, pending: Messages) -> None:
         """Add a subtree that another rewriter hands over, and the messages that wait for it."""
         self.before += 0 if path is None else _subtree(path, within)
         self.waiting += _messages(_meanings(pending))
 
-    def leave(self, path: str | None, within: Range, pending: Messages) -> None:
+    def remove_subtree(self, path: str | None, within: Range, pending: Messages) -> None:
         """Remove a subtree that is handed over to another rewriter, and the messages that wait for it."""
         self.before -= 0 if path is None else _subtree(path, within)
         self.waiting -= _messages(_meanings(pending))
@@ -98,11 +98,11 @@ class Proof:
         self.waiting += _messages(below.items()) - _messages(_meanings(pending))
         return below
 
-    def fed(self, keys: Sequence[str], values: Sequence[str]) -> None:
+    def add_entries(self, keys: Sequence[str], values: Sequence[str]) -> None:
         """Add entries that a new tree is built of."""
         self.before += entries_hash(keys, values)
 
-    def handed(self, keys: Sequence[str], values: Sequence[str]) -> None:
+    def remove_entries(self, keys: Sequence[str], values: Sequence[str]) -> None:
         """Remove entries that are handed over to another rewriter."""
         self.before -= entries_hash(keys, values)
 
@@ -126,7 +126,7 @@ class Proof:
         REQUIRES: it is proved already that both, with what was pending for the old ones, hold the same entries.
         """
         for path, within, pending in old:
-            self.leave(path, within, pending)
+            self.remove_subtree(path, within, pending)
         self.before += entries_hash(*new_pivots) - entries_hash(*old_pivots)
         self.after -= sum(_subtree(path, within) for path, within in new)
 
@@ -176,7 +176,7 @@ class Witness:
         parts, within = _parted(root, below), ranges(root, EVERYWHERE)
         for index in range(len(root.children)) if children is None else children:
             path, pending = root.children[index], parts.get(index, Messages())
-            self.proof.enter(path, within[index], pending)
+            self.proof.add_subtree(path, within[index], pending)
             self._expected[path] = pending, within[index]
             pivot = root.keys[index : index + 1]
             if pivot and pivot[0] in rows:

@@ -19,7 +19,7 @@ from trinitylake_core.tree.leafbuild import LeafBuilder
 from trinitylake_core.tree.leafflush import ColumnSink, flush_runs
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.search import Batch
-from trinitylake_core.tree.subtree import Dead, Policy, Ref, Work, normal
+from trinitylake_core.tree.subtree import DeletedPivot, Policy, Ref, Work, collapse_single_child
 from trinitylake_core.tree.subtree_store import SubtreeStore
 
 
@@ -36,7 +36,7 @@ class Rewriter(SubtreeStore):
         REQUIRES: every key of ``left`` is less than ``key``, every key of ``right`` greater; no root is too wide.
         ENSURES: the tree is as high as the higher one, or higher by one; both arguments are used up.
         """
-        left, right = normal(left), normal(right)
+        left, right = collapse_single_child(left), collapse_single_child(right)
         if left.height == right.height:
             return self._join_level(left, key, value, right)
         if left.height > right.height:
@@ -61,7 +61,7 @@ class Rewriter(SubtreeStore):
         if self._full(left) and self._full(right):
             return Ref(left.height + 1, work=Work([key], [value], [left, right]))
         one, two = self.open(left), self.open(right)
-        middle = [] if left.height == 0 and isinstance(value, Dead) else [(key, value)]
+        middle = [] if left.height == 0 and isinstance(value, DeletedPivot) else [(key, value)]
         keys = [*one.keys, *(k for k, _ in middle), *two.keys]
         values = [*one.values, *(v for _, v in middle), *two.values]
         return self.fit(Work(keys, values, one.refs + two.refs), left.height)
@@ -71,9 +71,9 @@ class Rewriter(SubtreeStore):
 
         REQUIRES: every key of ``left`` is less than every key of ``right``; either may be empty.
         """
-        popped = self._split_last(normal(left))
+        popped = self._split_last(collapse_single_child(left))
         if popped is None:
-            return normal(right)
+            return collapse_single_child(right)
         rest, key, value = popped
         return self.join(rest, key, value, right)
 
@@ -92,11 +92,11 @@ class Rewriter(SubtreeStore):
         if not work.keys:
             return popped
         pivot, kept = work.keys.pop(), work.values.pop()
-        rest = normal(ref)
+        rest = collapse_single_child(ref)
         if popped is None:
-            return self._split_last(rest) if isinstance(kept, Dead) else (rest, pivot, kept)
+            return self._split_last(rest) if isinstance(kept, DeletedPivot) else (rest, pivot, kept)
         last, key, value = popped
-        if isinstance(kept, Dead):
+        if isinstance(kept, DeletedPivot):
             return self.join_without_key(rest, last), key, value
         return self.join(rest, pivot, kept, last), key, value
 
@@ -151,10 +151,12 @@ class Rewriter(SubtreeStore):
             chosen = self._without_runs(work, chosen)
         flushed = set(chosen)
         down = descend or (lambda child: self._flush(child, choose, None))
-        tree = normal(down(work.refs[0]) if 0 in flushed else work.refs[0])
+        tree = collapse_single_child(down(work.refs[0]) if 0 in flushed else work.refs[0])
         for index, (key, value) in enumerate(zip(work.keys, work.values, strict=True), 1):
             child = work.refs[index]
-            tree = self._append(tree, key, value, normal(down(child)) if index in flushed else child, ref.height)
+            tree = self._append(
+                tree, key, value, collapse_single_child(down(child)) if index in flushed else child, ref.height
+            )
         return self._fitted(tree)
 
     def _without_runs(self, work: Work, chosen: Collection[int]) -> Collection[int]:
@@ -172,7 +174,7 @@ class Rewriter(SubtreeStore):
         work = self.open(ref)
         with self.store.prefetch(self.leaf_paths_ahead(ref, choose=choose)):
             for index in self._without_runs(work, choose(work) or ()):
-                work.refs[index] = normal(self._flush(work.refs[index], choose, None))
+                work.refs[index] = collapse_single_child(self._flush(work.refs[index], choose, None))
         return work
 
     def _fitted(self, tree: Ref) -> Ref:
@@ -180,7 +182,7 @@ class Rewriter(SubtreeStore):
 
     def _append(self, tree: Ref, key: str, value: str, child: Ref, height: int) -> Ref:
         wide = tree.work if tree.height == height else None
-        if isinstance(value, Dead):
+        if isinstance(value, DeletedPivot):
             tree = self.join_without_key(self._fitted(tree), child)
         elif wide is not None and child.height == height - 1 and self._full(child):
             wide.keys.append(key)

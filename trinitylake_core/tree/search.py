@@ -75,15 +75,10 @@ def lookup(reader: NodeReader, root: Node, key: str) -> str | None:
     """Return the value of a key, or ``None``. One read a level below the root, at the most."""
     node = root
     for _ in range(MAX_HEIGHT):
-        message = node.message(key)
-        if message is not None:
-            return message[0]
-        position = node.position(key)
-        if position is not None:
-            return node.values[position]
-        if node.is_leaf:
-            return None
-        path = node.children[node.child_index(key)]
+        decided, found = node.find(key)
+        if decided or found is None:
+            return found
+        path = found
         child = reader.read(path)
         child_height(node, path, child)
         node = child
@@ -151,8 +146,9 @@ def look_ahead(reader: Warmable, root: Node, keys: Iterable[str]) -> None:
         below: dict[str, list[str]] = {}
         for node, wanted in level:
             for key in wanted:
-                if not node.is_leaf and node.message(key) is None and node.position(key) is None:
-                    below.setdefault(node.children[node.child_index(key)], []).append(key)
+                decided, path = node.find(key)
+                if not decided and path is not None:
+                    below.setdefault(path, []).append(key)
         if not below:
             return
         level = list(zip(reader.warmed(list(below)), below.values(), strict=False))

@@ -21,7 +21,7 @@ from trinitylake_core.tree.proof import EVERYWHERE, Range
 from trinitylake_core.tree.search import NodeReader
 
 
-class Dead(str):  # noqa: SLOT000 - it carries the transaction
+class DeletedPivot(str):  # noqa: SLOT000 - it carries the transaction
     """The last value of a pivot that its newest message deleted."""
 
     txn: str = ""
@@ -105,7 +105,7 @@ def heaviest_children(target_bytes: int) -> Policy:
     return choose
 
 
-def hand_down(work: Work, messages: Messages) -> None:
+def route_messages(work: Work, messages: Messages) -> None:
     """Hang sorted messages on the pivots and the children they belong to.
 
     REQUIRES: nothing is pending for the children; they were made from the node a moment ago.
@@ -127,7 +127,7 @@ def hand_down(work: Work, messages: Messages) -> None:
 def _settled(value: str, new: str | None, txn: str) -> str:
     if new is not None:
         return new
-    dead = Dead(value)
+    dead = DeletedPivot(value)
     dead.txn = txn
     return dead
 
@@ -144,7 +144,7 @@ def count_subtrees(node: Node, refs: list[Ref]) -> None:
         node.child_messages = messages if refs else None
 
 
-def normal(ref: Ref) -> Ref:
+def collapse_single_child(ref: Ref) -> Ref:
     """Return a subtree without roots in memory that have a single child."""
     while ref.work is not None and ref.height and not ref.work.keys:
         ref = ref.work.refs[0]

@@ -13,7 +13,7 @@ from trinitylake_core.errors import CorruptNode
 from trinitylake_core.tree.node import Messages, Node, merged
 from trinitylake_core.tree.proof import EVERYWHERE, Proof, Range, ranges
 from trinitylake_core.tree.search import Batch, applied, leaves_ahead
-from trinitylake_core.tree.subtree import Dead, NodeSink, Policy, Ref, Work, count_subtrees, hand_down
+from trinitylake_core.tree.subtree import DeletedPivot, NodeSink, Policy, Ref, Work, count_subtrees, route_messages
 
 _PIECES: Final = 4
 """Pieces of work per task, at least: tasks are about as heavy as one another then."""
@@ -88,7 +88,7 @@ class SubtreeStore:
         for child, within in zip(refs, ranges(node, ref.within) if self.proof is not None else (), strict=False):
             child.within = within
         work = Work([*node.keys], [*node.values], refs)
-        hand_down(work, messages)
+        route_messages(work, messages)
         return work
 
     def seal(self, ref: Ref) -> Ref:
@@ -121,7 +121,7 @@ class SubtreeStore:
             node.children.append(child.path or "")
             node.buffer.extend(child.pending)
         for key, value in zip(work.keys, work.values, strict=True) if work.refs else ():
-            if isinstance(value, Dead):
+            if isinstance(value, DeletedPivot):
                 node.buffer.append(key, None, value.txn)
         count_subtrees(node, work.refs)
         return node, [child.within for child in work.refs]
@@ -129,18 +129,18 @@ class SubtreeStore:
     def enter(self, ref: Ref) -> None:
         """Add a subtree on disk and its pending messages to the proof: another rewriter hands it over."""
         if self.proof is not None:
-            self.proof.enter(ref.path, ref.within, ref.pending)
+            self.proof.add_subtree(ref.path, ref.within, ref.pending)
 
     def leave(self, ref: Ref) -> None:
         """Remove a subtree on disk and its pending messages from the proof: it is handed over to another rewriter."""
         if self.proof is not None:
-            self.proof.leave(ref.path, ref.within, ref.pending)
+            self.proof.remove_subtree(ref.path, ref.within, ref.pending)
 
     def part_of(self, ref: Ref, start: int, stop: int) -> tuple[Node, Range]:
         """Return neighbouring children of a node in memory, and the pivots between them, as a node with its range.
 
-        It is removed from the proof: another rewriter continues with it, by :meth:`ref_of`, and :meth:`put_back`
-        returns the result. REQUIRES: the children are files.
+        It is removed from the proof: another rewriter continues with it, by :meth:`ref_of`, and
+        :meth:`replace_children` returns the result. REQUIRES: the children are files.
         """
         work = self.open(ref)
         part = Work(work.keys[start : stop - 1], work.values[start : stop - 1], work.refs[start:stop])
@@ -153,15 +153,15 @@ class SubtreeStore:
     def leave_pivots(self, work: Work) -> None:
         """Remove the pivots of a node in memory from the proof: another rewriter continues with them."""
         if self.proof is not None:
-            self.proof.handed(*_live(work))
+            self.proof.remove_entries(*_live(work))
 
-    def put_back(self, ref: Ref, start: int, stop: int, part: Work) -> None:
+    def replace_children(self, ref: Ref, start: int, stop: int, part: Work) -> None:
         """Put what became of a part of a node in its place. REQUIRES: its children are in the proof."""
         work = self.open(ref)
         work.keys[start : stop - 1], work.values[start : stop - 1] = part.keys, part.values
         work.refs[start:stop] = part.refs
         if self.proof is not None:
-            self.proof.fed(*_live(part))
+            self.proof.add_entries(*_live(part))
 
     def proved(self) -> bool:
         """Return whether what was written means what was there before. ``False`` without ``prove``."""
@@ -176,9 +176,9 @@ class SubtreeStore:
         above the leaves would make pieces of single nodes. All of one level are read at the same time. Messages above
         the subtrees hang on them when this returns.
         """
-        return self.lightened([child for child in self.open(ref).refs if child.weight()], tasks)
+        return self.split_heavy([child for child in self.open(ref).refs if child.weight()], tasks)
 
-    def lightened(self, level: list[Ref], tasks: int) -> list[Ref]:
+    def split_heavy(self, level: list[Ref], tasks: int) -> list[Ref]:
         """Return subtrees, those opened that are too heavy for so many tasks; see :meth:`frontier`."""
         limit = sum(ref.weight() for ref in level) / (_PIECES * tasks)
         found: list[Ref] = []
@@ -218,5 +218,5 @@ class SubtreeStore:
 
 def _live(work: Work) -> Batch:
     """Return the pivots of a node in memory that are not deleted."""
-    rows = [row for row in zip(work.keys, work.values, strict=True) if not isinstance(row[1], Dead)]
+    rows = [row for row in zip(work.keys, work.values, strict=True) if not isinstance(row[1], DeletedPivot)]
     return [key for key, _ in rows], [value for _, value in rows]

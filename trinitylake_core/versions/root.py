@@ -245,9 +245,15 @@ def version_info(root: Root) -> VersionInfo:
     return VersionInfo(
         root.version, from_millis(root.created_at_millis), root.created_at_millis, root.operation, root.txn,
         root.summary,
-        len(root.own_messages()), objects_of(node), node.subtree_messages, node.height, node.nbytes, root.path,
+        _changes_of(root), objects_of(node), node.subtree_messages, node.height, node.nbytes, root.path,
         root.previous_root, root.rollback_from_root, *counts,
     )  # fmt: skip
+
+
+def _changes_of(root: Root) -> int:
+    """Return how many objects a version changed: its own messages, or what it says that it loaded. No request."""
+    loaded = [root.summary.get(name, 0) for name in ("added", "replaced")] if root.operation == spec.OP_LOAD else []
+    return len(root.own_messages()) + sum(each for each in loaded if isinstance(each, int))
 
 
 def objects_of(node: Node) -> int | None:
@@ -279,15 +285,16 @@ def to_millis(timestamp: datetime | str | int) -> int:
     """Return a time as epoch milliseconds; text is ISO 8601, and UTC unless it says otherwise.
 
     Raises:
-        InvalidInput: the text is not ISO 8601.
+        InvalidInput: the text is not ISO 8601, or a ``datetime`` has no time zone: Python takes it for local time.
     """
     if isinstance(timestamp, int):
         return timestamp
     if isinstance(timestamp, str):
         try:
-            timestamp = datetime.fromisoformat(timestamp)
+            parsed = datetime.fromisoformat(timestamp)
         except ValueError:
             raise InvalidInput(f"{timestamp!r} is not an ISO 8601 time such as 2026-11-20T03:00:00Z") from None
+        timestamp = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
     if timestamp.tzinfo is None:
-        timestamp = timestamp.replace(tzinfo=UTC)
+        raise InvalidInput(f"{timestamp!r} has no time zone: write datetime(..., tzinfo=timezone.utc), or text in UTC")
     return int(timestamp.timestamp() * 1000 // 1)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from trinitylake_core import locations, spec
 from trinitylake_core.errors import Corrupt, CorruptNode, FileMissing, NotALakehouse, StorageError
+from trinitylake_core.storage.roots import local_path
 from trinitylake_core.versions.files import RootFiles
 from trinitylake_core.versions.root import Root, unreadable_root
 
@@ -244,6 +246,9 @@ def newest_listed(files: RootFiles) -> tuple[int, bool]:
         if (parsed := locations.parse(file.path)) is not None and parsed.version is not None
     ]
     if not found:
-        raise NotALakehouse(f"there is no lakehouse at {files.storage.root}; `create` makes one")
+        root = files.storage.root
+        is_file = root.startswith("file:") and Path(local_path(root)).is_file()
+        hint = "it is a file, and a lakehouse is a directory" if is_file else "`create` makes one"
+        raise NotALakehouse(f"there is no lakehouse at {root}; {hint}")
     canonical, version = max(found)
     return version, not canonical

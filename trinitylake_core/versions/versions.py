@@ -42,9 +42,10 @@ class Versions(RootFiles):
             raise VersionExpired(f"version {version} has expired; the oldest one kept is {boundary}")
         if data is not None:
             return self.decode(version, self.path(version), data)
-        if version < self.latest().version:
+        newest = self.latest().version
+        if version < newest:
             raise missing_root(self, version, boundary)
-        raise VersionNotFound(f"version {version} does not exist")
+        raise VersionNotFound(f"version {version} does not exist: version {newest} is the newest")
 
     def kept_from(self, newest: int) -> int:
         """Return the first version that is kept. One ``get``; a ``list`` where the boundary lies beyond the newest one.

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
+
 from pipelines import apply as changes
 from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, key_value, option
@@ -16,15 +18,19 @@ from trinitylake_core.definitions import to_dict
 from trinitylake_core.errors import InvalidInput
 
 _NUMBERS = {
-    "order": "number of rows in a node key table, at least 3 (default 128)",
+    "order": "number of rows in a node key table, at least 3 (default 512, less with long names or small nodes)",
     "namespace_name_max_size_bytes": "maximum size of a namespace name, in bytes of UTF-8 (default 100)",
     "table_name_max_size_bytes": "maximum size of a table name, likewise (default 100)",
     "view_name_max_size_bytes": "maximum size of a view name, likewise (default 100)",
     "node_file_max_size_bytes": "target size of a node file, in bytes (default 1048576)",
-    "txn_ttl_millis": "how long a transaction may stay open, in milliseconds (default 604800000, a week)",
+    "txn_ttl_millis": "how long a transaction may stay open, in milliseconds, 1000 or more (default 604800000: a week)",
 }
+_LEAST = {"txn_ttl_millis": 1000}
 DEFINITION = (
-    *(option(f"--{name.replace('_', '-')}", type=int, metavar="N", help=meaning) for name, meaning in _NUMBERS.items()),
+    *(
+        option(f"--{name.replace('_', '-')}", type=click.IntRange(_LEAST.get(name)), metavar="N", help=meaning)
+        for name, meaning in _NUMBERS.items()
+    ),
     option(
         "--txn-isolation-level",
         choices=(SNAPSHOT, SERIALIZABLE),
@@ -64,7 +70,7 @@ def _json_object(text: str) -> dict[str, Any]:
     "create",
     "trinitylake create file:///data/lake --order 128 --property owner=platform",
     options=DEFINITION,
-    details="Refused if ROOT already holds a lakehouse. Other files at ROOT are left alone.",
+    details="If ROOT already holds a lakehouse, the exit code is 2. Other files at ROOT are left alone.",
 )
 def create(call: Call) -> Result:
     """Create a lakehouse."""
@@ -116,13 +122,9 @@ def apply(call: Call) -> Result:
     """Carry out a list of changes."""
     options = call.options
     text, source = _read(options.file)
-    try:
-        entries = changes.parse(text, source)
-    except RecursionError:
-        raise InvalidInput(f"{source} is nested too deeply") from None
     done = changes.run(
         call.open(),
-        entries,
+        changes.parse(text, source),
         reason=options.reason,
         isolation=options.isolation,
         allow_loss=options.allow_loss,

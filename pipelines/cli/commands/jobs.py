@@ -12,8 +12,8 @@ from pipelines.cli.commands.changing import DEFINITION, definition_of
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE
 from pipelines.cli.storage_options import storage_options
 from pipelines.doctor import TableRetention, advice, table_retention
-from pipelines.durations import shown
 from pipelines.loading.model import EXISTING, REFUSE
+from trinitylake_core.durations import shown
 from trinitylake_core.errors import Corrupt, InvalidInput, NotALakehouse
 from trinitylake_core.storage import check_conformance
 

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.errors import InvalidInput, InvalidName, ObjectNotFound
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, ObjectName
+from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.tree.search import lookup
 
 
 def readings(text: str, kind: str | None = None, namespace: str | None = None) -> Iterator[ObjectName]:
-    """Yield every object that ``sales.orders`` may mean: names may contain dots, so any dot may be the separator.
+    r"""Yield every object that ``sales.orders`` may mean: names may contain dots, so any dot may be the separator.
+
+    In a text with a backslash, such as ``a\.b.c``, it is the one without.
 
     Args:
         text: the name of an object; with ``namespace`` that of a table or view in it.
@@ -20,6 +23,8 @@ def readings(text: str, kind: str | None = None, namespace: str | None = None) -
     """
     if kind in {None, NAMESPACE} and namespace is None:
         yield ObjectName(NAMESPACE, text)
+    if namespace is None and "\\" in text:
+        yield from (each for each in Pattern(text).readings() if kind in {None, each.kind})
     splits = [(namespace, text)] if namespace is not None else _splits(text)
     for each in (TABLE, VIEW):
         if kind in {None, each}:

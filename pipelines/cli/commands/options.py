@@ -34,8 +34,8 @@ LIMIT: Final = option("--limit", type=int, metavar="N", help="at most N rows; re
 ENGINE: Final = option(
     "--engine",
     choices=("spark", "local", "auto"),
-    help="spark, local (this process; never starts Spark) or auto (by the size of the work). Default: spark where "
-    "--master or --remote is given, else auto",
+    help="spark, local (this process; never starts Spark) or auto (Spark on a cluster if the work is large, else "
+    "local; --verbose prints why). Default: spark where --master or --remote is given, else auto",
 )
 DRY_RUN: Final = option("--dry-run", is_flag=True, help="print the plan; change nothing")
 YES: Final = option("--yes", is_flag=True, help="carry it out without asking; only a person at a terminal is asked")

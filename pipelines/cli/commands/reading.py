@@ -13,11 +13,12 @@ from pipelines.cli.commands.objects import find_object
 from pipelines.cli.commands.options import AT, ENGINE, FORMAT, KIND, LIMIT, SPARK, WITHIN
 from pipelines.summary import Size, qualified
 from trinitylake_core import Lakehouse, ObjectEntry
-from trinitylake_core.definitions import to_dict
+from trinitylake_core.definitions import TableDef, to_dict
 from trinitylake_core.errors import ObjectNotFound
-from trinitylake_core.keys import KINDS, NAMESPACE
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE
 from trinitylake_core.recovery.patterns import NOT_PLAIN, Pattern
 from trinitylake_core.recovery.selection import matching
+from trinitylake_core.tables import SNAPSHOT_BYTES, SNAPSHOT_ID, SNAPSHOT_ROWS
 
 if TYPE_CHECKING:
     from pipelines.job import Progress
@@ -27,7 +28,13 @@ if TYPE_CHECKING:
 @command(
     "ls",
     "trinitylake ls file:///data/lake 'sales.*' --kind table --limit 100",
-    options=(KIND, LIMIT, FORMAT, *AT),
+    options=(
+        KIND,
+        LIMIT,
+        option("--long", is_flag=True, help="also rows, bytes and snapshot of Iceberg tables; reads each definition"),
+        FORMAT,
+        *AT,
+    ),
     arguments={
         "PATTERN": "sales for what is in this namespace; sales.orders, 'sales.*', '*.orders' for objects by name, as "
         "restore --only takes them"
@@ -39,10 +46,44 @@ def ls(call: Call) -> Result:
     lake, text, kind = call.at(), call.options.pattern, call.options.kind
     found = lake.objects(kind=kind) if text is None else _within(lake, text, kind)
     entries = limited(found, call.options.limit)
+    if call.options.long:
+        return _long(lake, entries)
     table = report.table(["kind", "name"], ([each.kind, qualified(each.namespace, each.name)] for each in entries))
     rows = report.table(["kind", "namespace", "name"], ([each.kind, each.namespace, each.name] for each in entries))
     data = {"root": lake.root, "version": lake.version, "objects": entries}
     return Result(data, or_else(in_order(table), lambda: "no objects"), table=rows)
+
+
+def _long(lake: Lakehouse, entries: Iterator[ObjectEntry]) -> Result:
+    """Return objects with what the definitions of Iceberg tables say of their data. One ``get`` each, in parallel."""
+    known = lake.storage.map(entries, lambda each: {**asdict(each), **_data_of(lake, each)})
+    columns = ("rows", "bytes", "snapshot")
+    shown = (
+        [
+            each["kind"],
+            qualified(each["namespace"], each["name"]),
+            each["rows"],
+            each["bytes"] and Size(each["bytes"]),
+            each["snapshot"],
+        ]
+        for each in known
+    )
+    table = report.table(["kind", "name", *columns], shown)
+    exact = report.table(list(_LONG), ([each[name] for name in _LONG] for each in known))
+    data = {"root": lake.root, "version": lake.version, "objects": known}
+    return Result(data, or_else(in_order(table), lambda: "no objects"), table=exact)
+
+
+_LONG = ("kind", "namespace", "name", "rows", "bytes", "snapshot")
+_FACTS = {"rows": SNAPSHOT_ROWS, "bytes": SNAPSHOT_BYTES, "snapshot": SNAPSHOT_ID}
+
+
+def _data_of(lake: Lakehouse, entry: ObjectEntry) -> dict[str, int | None]:
+    """Return rows, bytes and snapshot of an Iceberg table, ``None`` where its definition does not say."""
+    definition = lake.definition_of(entry) if entry.kind == TABLE else None
+    facts = definition.format_properties if isinstance(definition, TableDef) else {}
+    texts = ((name, facts.get(key, "")) for name, key in _FACTS.items())
+    return {name: int(text) if text.lstrip("-").isdecimal() else None for name, text in texts}
 
 
 def _within(lake: Lakehouse, text: str, kind: str | None) -> Iterator[ObjectEntry]:
@@ -128,12 +169,12 @@ def _type(column: dict[str, Any]) -> str:
 def stats(call: Call) -> Result:
     """Show the figures of one root."""
     from pipelines import stats as health  # what lists and shows must not wait for it
-    from pipelines.auto import engine_ready_for_all
+    from pipelines.engine_choice import choose_engine_for_all
 
     lake = call.at()
     found = {"root": lake.root, **asdict(lake.stats()), "read_only": lake.read_only}
     if call.options.deep or call.options.storage:
-        engine = engine_ready_for_all(call.options.engine, call.spark, lake.root_node)
+        engine = choose_engine_for_all(call.options.engine, call.spark, lake.root_node)
         session = call.spark if engine == "spark" else None
         deep = health.deep(lake, session, call.progress, storage=call.options.storage)
         found |= {name: value for name, value in asdict(deep).items() if name != "summary"}

@@ -1,8 +1,10 @@
-"""Commands of the on-call engineer: rollback, restore, undo, export."""
+"""Commands of the on-call engineer: freeze, thaw, rollback, restore, undo, export."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pipelines import export as exporting
@@ -14,7 +16,9 @@ from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, i
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.report import summarised
 from pipelines.cli.storage_options import storage_options
+from pipelines.summary import count, utc
 from trinitylake_core import Lakehouse, spec
+from trinitylake_core.durations import parse_age
 
 TARGET_OPTION = option(
     "--target-storage-option",
@@ -28,8 +32,55 @@ EXPECTED_VERSION = option(
     metavar="V",
     help="the version at which --dry-run made its plan; stop if objects changed after it",
 )
+
+# -- freeze and thaw -----------------------------------------------------------------------------------
+
+
+@command(
+    "freeze",
+    "trinitylake freeze file:///data/lake --reason 'incident 4711' --for 2h",
+    options=(
+        REASON,
+        option(
+            "--for", "lasts", metavar="AGE", help="it ends by itself after 30m, 2h, ... (default: when it is thawed)"
+        ),
+    ),
+    details="""\
+The first step before a rollback where writers commit all the time. Commits and loads of every writer are refused from
+the next version on, with the reason, the author and the time, and can be repeated when the lakehouse is thawed.
+Maintenance, `rollback`, `undo` and `restore` go on, and do not thaw. Freezing again changes the reason and the end.
+When a freeze with an end is over is decided by the clock of each writer.""",
+)
+def freeze(call: Call) -> Result:
+    """Freeze the lakehouse."""
+    lasts = call.options.lasts
+    until = None if lasts is None else datetime.now(UTC) + timedelta(seconds=parse_age(lasts))
+    done = call.open().freeze(reason=call.options.reason, until=until)
+    end = "it is thawed" if done.until is None else utc(done.until)
+    return Result(asdict(done), [f"frozen until {end}: commits and loads are refused; maintenance and recovery go on"])
+
+
+@command(
+    "thaw",
+    "trinitylake thaw file:///data/lake --reason 'incident 4711 is over'",
+    options=(REASON,),
+    details="Commits and loads are accepted again, from the next version on. Anyone who may commit may thaw.",
+)
+def thaw(call: Call) -> Result:
+    """Thaw the lakehouse."""
+    done = call.open().thaw(reason=call.options.reason)
+    first = "it is not frozen" if done.version_after is None else f"version {done.version_after} committed: thawed"
+    return Result({"version": done.version, "version_after": done.version_after, "reason": done.reason}, [first])
+
+
 _NO_TABLES = option(
     "--no-tables", is_flag=True, help="do not prove that the metadata files of Iceberg tables still exist"
+)
+_VERIFY = option(
+    "--verify",
+    choices=rolling_back.VERIFY,
+    default=rolling_back.CHANGED,
+    help="prove what the newest version does not share (changed, the default), or every file of the target (all)",
 )
 
 # -- rollback and restore ------------------------------------------------------------------------------
@@ -49,13 +100,15 @@ _NO_TABLES = option(
         YES,
         option("--force", is_flag=True, help="also undo what is committed while this runs"),
         EXPECTED_VERSION,
+        _VERIFY,
         _NO_TABLES,
         ENGINE,
         *SPARK,
     ),
     details="""\
-Commits a new version with the content of the older one. Every file of the target is read first; if one is
-missing or damaged, it is named and nothing is changed. Undone versions stay readable, and a rollback can be
+Commits a new version with the content of the older one. The files of the target that the newest version does not
+use are read first; if one is missing or damaged, it is named and nothing is changed. Where files are known to be
+damaged, --verify all reads every file of the target. Undone versions stay readable, and a rollback can be
 rolled back. --dry-run prints what would be added, removed and changed, and who committed what since.""",
 )
 def rollback(call: Call) -> Result:
@@ -68,6 +121,7 @@ def rollback(call: Call) -> Result:
         expected_version=options.expected_version,
         engine=options.engine,
         tables=None if options.no_tables else 1.0,
+        verify=options.verify,
     )
 
     def result(done: rolling_back.Report) -> Result:
@@ -183,6 +237,7 @@ def _source(call: Call, lake: Lakehouse) -> Lakehouse:
         YES,
         option("--force", is_flag=True, help="also undo what is committed while this runs"),
         EXPECTED_VERSION,
+        _VERIFY,
         ENGINE,
         *SPARK,
     ),
@@ -203,6 +258,7 @@ def undo(call: Call) -> Result:
         force=options.force,
         expected_version=options.expected_version,
         engine=options.engine,
+        verify=options.verify,
     )
 
     def result(done: undoing.Report) -> Result:
@@ -252,7 +308,7 @@ def export(call: Call) -> Result:
         progress=call.progress,
     )
     tables = lake.at(version=done.plan.version).info().tables
-    left = [f"data and metadata files of {tables} tables stay where they are: only definitions are copied"]
+    left = [f"only definitions are copied, not the data and metadata files of {count(tables, 'table')}"]
     code = FOUND_PROBLEMS if done.plan.unreadable else DONE
     return reported(call, done, *(left if tables else []), code=code)
 

@@ -9,7 +9,7 @@ from pipelines import verify as verifying
 from pipelines.cli.command import DONE, FOUND_PROBLEMS, Call, Result, command, in_order, option, reported
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, REASON, SPARK, VERBOSE, YES
 from pipelines.cli.report import summarised
-from pipelines.durations import parse_age
+from trinitylake_core.durations import parse_age
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 

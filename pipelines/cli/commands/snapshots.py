@@ -13,9 +13,9 @@ from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, option
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, FORMAT, REASON, SPARK, YES
 from pipelines.cli.commands.recovery import TARGET_OPTION, target_options
-from pipelines.durations import parse_age
 from pipelines.summary import utc
 from trinitylake_core import Lakehouse, SnapshotInfo
+from trinitylake_core.durations import parse_age
 from trinitylake_core.errors import InvalidInput, SnapshotNotFound
 from trinitylake_core.snapshots import KINDS
 

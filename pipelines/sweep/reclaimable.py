@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pipelines.auto import engine_ready_for_all
-from pipelines.files.retained import Retained
+from pipelines.engine_choice import choose_engine_for_all
+from pipelines.files.gc_roots import GcRoots
 from pipelines.job import Progress, Session
 from pipelines.sweep import open_sweep
 from pipelines.sweep.marking import Marking
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import PlanOutdated
 
 SHOWN: Final = 1000
@@ -50,19 +50,21 @@ class Freed:
     transactions: int = 0
 
 
-def freed_by(spark: Session, files: Files, before: Retained, boundary: int, engine: str, progress: Progress) -> Freed:
+def reclaimable_by(
+    spark: Session, files: LakehouseStore, before: GcRoots, boundary: int, engine: str, progress: Progress
+) -> Freed:
     """Return the files that a new boundary frees. A listing, and one ``get`` per node of all versions together."""
     count = boundary - max(before.boundary, before.newest.oldest_version)
     if count == 0:
         return Freed(0, 0, 0, 0, (), len(before.snapshots))
     storage = files.storage
-    engine = engine_ready_for_all(engine, spark, before.newest)
+    engine = choose_engine_for_all(engine, spark, before.newest)
     sweep = open_sweep(engine, spark, storage, before.definition.order, progress)
     try:
         sweep.list_files(None, {})
         marking = Marking(files, sweep, before.definition.txn_ttl_millis, now_millis())
         marking.mark(partial(_refuse_expired, before))
-        alone = sweep.alone(boundary)
+        alone = sweep.exclusive_sizes(boundary)
     finally:
         sweep.release()
     each = [VersionFreed(version, size.files, size.bytes) for version, size in alone.versions.items()]
@@ -70,6 +72,6 @@ def freed_by(spark: Session, files: Files, before: Retained, boundary: int, engi
     return Freed(count, alone.total.files, alone.total.bytes, sweep.nodes_read, tuple(each[:SHOWN]), *marked)
 
 
-def _refuse_expired(before: Retained, now: Retained) -> None:
+def _refuse_expired(before: GcRoots, now: GcRoots) -> None:
     if now.boundary != before.boundary:
         raise PlanOutdated("another expiration came in between; plan again")

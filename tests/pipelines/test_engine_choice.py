@@ -1,4 +1,4 @@
-"""The engine ``auto``: a compaction begun here and handed to Spark elsewhere; any job where Spark cannot be started."""
+"""The choice of the engine, and a job where the Spark that was chosen cannot be started."""
 
 from __future__ import annotations
 
@@ -16,37 +16,36 @@ from urllib.parse import urlsplit
 import pytest
 
 from pipelines import (
-    auto,
     backup,
     compaction,
     diff,
+    engine_choice,
     expiration,
     export,
     load,
     orphans,
-    processes,
     restore,
     rollback,
     verify,
 )
-from pipelines.job import dry_run, engine_for, silent
+from pipelines.engine_choice import choose_engine, expected_engine
+from pipelines.job import dry_run
 from pipelines.session import LazySession, SessionConfig, parallelism
-from pipelines.trees import workers
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.tree.rewrite import Rewriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def side_by_side(lake: Lakehouse) -> Lakehouse:
-    """Return a lakehouse whose requests go out at the same time, as on an object store."""
-    root, options = lake.storage.spec()
-    return Lakehouse.open(root, storage_options={**options, "max_concurrency": 2})
+CLUSTER = SessionConfig(mode="master", master="spark://host:7077")
+
+
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No session runs: one that does answers for itself."""
+    monkeypatch.setattr("pipelines.session.spark.active_session", lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -54,88 +53,53 @@ def side_by_side(lake: Lakehouse) -> Lakehouse:
     [
         (SessionConfig(), False),
         (SessionConfig(mode="master", master="local[4]"), False),
-        (SessionConfig(mode="master", master="spark://host:7077"), True),
+        (CLUSTER, True),
         (SessionConfig(mode="connect", remote="sc://host:15002"), True),
     ],
 )
-def test_only_a_spark_elsewhere_may_take_over(
-    config: SessionConfig, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipelines.session.spark.active_session", lambda: None)
-    assert elsewhere == auto.may_move("auto", LazySession(config))
-    assert not auto.may_move("local", LazySession(config))
-    assert not auto.may_move("spark", LazySession(config))
+@pytest.mark.usefixtures("no_session")
+def test_auto_is_spark_on_other_machines_from_so_much_work_on(config: SessionConfig, elsewhere: bool) -> None:
+    spark = LazySession(config)
+    engines = [expected_engine("auto", spark, amount, 1_000) for amount in (999, 1_000, 1 << 40)]
+    assert ["local", *(2 * ["spark" if elsewhere else "local"])] == engines
+    for engine in ("local", "spark"):
+        assert {engine} == {expected_engine(engine, spark, amount, 1_000) for amount in (0, 1 << 40)}
 
 
-def test_nothing_is_handed_to_nobody() -> None:
-    assert not auto.may_move("auto", None)
-
-
-@pytest.mark.parametrize(("taken", "rest", "enough"), [(4.9, 99.0, False), (5.0, 9.9, False), (5.0, 10.0, True)])
-def test_it_is_enough_after_a_start_of_spark_where_as_much_is_left_twice(
-    taken: float, rest: float, enough: bool
-) -> None:
-    assert enough == auto.is_enough(taken, rest)
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Spark starts in so many seconds, it seems, and elsewhere; each piece is measured."""
-
-    def start(seconds: float) -> None:
-        monkeypatch.setattr(auto, "START_SECONDS", seconds)
-        monkeypatch.setattr(auto, "on_other_machines", lambda _: True)
-        monkeypatch.setattr(compaction, "_SHARED_FROM_NODES", 1)
-        monkeypatch.setattr(processes, "START_SECONDS", 1000.0)
-
-    return start
-
-
-def test_what_was_taken_when_it_is_enough_is_done_here_and_the_rest_is_left(tmp_path: Path) -> None:
-    """Where requests go out at the same time, subtrees are taken ahead, and finished after it was said to be enough."""
-    lake = side_by_side(filled(new_lake(tmp_path, order=4), tables=160, changes=20))
-    store = lake.files.store
-    rewriter = Rewriter(NodeWriter(store), now_millis(), prove=True)
-    frontier = rewriter.frontier(rewriter.ref_of(lake.root_node.node), auto.TASKS)
-    rows, left = workers.flush_here(store, frontier, rewriter.stamp, silent, lambda *_: True)
-    assert len(frontier) == len(rows) + len(left)
-    assert len(rows) > 1
-    assert len(left) > 1
+def test_without_a_session_auto_is_this_process() -> None:
+    assert "local" == choose_engine("auto", None, 1 << 40, 1)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("ahead", [False, True])
-def test_what_was_begun_here_is_finished_on_spark(
-    tmp_path: Path, spark: SparkSession, impatient: Callable[[float], None], ahead: bool
-) -> None:
-    """Each subtree once, by the one or the other, and the proof holds over both."""
-    lake = filled(new_lake(tmp_path, order=4), tables=160, changes=20)
-    lake = side_by_side(lake) if ahead else lake
-    before = content(lake), lake.digest()
-    impatient(0.0)
-    told: list[int] = []
-    report = compaction.run(
-        lake,
-        compaction.Config(engine="auto"),
-        spark,
-        progress=lambda phase, done, _: told.append(done) if "flush" in phase else None,
-    )
-    assert (report.proved, report.plan.engine, report.messages_after) == (True, "spark", 0)
-    here = told[told.index(0) - 1]  # then Spark begins to count
-    assert ((here > 1) == ahead, report.subtrees) == (True, here + told[-1])
-    assert told[0] == 1
-    assert lake.root_node.summary["engine"] == "spark"
-    assert before == (content(reopened(lake)), lake.digest())
-    assert [] == list(reopened(lake).check())
+def test_large_work_stays_off_a_spark_of_this_machine(tmp_path: Path, spark: SparkSession) -> None:
+    """It has the same cores, and takes ten times as long: a rollback in an incident, before all."""
+    lake = filled(new_lake(tmp_path), tables=40)
+    for name in ("rollback", "restore", "export", "diff", "load"):
+        done = asdict(JOBS[name](spark, reopened(lake), "auto"))
+        assert "local" == done.get("engine", done.get("plan", {}).get("engine", "local"))
+    plan = compaction.run(lake, compaction.Config(engine="auto", spark_from_nodes=1), spark).plan
+    assert "local" == plan.engine
 
 
-@pytest.mark.spark
-def test_what_is_soon_done_stays_here(tmp_path: Path, spark: SparkSession, impatient: Callable[[float], None]) -> None:
-    lake = filled(new_lake(tmp_path, order=4), tables=160, changes=20)
-    impatient(1000.0)
-    report = compaction.run(lake, compaction.Config(engine="auto"), lambda: spark)
-    assert (report.proved, report.plan.engine, report.messages_after) == (True, "local", 0)
-    assert [] == list(reopened(lake).check())
+@pytest.mark.usefixtures("no_session")
+def test_the_choice_is_logged_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "pipelines.engine_choice")
+    choose_engine("auto", LazySession(SessionConfig()), 1 << 40, 1)
+    choose_engine("auto", LazySession(CLUSTER), 5_000, 20_000)
+    choose_engine("local", None, 0, 0)
+    assert [
+        "engine local: no Spark on other machines is configured",
+        "engine local: the work is estimated at 5,000, and Spark pays from 20,000 on",
+        "engine local: it was asked for by name",
+    ] == [each.getMessage() for each in caplog.records]
+
+
+def test_spark_by_name_is_refused_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little there is to do: not after a job has reported an engine that never ran."""
+    monkeypatch.setattr("pipelines.session.spark.find_spec", lambda _: None)
+    with pytest.raises(InvalidInput, match=r"pip install 'trinitylake-maintenance\[spark\]'"):
+        choose_engine("spark", None, 0, 1)
+    assert "local" == choose_engine("auto", LazySession(SessionConfig()), 0, 1)
 
 
 # -- a Spark that cannot be started ----------------------------------------------------------------------
@@ -146,8 +110,7 @@ def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LazySession:
     """A Spark that cannot be started, and every lakehouse is large."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "empty"))
     monkeypatch.setattr("pipelines.session.spark.active_session", lambda: None)
-    for choose in (engine_for, auto.engine_ready):
-        monkeypatch.setattr(choose, "__defaults__", (1,))
+    monkeypatch.setattr(engine_choice, "SPARK_FROM_OBJECTS", 1)
     return LazySession(SessionConfig(mode="master", master="spark://127.0.0.1:1"))
 
 
@@ -155,22 +118,18 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
 
 
-@pytest.mark.parametrize("config", [{}, {"spark_from_nodes": 1}])
 def test_a_compaction_goes_on_here_where_spark_cannot_be_started(
     tmp_path: Path,
     no_java: LazySession,
-    impatient: Callable[[float], None],
     caplog: pytest.LogCaptureFixture,
-    config: dict[str, int],
 ) -> None:
-    """Whether it was to begin on Spark or be handed over; what it makes is what the engine ``local`` makes."""
+    """What it makes is what the engine ``local`` makes."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     auto_lake, local_lake = (filled(new_lake(tmp_path / name, order=4), tables=160) for name in ("one", "two"))
     before = content(auto_lake), auto_lake.digest()
     local = compaction.run(local_lake, compaction.Config(engine="local"))
-    impatient(0.0)
-    report = compaction.run(auto_lake, compaction.Config(engine="auto", **config), no_java)
+    report = compaction.run(auto_lake, compaction.Config(engine="auto", spark_from_nodes=1), no_java)
     assert (report.proved, report.plan.engine, report.messages_after) == (True, "local", 0)
     assert (local.height_after, local.messages_after) == (report.height_after, report.messages_after)
     assert before == (content(reopened(auto_lake)), auto_lake.digest())
@@ -245,7 +204,8 @@ def but_for_time(report: Any) -> Any:
     return {name: value for name, value in asdict(report).items() if name not in {"seconds", "requests"}}
 
 
-def test_only_what_a_start_of_spark_raises_is_forgiven(no_java: LazySession) -> None:
+@pytest.mark.usefixtures("no_java")
+def test_only_what_a_start_of_spark_raises_is_forgiven() -> None:
     """A run that was stopped, a defect, an option that means no Spark at all: the caller is told."""
 
     class Stopped(Exception):
@@ -255,10 +215,9 @@ def test_only_what_a_start_of_spark_raises_is_forgiven(no_java: LazySession) -> 
         raise Stopped
 
     with pytest.raises(Stopped):
-        auto.ready("auto", "spark", LazySession(SessionConfig(), stopped))
+        choose_engine("auto", LazySession(CLUSTER, stopped), 1, 1)
     with pytest.raises(InvalidInput, match="must be one of"):
-        auto.ready("auto", "spark", LazySession(lambda: SessionConfig(mode="cloud")))
-    assert ["spark", "local"] == [auto.ready(engine, engine, no_java) for engine in ("spark", "local")]
+        choose_engine("auto", LazySession(lambda: SessionConfig(mode="cloud")), 1, 1)
 
 
 @pytest.mark.spark
@@ -276,19 +235,20 @@ def test_a_cluster_without_a_free_executor_is_not_waited_for_for_ever(
     cores = int(spark.sparkContext.defaultParallelism)
     busy = threading.Thread(target=spark.range(0, cores, 1, cores).mapInArrow(hold, "id bigint").count)
     monkeypatch.setattr(parallelism, "on_one_machine", lambda _: False)
-    monkeypatch.setattr(auto, "EXECUTOR_SECONDS", 0.5)
+    monkeypatch.setattr(engine_choice, "on_other_machines", lambda _: True)
+    monkeypatch.setattr(engine_choice, "EXECUTOR_SECONDS", 0.5)
     monkeypatch.setattr(parallelism, "_known", weakref.WeakKeyDictionary())
     busy.start()
     while len(spark.sparkContext.statusTracker().getActiveStageIds()) == 0:
         time.sleep(0.05)
-    assert "local" == auto.ready("auto", "spark", spark)
+    assert "local" == choose_engine("auto", spark, 1, 1)
     (said,) = warnings(caplog)
     assert "no executor has run a task in 0.5 s" in said
     assert "goes on in this process" in said
     go.touch()
     busy.join()
-    monkeypatch.setattr(auto, "EXECUTOR_SECONDS", 60.0)
-    assert "spark" == auto.ready("auto", "spark", spark)
+    monkeypatch.setattr(engine_choice, "EXECUTOR_SECONDS", 60.0)
+    assert "spark" == choose_engine("auto", spark, 1, 1)
 
 
 @pytest.mark.spark

@@ -13,7 +13,7 @@ from itertools import islice
 from trinitylake_core import spec
 from trinitylake_core.catalog import decode_definition
 from trinitylake_core.commits.commit import require_writable
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, encode
 from trinitylake_core.diff import CHANGED, Change, diff_foreign, diff_nodes
 from trinitylake_core.diff import changes as changes_of
@@ -48,7 +48,7 @@ def refuse_no_source(source: object, *, damaged: bool) -> None:
 
 
 def restore_from(
-    files: Files,
+    files: LakehouseStore,
     base: Root,
     there: Side,
     *,
@@ -203,7 +203,7 @@ def _in_keys_of(codec: KeyCodec, change: Change) -> Change:
 class _CopyingIn(Transaction):
     """A transaction that brings definitions of another lakehouse; held in memory until they are committed."""
 
-    def bring_in(self, source: Files, changes: Sequence[Change]) -> None:
+    def bring_in(self, source: LakehouseStore, changes: Sequence[Change]) -> None:
         """Read and prove definitions, set them here under new names, and drop what is gone there. One ``get`` for each.
 
         Raises ``CorruptDefinition`` where one is missing or damaged there; nothing was written yet.
@@ -215,7 +215,7 @@ class _CopyingIn(Transaction):
                 if change.kind == NAMESPACE:
                     self.close_namespace(change.namespace)
 
-    def _copy_in(self, source: Files, wanted: Sequence[Change]) -> None:
+    def _copy_in(self, source: LakehouseStore, wanted: Sequence[Change]) -> None:
         for start in range(0, len(wanted), _READ_TOGETHER):
             part = wanted[start : start + _READ_TOGETHER]
             for each, definition in zip(part, _definitions(source, part), strict=True):
@@ -232,7 +232,7 @@ class _CopyingIn(Transaction):
                 raise StorageError(f"{path} does not hold what was written to it; nothing was committed")
 
 
-def _definitions(files: Files, wanted: Sequence[Change]) -> Iterator[NamespaceDef | TableDef | ViewDef]:
+def _definitions(files: LakehouseStore, wanted: Sequence[Change]) -> Iterator[NamespaceDef | TableDef | ViewDef]:
     paths = [_valid(each.new_path) for each in wanted]
     for each, (path, data) in zip(wanted, files.storage.read_many(paths), strict=True):
         if isinstance(data, FileMissing):

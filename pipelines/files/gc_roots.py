@@ -11,24 +11,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pipelines.durations import millis, shown
 from pipelines.trees.walk import FOREVER, Start
+from trinitylake_core import spec
 from trinitylake_core.commits.commit import require_writable
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef, TransactionDef, decode_transaction
+from trinitylake_core.durations import millis, shown
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidLocation, Refused
 from trinitylake_core.locations import root_path, validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.versions import Root, lower_lying_boundary
 
-GUARD: Final = "maintenance.delete.enabled"
+GUARD: Final = spec.DELETE_ENABLED
 """Property of a lakehouse; anything but ``true`` forbids every job to delete."""
 CLOCK_SLACK_MILLIS: Final = 300_000
 """How far the clock of a process that holds a saved transaction may lag behind ours, at the most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Retained:
+class GcRoots:
     """The roots of a lakehouse at one moment. ``boundary`` is read before ``newest``: nothing in between is missed."""
 
     boundary: int
@@ -38,7 +39,7 @@ class Retained:
     snapshots: dict[str, str]
     """Root path of every snapshot whose root lies in this lakehouse, by name."""
 
-    def starts(self, since: Retained | None = None) -> list[Start]:
+    def starts(self, since: GcRoots | None = None) -> list[Start]:
         """Return the roots to walk from; with ``since`` only those that were not kept then."""
         first = self.boundary if since is None else max(self.boundary, since.newest.version + 1)
         known = set() if since is None else set(since.snapshots.values())
@@ -46,7 +47,7 @@ class Retained:
         return versions + [Start(path, FOREVER, FOREVER) for path in sorted({*self.snapshots.values()} - known)]
 
 
-def retained(files: Files, *, heal: bool = False) -> Retained:
+def gc_roots(files: LakehouseStore, *, heal: bool = False) -> GcRoots:
     """Return the roots that are kept now. Six ``get`` or so; the newest root is searched again.
 
     With ``heal``, a boundary file with a larger number than expiration can have written is put right first.
@@ -58,15 +59,15 @@ def retained(files: Files, *, heal: bool = False) -> Retained:
     """
     boundary = files.versions.boundary()
     newest = files.newest()
-    files.saw(newest)
+    files.note_newest(newest)
     if heal and boundary > newest.oldest_version:
         files.refuse_no_compare_and_set(newest)
         lowered = lower_lying_boundary(files.versions)
         boundary = boundary if lowered is None else lowered
-    return retained_at(files, boundary, newest)
+    return gc_roots_at(files, boundary, newest)
 
 
-def retained_at(files: Files, boundary: int, newest: Root) -> Retained:
+def gc_roots_at(files: LakehouseStore, boundary: int, newest: Root) -> GcRoots:
     """Return the roots that are kept as of a root. One ``get``. Raises as :func:`retained`."""
     require_writable(files, newest)
     if max(boundary, newest.oldest_version) > newest.version:
@@ -78,10 +79,10 @@ def retained_at(files: Files, boundary: int, newest: Root) -> Retained:
             invariant="I16",
         )
     definition = _definition_here(files, newest)
-    return Retained(max(boundary, newest.oldest_version), newest, definition, _snapshot_roots(definition))
+    return GcRoots(max(boundary, newest.oldest_version), newest, definition, _snapshot_roots(definition))
 
 
-def _definition_here(files: Files, newest: Root) -> LakehouseDef:
+def _definition_here(files: LakehouseStore, newest: Root) -> LakehouseDef:
     """Return the lakehouse definition from its own file: the root of another lakehouse has one, but not here."""
     try:
         return files.versions.definition_file(newest)
@@ -203,7 +204,7 @@ OWN_VERSION: Final = "its own version"
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class RetentionReason:
     """What one rule keeps: all versions from one on. Rules overlap; the one that begins first decides.
 
     Attributes:
@@ -221,7 +222,7 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RetentionRules:
     """What keeps versions, besides that the newest one always stays: each of these as far as it is given.
 
     Attributes:
@@ -250,13 +251,13 @@ class Rules:
         last = max(versions.start, self.first_by_count(versions))
         return _first_since(created_at, range(versions.start, last), since)
 
-    def holds(self, created_at: Callable[[int], int], versions: range, now_millis: int) -> list[Hold]:
+    def reasons(self, created_at: Callable[[int], int], versions: range, now_millis: int) -> list[RetentionReason]:
         """Return the versions that each rule keeps, the widest rule first. O(log versions) calls for each of two rules.
 
         REQUIRES: ``created_at`` ascends.
         """
 
-        def found() -> Iterator[Hold]:
+        def found() -> Iterator[RetentionReason]:
             newest, oldest = versions[-1], versions.start
             yield _hold(NEWEST, "", newest, newest)
             if self.keep_last is not None:
@@ -270,8 +271,8 @@ class Rules:
         return sorted((each for each in found() if each.versions > 0), key=lambda each: each.first)
 
 
-def _hold(rule: str, setting: str, first: int, newest: int) -> Hold:
-    return Hold(rule, setting, first, newest - first + 1)
+def _hold(rule: str, setting: str, first: int, newest: int) -> RetentionReason:
+    return RetentionReason(rule, setting, first, newest - first + 1)
 
 
 def _first_since(created_at: Callable[[int], int], versions: range, since: int) -> int:

@@ -4,14 +4,13 @@ This process works itself. It measures the time of a piece. If the remaining pie
 one Python process per further core. Each process takes the next piece when it is done with one, so that none waits for
 a slow one, and this process continues. Where pieces wait for a server, a process takes several, and reads ahead.
 
-A helper is a program of its own (``python -m pipelines.processes``), no fork of this process: threads, locks and
+A helper is a program of its own (``python -m pipelines.worker_pool``), no fork of this process: threads, locks and
 the caller's main module stay out of it. Storage options travel through its standard input, never through arguments or
 the environment. When this process dies, a helper finds its input closed and ends.
 """
 
 from __future__ import annotations
 
-import abc
 import os
 import pickle
 import signal
@@ -20,9 +19,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
-from typing import Any, BinaryIO, Final, Generic, TypeVar
+from typing import Any, BinaryIO, Final, Generic, Protocol, TypeVar
+
+from trinitylake_core.storage import Storage
 
 START_SECONDS: Final = 0.8
 """What starting a helper costs on a slow day; less work than twice that is left to this process alone."""
@@ -35,15 +36,27 @@ _PARTS: Final = 8
 """A helper is given at most such a part of what is left."""
 
 Done = TypeVar("Done")
-Enough = Callable[[float, float], bool]
-"""Is asked after each piece, with the seconds that work took so far and those that the rest would take."""
 Answer = Callable[[Any], Any]
 """What a helper does: it answers a list of pieces with what became of each, and ``None`` when all of it is durable."""
 
 
-def never(_taken: float, _rest: float) -> bool:
-    """Say that it is not enough: do everything."""
-    return False
+class Pieces(Protocol):
+    """Pieces of work by number; each can be sent to a helper."""
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def answerer(work: Callable[..., Iterable[Any]], storages: Sequence[Storage]) -> Answer:
+    """Return the function by which a helper does pieces."""
+
+    def answer(pieces: Sequence[Any] | None) -> list[Any] | None:
+        if pieces is not None:
+            return list(work(pieces, *storages))
+        for each in storages:
+            each.barrier()
+        return None
+
+    return answer
 
 
 def cores() -> int:
@@ -54,33 +67,61 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-class Work(abc.ABC, Generic[Done]):
+class Work(Generic[Done]):
     """Pieces of work by number, the heaviest first, shared by this process and the threads that feed its helpers."""
 
-    def __init__(self, weights: Sequence[int], at_once: int = 1) -> None:
-        """Share pieces of these weights; a helper is given so many ``at_once`` while there are plenty."""
+    def __init__(
+        self,
+        work: Callable[..., Iterable[Done]],
+        pieces: Pieces,
+        weights: Sequence[int],
+        *storages: Storage,
+        at_once: int = 1,
+        keep: Callable[[Done], Done] | None = None,
+    ) -> None:
+        """Share pieces of these weights.
+
+        Args:
+            work: yields one result for each piece, in their order; when it ends, all that it wrote is written. A
+                helper gives it a list; this process an iterator that takes the next piece from those that are left.
+            pieces: by number; a piece is made when it is taken, and sent to a helper as it is.
+            weights: one for each piece.
+            storages: given to ``work``; a helper opens its own.
+            at_once: a helper is given so many pieces while there are plenty.
+            keep: makes of a result what is held until the end. Threads call it.
+        """
         self.done_weight = 0
+        self._work = work
+        self._pieces = pieces
+        self._storages = storages
         self._at_once = at_once
+        self._keep = keep
         self.left_weight = sum(weights)
         self._weights = weights
-        self.left: list[int] = []
-        """Pieces that were left to another engine."""
         self._waiting = deque(sorted(range(len(weights)), key=lambda index: -weights[index]))
         self._results: dict[int, Done] = {}
         self._failed: BaseException | None = None
         self._lock = threading.Lock()
 
-    @abc.abstractmethod
     def here(self) -> Iterator[tuple[int, Done]]:
-        """Take pieces by :meth:`next` and do them in this process until there are none; yield what became of each."""
+        """Do pieces in this process until there are none; yield what became of each."""
+        taken: deque[int] = deque()
 
-    @abc.abstractmethod
+        def given() -> Iterator[Any]:
+            while (index := self.next()) is not None:
+                taken.append(index)
+                yield self._pieces[index]
+
+        for result in self._work(given(), *self._storages):
+            yield taken.popleft(), result
+
     def message(self, index: int) -> Any:
-        """Return a piece as what is sent to a helper."""
+        """Return a piece as it is sent to a helper."""
+        return self._pieces[index]
 
-    @abc.abstractmethod
     def helper(self) -> Helper:
         """Start a helper. Raises ``OSError`` if there is no process to be had."""
+        return Helper(answerer, self._work, self._storages)
 
     @property
     def done(self) -> int:
@@ -99,7 +140,8 @@ class Work(abc.ABC, Generic[Done]):
             return [self._waiting.popleft() for _ in range(many)]
 
     def finish(self, index: int, result: Done) -> None:
-        """Note what became of a piece."""
+        """Note what became of a piece; one that is done again takes the place of what was there."""
+        result = result if self._keep is None else self._keep(result)
         with self._lock:
             self._results[index] = result
             self.done_weight += self._weights[index]
@@ -112,19 +154,13 @@ class Work(abc.ABC, Generic[Done]):
                 self._results.pop(index, None)
                 self._waiting.appendleft(index)
 
-    def leave(self) -> None:
-        """Leave to another engine the pieces that are not begun, and those given back since this was called before."""
-        with self._lock:
-            self.left = sorted([*self.left, *self._waiting])
-            self._waiting.clear()
-
     def fail(self, error: BaseException) -> None:
         """Stop everybody: a piece failed in a helper."""
         with self._lock:
             self._failed = self._failed or error
 
     def results(self) -> list[Done]:
-        """Return the results of the pieces that were not left, in order. One whose helper died at last is done here.
+        """Return the results of the pieces, in order. One whose helper died at last is done here.
 
         Raises the error of a helper that failed.
         """
@@ -135,12 +171,7 @@ class Work(abc.ABC, Generic[Done]):
         return [self._results[index] for index in sorted(self._results)]
 
 
-def shared(
-    work: Work[Done],
-    processes: int,
-    tell: Callable[[], None],
-    enough: Enough = never,
-) -> list[Done]:
+def run_in_workers(work: Work[Done], processes: int, tell: Callable[[], None]) -> list[Done]:
     """Do work in this process and, where that pays, in others; return the results of the pieces, in order.
 
     Files that helpers wrote are durable when this returns. Files that this process wrote are durable after the next
@@ -150,7 +181,6 @@ def shared(
         work: the pieces.
         processes: the number of processes, this one included.
         tell: called often; if it raises, the work is given up.
-        enough: when it returns ``True``, the pieces that are not begun are left (``work.left``), without a result.
 
     Raises:
         The error of the first piece that failed; the results of the others are of no use then.
@@ -163,9 +193,7 @@ def shared(
             tell()
             seconds = time.perf_counter() - started
             rest = seconds / max(1, work.done_weight) * work.left_weight
-            if enough(seconds, rest):
-                work.leave()
-            elif processes > 1 and not threads and seconds >= _MEASURED_SECONDS and rest > 2 * START_SECONDS:
+            if processes > 1 and not threads and seconds >= _MEASURED_SECONDS and rest > 2 * START_SECONDS:
                 threads = _started(processes - 1, work)
         for thread in threads:
             while thread.is_alive():
@@ -216,7 +244,7 @@ class Helper:
         """Start a process that answers by ``make(*arguments)``, a function of a module that it imports."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.processes"],
+            [sys.executable, "-m", "pipelines.worker_pool"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import TYPE_CHECKING, Final, Never, Self
 
 from trinitylake_core.catalog import CatalogView, codec_of
 from trinitylake_core.check import Violation, check_lakehouse, check_version
 from trinitylake_core.commits.commit import is_other_generation
-from trinitylake_core.commits.files import Files
+from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.frozen import Freeze, freeze_of
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
 from trinitylake_core.recovery.target import RecoveryTarget
@@ -40,10 +41,23 @@ class Stats:
     views: int | None = None
 
 
+_OTHER_NAMES: Final = {
+    "versions": "history() yields the versions, newest first",
+    "snapshot": "create_snapshot(name) makes one, snapshots() lists them, at(snapshot=name) reads one",
+    "commit": "transaction() begins a transaction, which has commit()",
+    "create_namespace": "with lake.transaction() as txn: txn.create_namespace(...)",
+    "create_table": "with lake.transaction() as txn: txn.create_table(...)",
+    "create_view": "with lake.transaction() as txn: txn.create_view(...)",
+    "plan": "rollback(..., dry_run=True) and restore(..., dry_run=True) return the plan",
+    "close": "nothing is open that would have to be closed",
+}
+"""What people try, and the call that they look for."""
+
+
 class Handle(CatalogView):
     """A handle of one version of a lakehouse. It stays at its version until :meth:`refresh`. Thread-safe."""
 
-    def __init__(self, files: Files, root: Root, *, pinned: bool = False) -> None:
+    def __init__(self, files: LakehouseStore, root: Root, *, pinned: bool = False) -> None:
         self._files = files
         self._store = files.store
         self._pinned = pinned
@@ -56,20 +70,48 @@ class Handle(CatalogView):
         self._definition_message = self._files.definition(root)
         self._keys = codec_of(self._definition_message, sdk=self._files.versions.sdk)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open that would have to be closed."""
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether another handle reads the same version of the same lakehouse."""
+        if not isinstance(other, Handle):
+            return NotImplemented
+        return (self.root, self.definition.id, self._root.path) == (other.root, other.definition.id, other._root.path)
+
+    def __hash__(self) -> int:
+        return hash((self.root, self.definition.id))  # a handle moves
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "a handle holds connections and credentials: pickle its root and version, and open it again with "
+            "Lakehouse.open(root, storage_options=...).at(version)"
+        )
+
+    if not TYPE_CHECKING:  # a type checker names what is not there
+
+        def __getattr__(self, name: str) -> Never:
+            hint = f"; {_OTHER_NAMES[name]}" if name in _OTHER_NAMES else ""
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}")
+
     def __repr__(self) -> str:
         return f"Lakehouse({self.root!r}, version={self.version})"
 
     # -- moving --------------------------------------------------------------------------------
 
     def at(
-        self, *, version: int | None = None, timestamp: datetime | str | None = None, snapshot: str | None = None
+        self, version: int | str | None = None, *, timestamp: datetime | str | None = None, snapshot: str | None = None
     ) -> Self:
         """Return a handle of another version. A transaction begun on it begins there.
 
         Args:
-            version: by number; two ``get`` at the same time.
-            timestamp: the newest version created at or before a time, ISO 8601, UTC unless it has an offset;
-                O(log) ``get``.
+            version: by number; two ``get`` at the same time. Or as text: ``HEAD``, ``HEAD~3``, the name of a snapshot,
+                a time, or an age such as ``-2h``.
+            timestamp: the newest version created at or before a time: text in ISO 8601, UTC unless it has an offset, or
+                a ``datetime`` with a time zone; O(log) ``get``.
             snapshot: by the name of a snapshot of this version's definition.
 
         Raises:
@@ -81,15 +123,15 @@ class Handle(CatalogView):
     def refresh(self) -> Self:
         """Move this handle to the newest version and return it. Three ``get`` if there is none newer."""
         root = self._files.newest()
-        self._files.saw(root)
+        self._files.note_newest(root)
         self._stand_on(root)
         self._pinned = False
         return self
 
     def catch_up(self) -> Self:
         """Move this handle to the newest version that it, or a commit through it, has seen. No request."""
-        if self._files.tip.version > self._root.version:
-            self._stand_on(self._files.tip)
+        if self._files.newest_seen.version > self._root.version:
+            self._stand_on(self._files.newest_seen)
         self._pinned = False
         return self
 
@@ -116,7 +158,7 @@ class Handle(CatalogView):
         return self._files.storage
 
     @property
-    def files(self) -> Files:
+    def files(self) -> LakehouseStore:
         """Storage, nodes and versions, for pipelines."""
         return self._files
 
@@ -129,6 +171,11 @@ class Handle(CatalogView):
     def read_only(self) -> bool:
         """Whether another generation of the format wrote this lakehouse; ``upgrade`` copies it into a new one."""
         return is_other_generation(self._files, self._root)
+
+    @property
+    def frozen(self) -> Freeze | None:
+        """Why this version takes no ordinary commits; ``None`` where it does. No request."""
+        return freeze_of(self._definition_message)
 
     def _root_node(self) -> Node:
         return self._root.node
@@ -174,7 +221,7 @@ class Handle(CatalogView):
     def check(self, *, definitions: bool = False) -> Iterator[Violation]:
         """Yield every broken invariant of this version. Reads every node, with ``definitions`` every definition."""
         yield from check_version(self._files.versions, self.version, definitions=definitions)
-        yield from check_lakehouse(self._files.versions, self._files.tip)
+        yield from check_lakehouse(self._files.versions, self._files.newest_seen)
 
     def snapshots(self) -> list[SnapshotInfo]:
         """Return the snapshots of this version's lakehouse definition, oldest first."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pipelines.bounded import Bounded, NoAnswer
+from pipelines.deadline_pool import Bounded, NoAnswer
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def hang() -> Iterator[Callable[[], None]]:
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -58,9 +58,9 @@ def test_what_came_back_late_may_begin_again() -> None:
 
 def test_many_that_hang_do_not_hold_up_the_others(hang: Callable[[], None]) -> None:
     """More of them than threads; each costs its deadline once, in parallel, and the others all have their turn."""
-    bounded = Bounded(at_once=4)
+    bounded = Bounded(at_once=10)
     wanted = [(f"bad{n}", hang) if n % 2 else (f"good{n}", lambda: None) for n in range(40)]
-    outcomes = {each.name: each.error for each in bounded.each(wanted, 0.05, 20)}
+    outcomes = {each.name: each.error for each in bounded.each(wanted, 1.0, 60)}
     assert {name for name, _ in wanted} == outcomes.keys()
     assert {name for name, _ in wanted if name.startswith("bad")} == {name for name, why in outcomes.items() if why}
     assert 20 == bounded.hanging
@@ -91,5 +91,5 @@ def test_after_the_deadline_for_all_nothing_more_begins(hang: Callable[[], None]
     bounded = Bounded(at_once=2)
     began = time.monotonic()
     outcomes = list(bounded.each([(f"bad{n}", hang) for n in range(100)], 0.05, 0.12))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 25  # each hangs for 30
     assert len(outcomes) < 20

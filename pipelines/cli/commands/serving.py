@@ -1,0 +1,87 @@
+"""The command that serves lakehouses to Iceberg engines: serve."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pipelines.cli.command import Call, Result, command, option
+from pipelines.cli.resolve_root import root_of
+from trinitylake_core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from trinitylake_core import Lakehouse
+
+
+@command(
+    "serve",
+    "trinitylake serve s3://lakes/prod --name prod --host 0.0.0.0 --tokens tokens.yaml",
+    options=(
+        option("--name", metavar="NAME", help="the warehouse that clients name (default: the last part of the root)"),
+        option(
+            "--also",
+            multiple=True,
+            metavar="NAME=ROOT",
+            help="serve a further lakehouse, by URI, path or its name in lakehouses.yaml; may be repeated",
+        ),
+        option("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default 127.0.0.1)"),
+        option("--port", type=int, default=8181, metavar="PORT", help="the port (default 8181)"),
+        option(
+            "--tokens",
+            metavar="FILE",
+            help="who may do what: the hashes of bearer tokens and their rights; without it, everybody may do "
+            "everything, and only this machine can connect",
+        ),
+        option("--certfile", metavar="FILE", help="the certificate, for TLS"),
+        option("--keyfile", metavar="FILE", help="the key of the certificate"),
+    ),
+    details="""\
+Serves the Iceberg REST catalog API until it is ended: Spark, Trino, DuckDB, PyIceberg and others read and write the
+tables with a catalog of the type "rest". Commits that arrive at the same time become one version. A client that names
+the warehouse NAME@VERSION, NAME@SNAPSHOT or NAME@TIME reads the whole catalog as it was. /healthz answers while the
+process lives, /metrics has figures for Prometheus. The endpoint keeps no state: stop or kill it at any moment.""",
+)
+def serve(call: Call) -> Result:
+    """Serve lakehouses until SIGTERM or SIGINT."""
+    try:
+        from trinitylake_core import rest
+    except ImportError as error:
+        raise InvalidInput(
+            f"serving needs the extra 'rest' ({error.name}): pip install 'trinitylake-maintenance[rest]'"
+        ) from error
+    options = call.options
+    openers: dict[str, Callable[[], Lakehouse]] = {options.name or _last(call.root): call.open}
+    for each in options.also:
+        name, equals, root = each.partition("=")
+        if not (name and equals and root) or name in openers:
+            raise InvalidInput(f"--also needs NAME=ROOT, each name once: {each!r}")
+        openers[name] = partial(_opened, root, call)
+    principals = rest.Principals.of_file(options.tokens) if options.tokens else None
+    warehouses = rest.Warehouses(openers)
+    for name in warehouses.names:
+        warehouses.get(name)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    sys.stderr.write(f"serving {', '.join(warehouses.names)} at {options.host}:{options.port}; Ctrl-C stops it\n")
+    rest.serve(
+        warehouses,
+        host=options.host,
+        port=options.port,
+        principals=principals,
+        certfile=options.certfile,
+        keyfile=options.keyfile,
+    )
+    return Result({"served": warehouses.names}, ["stopped"])
+
+
+def _last(root: str) -> str:
+    return root.rstrip("/").rpartition("/")[2] or "lake"
+
+
+def _opened(root: str, call: Call) -> Lakehouse:
+    from trinitylake_core import Lakehouse
+
+    uri, own = root_of(root)
+    return Lakehouse.open(uri, storage_options=call.options_for(uri, uri) | own)

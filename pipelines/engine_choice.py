@@ -1,0 +1,107 @@
+"""The choice of the engine: once, when a job starts, from an estimate of its work.
+
+``auto`` is Spark where Spark runs on other machines and the job is large enough for it, and otherwise this process. A
+Spark on this machine has no more cores than this process and its helpers, and hardly ever pays: with 200,100 objects
+on 2 cores a compaction took 1.0 s here and 19 s on ``local[2]``, ``verify`` 4.0 and 31 s, and the plan of a rollback
+of 29,600 objects 4.2 and 37 s. A cluster needs half a minute before its first task ends. So each job has a threshold
+of about a minute of work in this process.
+
+With ``auto``, a Spark that cannot be started costs speed, and a warning; the job does not fail.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from pipelines.job import Session, started
+from pipelines.session import LazySession, check_pyspark, on_other_machines, session_parallelism, wait_for_executor
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.versions import Root
+
+_LOG = logging.getLogger(__name__)
+SPARK_FROM_OBJECTS: Final = 2_000_000
+"""From how many objects on ``auto`` walks a whole lakehouse on Spark: `verify` proves 50,000 a second on 2 cores."""
+EXECUTOR_SECONDS: Final = 180.0
+"""How long a cluster may take to give the first executor: as long as a machine that has to be added to it."""
+_SPARKS: Final = frozenset({"pyspark", "py4j", "grpc"})
+"""The packages whose errors a start of Spark may raise, besides our own and those of the operating system."""
+_CAUSE: Final = 400
+"""So many characters of what Spark says are shown; the rest is Java's own stack."""
+
+
+def expected_engine(engine: str, spark: Session, amount: int, spark_from: int) -> str:
+    """Return ``spark`` or ``local`` as :func:`choose_engine` does, for a plan: Spark is not started."""
+    return _choice(engine, spark, amount, spark_from)[0]
+
+
+def choose_engine(engine: str, spark: Session, amount: int, spark_from: int) -> str:
+    """Return ``spark`` or ``local`` for a job, and log why.
+
+    A Spark that ``auto`` chose is started here, up to its first executor. What fails later is a failure of the work.
+    Why it cannot be started is logged once for each :class:`LazySession`, which is not tried again.
+
+    Args:
+        engine: what the caller asks for; ``spark`` and ``local`` are what they are.
+        spark: a session, or a function that returns one.
+        amount: the estimated work, in the unit of ``spark_from``: objects, files, nodes or bytes.
+        spark_from: from so much work on Spark pays.
+
+    Raises:
+        InvalidInput: pyspark is not installed and Spark was asked for by name, or there cannot be such a Spark.
+    """
+    if engine == "spark":
+        check_pyspark()
+    chosen, why = _choice(engine, spark, amount, spark_from)
+    if engine == "auto" and chosen == "spark" and (cause := _start_failure(spark)):
+        chosen, why = "local", f"Spark could not be started: {cause}"
+    _LOG.info("engine %s: %s", chosen, why)
+    return chosen
+
+
+def choose_engine_for_all(engine: str, spark: Session, root: Root) -> str:
+    """Return the engine of a job that walks a whole lakehouse; otherwise as :func:`choose_engine`."""
+    return choose_engine(engine, spark, root.node.subtree_keys or 0, SPARK_FROM_OBJECTS)
+
+
+def _choice(engine: str, spark: Session, amount: int, spark_from: int) -> tuple[str, str]:
+    if engine != "auto":
+        return engine, "it was asked for by name"
+    if not on_other_machines(spark):
+        return "local", "no Spark on other machines is configured"
+    if amount < spark_from:
+        return "local", f"the work is estimated at {amount:,}, and Spark pays from {spark_from:,} on"
+    return "spark", f"Spark runs on other machines, and {amount:,} is at least {spark_from:,}, from where on it pays"
+
+
+def _start_failure(spark: Session) -> str | None:
+    """Start Spark; return why that failed, or ``None``. Raises ``InvalidInput`` if there cannot be such a Spark."""
+    if isinstance(spark, LazySession):
+        spark.chosen()
+        if spark.failures:
+            return spark.failures[0]
+    try:
+        wait_for_executor(session := started(spark), EXECUTOR_SECONDS)
+        session_parallelism(session)
+    except Exception as error:
+        if not (isinstance(error, (InvalidInput, OSError)) or _package(error) in _SPARKS):
+            raise
+        _LOG.warning(
+            "Spark could not be started, so the work goes on in this process, more slowly: %s. Correct that for the "
+            "next time, or choose engine 'local', which never starts Spark",
+            cause := _cause(error),
+        )
+        if isinstance(spark, LazySession):
+            spark.failures.append(cause)
+        return cause
+    return None
+
+
+def _package(error: Exception) -> str:
+    return type(error).__module__.partition(".")[0]
+
+
+def _cause(error: Exception) -> str:
+    """Return the text of an error in one line; of a Java error its first two lines, the call and the exception."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2])[:_CAUSE].rstrip(" .")

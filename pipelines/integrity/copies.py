@@ -1,0 +1,124 @@
+"""A copy beside its original: the digest of a version, and definitions that no checksum proves byte for byte.
+
+Both are made of ranges of keys: on Spark a task takes some neighbouring ones, and this process takes all keys at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice, pairwise
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from pipelines.engine import Engine, Row, Rows
+from pipelines.engine.model import LONG, READ_AHEAD, TEXT
+from pipelines.job import Progress, silent
+from trinitylake_core import Lakehouse
+from trinitylake_core.catalog import content_hash
+from trinitylake_core.definitions import has_checksum
+from trinitylake_core.errors import FileMissing
+from trinitylake_core.keys import KeyRange
+from trinitylake_core.storage import Storage
+from trinitylake_core.tree.search import scan
+
+_MODULUS: Final = 2**128
+_LAST: Final = "\U0010ffff"
+"""Behind every key."""
+_RANGES: Final = 1_024
+"""So many ranges at the most are dealt to tasks."""
+_RANGE: Final = pa.schema({"lo": TEXT, "hi": TEXT})
+_SUM: Final = pa.schema({"sum": TEXT})
+_COMPARED: Final = pa.schema({"compared": LONG, "different": LONG, "example": TEXT})
+
+
+class Compared(NamedTuple):
+    """How many definitions were compared, how many of them differ, and the path of one that does."""
+
+    compared: int = 0
+    different: int = 0
+    example: str | None = None
+
+
+def digest(engine: Engine, lake: Lakehouse, progress: Progress = silent) -> str:
+    """Return the digest of the version of a handle, as :meth:`Lakehouse.digest`.
+
+    Reads every node; on Spark those between two ranges that different tasks take twice.
+    """
+    progress("digest", 0, None)
+    work = partial(_sums, version=lake.version)
+    sums = engine.map(work, _ranges(engine, lake), _SUM, lake.storage, each=1).list()
+    return format(sum(int(row["sum"], 16) for row in sums) % _MODULUS, "032x")
+
+
+def compare_definitions(engine: Engine, source: Storage, copy: Lakehouse, progress: Progress) -> Compared:
+    """Compare the definitions of the version of a handle that no checksum proves with those at ``source``.
+
+    Reads every definition of the copy, and of the source those that have no checksum in the copy.
+    """
+    progress("compare definitions", 0, None)
+    work = partial(_compare, version=copy.version)
+    found = engine.map(work, _ranges(engine, copy), _COMPARED, source, copy.storage, each=1).list()
+    return _summed(Compared(**row) for row in found)
+
+
+def _ranges(engine: Engine, lake: Lakehouse) -> Rows:
+    """Return ranges of keys that cover a version."""
+    cuts = _cuts(lake) if engine.name == "spark" else []
+    return engine.table([{"lo": lo, "hi": hi} for lo, hi in pairwise(["", *cuts, _LAST])], _RANGE)
+
+
+def _cuts(lake: Lakehouse) -> list[str]:
+    """Return keys that cut the tree evenly: pivots of the root and, if these are few, of its children.
+
+    At most one ``get`` for each child of the root.
+    """
+    node = lake.root_node.node
+    pivots = [] if node.is_leaf else list(node.keys)
+    if not node.is_leaf and len(pivots) < _RANGES and (node.height or 0) > 1:
+        pivots += [key for child in lake.store.read_many(node.children) for key in child.keys]
+    step = max(1, -(-len(pivots) // _RANGES))
+    return sorted(pivots)[::step]
+
+
+def _entries(lake: Lakehouse, ranges: Iterable[Row]) -> Iterator[tuple[str, str]]:
+    """Yield the keys and paths of ranges of keys; a scan also yields what is on the bounds."""
+    for row in ranges:
+        lo, hi = row["lo"], row["hi"]
+        for keys, paths in scan(lake.store, lake.root_node.node, KeyRange(lo, hi)):
+            yield from ((key, path) for key, path in zip(keys, paths, strict=True) if lo <= key < hi)
+
+
+def _sums(rows: Iterator[Row], storage: Storage, *, version: int) -> Iterator[tuple[str]]:
+    lake = Lakehouse.open(storage).at(version=version)
+    split = lake.codec.split
+    total = sum(content_hash(*split(key), path) for key, path in _entries(lake, rows))
+    yield (format(total % _MODULUS, "x"),)
+
+
+def _compare(rows: Iterator[Row], source: Storage, target: Storage, *, version: int) -> Iterator[Compared]:
+    paths = (path for _, path in _entries(Lakehouse.open(target).at(version=version), rows))
+    pieces = iter(lambda: list(islice(paths, READ_AHEAD)), [])
+    yield _summed(_some_compared(source, target, some) for some in pieces)
+
+
+def _some_compared(source: Storage, target: Storage, paths: list[str]) -> Compared:
+    unproved = {
+        path: data for path, data in target.read_many(paths) if isinstance(data, FileMissing) or not has_checksum(data)
+    }
+    originals = dict(source.read_many(list(unproved)))
+    different = [
+        path for path, data in unproved.items()
+        if isinstance(data, FileMissing) or isinstance(originals[path], FileMissing) or data != originals[path]
+    ]  # fmt: skip
+    return Compared(len(unproved), len(different), different[0] if different else None)
+
+
+def _summed(parts: Iterable[Compared]) -> Compared:
+    total = Compared()
+    for each in parts:
+        total = Compared(
+            total.compared + each.compared, total.different + each.different, total.example or each.example
+        )
+    return total

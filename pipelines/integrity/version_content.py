@@ -1,0 +1,234 @@
+"""What one version means, proved from what a walk kept of its nodes: no node is read a second time.
+
+Of a key's messages and row the one in the highest node counts. Every table and view has its namespace (I12), and with
+``definitions`` every definition is read and parses (I15).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.engine import Engine, Rows
+from pipelines.engine.model import BINARY, INT, LONG, READ_AHEAD, TEXT, Row
+from pipelines.files.tablefiles import TableFiles, in_sample
+from pipelines.integrity.examine import (
+    ENTRY,
+    EXISTS,
+    KIND,
+    NEEDED,
+    NO_FINDING,
+    UNREADABLE,
+    IntArray,
+    hashes_of,
+)
+from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, VIOLATION, Found
+from pipelines.trees.walk import NODE, Walk
+from trinitylake_core.check import Named, VersionContent, Violation, check_definitions, objects_without_namespace
+from trinitylake_core.definitions import TableDef
+from trinitylake_core.keys import KeyCodec
+from trinitylake_core.storage import Storage
+from trinitylake_core.tree.nodestore import NodeStore
+from trinitylake_core.versions import Root, Versions
+
+_NAMED: Final = pa.schema({"kind": TEXT, "label": TEXT, "path": TEXT})
+_PROVED: Final = pa.schema({"role": INT, "path": TEXT, "size": LONG, **dict.fromkeys(VIOLATION, TEXT)})
+"""A finding, an object or namespaces as in a row of ``KEPT``, or a figure (``COUNT``) by its name."""
+_COUNT: Final = 7
+_BYTES: Final = "bytes"
+_ABOVE_MOST: Final = 4 << 20
+"""Entries above the leaves whose hashes are brought together: 16 MB of them."""
+_HASHED: Final = 8_192
+_HASHES: Final = pa.schema({"hashes": BINARY})
+_NEWEST: Final = f"""SELECT path, value FROM walked e WHERE role = {ENTRY} AND value IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM above a WHERE a.path = e.path AND a.height > e.height)"""
+"""Of a key's messages and row the one in the highest node counts."""
+_SETTLED: Final = f"""SELECT role, path, size FROM walked WHERE role >= {KIND}
+    UNION ALL SELECT role, path, size FROM proved WHERE role >= {KIND}"""
+_LOST: Final = f"""SELECT DISTINCT path FROM settled n WHERE role = {NEEDED}
+    AND NOT EXISTS (SELECT 1 FROM there t WHERE t.path = n.path)"""
+
+
+def proved_definitions(
+    storage: Storage, named: Iterable[Named], counts: Counter[str], tables: float | None = None
+) -> Iterator[Violation]:
+    """Yield what is wrong with definitions. One ``get`` each, in parallel.
+
+    ``counts`` grows by how many were read and how many of them were proved by a checksum of their own. Of the share
+    ``tables`` of all tables, the metadata file is looked for, too: one ``head`` each.
+    """
+    remaining, files = iter(named), TableFiles(storage, counts)
+    while part := list(islice(remaining, READ_AHEAD)):
+        counts[DEFINITIONS] += len(part)
+        found: list[tuple[str, str, TableDef]] = []
+
+        def sampled(label: str, path: str, table: TableDef, found: list[Any] = found) -> None:
+            if tables is not None and in_sample(path, tables):
+                found.append((label, path, table))
+
+        yield from check_definitions(storage, part, lambda _: counts.update((DEFINITIONS_PROVED,)), sampled)
+        yield from files.missing(found)
+
+
+@dataclass(slots=True)
+class GatheredContent(VersionContent):
+    """What is gathered of one version.
+
+    Attributes:
+        version: the first version of a walk.
+        read_definitions: whether definitions are read.
+        tables: of which share of the tables the metadata file is looked for; ``None``: of none.
+        root: of the version, if it was read.
+        counts: of definitions read and proved; ``bytes`` are those that tasks read of them.
+    """
+
+    version: int = -1
+    read_definitions: bool = False
+    root: Root | None = None
+    tables: float | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    bytes: int = 0
+
+    def prove(self, storage: Storage, entries: Iterable[tuple[str, str | None]]) -> Iterator[Violation]:
+        """Note the objects of entries, each key once; yield what is wrong with definitions, one ``get`` each."""
+        live = ((key, path) for key, path in entries if path is not None)
+        if self.read_definitions:
+            yield from proved_definitions(storage, self.definitions(live), self.counts, self.tables)
+        else:
+            for key, _ in live:
+                self.note(key)
+
+    def wrong(self, storage: Storage, store: NodeStore) -> Iterator[Violation]:
+        """Yield what is wrong with the version as a whole: object counts (I9), objects without a namespace (I12).
+
+        REQUIRES: all entries were noted. At most one ``get``, and the nodes of namespaces that are lost.
+        """
+        root = self.root
+        if root is None and self.version >= 0:
+            root = next(Versions(storage).readable_roots([self.version]))
+        if root is not None:
+            yield from self.miscounted(root)
+            for namespace in self.lost():
+                yield from objects_without_namespace(store, root, self.codec, namespace)
+
+
+# -- from what a walk kept -------------------------------------------------------------------------------
+
+
+def above_leaves(walk: Walk) -> IntArray | None:
+    """Return the hashes of all keys that nodes above the leaves say something about; ``None`` if they are too many.
+
+    Leaves contain nearly all entries of a lakehouse, and most of their keys are in no node above. Only the entries of
+    keys that are also in nodes above have to be brought together from several nodes. 4 bytes for each entry above the
+    leaves come to this process.
+    """
+    said = walk.ask(f"SELECT path FROM walked WHERE role = {ENTRY} AND height > 0")
+    if said.count() > _ABOVE_MOST:
+        return None
+    found = walk.engine.map(_hashed, said, _HASHES).list()
+    return np.unique(
+        np.concatenate([np.empty(0, np.int32), *(np.frombuffer(row["hashes"], np.int32) for row in found)])
+    )
+
+
+def _hashed(rows: Iterator[Row]) -> Iterator[tuple[bytes]]:
+    while some := list(islice(rows, _HASHED)):
+        yield (np.unique(hashes_of(row["path"] for row in some)).tobytes(),)
+
+
+def prove_entries(walk: Walk, meaning: GatheredContent, found: Found) -> None:
+    """Prove what the entries of a walk mean; only findings and missing namespaces come to the driver."""
+    unreadable = f"role = {NODE} AND height = {UNREADABLE} AND first = {meaning.version}"
+    meaning.whole = not walk.ask(f"SELECT path FROM walked WHERE {unreadable} LIMIT 1").list()
+    above = walk.ask(f"SELECT path, height FROM walked WHERE role = {ENTRY} AND height > 0").keep(
+        "path", repeatable=True
+    )
+    newest = walk.engine.sql(_NEWEST, walked=walk.rows(), above=above)
+    work = partial(
+        _proved,
+        version=meaning.version,
+        codec=meaning.codec,
+        definitions=meaning.read_definitions,
+        tables=meaning.tables,
+        most=found.most_wanted(),
+    )
+    proved = walk.engine.map(work, newest, _PROVED, walk.storage).keep(repeatable=True)
+    _add_findings(walk.engine, proved, found, meaning.version)
+    settled = walk.engine.sql(_SETTLED, walked=walk.rows(), proved=proved)
+    meaning.bytes = _sum_up(walk.engine, settled, found, meaning.kinds)
+    there = walk.engine.sql(f"SELECT path FROM settled WHERE role = {EXISTS}", settled=settled).keep(
+        "path", repeatable=True
+    )
+    lost = walk.engine.sql(f"{_LOST} LIMIT {found.most}", settled=settled, there=there).list()
+    meaning.needed = {row["path"] for row in lost}
+    for each in (above, proved, there):
+        each.drop()
+
+
+def prove_definitions(
+    engine: Engine, storage: Storage, named: Iterable[Named], found: Found, version: int, tables: float | None = None
+) -> int:
+    """Prove definitions, one ``get`` each, and one ``head`` for a share of tables; return the bytes read."""
+    rows = engine.table((dict(zip(_NAMED.names, each, strict=True)) for each in named), _NAMED)
+    work = partial(_proved_named, tables=tables, most=found.most_wanted())
+    proved = engine.map(work, rows, _PROVED, storage).keep(repeatable=True)
+    _add_findings(engine, proved, found, version)
+    nbytes = _sum_up(engine, proved, found, Counter())
+    proved.drop()
+    return nbytes
+
+
+def _add_findings(engine: Engine, proved: Rows, found: Found, version: int) -> None:
+    """Add the findings, as many as there is room for, and count the others."""
+    wrong = "SELECT file, invariant, message, hint FROM proved WHERE invariant IS NOT NULL"
+    total = engine.sql(f"SELECT count(*) AS found FROM ({wrong}) w", proved=proved).one()["found"]
+    rows = engine.sql(f"{wrong} LIMIT {found.room()}", proved=proved).list() if total else []
+    for row in rows:
+        found.add(Violation(**row), version)
+    found.count_more(total - len(rows))
+
+
+def _sum_up(engine: Engine, settled: Rows, found: Found, kinds: Counter[str]) -> int:
+    """Count definitions, and objects of each kind; return the bytes that were read."""
+    query = f"SELECT role, path, sum(size) AS size FROM settled WHERE role IN ({KIND}, {_COUNT}) GROUP BY role, path"
+    counted: Counter[str] = Counter()
+    for row in engine.sql(query, settled=settled).list():
+        (kinds if row["role"] == KIND else counted)[row["path"]] += row["size"]
+    nbytes = counted.pop(_BYTES, 0)
+    found.counts.update(counted)
+    return nbytes
+
+
+def _proved(
+    rows: Iterator[Row], storage: Storage, *, version: int, codec: KeyCodec, definitions: bool, tables: float | None,
+    most: int | None,
+) -> Iterator[tuple[Any, ...]]:  # fmt: skip
+    meaning = GatheredContent(codec, version=version, read_definitions=definitions, tables=tables)
+    found = meaning.prove(storage, ((row["path"], row["value"]) for row in rows))
+    yield from _as_rows(storage, islice(found, most), meaning.counts)
+    yield from ((KIND, kind, count, *NO_FINDING) for kind, count in meaning.kinds.items())
+    yield from ((EXISTS, name, None, *NO_FINDING) for name in sorted(meaning.exists))
+    yield from ((NEEDED, name, None, *NO_FINDING) for name in sorted(meaning.needed))
+
+
+def _proved_named(
+    rows: Iterator[Row], storage: Storage, *, tables: float | None, most: int | None
+) -> Iterator[tuple[Any, ...]]:
+    counts: Counter[str] = Counter()
+    named = ((row["kind"], row["label"], row["path"]) for row in rows)
+    yield from _as_rows(storage, islice(proved_definitions(storage, named, counts, tables), most), counts)
+
+
+def _as_rows(storage: Storage, found: Iterable[Violation], counts: Counter[str]) -> Iterator[tuple[Any, ...]]:
+    before = storage.counts.snapshot()
+    for each in found:
+        yield (None, None, None, *(getattr(each, name) for name in VIOLATION))
+    counted = {**counts, _BYTES: (storage.counts - before).bytes_read}
+    yield from ((_COUNT, name, count, *NO_FINDING) for name, count in counted.items())

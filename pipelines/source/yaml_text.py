@@ -1,0 +1,112 @@
+"""YAML that people write, bounded before any of it is built: its depth, and what its aliases expand to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+
+from trinitylake_core.errors import InvalidInput
+
+DEPTH_MAX: Final = 200
+"""Deeper than 64 columns in one another, as ``show --json`` prints them; libyaml's own recursion ends the process."""
+EXPANDED_MAX: Final = 1_000_000
+"""The number of values that the aliases of a text may stand for."""
+_FAST: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML was built with it
+
+
+def load(text: str, name: str, *, what: str = "not YAML") -> Any:
+    """Return the value of a YAML text.
+
+    Args:
+        text: the text.
+        name: the name of the text in errors.
+        what: begins the reason of an error of syntax.
+
+    Raises:
+        InvalidInput: it is no YAML, too deep or too large with its aliases expanded, or a mapping has a key twice. The
+            message names the text and the line.
+    """
+    try:
+        try:
+            _bound(text, name)
+            return yaml.load(text, _Fast)  # noqa: S506 - a safe loader
+        except yaml.MarkedYAMLError:
+            return yaml.load(text, _Slow)  # noqa: S506 - a safe loader; the fast one may name the line after the last
+    except yaml.MarkedYAMLError as error:
+        place = f"{name}, line {error.problem_mark.line + 1}" if error.problem_mark else name
+        problem = error.problem if isinstance(error, _Twice) else f"{what}: {error.problem}"
+        raise InvalidInput(f"{place}: {problem}") from None
+    except InvalidInput:
+        raise
+    except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
+        raise InvalidInput(f"{name}: {what}: {' '.join(str(error).split())}") from None
+
+
+class _Twice(yaml.constructor.ConstructorError):
+    """A key stands twice in one mapping, where YAML would take the last one."""
+
+
+class _NoKeyTwice:
+    """What both loaders add to those of PyYAML: a key that is written twice in one mapping is refused."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)  # type: ignore[call-arg]
+        self._checked: set[int] = set()
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Check the keys that are written, before those of ``<<`` join them."""
+        if id(node) not in self._checked:
+            self._checked.add(id(node))
+            seen = set()
+            for key in (each for each, _ in node.value if isinstance(each, yaml.ScalarNode)):
+                if (key.tag, key.value) in seen:
+                    raise _Twice(None, None, f"{key.value!r} appears twice", key.start_mark)
+                seen.add((key.tag, key.value))
+        super().flatten_mapping(node)  # type: ignore[misc]
+
+
+class _Fast(_NoKeyTwice, _FAST):  # type: ignore[misc,valid-type]
+    """The loader of C."""
+
+
+class _Slow(_NoKeyTwice, yaml.SafeLoader):
+    """The loader of Python."""
+
+
+def _bound(text: str, name: str) -> None:
+    """Raise ``InvalidInput`` for a text that is too deep, or whose aliases stand for too much."""
+    sizes: dict[str, int] = {}
+    inside: list[tuple[str | None, int]] = []
+    expanded, count = 0, 0
+    for event in _events(text):
+        if isinstance(event, yaml.AliasEvent):
+            line = _line(event)
+            if event.anchor not in sizes:
+                continue  # the parser reports it, or it stands in its own anchor, which is endless
+            count, expanded = count + sizes[event.anchor], expanded + sizes[event.anchor]
+            if expanded > EXPANDED_MAX:
+                raise InvalidInput(f"{name}, line {line}: its aliases stand for more than {EXPANDED_MAX:,} values")
+        elif isinstance(event, yaml.CollectionStartEvent):
+            inside.append((event.anchor, count))
+            if len(inside) > DEPTH_MAX:
+                line = _line(event)
+                raise InvalidInput(f"{name}, line {line}: nested too deeply, more than {DEPTH_MAX} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = inside.pop()
+            count += 1
+            if anchor is not None:
+                sizes[anchor] = count - before
+        elif isinstance(event, yaml.ScalarEvent):
+            count += 1
+            if event.anchor is not None:
+                sizes[event.anchor] = 1
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
+
+
+def _events(text: str) -> Iterator[Any]:
+    return iter(yaml.parse(text, _FAST))

@@ -1,0 +1,434 @@
+"""The REST endpoint, by PyIceberg's own client and by plain requests: what works, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.error import HTTPError, URLError
+from uuid import UUID
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    ForbiddenError,
+    NamespaceNotEmptyError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    UnauthorizedError,
+)
+from pyiceberg.types import StringType
+
+from tests.support.icebergs import SCHEMA, ids, rows
+from tests.support.lakes import FAST
+from tests.support.s3_servers import S3Server, free_port
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.rest import Limits, Principals, Served, Warehouses, application, endpoint, serve
+from trinitylake_core.rest.principals import Principal, hashed
+from trinitylake_core.rest.serving import running
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lakehouse:
+    return Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
+
+
+@pytest.fixture
+def served(lake: Lakehouse) -> Iterator[Served]:
+    with endpoint(lake) as at:
+        yield at
+
+
+@pytest.fixture
+def catalog(served: Served) -> RestCatalog:
+    return _client(served)
+
+
+def _client(served: Served, **more: str) -> RestCatalog:
+    made = load_catalog("lake", type="rest", **(served.properties() | more))
+    assert isinstance(made, RestCatalog)
+    return made
+
+
+class Answer(NamedTuple):
+    """What an endpoint answered."""
+
+    status: int
+    text: str
+    headers: dict[str, str]
+
+    def json(self) -> Any:
+        """Return the body."""
+        return json.loads(self.text)
+
+    @property
+    def problem(self) -> tuple[int, str]:
+        """The status and the type of an error."""
+        return self.status, self.json()["error"]["type"]
+
+
+class Client:
+    """Plain requests to an endpoint."""
+
+    def __init__(self, uri: str, token: str | None = None) -> None:
+        self.uri, self.token = uri, token
+
+    def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """Send a request; a body that is not bytes is sent as JSON."""
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        given = {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
+        given |= {name.replace("_", "-"): value for name, value in headers.items()}
+        request = urllib.request.Request(f"{self.uri}{path}", data, given, method=method)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return Answer(answer.status, answer.read().decode(), dict(answer.headers))
+        except HTTPError as error:
+            with error:
+                return Answer(error.code, error.read().decode(), dict(error.headers))
+
+
+@pytest.fixture
+def call(served: Served) -> Client:
+    return Client(served.uri, served.token)
+
+
+_FIELDS = {"type": "struct", "fields": [{"id": 1, "name": "x", "type": "long", "required": False}]}
+
+
+# -- what clients do -----------------------------------------------------------------------------------
+
+
+def test_a_table_is_written_evolved_renamed_and_dropped(catalog: RestCatalog, lake: Lakehouse) -> None:
+    catalog.create_namespace("sales", {"owner": "emea"})
+    table = catalog.create_table("sales.orders", SCHEMA)
+    table.append(rows(1, 2))
+    with table.update_schema() as change:
+        change.add_column("city", StringType())
+    table.delete("id = 1")
+    assert [2] == ids(catalog.load_table("sales.orders"))
+    catalog.rename_table("sales.orders", "sales.archive")
+    assert [("sales", "archive")] == catalog.list_tables("sales")
+    with pytest.raises(NamespaceNotEmptyError):
+        catalog.drop_namespace("sales")
+    catalog.drop_table("sales.archive")
+    catalog.drop_namespace("sales")
+    assert [] == catalog.list_namespaces()
+    reasons = [each.summary.get("reason") for each in lake.refresh().history()]
+    assert "append sales.orders" in reasons
+    assert [] == list(lake.refresh().check())
+
+
+def test_a_created_table_with_rows_is_one_version(catalog: RestCatalog, lake: Lakehouse) -> None:
+    catalog.create_namespace("a")
+    before = lake.refresh().version
+    with catalog.create_table_transaction("a.t", SCHEMA) as txn:
+        txn.append(rows(7))
+    assert [7] == ids(catalog.load_table("a.t"))
+    assert before + 1 == lake.refresh().version
+
+
+def test_a_name_is_taken_once(catalog: RestCatalog) -> None:
+    catalog.create_namespace("a")
+    catalog.create_table("a.t", SCHEMA)
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.create_table("a.t", SCHEMA)
+    with pytest.raises(NoSuchTableError):
+        catalog.load_table("a.none")
+
+
+def test_of_two_commits_to_one_state_of_a_table_one_wins(served: Served, catalog: RestCatalog) -> None:
+    catalog.create_namespace("a")
+    one = catalog.create_table("a.t", SCHEMA, properties={"commit.retry.num-retries": "0"})
+    other = _client(served).load_table("a.t")
+    one.append(rows(1))
+    with pytest.raises(CommitFailedException):
+        other.append(rows(2))
+    assert [1] == ids(catalog.load_table("a.t"))
+
+
+def test_several_tables_are_one_version_or_none(call: Client, catalog: RestCatalog, lake: Lakehouse) -> None:
+    catalog.create_namespace("a")
+    tables = [catalog.create_table(f"a.t{number}", SCHEMA) for number in range(2)]
+    before = lake.refresh().version
+
+    def change(number: int, uuid: str) -> dict[str, Any]:
+        return {
+            "identifier": {"namespace": ["a"], "name": f"t{number}"},
+            "requirements": [{"type": "assert-table-uuid", "uuid": uuid}],
+            "updates": [{"action": "set-properties", "updates": {"tier": "gold"}}],
+        }
+
+    right = [str(table.metadata.table_uuid) for table in tables]
+    wrong = {"table-changes": [change(0, right[0]), change(1, right[0])]}
+    assert 409 == call("POST", "/v1/lake/transactions/commit", wrong).status
+    assert before == lake.refresh().version
+    good = {"table-changes": [change(0, right[0]), change(1, right[1])]}
+    assert 204 == call("POST", "/v1/lake/transactions/commit", good).status
+    assert before + 1 == lake.refresh().version
+    assert ["gold", "gold"] == [catalog.load_table(f"a.t{number}").properties["tier"] for number in range(2)]
+
+
+def test_a_view_is_created_loaded_renamed_and_dropped(call: Client, catalog: RestCatalog) -> None:
+    catalog.create_namespace("a")
+    body = {
+        "name": "v",
+        "schema": {
+            "type": "struct",
+            "schema-id": 0,
+            "fields": [{"id": 1, "name": "x", "type": "long", "required": False}],
+        },
+        "view-version": {
+            "version-id": 1,
+            "timestamp-ms": 1,
+            "schema-id": 0,
+            "summary": {"engine": "spark"},
+            "default-namespace": ["a"],
+            "representations": [{"type": "sql", "sql": "select 1 x", "dialect": "spark"}],
+        },
+        "properties": {"owner": "emea"},
+    }
+    made = call("POST", "/v1/lake/namespaces/a/views", body).json()["metadata"]
+    assert "select 1 x" == made["versions"][0]["representations"][0]["sql"]
+    assert [("a", "v")] == catalog.list_views("a")
+    names = {"source": {"namespace": ["a"], "name": "v"}, "destination": {"namespace": ["a"], "name": "w"}}
+    assert 204 == call("POST", "/v1/lake/views/rename", names).status
+    renamed = call("GET", "/v1/lake/namespaces/a/views/w").json()["metadata"]
+    assert made["view-uuid"] == renamed["view-uuid"]
+    catalog.drop_view("a.w")
+    assert not catalog.view_exists("a.w")
+
+
+def test_lists_come_in_pages(call: Client, catalog: RestCatalog) -> None:
+    for number in range(5):
+        catalog.create_namespace(f"n{number}")
+    found, token = [], ""
+    while token is not None:
+        page = call("GET", f"/v1/lake/namespaces?pageSize=2&pageToken={token}").json()
+        assert len(page["namespaces"]) <= 2
+        found += page["namespaces"]
+        token = page["next-page-token"]
+    assert [[f"n{number}"] for number in range(5)] == found
+
+
+def test_a_table_that_the_client_knows_is_not_read_again(call: Client, catalog: RestCatalog, lake: Lakehouse) -> None:
+    catalog.create_namespace("a")
+    catalog.create_table("a.t", SCHEMA)
+    path = "/v1/lake/namespaces/a/tables/t"
+    known = call("GET", path).headers["etag"]
+    before = lake.storage.counts.snapshot()
+    assert (304, "") == call("GET", path, If_None_Match=known)[:2]
+    assert (lake.storage.counts - before).get <= 4
+    catalog.load_table("a.t").append(rows(1))
+    assert 200 == call("GET", path, If_None_Match=known).status
+
+
+def test_old_versions_are_warehouses_that_nothing_changes(
+    served: Served, call: Client, catalog: RestCatalog, lake: Lakehouse
+) -> None:
+    catalog.create_namespace("a")
+    table = catalog.create_table("a.t", SCHEMA)
+    table.append(rows(1))
+    version = lake.refresh().version
+    lake.refresh().create_snapshot("monday")
+    table.append(rows(2))
+    for name in (f"lake@{version}", "lake@monday"):
+        past = _client(served, warehouse=name)
+        assert [1] == ids(past.load_table("a.t"))
+        with pytest.raises(ForbiddenError):
+            past.drop_table("a.t")
+    assert (404, "NotFoundException") == call("GET", "/v1/config?warehouse=lake@tuesday").problem
+
+
+def test_commits_of_many_clients_share_versions(served: Served, catalog: RestCatalog, lake: Lakehouse) -> None:
+    catalog.create_namespace("a")
+    tables = [catalog.create_table(f"a.t{number}", SCHEMA) for number in range(8)]
+    before = lake.refresh().version
+
+    def work(table: Any) -> None:
+        for number in range(3):
+            with table.transaction() as txn:
+                txn.set_properties(number=str(number))
+
+    threads = [threading.Thread(target=work, args=(table,)) for table in tables]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {"2"} == {catalog.load_table(f"a.t{number}").properties["number"] for number in range(8)}
+    assert lake.refresh().version - before <= 24
+
+
+# -- who may do what -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _app(lake: Lakehouse, limits: Limits | None = None, **principals: dict[str, list[str]]) -> Iterator[Client]:
+    known = Principals({hashed(f"{name}-token"): Principal(name, allowed) for name, allowed in principals.items()})
+    with running(application(Warehouses({"lake": lambda: lake}), known if principals else None, limits)) as uri:
+        yield Client(uri)
+
+
+def test_a_principal_sees_and_changes_what_patterns_allow_and_is_the_author(lake: Lakehouse) -> None:
+    with _app(lake, etl={"manage": ["sales", "sales.*"]}, reader={"read": ["sales.public*"]}) as client:
+        etl, reader = (Client(client.uri, f"{name}-token") for name in ("etl", "reader"))
+        assert 200 == etl("POST", "/v1/lake/namespaces", {"namespace": ["sales"]}).status
+        denied = etl("POST", "/v1/lake/namespaces", {"namespace": ["hr"]})
+        assert (403, "etl may not manage 'hr'") == (denied.status, denied.json()["error"]["message"])
+        for name in ("public", "secret"):
+            assert 200 == etl("POST", "/v1/lake/namespaces/sales/tables", {"name": name, "schema": _FIELDS}).status
+        listed = reader("GET", "/v1/lake/namespaces/sales/tables").json()["identifiers"]
+        assert ["public"] == [each["name"] for each in listed]
+        assert 403 == reader("GET", "/v1/lake/namespaces/sales/tables/secret").status
+        assert 403 == reader("DELETE", "/v1/lake/namespaces/sales/tables/public").status
+        assert [401, 401] == [Client(client.uri, token)("GET", "/v1/config").status for token in (None, "x")]
+    assert "etl" == lake.refresh().info().summary["author"]
+
+
+@pytest.mark.s3
+def test_clients_learn_where_the_storage_is_and_no_credentials(moto_server: S3Server) -> None:
+    lake = Lakehouse.create(moto_server.new_root(), storage_options=moto_server.options)
+    with _app(lake) as client:
+        client("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+        made = client("POST", "/v1/lake/namespaces/a/tables", {"name": "t", "schema": _FIELDS})
+        config = client("GET", "/v1/config")
+    assert moto_server.options["endpoint_url"] == config.json()["defaults"]["s3.endpoint"]
+    for text in (config.text, made.text):
+        assert "secret" not in text.lower()
+        assert "access-key" not in text
+
+
+def test_a_wrong_token_is_refused_in_the_words_of_the_client(served: Served) -> None:
+    with pytest.raises(UnauthorizedError, match="not known"):
+        _client(served, token="guess")
+
+
+def test_an_endpoint_that_others_reach_needs_principals(lake: Lakehouse) -> None:
+    with pytest.raises(InvalidInput, match="--tokens"):
+        serve(Warehouses({"lake": lambda: lake}), host="0.0.0.0")
+
+
+@pytest.mark.parametrize("text", ["", "principals: []", "principals: {a: {}}", "principals: {a: {token_sha256: x}}"])
+def test_a_file_of_principals_that_is_wrong_is_named(tmp_path: Path, text: str) -> None:
+    (path := tmp_path / "tokens.yaml").write_text(text)
+    with pytest.raises(InvalidInput, match=r"tokens\.yaml"):
+        Principals.of_file(path)
+
+
+# -- what bad input gets -------------------------------------------------------------------------------
+
+_TABLE = "/v1/lake/namespaces/a/tables/t"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "kind"),
+    [
+        ("POST", "/v1/lake/namespaces", b"{", 400, "BadRequestException"),
+        ("POST", "/v1/lake/namespaces", b"[]", 400, "BadRequestException"),
+        ("POST", "/v1/lake/namespaces", b"[" * 100_000, 400, "BadRequestException"),
+        ("POST", "/v1/lake/namespaces", b'{"namespace": "a"}', 400, "BadRequestException"),
+        ("POST", "/v1/lake/namespaces", b'{"namespace": []}', 400, "BadRequestException"),
+        ("POST", "/v1/lake/namespaces", b'{"namespace": ["a.b"]}', 400, "BadRequestException"),
+        ("POST", "/v1/lake/namespaces", b'{"namespace": ["a"], "properties": {"x": 1}}', 400, "BadRequestException"),
+        ("POST", "/v1/lake/namespaces", b'{"namespace": ["a"]}', 409, "AlreadyExistsException"),
+        ("POST", "/v1/lake/namespaces/a/properties", b'{"removals": ["x"], "updates": {"x": "1"}}', 422,
+         "UnprocessableEntityException"),
+        ("GET", "/v1/lake/namespaces?pageSize=many", None, 400, "BadRequestException"),
+        ("GET", "/v1/lake/namespaces/none", None, 404, "NoSuchNamespaceException"),
+        ("GET", "/v1/lake/namespaces/none/tables", None, 404, "NoSuchNamespaceException"),
+        ("GET", "/v1/lake/namespaces/a/tables/none", None, 404, "NoSuchTableException"),
+        ("GET", "/v1/lake/namespaces/a/views/none", None, 404, "NoSuchViewException"),
+        ("GET", "/v1/none/namespaces", None, 404, "NotFoundException"),
+        ("GET", "/v1/lake@99/namespaces", None, 404, "NotFoundException"),
+        ("GET", "/v2/lake/namespaces", None, 404, "NotFoundException"),
+        ("PATCH", "/v1/lake/namespaces", None, 405, "UnsupportedOperationException"),
+        ("POST", _TABLE, b'{"requirements": [], "updates": [{"action": "explode"}]}', 400, "BadRequestException"),
+        ("POST", _TABLE, {"requirements": [{"type": "assert-table-uuid", "uuid": str(UUID(int=1))}], "updates": []},
+         409, "CommitFailedException"),
+        ("POST", "/v1/lake/namespaces/a/tables",
+         {"name": "u", "schema": _FIELDS, "properties": {"format-version": "9"}}, 400, "BadRequestException"),
+        ("POST", "/v1/lake/namespaces/a/register", b'{"name": "r", "metadata-location": "file:///none.json"}', 400,
+         "BadRequestException"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_what_the_specification_names_and_changes_nothing(
+    lake: Lakehouse, method: str, path: str, body: Any, status: int, kind: str
+) -> None:
+    with _app(lake) as client:
+        client("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+        assert 200 == client("POST", "/v1/lake/namespaces/a/tables", {"name": "t", "schema": _FIELDS}).status
+        version = lake.refresh().version
+        answer = client(method, path, body)
+        error = answer.json()["error"]
+        assert (status, kind, status) == (answer.status, error["type"], error["code"]), error["message"]
+        assert version == lake.refresh().version
+
+
+def test_a_body_that_is_too_large_is_refused(lake: Lakehouse) -> None:
+    with _app(lake, Limits(body_bytes=1000)) as client:
+        answer = client("POST", "/v1/lake/namespaces", b" " * 2000)
+    assert (413, "the body is larger than 1000 bytes") == (answer.status, answer.json()["error"]["message"])
+
+
+def test_beyond_the_limits_a_client_is_asked_to_come_again(lake: Lakehouse) -> None:
+    with _app(lake, Limits(waiting=0)) as client:
+        answer = client("GET", "/v1/lake/namespaces")
+    assert (503, "1") == (answer.status, answer.headers["retry-after"])
+
+
+def test_a_storage_that_hangs_leaves_an_unknown_outcome(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(type(lake.storage), "create", lambda *_: released.wait(60))
+    with _app(lake, Limits(seconds=0.3)) as client:
+        answer = client("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+        released.set()
+    assert (504, "CommitStateUnknownException") == answer.problem
+
+
+def test_metrics_count_requests_by_operation_and_status(lake: Lakehouse) -> None:
+    with _app(lake) as client:
+        assert "ok\n" == client("GET", "/healthz").text
+        client("GET", "/v1/lake/namespaces")
+        client("GET", "/v1/lake/namespaces/none")
+        text = client("GET", "/metrics").text
+    assert 'trinitylake_requests_total{operation="list_namespaces",status="200"} 1.0' in text
+    assert 'trinitylake_requests_total{operation="load_namespace",status="404"} 1.0' in text
+
+
+def test_the_command_serves_until_it_is_ended(lake: Lakehouse, tmp_path: Path) -> None:
+    port = free_port()
+    words = ["serve", lake.root, "--name", "prod", "--also", f"copy={lake.root}", "--port", str(port), "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipelines.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        for line in iter(process.stderr.readline, ""):  # type: ignore[union-attr]
+            if "serving prod, copy" in line:
+                break
+        client = Client(f"http://127.0.0.1:{port}")
+        while (config := _answered(client)) is None:
+            assert process.poll() is None
+        assert (400, "BadRequestException") == config.problem
+        assert {"prefix": "copy", "warehouse": "copy"} == client("GET", "/v1/config?warehouse=copy").json()["overrides"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=60)
+    assert (0, {"served": ["prod", "copy"]}) == (process.returncode, json.loads(out))
+
+
+def _answered(client: Client) -> Answer | None:
+    try:
+        return client("GET", "/v1/config")
+    except URLError:
+        time.sleep(0.05)
+        return None

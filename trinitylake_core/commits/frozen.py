@@ -1,0 +1,98 @@
+"""A frozen lakehouse: a property of its definition that every ordinary commit obeys (format, section 6).
+
+The root that a commit stands on anyway contains the property, so obeying it costs no request. A writer that read its
+root before the freeze loses the race for the next version, and meets the property when it rebases. Safety rests on
+that. A clock decides one thing only: when a freeze with an end is over.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from datetime import datetime
+
+from trinitylake_core import spec
+from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.definitions import LakehouseDef
+from trinitylake_core.errors import LakehouseFrozen
+from trinitylake_core.versions import from_millis
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """Why a lakehouse takes no ordinary commits.
+
+    Attributes:
+        reason: why; ``author`` froze it.
+        since: when it was frozen, by the clock of that process.
+        until: when the freeze ends by itself, by the clock of each writer; ``None`` = when it is thawed.
+    """
+
+    reason: str
+    author: str
+    since: datetime
+    until: datetime | None = None
+
+    def property(self) -> str:
+        """Return the value of the property ``maintenance.freeze``."""
+        until = None if self.until is None else _millis(self.until)
+        about = {"author": self.author, "reason": self.reason, "since": _millis(self.since), "until": until}
+        return json.dumps(about, separators=(",", ":"), sort_keys=True)
+
+    def __str__(self) -> str:
+        until = "" if self.until is None else f", until {_shown(self.until)}"
+        return f"frozen since {_shown(self.since)} by {self.author}{until}: {self.reason}"
+
+
+def freeze_of(definition: LakehouseDef) -> Freeze | None:
+    """Return the freeze in a lakehouse definition that has not ended; ``None`` if there is none. No request.
+
+    A value that is no freeze freezes without an end: another writer meant to freeze.
+    """
+    text = definition.properties.get(spec.FREEZE)
+    if text is None:
+        return None
+    freeze = parse_freeze(text) or Freeze(text[:200], "an unknown writer", from_millis(0))
+    over = freeze.until is not None and _millis(freeze.until) <= time.time_ns() // 1_000_000
+    return None if over else freeze
+
+
+def parse_freeze(text: str) -> Freeze | None:
+    """Return what a value of the property ``maintenance.freeze`` means, also if it has ended; ``None``: nothing."""
+    try:
+        about = json.loads(text)
+        until = None if about["until"] is None else from_millis(int(about["until"]))
+        return Freeze(str(about["reason"]), str(about["author"]), from_millis(int(about["since"])), until)
+    except (ValueError, KeyError, TypeError, OverflowError, OSError):
+        return None
+
+
+def refuse_frozen(files: LakehouseStore) -> None:
+    """Refuse an ordinary commit to a frozen lakehouse.
+
+    No request, unless the newest root that this process has seen is frozen: then three ``get``, for it may be thawed.
+
+    Raises:
+        LakehouseFrozen: nothing was committed.
+    """
+    if freeze_of(files.definition(files.newest_seen)) is None:
+        return
+    files.note_newest(files.newest())
+    freeze = freeze_of(files.definition(files.newest_seen))
+    if freeze is not None:
+        raise LakehouseFrozen(
+            f"{files.storage.root} is {freeze}. Nothing was committed; try again when it is thawed",
+            reason=freeze.reason,
+            author=freeze.author,
+            since=freeze.since,
+            until=freeze.until,
+        )
+
+
+def _millis(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
+
+
+def _shown(time: datetime) -> str:
+    return time.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,221 @@
+"""The application: its routes, and what every request passes: token, limits, deadline, log, metrics."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeVar
+
+import anyio
+from anyio import to_thread
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from trinitylake_core.commits.commit import acting_as, whoami
+from trinitylake_core.rest import namespace_routes, table_routes, view_routes
+from trinitylake_core.rest.principals import MANAGE, Principal, Principals
+from trinitylake_core.rest.problems import Problem, problem_of
+from trinitylake_core.rest.requests import Reply, Request
+from trinitylake_core.rest.warehouses import Warehouses
+
+LOG: Final = logging.getLogger("trinitylake.rest")
+_T = TypeVar("_T")
+Handler = Callable[[Request], Reply]
+_PREFIX: Final = "/v1/{prefix}"
+_NAMESPACE: Final = f"{_PREFIX}/namespaces/{{namespace}}"
+_TABLE: Final = f"{_NAMESPACE}/tables/{{table}}"
+_VIEW: Final = f"{_NAMESPACE}/views/{{view}}"
+HANDLERS: Final[dict[tuple[str, str], Handler]] = {
+    ("GET", f"{_PREFIX}/namespaces"): namespace_routes.list_namespaces,
+    ("POST", f"{_PREFIX}/namespaces"): namespace_routes.create_namespace,
+    ("GET", _NAMESPACE): namespace_routes.load_namespace,
+    ("HEAD", _NAMESPACE): namespace_routes.has_namespace,
+    ("DELETE", _NAMESPACE): namespace_routes.drop_namespace,
+    ("POST", f"{_NAMESPACE}/properties"): namespace_routes.update_namespace,
+    ("GET", f"{_NAMESPACE}/tables"): table_routes.list_tables,
+    ("POST", f"{_NAMESPACE}/tables"): table_routes.create_table,
+    ("POST", f"{_NAMESPACE}/register"): table_routes.register_table,
+    ("GET", _TABLE): table_routes.load_table,
+    ("HEAD", _TABLE): table_routes.has_table,
+    ("POST", _TABLE): table_routes.commit_table,
+    ("DELETE", _TABLE): table_routes.drop_table,
+    ("GET", f"{_TABLE}/credentials"): table_routes.no_credentials,
+    ("POST", f"{_TABLE}/metrics"): table_routes.accept_metrics,
+    ("POST", f"{_PREFIX}/tables/rename"): table_routes.rename_table,
+    ("POST", f"{_PREFIX}/transactions/commit"): table_routes.commit_tables,
+    ("GET", f"{_NAMESPACE}/views"): view_routes.list_views,
+    ("POST", f"{_NAMESPACE}/views"): view_routes.create_view,
+    ("POST", f"{_NAMESPACE}/register-view"): view_routes.register_view,
+    ("GET", _VIEW): view_routes.load_view,
+    ("HEAD", _VIEW): view_routes.has_view,
+    ("DELETE", _VIEW): view_routes.drop_view,
+    ("POST", f"{_PREFIX}/views/rename"): view_routes.rename_view,
+}
+"""What each method and path of the specification does. What is missing here, the endpoint does not offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one endpoint takes at a time; beyond it, clients get 413 or 503 and may come again.
+
+    Attributes:
+        body_bytes: of one request.
+        threads: requests that are worked on at the same time.
+        waiting: requests that may wait for a thread; further ones get 503 with ``Retry-After``.
+        seconds: after which a request is answered without its result. What it began goes on.
+    """
+
+    body_bytes: int = 16 << 20
+    threads: int = 32
+    waiting: int = 256
+    seconds: float = 60.0
+
+
+def application(
+    warehouses: Warehouses, principals: Principals | None = None, limits: Limits | None = None
+) -> Starlette:
+    """Return the ASGI application of an endpoint. Without ``principals`` all may do everything: only for loopback."""
+    endpoint = _Endpoint(warehouses, principals, limits or Limits())
+    routes = [
+        Route("/v1/config", endpoint.config, methods=["GET"]),
+        Route("/healthz", endpoint.healthz, methods=["GET"]),
+        Route("/metrics", endpoint.metrics, methods=["GET"]),
+    ]
+    routes += [
+        Route(path, partial(endpoint.answer, handler=handler, name=handler.__name__), methods=[method])
+        for (method, path), handler in _heads_first()
+    ]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+
+
+def _heads_first() -> list[tuple[tuple[str, str], Handler]]:
+    """Return the handlers, those of HEAD before those of GET: Starlette answers HEAD with the route of GET."""
+    return sorted(HANDLERS.items(), key=lambda each: each[0][0] != "HEAD")
+
+
+class _Endpoint:
+    """What the requests of one endpoint share."""
+
+    def __init__(self, warehouses: Warehouses, principals: Principals | None, limits: Limits) -> None:
+        self._warehouses = warehouses
+        self._principals = principals
+        self._limits = limits
+        self._threads = anyio.CapacityLimiter(limits.threads)
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "trinitylake_requests", "Requests answered", ["operation", "status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "trinitylake_request_seconds", "Time to the answer", ["operation"], registry=self._registry
+        )
+        self._current = Gauge("trinitylake_requests_current", "Requests under way", registry=self._registry)
+
+    async def healthz(self, _: HttpRequest) -> Response:
+        """Answer that the process is there. It asks no storage."""
+        return PlainTextResponse("ok\n")
+
+    async def metrics(self, _: HttpRequest) -> Response:
+        """Return the metrics as text."""
+        return Response(generate_latest(self._registry), media_type="text/plain; version=0.0.4")
+
+    async def config(self, http: HttpRequest) -> Response:
+        """Return the prefix of a warehouse, and which endpoints there are."""
+        return await self._guarded(http, "config", self._config)
+
+    async def _config(self, http: HttpRequest, principal: Principal) -> Response:
+        name = http.query_params.get("warehouse") or self._only()
+        warehouse = await self._in_thread(lambda: self._warehouses.get(name))
+        offered = [f"{method} {path}" for method, path in HANDLERS]
+        overrides = {"prefix": name, "warehouse": name}
+        return JSONResponse({"defaults": warehouse.client_properties(), "overrides": overrides, "endpoints": offered})
+
+    def _only(self) -> str:
+        if len(self._warehouses.names) == 1:
+            return self._warehouses.names[0]
+        known = ", ".join(self._warehouses.names)
+        raise Problem(400, "BadRequestException", f"set 'warehouse' to one of {known}")
+
+    async def answer(self, http: HttpRequest, *, handler: Handler, name: str) -> Response:
+        """Answer a request of the catalog."""
+
+        async def act(http: HttpRequest, principal: Principal) -> Response:
+            body = await self._body(http)
+
+            def handled() -> Reply:
+                path = {key: str(value) for key, value in http.path_params.items()}
+                warehouse = self._warehouses.get(path.pop("prefix"))
+                headers = {key.lower(): value for key, value in http.headers.items()}
+                request = Request(warehouse, principal, path, dict(http.query_params), headers, body)
+                with acting_as(principal.name):
+                    return handler(request)
+
+            reply = await self._in_thread(handled)
+            if reply.value is None:
+                return Response(status_code=reply.status, headers=reply.headers)
+            return JSONResponse(reply.value, reply.status, headers=reply.headers)
+
+        return await self._guarded(http, name, act)
+
+    async def _guarded(
+        self, http: HttpRequest, name: str, act: Callable[[HttpRequest, Principal], Awaitable[Response]]
+    ) -> Response:
+        """Answer a request whatever happens, and log and count it."""
+        began, principal = time.monotonic(), Principal("-", {})
+        with self._current.track_inprogress():
+            try:
+                principal = self._principal(http)
+                response = await act(http, principal)
+            except Exception as error:  # noqa: BLE001 - each becomes an answer, those of the server with a log entry
+                response = _refused(error)
+        seconds = time.monotonic() - began
+        self._requests.labels(name, str(response.status_code)).inc()
+        self._seconds.labels(name).observe(seconds)
+        about = (principal.name, http.method, http.url.path, response.status_code, seconds * 1000)
+        LOG.info("%s %s %r %d %.1f ms", *about)
+        return response
+
+    def _principal(self, http: HttpRequest) -> Principal:
+        if self._principals is None:
+            return Principal(whoami(), {MANAGE: ("*",)})
+        return self._principals.of(http.headers.get("authorization"))
+
+    async def _body(self, http: HttpRequest) -> bytes:
+        largest = self._limits.body_bytes
+        found = bytearray()
+        async for part in http.stream():
+            found += part
+            if len(found) > largest:
+                raise Problem(413, "BadRequestException", f"the body is larger than {largest} bytes")
+        return bytes(found)
+
+    async def _in_thread(self, act: Callable[[], _T]) -> _T:
+        if self._threads.statistics().tasks_waiting >= self._limits.waiting:
+            raise Problem(503, "ServiceUnavailableException", "too many requests wait; try again later")
+        with anyio.fail_after(self._limits.seconds):
+            return await to_thread.run_sync(act, limiter=self._threads, abandon_on_cancel=True)
+
+
+def _refused(error: Exception) -> Response:
+    if isinstance(error, TimeoutError):
+        text = "the storage did not answer in time; what was asked for may still happen: look before you try again"
+        problem = Problem(504, "CommitStateUnknownException", text)
+    else:
+        problem = problem_of(error)
+    if problem.status == 500 and problem.kind == "InternalServerError":
+        LOG.error("a request failed", exc_info=error)
+    value = {"error": {"message": str(problem), "type": problem.kind, "code": problem.status}}
+    headers = {"retry-after": "1"} if problem.status == 503 else None
+    return JSONResponse(value, problem.status, headers=headers)
+
+
+async def _no_route(_: HttpRequest, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    kind = "UnsupportedOperationException" if status == 405 else "NotFoundException"
+    return _refused(Problem(status, kind, "this endpoint does not offer that; GET /v1/config lists what it offers"))

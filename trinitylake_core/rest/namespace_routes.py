@@ -1,0 +1,78 @@
+"""Namespaces: list, create, load, alter, drop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyiceberg.typedef import Identifier
+
+from trinitylake_core.rest.principals import MANAGE, READ, WRITE
+from trinitylake_core.rest.problems import Problem
+from trinitylake_core.rest.requests import NOTHING, Reply, Request, levels, names, namespace_of, strings
+
+
+def list_namespaces(request: Request) -> Reply:
+    """Return the namespaces right below ``parent`` that the principal may read."""
+    parent = request.query.get("parent")
+    found = request.warehouse.catalog.list_namespaces(levels(parent) if parent else ())
+    readable = [each for each in found if may_see(request, each)]
+    page, following = request.page(readable)
+    return Reply({"namespaces": [list(each) for each in page], "next-page-token": following})
+
+
+def may_see(request: Request, namespace: Identifier) -> bool:
+    """Return whether the principal may read a namespace, or anything in it."""
+    name = ".".join(namespace)
+    return request.principal.may(READ, name) or any(
+        pattern.startswith(f"{name}.") for granted in request.principal.allowed.values() for pattern in granted
+    )
+
+
+def create_namespace(request: Request) -> Reply:
+    """Create a namespace."""
+    body = request.json()
+    namespace, properties = namespace_of(names(body.get("namespace"))), strings(body.get("properties"))
+    request.require(MANAGE, namespace)
+    request.warehouse.catalog.create_namespace(namespace, properties)
+    return _namespace(namespace, properties)
+
+
+def load_namespace(request: Request) -> Reply:
+    """Return the properties of a namespace."""
+    _require_seen(request)
+    return _namespace(request.namespace, dict(request.warehouse.catalog.load_namespace_properties(request.namespace)))
+
+
+def has_namespace(request: Request) -> Reply:
+    """Answer whether there is a namespace."""
+    _require_seen(request)
+    if not request.warehouse.catalog.namespace_exists(request.namespace):
+        raise Problem(404, "NoSuchNamespaceException", f"Namespace {'.'.join(request.namespace)} does not exist")
+    return NOTHING
+
+
+def drop_namespace(request: Request) -> Reply:
+    """Drop an empty namespace."""
+    request.require(MANAGE, request.namespace)
+    request.warehouse.catalog.drop_namespace(request.namespace)
+    return NOTHING
+
+
+def update_namespace(request: Request) -> Reply:
+    """Remove and set properties of a namespace."""
+    request.require(WRITE, request.namespace)
+    body = request.json()
+    removals, updates = set(names(body.get("removals"))), strings(body.get("updates"))
+    if both := sorted(removals & updates.keys()):
+        raise Problem(422, "UnprocessableEntityException", f"both removed and set: {', '.join(both)}")
+    found = request.warehouse.catalog.update_namespace_properties(request.namespace, removals, updates)
+    return Reply({"removed": found.removed, "updated": found.updated, "missing": found.missing})
+
+
+def _require_seen(request: Request) -> None:
+    if not may_see(request, request.namespace):
+        request.require(READ, request.namespace)
+
+
+def _namespace(namespace: Identifier, properties: dict[str, Any]) -> Reply:
+    return Reply({"namespace": list(namespace), "properties": properties})

@@ -1,0 +1,74 @@
+"""Exceptions as the error types and statuses that the REST specification names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError as PydanticError
+from pyiceberg import exceptions as iceberg
+
+from trinitylake_core import errors as ours
+
+
+class Problem(Exception):
+    """An answer that is an error: its status, the type that clients look at, and a message for people."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    error: type[BaseException]
+    status: int
+    kind: str
+
+
+_RULES: Final = (
+    _Rule(iceberg.NoSuchNamespaceError, 404, "NoSuchNamespaceException"),
+    _Rule(iceberg.NoSuchViewError, 404, "NoSuchViewException"),
+    _Rule(iceberg.NoSuchTableError, 404, "NoSuchTableException"),
+    _Rule(iceberg.NoSuchIcebergTableError, 404, "NoSuchTableException"),
+    _Rule(iceberg.NamespaceAlreadyExistsError, 409, "AlreadyExistsException"),
+    _Rule(iceberg.TableAlreadyExistsError, 409, "AlreadyExistsException"),
+    _Rule(iceberg.ViewAlreadyExistsError, 409, "AlreadyExistsException"),
+    _Rule(iceberg.NamespaceNotEmptyError, 409, "NamespaceNotEmptyException"),
+    _Rule(iceberg.CommitStateUnknownException, 500, "CommitStateUnknownException"),
+    _Rule(iceberg.CommitFailedException, 409, "CommitFailedException"),
+    _Rule(iceberg.ForbiddenError, 403, "ForbiddenException"),
+    _Rule(iceberg.BadRequestError, 400, "BadRequestException"),
+    _Rule(NotImplementedError, 406, "UnsupportedOperationException"),
+    _Rule(ours.OutcomeUnknown, 500, "CommitStateUnknownException"),
+    _Rule(ours.StorageDenied, 403, "ForbiddenException"),
+    _Rule(ours.NotALakehouse, 503, "ServiceUnavailableException"),
+    _Rule(ours.Corrupt, 503, "ServiceUnavailableException"),
+    _Rule(ours.StorageError, 503, "ServiceUnavailableException"),
+    _Rule(ours.Refused, 403, "ForbiddenException"),
+    _Rule(ours.NotFound, 404, "NotFoundException"),
+    _Rule(ours.InvalidInput, 400, "BadRequestException"),
+    _Rule(iceberg.ValidationError, 400, "BadRequestException"),
+    _Rule(FileNotFoundError, 400, "BadRequestException"),
+    _Rule(PydanticError, 400, "BadRequestException"),
+    _Rule(ValueError, 400, "BadRequestException"),
+)
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return the error of the specification for an exception; one that no rule names is a fault of the server."""
+    if isinstance(error, Problem):
+        return error
+    for rule in _RULES:
+        if isinstance(error, rule.error):
+            return Problem(rule.status, rule.kind, _message(error))
+    return Problem(500, "InternalServerError", "the server failed; its log has the details")
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, PydanticError):
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(each) for each in first["loc"])
+        return f"the request is not what the specification says: {where}: {first['msg']}"
+    return str(error)

@@ -1,0 +1,204 @@
+"""Tables: list, create, load, commit, rename, drop; several at once; what engines report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Final
+
+from pydantic import BaseModel, Field
+from pyiceberg.catalog.rest import CreateTableRequest
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.table import CommitTableResponse, Table, TableIdentifier
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.typedef import Identifier
+
+from trinitylake_core.rest.namespace_routes import may_see
+from trinitylake_core.rest.principals import MANAGE, READ, WRITE
+from trinitylake_core.rest.problems import Problem
+from trinitylake_core.rest.requests import NOTHING, Reply, Request, namespace_of
+
+_ABSENT: Final = {"location": None, "partition-spec": None, "write-order": None}
+
+
+class Commit(BaseModel):
+    """A commit to one table. The path names the table where there is only one."""
+
+    identifier: TableIdentifier | None = None
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+
+
+class Commits(BaseModel):
+    """A commit to several tables."""
+
+    changes: list[Commit] = Field(alias="table-changes")
+
+
+class Register(BaseModel):
+    """A table that is already written."""
+
+    name: str
+    location: str = Field(alias="metadata-location")
+    overwrite: bool = False
+
+
+class Rename(BaseModel):
+    """The old and the new name of a table or a view."""
+
+    source: TableIdentifier
+    destination: TableIdentifier
+
+
+def list_tables(request: Request) -> Reply:
+    """Return the tables of a namespace that the principal may read."""
+    return listed(request, request.warehouse.catalog.list_tables(request.namespace))
+
+
+def listed(request: Request, found: list[Identifier]) -> Reply:
+    """Return a page of tables or views."""
+    if not may_see(request, request.namespace):
+        request.require(READ, request.namespace)
+    page, following = request.page([each for each in found if request.principal.may(READ, ".".join(each))])
+    identifiers = [{"namespace": list(each[:-1]), "name": each[-1]} for each in page]
+    return Reply({"identifiers": identifiers, "next-page-token": following})
+
+
+def create_table(request: Request) -> Reply:
+    """Create a table; staged, only its metadata are made, and a commit creates it."""
+    wanted = request.parsed(CreateTableRequest, **_ABSENT)
+    identifier = (*request.namespace, wanted.name)
+    request.require(MANAGE, identifier)
+    make = request.warehouse.catalog.stage_table if wanted.stage_create else request.warehouse.catalog.create_table
+    table = make(
+        identifier,
+        wanted.table_schema,
+        wanted.location,
+        wanted.partition_spec or UNPARTITIONED_PARTITION_SPEC,
+        wanted.write_order or UNSORTED_SORT_ORDER,
+        wanted.properties,
+    )
+    return _loaded(request, table, staged=wanted.stage_create)
+
+
+def register_table(request: Request) -> Reply:
+    """Add a table that is already written."""
+    wanted = request.parsed(Register)
+    identifier = (*request.namespace, wanted.name)
+    request.require(MANAGE, identifier)
+    return _loaded(request, request.warehouse.catalog.register_table(identifier, wanted.location, wanted.overwrite))
+
+
+def load_table(request: Request) -> Reply:
+    """Return the metadata of a table, or 304 where the client has them already: then no metadata file is read."""
+    request.require(READ, request.identifier)
+    known = request.headers.get("if-none-match")
+    if known and known == _tag(request, request.warehouse.catalog.metadata_location(request.identifier)):
+        return Reply(status=304, headers={"etag": known})
+    return _loaded(request, request.warehouse.catalog.load_table(request.identifier))
+
+
+def has_table(request: Request) -> Reply:
+    """Answer whether there is a table."""
+    request.require(READ, request.identifier)
+    if not request.warehouse.catalog.table_exists(request.identifier):
+        raise Problem(404, "NoSuchTableException", f"Table {'.'.join(request.identifier)} does not exist")
+    return NOTHING
+
+
+def commit_table(request: Request) -> Reply:
+    """Apply the updates of a commit to one table."""
+    request.require(WRITE, request.identifier)
+    commit = request.parsed(Commit)
+    made = request.warehouse.catalog.commit_tables([(request.identifier, commit.requirements, commit.updates)])[0]
+    return _committed(request, made)
+
+
+def commit_tables(request: Request) -> Reply:
+    """Apply the updates of several tables as one version, or none of them."""
+    commits = []
+    for each in request.parsed(Commits).changes:
+        if each.identifier is None:
+            raise Problem(400, "BadRequestException", "each of 'table-changes' needs an 'identifier'")
+        identifier = named(each.identifier)
+        request.require(WRITE, identifier)
+        commits.append((identifier, each.requirements, each.updates))
+    if commits:
+        request.warehouse.catalog.commit_tables(commits)
+    return NOTHING
+
+
+def drop_table(request: Request) -> Reply:
+    """Drop a table; with ``purgeRequested`` its files, too."""
+    request.require(MANAGE, request.identifier)
+    if request.query.get("purgeRequested", "").lower() == "true":
+        request.warehouse.catalog.purge_table(request.identifier)
+    else:
+        request.warehouse.catalog.drop_table(request.identifier)
+    return NOTHING
+
+
+def rename_table(request: Request) -> Reply:
+    """Rename a table."""
+    source, destination = renaming(request)
+    request.warehouse.catalog.rename_table(source, destination)
+    return NOTHING
+
+
+def renaming(request: Request) -> tuple[Identifier, Identifier]:
+    """Return the old and the new name, if the principal may manage both."""
+    wanted = request.parsed(Rename)
+    source, destination = named(wanted.source), named(wanted.destination)
+    request.require(MANAGE, source)
+    request.require(MANAGE, destination)
+    return source, destination
+
+
+def named(identifier: TableIdentifier) -> Identifier:
+    """Return the name that a body contains."""
+    return (*namespace_of(identifier.namespace.root), identifier.name)
+
+
+def accept_metrics(request: Request) -> Reply:
+    """Accept what an engine reports of a scan or a commit; it is not kept."""
+    request.require(READ, request.identifier)
+    request.json()
+    return NOTHING
+
+
+def no_credentials(request: Request) -> Reply:
+    """Answer that no credentials are lent: clients bring their own."""
+    request.require(READ, request.identifier)
+    return Reply({"storage-credentials": []})
+
+
+def _loaded(request: Request, table: Table, *, staged: bool = False) -> Reply:
+    value: dict[str, Any] = {"metadata": _plain(table.metadata), "config": request.warehouse.client_properties()}
+    if staged:
+        return Reply(value)
+    value["metadata-location"] = table.metadata_location
+    return Reply(_with_refs_only(request, value), headers={"etag": _tag(request, table.metadata_location)})
+
+
+def _with_refs_only(request: Request, value: dict[str, Any]) -> dict[str, Any]:
+    if request.query.get("snapshots") == "refs":
+        metadata = value["metadata"]
+        kept = {each["snapshot-id"] for each in metadata.get("refs", {}).values()}
+        metadata["snapshots"] = [each for each in metadata.get("snapshots", []) if each["snapshot-id"] in kept]
+    return value
+
+
+def _committed(request: Request, made: CommitTableResponse) -> Reply:
+    value = {"metadata-location": made.metadata_location, "metadata": _plain(made.metadata)}
+    return Reply(value, headers={"etag": _tag(request, made.metadata_location)})
+
+
+def _plain(metadata: BaseModel) -> Any:
+    return json.loads(metadata.model_dump_json(by_alias=True, exclude_none=True))
+
+
+def _tag(request: Request, location: str) -> str:
+    """Return the ETag of a table: a metadata file never changes, so its name says what it contains."""
+    shown = f"{location} {request.query.get('snapshots', 'all')}"
+    return f'"{hashlib.sha256(shown.encode()).hexdigest()[:32]}"'

@@ -1,0 +1,78 @@
+"""Views: list, create, load, rename, drop."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import BaseModel, Field
+from pyiceberg.catalog.rest import CreateViewRequest
+from pyiceberg.view import View
+
+from trinitylake_core.rest.principals import MANAGE, READ
+from trinitylake_core.rest.problems import Problem
+from trinitylake_core.rest.requests import NOTHING, Reply, Request
+from trinitylake_core.rest.table_routes import listed, renaming
+
+
+class RegisterView(BaseModel):
+    """A view whose metadata are already written."""
+
+    name: str
+    location: str = Field(alias="metadata-location")
+
+
+def list_views(request: Request) -> Reply:
+    """Return the views of a namespace that the principal may read."""
+    return listed(request, request.warehouse.catalog.list_views(request.namespace))
+
+
+def create_view(request: Request) -> Reply:
+    """Create a view."""
+    wanted = request.parsed(CreateViewRequest, location=None)
+    identifier = (*request.namespace, wanted.name)
+    request.require(MANAGE, identifier)
+    view = request.warehouse.catalog.create_view(
+        identifier, wanted.view_schema, wanted.view_version, wanted.location, wanted.properties
+    )
+    return _loaded(request, view)
+
+
+def register_view(request: Request) -> Reply:
+    """Create a view that is already written."""
+    wanted = request.parsed(RegisterView)
+    identifier = (*request.namespace, wanted.name)
+    request.require(MANAGE, identifier)
+    return _loaded(request, request.warehouse.catalog.register_view(identifier, wanted.location))
+
+
+def load_view(request: Request) -> Reply:
+    """Return the metadata of a view."""
+    request.require(READ, request.identifier)
+    return _loaded(request, request.warehouse.catalog.load_view(request.identifier))
+
+
+def has_view(request: Request) -> Reply:
+    """Answer whether there is a view."""
+    request.require(READ, request.identifier)
+    if not request.warehouse.catalog.view_exists(request.identifier):
+        raise Problem(404, "NoSuchViewException", f"View {'.'.join(request.identifier)} does not exist")
+    return NOTHING
+
+
+def drop_view(request: Request) -> Reply:
+    """Drop a view."""
+    request.require(MANAGE, request.identifier)
+    request.warehouse.catalog.drop_view(request.identifier)
+    return NOTHING
+
+
+def rename_view(request: Request) -> Reply:
+    """Rename a view."""
+    request.warehouse.catalog.rename_view(*renaming(request))
+    return NOTHING
+
+
+def _loaded(request: Request, view: View) -> Reply:
+    metadata = json.loads(view.metadata.model_dump_json(by_alias=True, exclude_none=True))
+    location = f"{view.metadata.location}/metadata/{view.metadata.current_version_id}.metadata.json"
+    return Reply({"metadata-location": location, "metadata": metadata, "config": request.warehouse.client_properties()})

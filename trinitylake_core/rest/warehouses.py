@@ -1,0 +1,97 @@
+"""Which lakehouses an endpoint serves, and at which version: ``name``, or ``name@VERSION`` to read the past."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyiceberg import io
+
+from trinitylake_core.errors import InvalidInput, NotFound
+from trinitylake_core.iceberg import GROUP_COMMITS, TrinityLakeCatalog
+from trinitylake_core.lakehouse import Lakehouse
+from trinitylake_core.rest.problems import Problem
+
+_OPENED: Final = 64
+"""So many catalogs stay open; those of the past are many, and each costs a few requests to open again."""
+_PUBLIC: Final = {
+    io.S3_ENDPOINT: (io.S3_ENDPOINT,),
+    io.S3_REGION: (io.S3_REGION, "client.region"),
+}
+"""What clients learn of the storage: where it is. Never how to get in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warehouse:
+    """A catalog under the name that clients use for it."""
+
+    name: str
+    catalog: TrinityLakeCatalog
+
+    def client_properties(self) -> dict[str, str]:
+        """Return the properties that clients need for the files of tables: the place of the storage, no credentials."""
+        own = self.catalog.properties
+        found = {theirs: own[ours] for ours, names in _PUBLIC.items() if own.get(ours) for theirs in names}
+        if io.S3_ENDPOINT in found:
+            virtual = own.get(io.S3_FORCE_VIRTUAL_ADDRESSING, "false")
+            found["s3.path-style-access"] = "false" if virtual == "true" else "true"
+        return found
+
+
+class Warehouses:
+    """The lakehouses of an endpoint by name, opened when they are first asked for. Thread-safe.
+
+    Args:
+        openers: by name, what opens the lakehouse.
+    """
+
+    def __init__(self, openers: Mapping[str, Callable[[], Lakehouse]]) -> None:
+        self._openers = dict(openers)
+        self._opened: OrderedDict[str, Warehouse] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def names(self) -> list[str]:
+        """The names, in the order they were given."""
+        return list(self._openers)
+
+    def get(self, name: str) -> Warehouse:
+        """Return a warehouse. The first time, what opening a lakehouse costs; then no request.
+
+        Raises:
+            Problem: there is no such lakehouse or version (404).
+            StorageError, Corrupt: it cannot be opened.
+        """
+        with self._lock:
+            if name in self._opened:
+                self._opened.move_to_end(name)
+                return self._opened[name]
+        warehouse = Warehouse(name, self._open(name))
+        with self._lock:
+            self._opened[name] = warehouse
+            while len(self._opened) > _OPENED:
+                self._opened.popitem(last=False)
+        return warehouse
+
+    def _open(self, name: str) -> TrinityLakeCatalog:
+        base, _, version = name.partition("@")
+        if base not in self._openers:
+            raise Problem(404, "NotFoundException", f"no warehouse {base!r}; there are {', '.join(self._openers)}")
+        lake = self.get(base).catalog.lakehouse if version else self._openers[base]()
+        try:
+            properties = _past(lake, version) if version else {GROUP_COMMITS: "true"}
+            return TrinityLakeCatalog.over(lake, base, **properties)
+        except (InvalidInput, NotFound) as error:
+            raise Problem(404, "NotFoundException", f"no version {version!r} of {base!r}: {error}") from error
+
+
+def _past(lake: Lakehouse, version: str) -> dict[str, str]:
+    """Return the catalog property for a version number, a snapshot, or a time."""
+    if version.isdigit():
+        return {"version": version}
+    if any(each.name == version for each in lake.snapshots()):
+        return {"snapshot": version}
+    return {"timestamp": version}

@@ -1,0 +1,231 @@
+"""Group commit: transactions that are committed at the same time and do not conflict become one version.
+
+One thread at a time commits, for all that came while it waited for its turn. So a lakehouse takes as many commits a
+second as fit into one version, and each of them costs a part of its requests. Nothing else changes: the root is the
+lock, two processes with groups of their own race like all writers, and each transaction has its own outcome.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trinitylake_core import spec
+from trinitylake_core.commits.commit import Draft, commit, new_id, refuse_outlived, require_writable, whoami
+from trinitylake_core.commits.fences import Fences
+from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.errors import CommitConflict, OutcomeUnknown, TransactionExpired
+from trinitylake_core.transactions.transaction_change import (
+    AlreadyCommitted,
+    TransactionChange,
+    appended,
+    set_and_deleted,
+)
+from trinitylake_core.tree.node import Messages
+from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.versions import Delta, ObjectCounts, Root
+
+LARGEST: Final = 128
+"""So many transactions become one version; the summary of the version names each."""
+_REMEMBERED: Final = 64
+_AUTHORS: Final = 3
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """A transaction that waits for its outcome: a version or an error."""
+
+    txn: TransactionChange
+    author: str
+    version: int | None = None
+    error: Exception | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the outcome is known."""
+        return self.version is not None or self.error is not None
+
+    def outcome(self) -> int:
+        """Return the version, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.version or 0
+
+    def about(self) -> dict[str, str]:
+        """Return what the summary of the version contains about it."""
+        found = {"txn": self.txn.id, "author": self.author}
+        return found | {"reason": self.txn.reason} if self.txn.reason else found
+
+
+class CommitGroup:
+    """Commits the transactions of one process in groups. Thread-safe; a thread blocks until its own is decided."""
+
+    def __init__(self, files: LakehouseStore) -> None:
+        self._files = files
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._waiting: list[Entry] = []
+        self._recent: OrderedDict[int, Delta] = OrderedDict()
+
+    def commit(self, txn: TransactionChange) -> int:
+        """Commit a transaction whose definitions are written, and return its version.
+
+        Raises what ``commits.commit`` raises, for this transaction alone.
+        """
+        entry = Entry(txn, whoami())
+        with self._lock:
+            self._waiting.append(entry)
+        with self._turn:
+            while not entry.is_over:
+                with self._lock:
+                    batch, self._waiting = self._waiting[:LARGEST], self._waiting[LARGEST:]
+                self.commit_together(batch)
+        return entry.outcome()
+
+    def commit_together(self, batch: Sequence[Entry]) -> None:
+        """Commit a batch, and note the outcome of each of its members."""
+        change = _GroupChange(self._files, self.remember)
+        try:
+            for entry in batch:
+                change.add(entry)
+            if not change.members:
+                return
+            change.begin()
+            base, fences = self._stand(change)
+            began = min(entry.txn.began_at_millis for entry in change.members)
+            root = commit(self._files, base, change, began_at_millis=began, fences=fences)
+        except AlreadyCommitted as done:
+            change.end(version=done.version)
+        except Exception as error:  # noqa: BLE001 - each member raises it in its own thread
+            change.end(error=error)
+        except BaseException:
+            change.end(error=OutcomeUnknown("the thread that committed the group was ended; look at the history"))
+            raise
+        else:
+            self.remember([root.delta()])
+            change.end(version=root.version)
+
+    def remember(self, newer: Sequence[Delta]) -> None:
+        """Keep what versions changed, for members that stand below them."""
+        for delta in newer:
+            self._recent[delta.version] = delta
+        while len(self._recent) > _REMEMBERED:
+            self._recent.popitem(last=False)
+
+    def _stand(self, change: _GroupChange) -> tuple[Root, Fences]:
+        """Return the root to build on, and the fences of what the members have written.
+
+        Members that began before this process committed its last versions are rebased over them from memory. No
+        request, unless a cleaning was among them. Where a version is not remembered, the commit reads it.
+        """
+        oldest = min((entry.txn.base for entry in change.members), key=lambda root: root.version)
+        fences, tip = Fences(self._files.storage, oldest), self._files.newest_seen
+        between = range(oldest.version + 1, tip.version + 1)
+        if not between or any(version not in self._recent for version in between):
+            return oldest, fences
+        newer = [self._recent[version] for version in between]
+        change.rebase(oldest, newer)
+        require_writable(self._files, tip)
+        if fences.void(newer):
+            change.renew(tip)
+            fences = Fences(self._files.storage, tip)
+        return tip, fences
+
+
+@dataclass(eq=False)
+class _GroupChange:
+    """Several transactions as one change of the commit protocol; those that conflict leave it.
+
+    Attributes:
+        members: those that are still in it.
+        id: the transaction ID of the version: that of the only member, or one of the group's own.
+        is_alone: whether there was one member from the beginning.
+    """
+
+    files: LakehouseStore
+    seen: Callable[[Sequence[Delta]], None]
+    members: list[Entry] = field(default_factory=list)
+    id: str = ""
+    is_alone: bool = False
+
+    def add(self, entry: Entry) -> None:
+        """Take a transaction in, unless it conflicts with one that is in already: then that is its outcome."""
+        txn = entry.txn
+        conflicts = txn.conflicts()
+        touched = [key for other in self.members for key in conflicts.touched(other.txn.messages())]
+        if touched:
+            text = "a transaction of the same group changed what this one depends on; read again and retry it"
+            entry.error = CommitConflict(text, keys=touched, version=self.files.newest_seen.version)
+            return
+        try:
+            refuse_outlived(txn.began_at_millis, txn.ttl_millis)
+        except TransactionExpired as error:
+            entry.error = error
+            return
+        self.members.append(entry)
+
+    def begin(self) -> None:
+        """Give the change its identity, by which it is recognised, even when members have left it."""
+        self.is_alone = len(self.members) == 1
+        self.id = self.members[0].txn.id if self.is_alone else new_id()
+
+    def end(self, *, version: int | None = None, error: Exception | None = None) -> None:
+        """Give every member that is left its outcome."""
+        for entry in self.members:
+            entry.version, entry.error = version, error
+
+    def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
+        """Return the root on top of ``base`` with the messages of all members."""
+        rows = sorted((key, value) for entry in self.members for key, value, _ in entry.txn.messages())
+        own = Messages.of([(key, value, self.id) for key, value in rows])
+        node, counts = appended(self.files, base, own, self._gained, created_at_millis, writer)
+        return Draft(node, spec.OP_COMMIT, self.id, self._summary(own), counts=counts)
+
+    def _gained(self) -> ObjectCounts:
+        gained = [entry.txn.gained() for entry in self.members]
+        return ObjectCounts(
+            sum(each.namespaces for each in gained),
+            sum(each.tables for each in gained),
+            sum(each.views for each in gained),
+        )
+
+    def _summary(self, own: Messages) -> dict[str, Any]:
+        about = [entry.about() for entry in self.members]
+        authors = list(dict.fromkeys(each["author"] for each in about))
+        reasons = [each["reason"] for each in about if "reason" in each]
+        summary: dict[str, Any] = {"author": _few(authors), **set_and_deleted(own)}
+        summary |= {"reason": _few(reasons)} if reasons else {}
+        return summary if self.is_alone else summary | {"members": about}
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Prove each member against the versions that came after its base; those that conflict leave the group."""
+        self.seen(newer)
+        for root in newer:
+            if root.txn == self.id:
+                raise AlreadyCommitted(root.version)
+        self._keep(lambda txn: txn.rebase(base, [root for root in newer if root.version > txn.base_version]))
+
+    def renew(self, base: Root) -> None:
+        """Write the definitions of all members again. Those that cannot leave the group."""
+        self._keep(lambda txn: txn.renew(base))
+
+    def _keep(self, prove: Callable[[TransactionChange], None]) -> None:
+        kept = []
+        for entry in self.members:
+            try:
+                prove(entry.txn)
+            except (CommitConflict, TransactionExpired) as error:
+                entry.error = error
+            else:
+                kept.append(entry)
+        self.members = kept
+        if not kept:
+            raise CommitConflict("every transaction of the group conflicts with a version that was committed since")
+
+
+def _few(texts: Sequence[str]) -> str:
+    shown = ", ".join(texts[:_AUTHORS])
+    return shown if len(texts) <= _AUTHORS else f"{shown} and {len(texts) - _AUTHORS} more"

@@ -1,0 +1,103 @@
+"""The rows of a node as it was read: Arrow columns, without a Python object per row (format, section 4).
+
+A search needs a few keys of a node and one value of it. So a node that was read keeps its columns, and searches go
+through the bytes in them; lists are made when a caller asks for all rows. The layout is proved already (``nodefile``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any, Final
+
+_MANY: Final = 1000
+
+
+class Texts:
+    """A column of texts, searched by its bytes: UTF-8 sorts as code points do."""
+
+    def __init__(self, column: Any) -> None:
+        self.column = column
+        _, offsets, text = column.buffers()
+        self._ends = memoryview(offsets or b"\0\0\0\0").cast("i")[column.offset : column.offset + len(column) + 1]
+        self._text = memoryview(text or b"").cast("B")
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, row: int) -> bytes:
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        return bytes(self._text[self._ends[row] : self._ends[row + 1]])
+
+    def last(self, wanted: bytes) -> int | None:
+        """Return the last row with a text, ``None`` if there is none. REQUIRES: the text is not empty."""
+        begin = self._ends[0]
+        text = bytes(self._text[begin : self._ends[-1]])
+        at = text.rfind(wanted)
+        while at >= 0:
+            row = bisect_right(self._ends, begin + at) - 1
+            if self[row] == wanted:
+                return row
+            at = text.rfind(wanted, 0, at + len(wanted) - 1)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRows:
+    """Key table and write buffer of a node, as columns. ``pointers`` is ``None`` in a leaf."""
+
+    keys: Texts
+    values: Any
+    pointers: Any
+    buffer: tuple[Texts, Any, Any] | None
+    """Keys, values and transactions of the messages; ``None`` if there are none."""
+    child_keys: str | None
+    child_messages: str | None
+
+    def list_of(self, name: str) -> Any:
+        """Return what the attribute ``name`` of the node holds; the write buffer as its three columns."""
+        if name == "buffer":
+            if self.buffer is None:
+                return ()
+            keys, values, txns = self.buffer
+            return keys.column.to_pylist(), values.to_pylist(), _txns(txns)
+        if name in {"child_keys", "child_messages"}:
+            counts = self.child_keys if name == "child_keys" else self.child_messages
+            return None if counts is None else [*map(int, counts.split(","))]
+        column = {"keys": self.keys.column, "values": self.values, "children": self.pointers}[name]
+        return [] if column is None else column.to_pylist()
+
+    def message(self, key: str) -> tuple[str | None] | None:
+        """Return the value that the newest message for ``key`` sets, in a tuple, or ``None`` without a message."""
+        if self.buffer is None:
+            return None
+        row = self.buffer[0].last(_bytes(key))
+        return None if row is None else (self.buffer[1][row].as_py(),)
+
+    def find(self, key: str) -> tuple[bool, str | None]:
+        """Return whether the key table decides what a key means, and its value; else the path of a child."""
+        wanted = _bytes(key)
+        row = bisect_right(self.keys, wanted)
+        if row and self.keys[row - 1] == wanted:
+            return True, self.values[row - 1].as_py()
+        return (True, None) if self.pointers is None else (False, self.pointers[row].as_py())
+
+
+def _bytes(key: str) -> bytes:
+    return key.encode(errors="surrogatepass")
+
+
+def _txns(column: Any) -> list[str]:
+    """Return the transactions of messages; many messages are of few, and share the text."""
+    if len(column) < _MANY:
+        return [txn or "" for txn in column.to_pylist()]
+    found = column.dictionary_encode(null_encoding="encode")
+    names = [name or "" for name in found.dictionary.to_pylist()]
+    return [names[index] for index in found.indices.to_pylist()]
+
+
+def set_rows(column: Any) -> int:
+    """Return which rows of a column are not NULL, as the bits of a number, the first row the lowest bit."""
+    bits, every = column.buffers()[0], (1 << len(column)) - 1
+    return every if bits is None else int.from_bytes(bits, "little") >> column.offset & every
