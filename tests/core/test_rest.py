@@ -179,34 +179,133 @@ def test_several_tables_are_one_version_or_none(call: Client, catalog: RestCatal
     assert ["gold", "gold"] == [catalog.load_table(f"a.t{number}").properties["tier"] for number in range(2)]
 
 
+def _view(name: str, *queries: tuple[str, str], **properties: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "schema": _FIELDS | {"schema-id": 0},
+        "view-version": _view_version(*queries),
+        "properties": properties,
+    }
+
+
+def _view_version(*queries: tuple[str, str]) -> dict[str, Any]:
+    return {
+        "version-id": 1,
+        "timestamp-ms": 1,
+        "schema-id": -1,
+        "summary": {"engine": "spark"},
+        "default-namespace": ["a"],
+        "representations": [{"type": "sql", "sql": sql, "dialect": dialect} for dialect, sql in queries],
+    }
+
+
+_VIEWS = "/v1/lake/namespaces/a/views"
+
+
 def test_a_view_is_created_loaded_renamed_and_dropped(call: Client, catalog: RestCatalog) -> None:
     catalog.create_namespace("a")
-    body = {
-        "name": "v",
-        "schema": {
-            "type": "struct",
-            "schema-id": 0,
-            "fields": [{"id": 1, "name": "x", "type": "long", "required": False}],
-        },
-        "view-version": {
-            "version-id": 1,
-            "timestamp-ms": 1,
-            "schema-id": 0,
-            "summary": {"engine": "spark"},
-            "default-namespace": ["a"],
-            "representations": [{"type": "sql", "sql": "select 1 x", "dialect": "spark"}],
-        },
-        "properties": {"owner": "emea"},
-    }
-    made = call("POST", "/v1/lake/namespaces/a/views", body).json()["metadata"]
-    assert "select 1 x" == made["versions"][0]["representations"][0]["sql"]
+    made = call("POST", _VIEWS, _view("v", ("spark", "select 1 x"), owner="emea")).json()
+    assert "select 1 x" == made["metadata"]["versions"][0]["representations"][0]["sql"]
     assert [("a", "v")] == catalog.list_views("a")
     names = {"source": {"namespace": ["a"], "name": "v"}, "destination": {"namespace": ["a"], "name": "w"}}
     assert 204 == call("POST", "/v1/lake/views/rename", names).status
-    renamed = call("GET", "/v1/lake/namespaces/a/views/w").json()["metadata"]
-    assert made["view-uuid"] == renamed["view-uuid"]
+    assert made == call("GET", f"{_VIEWS}/w").json()
     catalog.drop_view("a.w")
     assert not catalog.view_exists("a.w")
+    again = {"name": "again", "metadata-location": made["metadata-location"]}
+    registered = call("POST", "/v1/lake/namespaces/a/register-view", again).json()["metadata"]
+    assert made["metadata"] | {"view-uuid": registered["view-uuid"]} == registered
+
+
+def test_a_view_is_replaced_and_keeps_its_older_versions(call: Client, catalog: RestCatalog, lake: Lakehouse) -> None:
+    catalog.create_namespace("a")
+    made = call("POST", _VIEWS, _view("v", ("spark", "select 1 x"), owner="emea")).json()["metadata"]
+
+    def replace(number: int, *more: dict[str, Any], uuid: str = made["view-uuid"]) -> Answer:
+        columns = _FIELDS | {"schema-id": 7, "fields": [{"id": 1, "name": "y", "type": "string", "required": False}]}
+        updates = [
+            {"action": "add-schema", "schema": columns, "last-column-id": 1},
+            {"action": "add-view-version", "view-version": _view_version(("spark", f"select {number} y"))},
+            {"action": "set-current-view-version", "view-version-id": -1},
+        ]
+        needs = [{"type": "assert-view-uuid", "uuid": uuid}]
+        return call("POST", f"{_VIEWS}/v", {"requirements": needs, "updates": [*updates, *more]})
+
+    properties = [
+        {"action": "set-properties", "updates": {"tier": "gold"}},
+        {"action": "remove-properties", "removals": ["owner", "none"]},
+    ]
+    found = replace(2, *properties).json()["metadata"]
+    assert (2, [1, 2], [0, 1]) == (
+        found["current-version-id"],
+        [each["version-id"] for each in found["versions"]],
+        [each["schema-id"] for each in found["schemas"]],
+    )
+    assert {"tier": "gold"} == found["properties"]
+    assert found == call("GET", f"{_VIEWS}/v").json()["metadata"]
+    assert {"spark": "select 2 y"} == lake.refresh().view_info("a", "v").sql
+    back = {"updates": [{"action": "set-current-view-version", "view-version-id": 1}]}
+    assert {"spark": "select 1 x"} == _after(call("POST", f"{_VIEWS}/v", back), lake)
+    for number in range(3, 15):
+        found = replace(number).json()["metadata"]
+    assert 10 == len(found["versions"])
+    assert (409, "CommitFailedException") == replace(20, uuid=str(UUID(int=1))).problem
+    assert (400, "IllegalArgumentException") == call(
+        "POST", f"{_VIEWS}/v", {"updates": [{"action": "set-current-view-version", "view-version-id": 99}]}
+    ).problem
+    assert [] == list(lake.refresh().check())
+
+
+def _after(answer: Answer, lake: Lakehouse) -> dict[str, str]:
+    assert 200 == answer.status, answer.text
+    return lake.refresh().view_info("a", "v").sql
+
+
+def test_a_dialect_of_a_view_is_not_lost_by_accident(call: Client, catalog: RestCatalog) -> None:
+    catalog.create_namespace("a")
+    both = ("spark", "select 1 x"), ("trino", "select 1 x")
+    call("POST", _VIEWS, _view("v", *both))
+    twice = call("POST", _VIEWS, _view("w", ("spark", "select 1 x"), ("Spark", "select 2 x")))
+    assert (400, "IllegalArgumentException") == twice.problem
+    updates = [
+        {"action": "add-view-version", "view-version": _view_version(("spark", "select 3 x")) | {"schema-id": 0}},
+        {"action": "set-current-view-version", "view-version-id": -1},
+    ]
+    refused = call("POST", f"{_VIEWS}/v", {"updates": updates})
+    assert (400, "replace.drop-dialect.allowed") == (refused.status, refused.text.split("(")[1].split("=")[0])
+    allowed = {"action": "set-properties", "updates": {"replace.drop-dialect.allowed": "true"}}
+    assert 200 == call("POST", f"{_VIEWS}/v", {"updates": [allowed, *updates]}).status
+
+
+def test_ids_that_another_client_has_taken_are_given_anew(call: Client, catalog: RestCatalog) -> None:
+    """Two clients that replace a table from one state choose the same IDs for what they add."""
+    catalog.create_namespace("a")
+    catalog.create_table("a.t", SCHEMA)
+
+    def replace(field: str, source: int) -> dict[str, Any]:
+        order = {"transform": "identity", "source-id": source, "direction": "asc", "null-order": "nulls-first"}
+        columns = {
+            "type": "struct",
+            "schema-id": 1,
+            "fields": [{"id": 1, "name": field, "type": "long", "required": False}],
+        }
+        updates = [
+            {"action": "add-schema", "schema": columns, "last-column-id": 2},
+            {"action": "set-current-schema", "schema-id": -1},
+            {"action": "add-sort-order", "sort-order": {"order-id": 1, "fields": [order | {"direction": field}]}},
+            {"action": "set-default-sort-order", "sort-order-id": -1},
+            {"action": "remove-properties", "removals": ["not there"]},
+        ]
+        return call("POST", "/v1/lake/namespaces/a/tables/t", {"requirements": [], "updates": updates}).json()
+
+    replace("asc", 1)
+    again = replace("desc", 1)["metadata"]
+    assert ([0, 1, 2], [0, 1, 2]) == (
+        [each["schema-id"] for each in again["schemas"]],
+        [each["order-id"] for each in again["sort-orders"]],
+    )
+    back = replace("asc", 1)["metadata"]
+    assert (1, 1, 3) == (back["current-schema-id"], back["default-sort-order-id"], len(back["schemas"]))
 
 
 def test_lists_come_in_pages(call: Client, catalog: RestCatalog) -> None:
@@ -356,9 +455,9 @@ _TABLE = "/v1/lake/namespaces/a/tables/t"
         ("POST", _TABLE, {"requirements": [{"type": "assert-table-uuid", "uuid": str(UUID(int=1))}], "updates": []},
          409, "CommitFailedException"),
         ("POST", "/v1/lake/namespaces/a/tables",
-         {"name": "u", "schema": _FIELDS, "properties": {"format-version": "9"}}, 400, "BadRequestException"),
-        ("POST", "/v1/lake/namespaces/a/register", b'{"name": "r", "metadata-location": "file:///none.json"}', 400,
-         "BadRequestException"),
+         {"name": "u", "schema": _FIELDS, "properties": {"format-version": "9"}}, 400, "IllegalArgumentException"),
+        ("POST", "/v1/lake/namespaces/a/register", b'{"name": "r", "metadata-location": "file:///none.json"}', 404,
+         "NotFoundException"),
     ],
 )  # fmt: skip
 def test_bad_input_gets_what_the_specification_names_and_changes_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.commits.acknowledge import remove_quietly
 from trinitylake_core.iceberg.errors import committing
@@ -19,8 +20,8 @@ class Attempt:
         self._places = places
         self._written: list[str] = []
 
-    def write_metadata(self, metadata: TableMetadata, location: str, io: FileIO) -> None:
-        """Write table metadata to a new file. One ``put``."""
+    def write_metadata(self, metadata: TableMetadata | ViewMetadata, location: str, io: FileIO) -> None:
+        """Write metadata to a new file. One ``put``."""
         path = self._places.write(metadata, location, io)
         if path is not None:
             self._written.append(path)

@@ -36,7 +36,7 @@ class Namespaces(LakehouseCatalog):
             try:
                 change.txn.create_namespace(text, values)
             except AlreadyExists:
-                raise NamespaceAlreadyExistsError(f"Namespace {text} already exists") from None
+                raise NamespaceAlreadyExistsError(f"Namespace already exists: {text}") from None
 
         with translated():
             self._change(create, f"create namespace {text}")

@@ -6,13 +6,15 @@ import gzip
 import json
 import re
 import uuid
+from collections.abc import Sequence
 from typing import Any, Final
 
 from pyiceberg.exceptions import ForbiddenError, ValidationError
 from pyiceberg.io import FileIO
-from pyiceberg.serializers import FromInputFile, ToOutputFile
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.errors import FileMissing, InvalidLocation
 from trinitylake_core.storage import Storage
@@ -57,12 +59,17 @@ class Places:
         is elsewhere was copied with its lakehouse: the original writes there. Raises ``ForbiddenError``,
         ``InvalidLocation``.
         """
-        allowed = [self.base, *([self.warehouse] if self.warehouse else [])]
+        known: list[str] = []
         if current is not None and path_below(self.storage.root, current.metadata_location) is None:
             old, at = current.metadata, current.metadata_location
-            known = (old.location, at.rpartition("/")[0], *_written_paths(old))
-            allowed += [full_uri(each).rstrip("/") + "/" for each in known]
-        for each in (metadata.location, location, *_written_paths(metadata)):
+            known = [old.location, at.rpartition("/")[0], *_written_paths(old)]
+        self.refuse_outside([metadata.location, location, *_written_paths(metadata)], known)
+
+    def refuse_outside(self, locations: Sequence[str], known: Sequence[str] = ()) -> None:
+        """Refuse locations that are not below the root, the warehouse or ``known``. Raises as :meth:`check`."""
+        allowed = [self.base, *([self.warehouse] if self.warehouse else [])]
+        allowed += [full_uri(each).rstrip("/") + "/" for each in known]
+        for each in locations:
             refuse_credentials(each, "location")
             uri = full_uri(each).rstrip("/") + "/"
             if ".." in uri.split("/"):
@@ -94,15 +101,21 @@ class Places:
         except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, json.JSONDecodeError) as error:
             raise ValidationError(f"{location} is not a file of table metadata: {error}") from error
 
-    def write(self, metadata: TableMetadata, location: str, io: FileIO) -> str | None:
-        """Write table metadata to a new file. One ``put``. Return its path, if it is below the root."""
+    def write(self, metadata: TableMetadata | ViewMetadata, location: str, io: FileIO) -> str | None:
+        """Write metadata to a new file. One ``put``. Return its path, if it is below the root."""
+        data = metadata.model_dump_json(exclude_none=True, by_alias=True).encode()
+        data = gzip.compress(data) if location.endswith(_PACKED) else data
         path = path_below(self.storage.root, location)
         if path is None:
-            ToOutputFile.table_metadata(metadata, io.new_output(location))
+            with io.new_output(location).create(overwrite=True) as stream:
+                stream.write(data)
             return None
-        data = metadata.model_dump_json(exclude_none=True).encode()
-        self.storage.write_many([(path, gzip.compress(data) if path.endswith(_PACKED) else data)])
+        self.storage.write_many([(path, data)])
         return path
+
+    def full(self, stored: str) -> str:
+        """Return the location that a definition names by a path below the root, or by a URI."""
+        return stored if full_uri(stored) != stored or "://" in stored else f"{self.base}{stored}"
 
     def stored(self, location: str) -> tuple[str, str]:
         """Return table type and ``metadata_location`` as a definition says them: a path, or a full URI outside."""

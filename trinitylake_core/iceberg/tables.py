@@ -26,6 +26,7 @@ from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_table, translated
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.table_reader import TableReader
+from trinitylake_core.iceberg.table_updates import resolved
 from trinitylake_core.keys import VIEW
 from trinitylake_core.storage.roots import refuse_credentials
 
@@ -85,10 +86,7 @@ class Tables(TableReader):
         def register(change: Attempt) -> Table:
             self._need_namespace(change.txn, namespace)
             metadata = self._places.read(metadata_location, self._load_file_io(location=metadata_location))
-            try:
-                self._set(change, namespace, name, metadata, metadata_location, replace=overwrite)
-            except AlreadyExists:
-                raise TableAlreadyExistsError(f"Table {namespace}.{name} already exists") from None
+            self._set(change, namespace, name, metadata, metadata_location, replace=overwrite)
             return self._table(namespace, name, metadata, metadata_location)
 
         with translated():
@@ -110,7 +108,7 @@ class Tables(TableReader):
         """
         namespace, name = self._split(identifier, NoSuchNamespaceError)
         if self.table_exists((*namespace.split("."), name)):
-            raise TableAlreadyExistsError(f"Table {namespace}.{name} already exists")
+            raise TableAlreadyExistsError(f"Table already exists: {namespace}.{name}")
         return self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties)
 
     def _create_staged_table(
@@ -138,10 +136,7 @@ class Tables(TableReader):
     def _add(self, change: Attempt, namespace: str, name: str, staged: StagedTable) -> None:
         """Write the metadata of a new table, and add its definition."""
         self._make_namespace(change, namespace)
-        try:
-            self._set(change, namespace, name, staged.metadata, staged.metadata_location)
-        except AlreadyExists:
-            raise TableAlreadyExistsError(f"Table {namespace}.{name} already exists") from None
+        self._set(change, namespace, name, staged.metadata, staged.metadata_location)
         change.write_metadata(staged.metadata, staged.metadata_location, staged.io)
 
     def _set(
@@ -154,7 +149,10 @@ class Tables(TableReader):
         *,
         replace: bool = False,
     ) -> None:
-        """Create the definition of a table, or with ``replace`` make it name other metadata. Raises AlreadyExists."""
+        """Create the definition of a table, or with ``replace`` make it name other metadata.
+
+        Raises ``TableAlreadyExistsError``.
+        """
         stored = self._places.stored(location)
         try:
             old = self._definition(change.txn, namespace, name) if replace else None
@@ -164,8 +162,14 @@ class Tables(TableReader):
             change.txn.alter_table(namespace, name, **table_fields(metadata, stored, old))
             return
         self._make_namespace(change, namespace)
-        change.txn.need_absent(VIEW, namespace, name)
-        change.txn.create_table(namespace, name, **table_fields(metadata, stored))
+        try:
+            change.txn.need_absent(VIEW, namespace, name)
+        except AlreadyExists:
+            raise TableAlreadyExistsError(f"View with same name already exists: {namespace}.{name}") from None
+        try:
+            change.txn.create_table(namespace, name, **table_fields(metadata, stored))
+        except AlreadyExists:
+            raise TableAlreadyExistsError(f"Table already exists: {namespace}.{name}") from None
 
     # -- changing ------------------------------------------------------------------------------
 
@@ -234,7 +238,8 @@ class Tables(TableReader):
             for requirement in requirements:
                 requirement.validate(None)
             raise no_table(".".join(identifier[:-1]), identifier[-1])
-        return self._update_and_stage_table(current, identifier, requirements, updates)
+        fitting = updates if current is None else resolved(current.metadata, updates)
+        return self._update_and_stage_table(current, identifier, requirements, fitting)
 
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
         """Rename a table, in one version. Its files stay where they are.
@@ -245,15 +250,19 @@ class Tables(TableReader):
         """
         namespace, name = self._split(from_identifier, NoSuchTableError)
         to_namespace, to_name = self._split(to_identifier, NoSuchNamespaceError)
+        renaming = f"Cannot rename {namespace}.{name} to {to_namespace}.{to_name}"
 
         def rename(change: Attempt) -> Table:
             self._definition(change.txn, namespace, name)
             self._make_namespace(change, to_namespace)
             try:
                 change.txn.need_absent(VIEW, to_namespace, to_name)
+            except AlreadyExists:
+                raise TableAlreadyExistsError(f"{renaming}. View already exists") from None
+            try:
                 change.txn.rename_table(namespace, name, to_namespace, to_name)
             except AlreadyExists:
-                raise TableAlreadyExistsError(f"Table {to_namespace}.{to_name} already exists") from None
+                raise TableAlreadyExistsError(f"{renaming}. Table already exists") from None
             return self._load(change.txn, to_namespace, to_name)
 
         with translated():

@@ -1,10 +1,11 @@
-"""Views: the definition is the view, and no metadata file is written. The lakehouse keeps its older versions."""
+"""Views: the definition is the view. A metadata file with the same content is written for other catalogs."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pydantic import BaseModel
 from pydantic import ValidationError as PydanticError
 from pyiceberg.exceptions import (
     NoSuchNamespaceError,
@@ -13,6 +14,7 @@ from pyiceberg.exceptions import (
     ViewAlreadyExistsError,
 )
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import TableProperties
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 from pyiceberg.types import transform_dict_value_to_str
 from pyiceberg.view import View
@@ -25,13 +27,23 @@ from pyiceberg.view.metadata import (
 )
 
 from trinitylake_core.catalog import CatalogView
+from trinitylake_core.commits.commit import new_id, now_millis
 from trinitylake_core.definitions import ViewDef
 from trinitylake_core.errors import AlreadyExists, InvalidName, ObjectNotFound
 from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_view, translated
 from trinitylake_core.iceberg.schemas import schema_from_iceberg, schema_to_iceberg
 from trinitylake_core.iceberg.tables import Tables
-from trinitylake_core.keys import TABLE
+from trinitylake_core.iceberg.view_metadata import (
+    AssertViewUUID,
+    ViewUpdate,
+    current,
+    refuse_repeated_dialects,
+    schema_of,
+    updated,
+)
+from trinitylake_core.keys import TABLE, VIEW
+from trinitylake_core.tables import path_below
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +51,28 @@ if TYPE_CHECKING:
 PREFIX: Final = "iceberg."
 """Properties of a view definition that say what the format has no field for; PyIceberg does not see them."""
 _LOCATION: Final = f"{PREFIX}location"
+_METADATA: Final = f"{PREFIX}metadata_location"
 _VERSION: Final = f"{PREFIX}version"
+_OLDER: Final = f"{PREFIX}older"
+"""The versions, schemas and the log that a replaced view still has, beside its current version."""
+ViewCommit = tuple[tuple[AssertViewUUID, ...], tuple[ViewUpdate, ...]]
+"""What must hold of a view, and what to change."""
+
+
+class StoredView(View):
+    """A view of a lakehouse.
+
+    Attributes:
+        metadata_location: the file with its metadata, for other catalogs; "" where the library made the view.
+    """
+
+    def __init__(self, identifier: Identifier, metadata: ViewMetadata, metadata_location: str) -> None:
+        super().__init__(identifier, metadata)
+        self.metadata_location = metadata_location
+
+    def is_outside(self, root: str) -> bool:
+        """Return whether the view was registered from outside the lakehouse at ``root``."""
+        return bool(self.metadata_location) and path_below(root, self.metadata_location) is None
 
 
 class Views(Tables):
@@ -59,7 +92,7 @@ class Views(Tables):
             return False
         return True
 
-    def load_view(self, identifier: str | Identifier) -> View:
+    def load_view(self, identifier: str | Identifier) -> StoredView:
         """Return a view. Raises ``NoSuchViewError``."""
         namespace, name = self._split(identifier, NoSuchViewError)
         with translated():
@@ -72,7 +105,7 @@ class Views(Tables):
         view_version: ViewVersion,
         location: str | None = None,
         properties: Properties = EMPTY_DICT,
-    ) -> View:
+    ) -> StoredView:
         """Create a view.
 
         Raises:
@@ -80,29 +113,120 @@ class Views(Tables):
             NoSuchNamespaceError: the namespace is not there.
             BadRequestError, ValidationError: a name, or a view, that the lakehouse cannot hold.
         """
-        namespace, name = self._split(identifier, NoSuchNamespaceError)
         fresh = assign_fresh_schema_ids(self._convert_schema_if_needed(schema))
-        own = {_VERSION: _version_json(view_version)} | ({_LOCATION: location.rstrip("/")} if location else {})
+        return self.create_view_as_is(identifier, fresh, view_version, location, properties)
 
-        def create(change: Attempt) -> View:
+    def create_view_as_is(
+        self,
+        identifier: str | Identifier,
+        schema: Schema,
+        view_version: ViewVersion,
+        location: str | None = None,
+        properties: Properties = EMPTY_DICT,
+    ) -> StoredView:
+        """Create a view whose columns keep the IDs that the schema gives them. Raises as :meth:`create_view`."""
+        namespace, name = self._split(identifier, NoSuchNamespaceError)
+        parent = None if location else self.load_namespace_properties(namespace).get("location")
+        version = view_version.model_copy(update={"schema_id": 0})
+        refuse_repeated_dialects(version)
+        metadata = ViewMetadata.model_validate(
+            {
+                "view-uuid": "",
+                "format-version": 1,
+                "location": location.rstrip("/") if location else self._places.new_location(namespace, name, parent),
+                "schemas": [schema.model_copy(update={"schema_id": 0})],
+                "current-version-id": version.version_id,
+                "versions": [version],
+                "version-log": [_log_entry(version)],
+                "properties": dict(properties),
+            }
+        )
+        return self._create_view(namespace, name, metadata)
+
+    def _create_view(self, namespace: str, name: str, metadata: ViewMetadata, written: str | None = None) -> StoredView:
+        """Create the view that the metadata describe; ``written`` is their file, if there is one already."""
+        location = written or self._new_file(metadata)
+
+        def create(change: Attempt) -> StoredView:
             self._make_namespace(change, namespace)
-            try:
-                change.txn.need_absent(TABLE, namespace, name)
-                made = change.txn.create_view(
-                    namespace,
-                    name,
-                    schema=schema_from_iceberg(fresh),
-                    sql_representations=[each.root.model_dump() for each in view_version.representations],
-                    properties=transform_dict_value_to_str(dict(properties)) | own,
-                )
-            except AlreadyExists as error:
-                raise ViewAlreadyExistsError(f"View {namespace}.{name} cannot be created: {error}") from None
-            return self._view(namespace, name, made)
+            self._refuse_taken(change, namespace, name)
+            made = change.txn.create_view(namespace, name, **self._fields(metadata, location))
+            view = self._view(namespace, name, made)
+            if written is None:
+                change.write_metadata(view.metadata, location, self._load_file_io(location=location))
+            return view
 
         with translated():
             return self._change(create, f"create view {namespace}.{name}")
 
-    def register_view(self, identifier: str | Identifier, metadata_location: str) -> View:
+    def _refuse_taken(self, change: Attempt, namespace: str, name: str) -> None:
+        """Refuse a name that a view or a table has. Raises ``ViewAlreadyExistsError``."""
+        try:
+            change.txn.need_absent(TABLE, namespace, name)
+        except AlreadyExists:
+            raise ViewAlreadyExistsError(f"Table with same name already exists: {namespace}.{name}") from None
+        try:
+            change.txn.need_absent(VIEW, namespace, name)
+        except AlreadyExists:
+            raise ViewAlreadyExistsError(f"View already exists: {namespace}.{name}") from None
+
+    def commit_view(self, identifier: str | Identifier, commit: ViewCommit) -> StoredView:
+        """Apply updates to a view, if it still meets the requirements. One ``put`` more than a commit of the lakehouse.
+
+        Raises:
+            CommitFailedException: a requirement is not met.
+            ValidationError: an update that cannot be carried out.
+            NoSuchViewError: the view is not there.
+        """
+        namespace, name = self._split(identifier, NoSuchViewError)
+        requirements, updates = commit
+
+        def replace(change: Attempt) -> StoredView:
+            old = _view_def(change.txn, namespace, name)
+            before = self._view(namespace, name, old)
+            for requirement in requirements:
+                requirement.validate_view(before.metadata)
+            metadata = updated(before.metadata, updates, now_millis())
+            if metadata == before.metadata:
+                return before
+            location = self._new_file(metadata, before)
+            fields = self._fields(metadata, location)
+            fields["properties"] = dict.fromkeys(old.properties) | fields["properties"]
+            view = self._view(namespace, name, change.txn.replace_view(namespace, name, **fields))
+            change.write_metadata(view.metadata, location, self._load_file_io(location=location))
+            return view
+
+        with translated():
+            return self._change(replace, f"replace view {namespace}.{name}")
+
+    def _new_file(self, metadata: ViewMetadata, old: StoredView | None = None) -> str:
+        """Return the location of a new metadata file. Raises ``ForbiddenError``: not where this catalog may write."""
+        directory = metadata.properties.get(TableProperties.WRITE_METADATA_PATH) or f"{metadata.location}/metadata"
+        location = f"{directory.rstrip('/')}/{metadata.current_version_id:05d}-{new_id()}.metadata.json"
+        known = (
+            [old.metadata_location.rpartition("/")[0], old.metadata.location] if old and old.metadata_location else []
+        )
+        with translated():
+            self._places.refuse_outside([metadata.location, location], known)
+        return location
+
+    def _fields(self, metadata: ViewMetadata, location: str) -> dict[str, Any]:
+        """Return the fields of a definition that say what the metadata say."""
+        version = current(metadata)
+        own = {
+            _LOCATION: metadata.location,
+            _METADATA: path_below(self._places.storage.root, location) or location,
+            _VERSION: _json(version, exclude={"representations"}),
+        }
+        if (metadata.versions, metadata.version_log) != ([version], [_log_entry(version)]) or len(metadata.schemas) > 1:
+            own[_OLDER] = _json(metadata, include={"schemas", "versions", "version_log"})
+        return {
+            "schema": schema_from_iceberg(schema_of(metadata, version.schema_id)),
+            "sql_representations": [each.root.model_dump() for each in version.representations],
+            "properties": transform_dict_value_to_str(metadata.properties) | own,
+        }
+
+    def register_view(self, identifier: str | Identifier, metadata_location: str) -> StoredView:
         """Create a view that says what the newest version in a file of view metadata says.
 
         Raises what :meth:`create_view` raises, and ``FileNotFoundError``.
@@ -111,11 +235,10 @@ class Views(Tables):
             data = stream.read()
         try:
             found = ViewMetadata.model_validate_json(data)
-            version = next(each for each in found.versions if each.version_id == found.current_version_id)
-            schema = next(each for each in found.schemas if each.schema_id == version.schema_id)
-        except (PydanticError, StopIteration) as error:
+        except PydanticError as error:
             raise ValidationError(f"{metadata_location} is not a file of view metadata: {error}") from error
-        return self.create_view(identifier, schema, version, found.location, found.properties)
+        namespace, name = self._split(identifier, NoSuchNamespaceError)
+        return self._create_view(namespace, name, found, metadata_location)
 
     def drop_view(self, identifier: str | Identifier) -> None:
         """Drop a view. Raises ``NoSuchViewError``."""
@@ -137,45 +260,44 @@ class Views(Tables):
         """
         namespace, name = self._split(from_identifier, NoSuchViewError)
         to_namespace, to_name = self._split(to_identifier, NoSuchNamespaceError)
+        renaming = f"Cannot rename {namespace}.{name} to {to_namespace}.{to_name}"
 
         def rename(change: Attempt) -> None:
             _view_def(change.txn, namespace, name)
             self._make_namespace(change, to_namespace)
             try:
                 change.txn.need_absent(TABLE, to_namespace, to_name)
+            except AlreadyExists:
+                raise ViewAlreadyExistsError(f"{renaming}. Table already exists") from None
+            try:
                 change.txn.rename_view(namespace, name, to_namespace, to_name)
             except AlreadyExists:
-                raise ViewAlreadyExistsError(f"View {to_namespace}.{to_name} already exists") from None
+                raise ViewAlreadyExistsError(f"{renaming}. View already exists") from None
 
         with translated():
             self._change(rename, f"rename view {namespace}.{name} to {to_namespace}.{to_name}")
 
-    def _view(self, namespace: str, name: str, definition: ViewDef) -> View:
+    def _view(self, namespace: str, name: str, definition: ViewDef) -> StoredView:
+        """Return the view that a definition describes. Its schema and queries are those of the current version."""
         properties = dict(definition.properties)
-        stored = json.loads(properties.get(_VERSION, "{}"))
-        default_namespace = tuple(stored.pop("default-namespace", ()) or namespace.split("."))
-        version = ViewVersion.model_validate(
-            {"timestamp-ms": 0, **stored, "schema-id": 0, "representations": _representations(definition)}
-            | {"default-namespace": default_namespace}
-        )
-        location = properties.get(_LOCATION) or f"{self._places.base}views/{namespace}/{name}"
-        metadata = ViewMetadata.model_validate(
-            {
-                "view-uuid": definition.id,
-                "format-version": 1,
-                "location": location,
-                "schemas": [schema_to_iceberg(definition.schema)],
-                "current-version-id": version.version_id,
-                "versions": [version],
-                "version-log": [
-                    ViewHistoryEntry.model_validate(
-                        {"timestamp-ms": version.timestamp_ms, "version-id": version.version_id}
-                    )
-                ],
-                "properties": {key: value for key, value in properties.items() if not key.startswith(PREFIX)},
-            }
-        )
-        return View(self._identifier(namespace, name), metadata)
+        stored = {"version-id": 1, "schema-id": 0, "timestamp-ms": 0} | json.loads(properties.get(_VERSION, "{}"))
+        stored["default-namespace"] = tuple(stored.get("default-namespace", ())) or tuple(namespace.split("."))
+        version = ViewVersion.model_validate({**stored, "representations": _representations(definition)})
+        schema = schema_to_iceberg(definition.schema).model_copy(update={"schema_id": version.schema_id})
+        older = json.loads(properties.get(_OLDER, "{}"))
+        fields = {
+            "view-uuid": definition.id,
+            "format-version": 1,
+            "location": properties.get(_LOCATION) or f"{self._places.base}views/{namespace}/{name}",
+            "schemas": _with(older.get("schemas", []), "schema-id", schema),
+            "current-version-id": version.version_id,
+            "versions": _with(older.get("versions", []), "version-id", version),
+            "version-log": older.get("version-log") or [_log_entry(version)],
+            "properties": {key: value for key, value in properties.items() if not key.startswith(PREFIX)},
+        }
+        location = properties.get(_METADATA, "")
+        at = self._places.full(location) if location else ""
+        return StoredView(self._identifier(namespace, name), ViewMetadata.model_validate(fields), at)
 
 
 def _view_def(view: CatalogView, namespace: str, name: str) -> ViewDef:
@@ -192,7 +314,16 @@ def _representations(definition: ViewDef) -> list[ViewRepresentation]:
     ]
 
 
-def _version_json(version: ViewVersion) -> str:
-    """Return the fields of a view version except schema and queries, which the definition contains itself."""
-    found = version.model_dump(by_alias=True, exclude_none=True, exclude={"representations", "schema_id"})
-    return json.dumps(found, sort_keys=True)
+def _with(stored: list[dict[str, Any]], number: str, newest: Schema | ViewVersion) -> list[Any]:
+    """Return what is stored, with what the definition itself says in place of the entry of the same number."""
+    found: dict[int, Any] = {each[number]: each for each in stored}
+    found[newest.schema_id if isinstance(newest, Schema) else newest.version_id] = newest
+    return list(found.values())
+
+
+def _log_entry(version: ViewVersion) -> ViewHistoryEntry:
+    return ViewHistoryEntry.model_validate({"timestamp-ms": version.timestamp_ms, "version-id": version.version_id})
+
+
+def _json(model: BaseModel, **fields: Any) -> str:
+    return json.dumps(model.model_dump(mode="json", by_alias=True, exclude_none=True, **fields), sort_keys=True)

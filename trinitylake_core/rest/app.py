@@ -55,6 +55,7 @@ HANDLERS: Final[dict[tuple[str, str], Handler]] = {
     ("POST", f"{_NAMESPACE}/register-view"): view_routes.register_view,
     ("GET", _VIEW): view_routes.load_view,
     ("HEAD", _VIEW): view_routes.has_view,
+    ("POST", _VIEW): view_routes.commit_view,
     ("DELETE", _VIEW): view_routes.drop_view,
     ("POST", f"{_PREFIX}/views/rename"): view_routes.rename_view,
 }

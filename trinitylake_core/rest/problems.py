@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,11 +50,27 @@ _RULES: Final = (
     _Rule(ours.Refused, 403, "ForbiddenException"),
     _Rule(ours.NotFound, 404, "NotFoundException"),
     _Rule(ours.InvalidInput, 400, "BadRequestException"),
-    _Rule(iceberg.ValidationError, 400, "BadRequestException"),
-    _Rule(FileNotFoundError, 400, "BadRequestException"),
+    _Rule(iceberg.ValidationError, 400, "IllegalArgumentException"),
+    _Rule(FileNotFoundError, 404, "NotFoundException"),
     _Rule(PydanticError, 400, "BadRequestException"),
     _Rule(ValueError, 400, "BadRequestException"),
 )
+
+
+_WORDS: Final = tuple(
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (r"^Namespace (\S+) does not exists$", r"Namespace does not exist: \1"),
+        (r"^metadata file (\S+) is missing", r"Failed to open input stream for file: \1, which is missing"),
+        (r"^Table already exists$", "Requirement failed: table already exists"),
+        (r"^Table UUID does not match", "Requirement failed: UUID does not match"),
+        (r"^(Requirement failed: last assigned (?:field|partition) id) has changed", r"\1 changed"),
+        (r"^Requirement failed: current schema id has changed", "Requirement failed: current schema changed"),
+        (r"^Requirement failed: default spec id has changed", "Requirement failed: default partition spec changed"),
+        (r"^Requirement failed: default sort order id has changed", "Requirement failed: default sort order changed"),
+    )
+)
+"""PyIceberg's words, and those of Iceberg's own server, which its compatibility kit looks for."""
 
 
 def problem_of(error: Exception) -> Problem:
@@ -71,4 +88,7 @@ def _message(error: Exception) -> str:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(each) for each in first["loc"])
         return f"the request is not what the specification says: {where}: {first['msg']}"
-    return str(error)
+    text = str(error)
+    for pattern, words in _WORDS:
+        text = pattern.sub(words, text)
+    return text

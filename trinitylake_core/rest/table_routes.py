@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from pyiceberg.catalog.rest import CreateTableRequest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import CommitTableResponse, Table, TableIdentifier
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
@@ -194,7 +195,7 @@ def _committed(request: Request, made: CommitTableResponse) -> Reply:
     return Reply(value, headers={"etag": _tag(request, made.metadata_location)})
 
 
-def _plain(metadata: BaseModel) -> Any:
+def _plain(metadata: TableMetadata) -> Any:
     return json.loads(metadata.model_dump_json(by_alias=True, exclude_none=True))
 
 

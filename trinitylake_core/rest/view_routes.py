@@ -1,4 +1,4 @@
-"""Views: list, create, load, rename, drop."""
+"""Views: list, create, load, commit, rename, drop."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 
 from pydantic import BaseModel, Field
 from pyiceberg.catalog.rest import CreateViewRequest
-from pyiceberg.view import View
 
-from trinitylake_core.rest.principals import MANAGE, READ
+from trinitylake_core.iceberg.view_metadata import AssertViewUUID, ViewUpdate
+from trinitylake_core.iceberg.views import StoredView
+from trinitylake_core.rest.principals import MANAGE, READ, WRITE
 from trinitylake_core.rest.problems import Problem
 from trinitylake_core.rest.requests import NOTHING, Reply, Request
 from trinitylake_core.rest.table_routes import listed, renaming
@@ -21,6 +22,13 @@ class RegisterView(BaseModel):
     location: str = Field(alias="metadata-location")
 
 
+class ViewCommit(BaseModel):
+    """A commit to a view."""
+
+    requirements: tuple[AssertViewUUID, ...] = ()
+    updates: tuple[ViewUpdate, ...]
+
+
 def list_views(request: Request) -> Reply:
     """Return the views of a namespace that the principal may read."""
     return listed(request, request.warehouse.catalog.list_views(request.namespace))
@@ -31,7 +39,7 @@ def create_view(request: Request) -> Reply:
     wanted = request.parsed(CreateViewRequest, location=None)
     identifier = (*request.namespace, wanted.name)
     request.require(MANAGE, identifier)
-    view = request.warehouse.catalog.create_view(
+    view = request.warehouse.catalog.create_view_as_is(
         identifier, wanted.view_schema, wanted.view_version, wanted.location, wanted.properties
     )
     return _loaded(request, view)
@@ -49,6 +57,15 @@ def load_view(request: Request) -> Reply:
     """Return the metadata of a view."""
     request.require(READ, request.identifier)
     return _loaded(request, request.warehouse.catalog.load_view(request.identifier))
+
+
+def commit_view(request: Request) -> Reply:
+    """Apply the updates of a commit to a view."""
+    request.require(WRITE, request.identifier)
+    commit = request.parsed(ViewCommit)
+    return _loaded(
+        request, request.warehouse.catalog.commit_view(request.identifier, (commit.requirements, commit.updates))
+    )
 
 
 def has_view(request: Request) -> Reply:
@@ -72,7 +89,8 @@ def rename_view(request: Request) -> Reply:
     return NOTHING
 
 
-def _loaded(request: Request, view: View) -> Reply:
+def _loaded(request: Request, view: StoredView) -> Reply:
     metadata = json.loads(view.metadata.model_dump_json(by_alias=True, exclude_none=True))
-    location = f"{view.metadata.location}/metadata/{view.metadata.current_version_id}.metadata.json"
+    version = view.metadata.current_version_id
+    location = view.metadata_location or f"{view.metadata.location}/metadata/{version}.metadata.json"
     return Reply({"metadata-location": location, "metadata": metadata, "config": request.warehouse.client_properties()})

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyiceberg import io
+from pyiceberg.catalog import WAREHOUSE_LOCATION
 
 from trinitylake_core.errors import InvalidInput, NotFound
 from trinitylake_core.iceberg import GROUP_COMMITS, TrinityLakeCatalog
@@ -46,10 +47,12 @@ class Warehouses:
 
     Args:
         openers: by name, what opens the lakehouse.
+        tables: the URI below which new tables lie, and clients may place tables and views; always below the roots.
     """
 
-    def __init__(self, openers: Mapping[str, Callable[[], Lakehouse]]) -> None:
+    def __init__(self, openers: Mapping[str, Callable[[], Lakehouse]], tables: str | None = None) -> None:
         self._openers = dict(openers)
+        self._here = {GROUP_COMMITS: "true"} | ({WAREHOUSE_LOCATION: tables} if tables else {})
         self._opened: OrderedDict[str, Warehouse] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -82,7 +85,7 @@ class Warehouses:
             raise Problem(404, "NotFoundException", f"no warehouse {base!r}; there are {', '.join(self._openers)}")
         lake = self.get(base).catalog.lakehouse if version else self._openers[base]()
         try:
-            properties = _past(lake, version) if version else {GROUP_COMMITS: "true"}
+            properties = _past(lake, version) if version else self._here
             return TrinityLakeCatalog.over(lake, base, **properties)
         except (InvalidInput, NotFound) as error:
             raise Problem(404, "NotFoundException", f"no version {version!r} of {base!r}: {error}") from error

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
             metavar="NAME=ROOT",
             help="serve a further lakehouse, by URI, path or its name in lakehouses.yaml; may be repeated",
         ),
+        option(
+            "--tables",
+            metavar="URI",
+            help="where new tables lie, and where clients may place tables besides (default: below the root only)",
+        ),
         option("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (default 127.0.0.1)"),
         option("--port", type=int, default=8181, metavar="PORT", help="the port (default 8181)"),
         option(
@@ -60,7 +65,7 @@ def serve(call: Call) -> Result:
             raise InvalidInput(f"--also needs NAME=ROOT, each name once: {each!r}")
         openers[name] = partial(_opened, root, call)
     principals = rest.Principals.of_file(options.tokens) if options.tokens else None
-    warehouses = rest.Warehouses(openers)
+    warehouses = rest.Warehouses(openers, options.tables)
     for name in warehouses.names:
         warehouses.get(name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)

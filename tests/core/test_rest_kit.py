@@ -1,0 +1,60 @@
+"""Apache Iceberg's REST compatibility kit (JUnit, from Maven) against this endpoint."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.lakes import FAST
+from trinitylake_core import Lakehouse
+from trinitylake_core.rest import Warehouses, application
+from trinitylake_core.rest.serving import running
+
+_POM: Final = Path(__file__).parents[1] / "support" / "rest_kit.xml"
+_SUITE: Final = "org.apache.iceberg.rest.RESTCompatibilityKitSuite"
+_LAUNCHER: Final = "org.junit.platform.console.ConsoleLauncher"
+_MUST_FAIL: Final = {
+    "[3] 3": "PyIceberg writes no metadata of format version 3",
+    "testCreateTableWithDefaultColumnValue()": "default values need format version 3",
+    "testNamespaceWithDot()": "a dot joins the levels of a namespace in the format",
+}
+"""The tests that this endpoint cannot pass, and why."""
+_PASSED: Final = 144
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("mvn") is None or shutil.which("java") is None, reason="needs Maven and Java"),
+]
+
+
+def test_the_kit_passes_but_for_what_is_known(tmp_path: Path) -> None:
+    """`--tables` is /tmp, because some tests of the kit create tables in directories that they choose there."""
+    lake = Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
+    with running(application(Warehouses({"lake": lambda: lake}, "file:///tmp"))) as uri:
+        text = _kit(tmp_path, uri)
+    failed = {name.strip() for name in re.findall(r"─ (.*?) ✘", text)}
+    assert _MUST_FAIL.keys() == failed, text
+    assert f"{_PASSED} tests successful" in text
+    assert [] == list(lake.refresh().check())
+
+
+def _kit(tmp_path: Path, uri: str) -> str:
+    """Run the kit and return its tree of tests."""
+    jars = tmp_path / "jars"
+    resolve = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:build-classpath", f"-Dmdep.outputFile={jars}"]
+    subprocess.run(resolve, check=True, timeout=900)
+    properties = {
+        "rck.local": "false",
+        "rck.requires-namespace-create": "true",
+        "rck.supports-names-with-dot": "true",
+        "uri": uri,
+        "warehouse": "lake",
+    }
+    command = ["java", "-Xmx1g", "-cp", jars.read_text(), *(f"-D{name}={value}" for name, value in properties.items())]
+    command += [_LAUNCHER, "execute", "--select-class", _SUITE, "--disable-ansi-colors", "--details=tree"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=tmp_path).stdout

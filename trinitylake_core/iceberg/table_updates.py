@@ -1,0 +1,101 @@
+"""The updates of a commit to a table, with the IDs that fit the table's newest metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSortOrderUpdate,
+    RemovePropertiesUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    SetPropertiesUpdate,
+    TableUpdate,
+)
+
+_LAST_ADDED: Final = -1
+
+
+def resolved(metadata: TableMetadata, updates: Sequence[TableUpdate]) -> tuple[TableUpdate, ...]:
+    """Return updates that mean what the client wants, although the table may have changed since the client read it.
+
+    Two clients that replace a table at the same time give their new schema, spec and order the same IDs. As in
+    Iceberg's own server, one that the table has is used again, and another one gets a free ID. Properties that are not
+    there need not be removed.
+    """
+    schemas = _Numbered(metadata.schemas, "schema_id", _schema)
+    specs = _Numbered(metadata.partition_specs, "spec_id", _spec)
+    orders = _Numbered(metadata.sort_orders, "order_id", _order)
+    properties, found = set(metadata.properties), []
+    for update in updates:
+        match update:
+            case AddSchemaUpdate():
+                found += schemas.added(update, "schema_")
+            case AddPartitionSpecUpdate():
+                found += specs.added(update, "spec")
+            case AddSortOrderUpdate():
+                found += orders.added(update, "sort_order")
+            case SetCurrentSchemaUpdate():
+                found.append(schemas.chosen(update, "schema_id"))
+            case SetDefaultSpecUpdate():
+                found.append(specs.chosen(update, "spec_id"))
+            case SetDefaultSortOrderUpdate():
+                found.append(orders.chosen(update, "sort_order_id"))
+            case SetPropertiesUpdate():
+                properties |= update.updates.keys()
+                found.append(update)
+            case RemovePropertiesUpdate():
+                found.append(
+                    update.model_copy(update={"removals": [each for each in update.removals if each in properties]})
+                )
+                properties -= set(update.removals)
+            case _:
+                found.append(update)
+    return tuple(found)
+
+
+class _Numbered:
+    """The schemas, specs or orders of a table: what is there under which ID, and which ID the client gave it."""
+
+    def __init__(self, things: Iterable[Any], number: str, meaning: Callable[[Any], object]) -> None:
+        self._by_meaning = {meaning(each): getattr(each, number) for each in things}
+        self._number = number
+        self._meaning = meaning
+        self._ids: dict[int, int] = {}
+
+    def added(self, update: Any, field: str) -> list[Any]:
+        """Return an update that adds a thing under a free ID; nothing, if the table has it."""
+        thing = getattr(update, field)
+        meaning, own = self._meaning(thing), getattr(thing, self._number)
+        known = self._by_meaning.get(meaning)
+        taken = self._by_meaning.values()
+        free = max(taken, default=-1) + 1 if own in taken else own
+        self._by_meaning[meaning] = self._ids[own] = self._ids[_LAST_ADDED] = free if known is None else known
+        if known is not None:
+            return []
+        return [update.model_copy(update={field: thing.model_copy(update={self._number: free})})]
+
+    def chosen(self, update: Any, field: str) -> Any:
+        """Return an update that chooses a thing by its ID in the table."""
+        given = getattr(update, field)
+        return update.model_copy(update={field: self._ids.get(given, given)})
+
+
+def _schema(schema: Schema) -> object:
+    return schema.as_struct(), tuple(schema.identifier_field_ids)
+
+
+def _spec(spec: PartitionSpec) -> object:
+    return tuple((each.source_id, str(each.transform), each.name) for each in spec.fields)
+
+
+def _order(order: SortOrder) -> object:
+    return tuple((each.source_id, str(each.transform), each.direction, each.null_order) for each in order.fields)
