@@ -104,7 +104,7 @@ def test_jobs_over_many_nodes(tmp_path: Path) -> None:
 
 
 def test_jobs_whose_requests_are_counted_by_chance(tmp_path: Path) -> None:
-    """Where files lie is random, and so how many directories there are to be listed: half as much again, and a few."""
+    """Where files lie is random, and so how many directories one thread lists: half as much again, and those."""
     lake = change(wide(tmp_path, OBJECTS, ORDER), scattered(OBJECTS, CHANGES))
     for seed in range(4):
         change(lake, scattered(OBJECTS, 10, seed))
@@ -116,7 +116,7 @@ def test_jobs_whose_requests_are_counted_by_chance(tmp_path: Path) -> None:
     ):
         rounds = _rounds(lake.refresh(), job)
         assert rounds.requests > 700
-        assert rounds.chain <= 1.5 * rounds.requests / 32 + _LEVELS + _LOOKS
+        assert rounds.chain <= 1.5 * rounds.requests / 32 + _LEVELS + _LOOKS + rounds.longest_listing(2)
 
 
 def test_copies_take_as_many_rounds_as_their_requests_fill(tmp_path: Path) -> None:
@@ -132,4 +132,4 @@ def test_copies_take_as_many_rounds_as_their_requests_fill(tmp_path: Path) -> No
         handle, beside = reopened(lake.refresh()), open_storage((tmp_path / name).as_uri(), FAST)
         with Rounds(handle.storage, beside) as rounds:
             job(handle, beside)
-        assert rounds.chain <= 1.5 * rounds.requests / 32 + 6 * _LEVELS, name
+        assert rounds.chain <= 1.5 * rounds.requests / 32 + 6 * _LEVELS + rounds.longest_listing(1), name

@@ -1,7 +1,8 @@
 """How long the requests of jobs wait for one another, by the logical clock.
 
 As long as they need, and half of that more. What is needed: each level of a walk, each listing of a level of
-directories and each step of a commit, when all requests that do not depend on one another share rounds.
+directories and each step of a commit, when all requests that do not depend on one another share rounds. What one thread
+lists alone comes on top: how much that is depends on the random names of files.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def test_directories_are_listed_side_by_side(lake: Lakehouse, job: Callable[[Lak
     assert _kinds(rounds)["list"] > 200
     assert alone.chain == alone.requests
     levels = (lake.stats().height or 0) + 1
-    assert rounds.chain <= 1.5 * (math.ceil(rounds.requests / AT_ONCE) + levels + 8)
+    assert rounds.chain <= 1.5 * (math.ceil(rounds.requests / AT_ONCE) + levels + 8) + rounds.longest_listing(2)
 
 
 def test_all_versions_are_verified_side_by_side(lake: Lakehouse) -> None:
@@ -83,16 +84,17 @@ def test_all_versions_are_verified_side_by_side(lake: Lakehouse) -> None:
 
 def test_an_export_reads_writes_and_reads_back_many_files_at_once(tmp_path: Path) -> None:
     lake = filled(new_lake(tmp_path, order=8), tables=240, changes=60)
-    requests = []
+    kinds = []
     for most in (1, AT_ONCE):
         target = open_storage((tmp_path / f"copy{most}").as_uri(), FAST)
         rounds = _measured(
             lambda cold, to=target: export.run(cold, to, export.Config(engine="local")), lake, target, most=most
         )
-        requests.append(_kinds(rounds))
+        kinds.append(_kinds(rounds))
         assert [] == list(Lakehouse.open(target).check(definitions=True))
-    assert requests[0] == requests[1]
-    assert rounds.chain <= 1.5 * (math.ceil(rounds.requests / AT_ONCE) + 20)
+    assert kinds[0] == kinds[1]
+    copied = rounds.requests - kinds[1]["list"]
+    assert rounds.chain <= 1.5 * (math.ceil(copied / AT_ONCE) + 20) + rounds.longest_listing(1)
 
 
 def test_a_version_of_many_objects_is_verified_as_fast_as_it_is_read(tmp_path: Path) -> None:

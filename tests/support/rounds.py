@@ -14,6 +14,7 @@ threads of its own, for reading and for writing.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from types import TracebackType
@@ -54,6 +55,14 @@ class Rounds:
         """Return the largest number of requests under way at the same time."""
         begun = [began for began, _, _ in self.log]
         return max(map(begun.count, set(begun)), default=0)
+
+    def longest_listing(self, levels: int) -> int:
+        """Return how many listings one thread does at the most, where each directory of so many levels is a piece.
+
+        A disk is listed directory by directory, and how many there are is random, because names of files are.
+        """
+        pieces = Counter(tuple(path.split("/")[:levels]) for _, kind, path in self.log if kind == "list")
+        return max(pieces.values(), default=0)
 
     def __call__(self, kind: str, path: str, action: Callable[[], Any]) -> Any:
         """Carry out a request, and let one tick pass; the storage's interceptor."""
