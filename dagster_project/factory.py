@@ -120,11 +120,11 @@ def _shared(notifications: Notifications | None, spark: SparkResource | None, *,
 def maintenance(scope: Scope) -> AssetJob:
     """Return the job that does all maintenance. In a fleet each run selects some of its assets."""
     names = assets.ALL if scope.known is None else [assets.DEFINITION, *assets.maintained(scope.known)]
-    asset = assets.key(scope, assets.DEFINITION)  # the sensor evaluates its checks
+    by_sensor = ((assets.HEALTH, REACHABLE), (assets.DEFINITION, NOT_FROZEN))
     return dg.define_asset_job(
         f"{scope.slug}_maintenance",
         selection=dg.AssetSelection.assets(*(assets.key(scope, name) for name in names))
-        - dg.AssetSelection.checks(*(dg.AssetCheckKey(asset, each) for each in (REACHABLE, NOT_FROZEN))),
+        - dg.AssetSelection.checks(*(dg.AssetCheckKey(assets.key(scope, name), check) for name, check in by_sensor)),
         description=f"All maintenance of {scope.label}: observes it, measures its tree, checks every "
         "invariant, compacts it, and applies the policies of lakehouses.yaml to snapshots, backup and history.",
         tags=dict(scope.tags),

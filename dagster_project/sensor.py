@@ -181,7 +181,7 @@ class Tick(ABC):
         self.reasons[name] = trouble.text
         result = check_results.evaluate_unreachable(trouble.cause, trouble.advice)
         self.states[name] = self.again(
-            self._evaluated(name, state, (assets.DEFINITION, result)), seconds, quiet=state.quiet + 1
+            self._evaluated(name, state, (assets.HEALTH, result)), seconds, quiet=state.quiet + 1
         )
 
     def _opened(self, settings: LakehouseSettings, found: Poll, seconds: float) -> None:
@@ -192,7 +192,7 @@ class Tick(ABC):
         if found.observed is not None:
             self.new[name] = (found.version, found.observed)
         state = replace(found.state, failing=0)  # alerted until the webhook has accepted that it is over
-        reachable = (assets.DEFINITION, check_results.opened(found.version))
+        reachable = (assets.HEALTH, check_results.opened(found.version))
         state = self._evaluated(name, state, *found.results, reachable)
         decision = self._decided(settings, found, before)
         self.reasons[name] = decision.reason
@@ -274,10 +274,11 @@ class LakehouseTick(Tick):
 
     def check_events(self) -> Iterator[Event]:
         """Yield the results that differ from what was recorded last: runs evaluate the same checks."""
+        by_sensor = {check_results.REACHABLE, check_results.NOT_FROZEN}
         for asset, result in [each for some in self.results.values() for each in some]:
             key, check = assets.key(self.scope, asset), str(result.check_name)
             last = check_results.last_result(self.context.instance, key, check)
-            if last is not result.passed and not (last is None and asset == assets.DEFINITION and result.passed):
+            if last is not result.passed and not (last is None and check in by_sensor and result.passed):
                 yield check_results.evaluation(key, result)
 
     def skip_reason(self, polled: int, waiting: int) -> str:  # noqa: D102

@@ -6,14 +6,15 @@ a slow one, and this process continues. Where pieces wait for a server, a proces
 
 A helper is a program of its own (``python -m pipelines.worker_pool``), no fork of this process: threads, locks and
 the caller's main module stay out of it. Storage options travel through its standard input, never through arguments or
-the environment. When this process dies, a helper finds its input closed and ends.
+the environment. When this process dies, however it does, a helper finds its input closed and ends at once, in the
+middle of a piece. A helper is a process group of its own: signals of the terminal are for this process.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import signal
+import select
 import subprocess
 import sys
 import threading
@@ -248,6 +249,7 @@ class Helper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
+            process_group=0,
         )
         self._send((make, arguments))
 
@@ -316,7 +318,7 @@ class _WithoutPandas(MetaPathFinder):
 def main() -> None:
     """Be a helper: pieces in, answers out, until the input ends."""
     sys.meta_path.insert(0, _WithoutPandas())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the work; its end is ours
+    threading.Thread(target=_end_with_input, name="watch", daemon=True).start()
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between our answers
     make, arguments = _read(source)
@@ -327,6 +329,14 @@ def main() -> None:
         except EOFError:
             return
         _write(sink, _answered(answer, message))
+
+
+def _end_with_input() -> None:
+    """End this process as soon as nothing can come through its input any more: it has nothing left to lose."""
+    watch = select.poll()
+    watch.register(sys.stdin.fileno(), 0)  # no event but the hang-up
+    watch.poll()
+    os._exit(0)
 
 
 def _answered(answer: Answer, message: Any) -> Any:

@@ -1,49 +1,53 @@
 """TrinityLake lakehouses: the storage format, the tree, transactions and versions. No Spark, no Dagster.
 
-The errors come at once; everything else is imported when it is first asked for, so that a program that only needs
-to know its way (the help text of the command line) does not wait for Arrow.
+Every name is imported when it is first asked for: a program that only needs to know its way (the help text of the
+command line) does not wait for Arrow, and one that is interrupted while it loads can say so (:mod:`launch`).
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from __future__ import annotations
 
-from trinitylake_core.errors import (
-    AlreadyExists,
-    CommitConflict,
-    Corrupt,
-    CorruptDefinition,
-    CorruptNode,
-    FileMissing,
-    InvalidDefinition,
-    InvalidInput,
-    InvalidLocation,
-    InvalidName,
-    LakehouseFrozen,
-    LakehouseReplaced,
-    NamespaceNotEmpty,
-    NotALakehouse,
-    NotFound,
-    ObjectNotFound,
-    OutcomeUnknown,
-    PlanOutdated,
-    ReadOnly,
-    Refused,
-    SnapshotNotFound,
-    StorageDenied,
-    StorageError,
-    TransactionExpired,
-    TransactionNotFound,
-    TrinityLakeError,
-    UnsafeStorage,
-    VersionExpired,
-    VersionNotFound,
-)
+from importlib import import_module
+
+TYPE_CHECKING = False  # type checkers know the name; to import typing takes longer than everything else here
 
 if TYPE_CHECKING:
+    from typing import Any, Final
+
     from trinitylake_core.catalog import ObjectEntry
     from trinitylake_core.check import Violation
     from trinitylake_core.commits.frozen import Freeze
     from trinitylake_core.diff import Change, NotCompared
+    from trinitylake_core.errors import (
+        AlreadyExists,
+        CommitConflict,
+        Corrupt,
+        CorruptDefinition,
+        CorruptNode,
+        FileMissing,
+        InvalidDefinition,
+        InvalidInput,
+        InvalidLocation,
+        InvalidName,
+        LakehouseFrozen,
+        LakehouseReplaced,
+        NamespaceNotEmpty,
+        NotALakehouse,
+        NotFound,
+        ObjectNotFound,
+        OutcomeUnknown,
+        PlanOutdated,
+        ReadOnly,
+        Refused,
+        SnapshotNotFound,
+        StorageDenied,
+        StorageError,
+        TransactionExpired,
+        TransactionNotFound,
+        TrinityLakeError,
+        UnsafeStorage,
+        VersionExpired,
+        VersionNotFound,
+    )
     from trinitylake_core.lakehouse import Lakehouse, Stats
     from trinitylake_core.object_info import NamespaceInfo, TableInfo, ViewInfo
     from trinitylake_core.properties import Alteration
@@ -129,9 +133,9 @@ def __getattr__(name: str) -> Any:
     """Return a public name, whose module is imported now."""
     if name == "__version__":
         return import_module("importlib.metadata").version("trinitylake-maintenance")
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
     return found
 
 

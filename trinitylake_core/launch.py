@@ -6,15 +6,9 @@ is imported instead, and would fail somewhere with "No module named 'pipelines.â
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
 
-from trinitylake_core.errors import InvalidInput
-
-_OURS = Path(__file__).resolve().parents[1]
 _WRONG_INPUT = 2
 _INTERRUPTED = 130
 
@@ -25,9 +19,14 @@ def require_ours(name: str) -> None:
     Raises:
         InvalidInput: the name means another project's folder; the message names it, and the two ways around it.
     """
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    from trinitylake_core.errors import InvalidInput
+
     spec = find_spec(name)
     found = None if spec is None else next(iter(spec.submodule_search_locations or [spec.origin or ""]), None)
-    if found is None or Path(found).resolve() == _OURS / name:
+    if found is None or Path(found).resolve() == Path(__file__).resolve().parents[1] / name:
         return
     raise InvalidInput(
         f"{name!r} means {found} here, which hides the package of that name that belongs to trinitylake: give "
@@ -37,7 +36,19 @@ def require_ours(name: str) -> None:
 
 
 def main() -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code. An interruption is reported as soon as this module is loaded."""
+    try:
+        return _main()
+    except KeyboardInterrupt:  # while the program is still being loaded
+        sys.stderr.write("error: interrupted\n")
+        return _INTERRUPTED
+
+
+def _main() -> int:
+    import json
+
+    from trinitylake_core.errors import InvalidInput
+
     try:
         require_ours("pipelines")
     except InvalidInput as error:
@@ -45,8 +56,4 @@ def main() -> int:
         if "--json" in sys.argv:
             sys.stdout.write(json.dumps({"error": {"type": "InvalidInput", "message": str(error)}}) + "\n")
         return _WRONG_INPUT
-    try:
-        return int(import_module("pipelines.cli").main())
-    except KeyboardInterrupt:  # while the program is still being loaded
-        sys.stderr.write("error: interrupted\n")
-        return _INTERRUPTED
+    return int(import_module("pipelines.cli").main())

@@ -67,6 +67,15 @@ class Stage:
         assert done.success
         return done.run_id
 
+    def poll(self, name: str) -> None:
+        """Let the sensor of a lakehouse poll it once, and record what it found."""
+        repository = self.definitions.get_repository_def()
+        with dg.build_sensor_context(instance=self.instance, repository_def=repository) as context:
+            result = repository.get_sensor_def(f"{self.settings[name].slug}_compaction_sensor")(context)
+        assert isinstance(result, dg.SensorResult)
+        for event in result.asset_events:
+            self.instance.report_runless_asset_event(event)
+
     def asset_names(self, name: str) -> list[str]:
         """Return the names of the assets of a lakehouse."""
         keys = self.definitions.resolve_all_asset_keys()
@@ -269,6 +278,27 @@ def test_the_graph_shows_every_asset_of_both_lakehouses(stage: Stage, page: Page
             expect(page.get_by_role("link", name=f"{name} / {asset}")).to_be_visible()
 
 
+@pytest.mark.slow
+def test_the_graph_is_red_where_a_lakehouse_cannot_be_opened(stage: Stage, page: Page, shot: Shot) -> None:
+    """As soon as the sensor has polled it; the graph of the other lakehouse is not."""
+    root = Path(stage.lakes[INVENTORY].root.removeprefix("file://"))
+    away = root.rename(root.with_name("away"))
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(stage.poll, INVENTORY).result()
+    finally:
+        away.rename(root)
+    painted = {}
+    for name in story.NAMES:
+        page.goto(f"/locations/trinitylake/asset-groups/{stage.settings[name].slug}")
+        node = page.get_by_text(assets.HEALTH, exact=True).first
+        expect(node).to_be_visible()
+        page.wait_for_timeout(2 * SECOND)  # the states come after the names
+        painted[name] = node.evaluate(PAINTED)
+        shot(f"graph-{name}")
+    assert {SALES: False, INVENTORY: True} == {name: is_red(colours) for name, colours in painted.items()}
+
+
 def _complete(stage: Stage) -> None:
     careful: dict[str, Any] = {"dry_run": True, "engine": "local"}
     for name in story.NAMES:
@@ -277,6 +307,17 @@ def _complete(stage: Stage) -> None:
         for asset in (assets.EXPIRATION, assets.ORPHANS):
             stage.materialise(name, asset, **careful)
     stage.materialise(INVENTORY, assets.COMPACTION)
+
+
+PAINTED = """each => { const found = []; for (let e = each; e; e = e.parentElement)
+  found.push(getComputedStyle(e).borderTopColor, getComputedStyle(e).backgroundColor); return found; }"""
+"""The colours of borders and backgrounds around a text."""
+
+
+def is_red(colours: list[str]) -> bool:
+    """Return whether one of some CSS colours is red."""
+    known = [[int(part) for part in re.findall(r"\d+", each)[:3]] for each in colours]
+    return any(red > 150 and green < 110 and blue < 110 for red, green, blue in known)
 
 
 def background(element: Locator) -> str:

@@ -36,8 +36,8 @@ lakehouses:
 ORDER = ("lakehouse_definition", "tree_health", "tree_compaction", "root_version_snapshots")
 CHECKS = (
     "lakehouse_definition:not_frozen",
-    "lakehouse_definition:reachable",
     "tree_health:integrity",
+    "tree_health:reachable",
     "tree_compaction:compaction_debt",
     "tree_compaction:compaction_fresh",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 
 from dagster_project import assets, check_results, poll, resources, sensor_state
 from dagster_project.config.settings import LakehouseSettings, Notifications
@@ -67,6 +69,40 @@ def test_a_missing_lakehouse_fails_a_check_and_is_told_once_until_it_is_back(
     assert "sales_eu can be opened again" in webhook.messages[1]["text"]
     again, _, _ = tick(settings, instance, cursor, webhook)
     assert ([], 2) == (again, len(webhook.messages))
+
+
+def test_the_graph_is_red_where_a_lakehouse_cannot_be_opened(
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
+) -> None:
+    """Dagster paints an asset that is materialised red if a check of it failed as an error after it was.
+
+    It paints none that is only observed. In a browser: ``test_the_graph_shows_every_asset_of_both_lakehouses``.
+    """
+    measured, definitions = assets.key(local, assets.HEALTH), merged((local,))
+    job = definitions.resolve_job_def("sales_eu_maintenance")
+    assert job.execute_in_process(instance=instance, asset_selection=[measured]).success
+    assert not is_red(definitions, instance, measured)
+    broken_root(local, lake)
+    tick(local, instance, None)
+    assert is_red(definitions, instance, measured)
+
+
+def is_red(definitions: dg.Definitions, instance: dg.DagsterInstance, asset: dg.AssetKey) -> bool:
+    """Return whether the browser paints an asset red, by what it asks the webserver for."""
+    graph = definitions.resolve_asset_graph()
+    view = AssetGraphView.for_test(definitions, instance)
+    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(
+        [*graph.get_check_keys_for_assets({asset})]
+    )
+    failed = [
+        each
+        for each in latest.values()
+        if asyncio.run(each.targets_latest_materialization(view))
+        and each.evaluation is not None
+        and not each.evaluation.passed
+        and each.evaluation.severity is dg.AssetCheckSeverity.ERROR
+    ]
+    return graph.get(asset).is_materializable and failed != []
 
 
 @pytest.mark.parametrize(
@@ -172,7 +208,7 @@ def test_a_look_is_in_a_hurry_but_not_in_less_of_one_than_asked_for() -> None:
 def test_the_check_can_be_executed_by_hand(
     settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
 ) -> None:
-    key = dg.AssetCheckKey(assets.key(settings, assets.DEFINITION), check_results.REACHABLE)
+    key = dg.AssetCheckKey(assets.key(settings, assets.HEALTH), check_results.REACHABLE)
     job = merged((settings,)).get_repository_def().get_job("__ASSET_JOB")
     subset = job.get_subset(asset_selection=set(), asset_check_selection={key})
 

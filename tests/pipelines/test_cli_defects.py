@@ -444,6 +444,13 @@ def test_an_interruption_while_the_program_is_loaded_is_no_traceback(
     assert "error: interrupted\n" == capsys.readouterr().err
 
 
+def test_next_to_nothing_is_loaded_before_an_interruption_is_caught() -> None:
+    """What is loaded earlier is a traceback for an early Ctrl-C."""
+    program = f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); import trinitylake_core.launch; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-ISc", program], capture_output=True, text=True, check=True)
+    assert set() == {"typing", "datetime", "json", "pathlib", "trinitylake_core.errors"} & set(done.stdout.split())
+
+
 def test_many_lakehouses_with_assets_of_their_own_are_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

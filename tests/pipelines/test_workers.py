@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -142,6 +144,42 @@ def test_an_interrupt_ends_the_workers(
     with pytest.raises(KeyboardInterrupt):
         compaction.run(dirty, compaction.Config(engine="local"), progress=interrupted)
     assert dirty.version == reopened(dirty).version
+
+
+_GIVES_WORK = """
+from pipelines.worker_pool import Helper
+from tests.pipelines.test_workers import begin_and_sleep
+helper = Helper(begin_and_sleep)
+print(helper._process.pid, flush=True)
+helper.do([])
+"""
+
+
+def begin_and_sleep() -> worker_pool.Answer:
+    """Return the work of a helper that has begun, and is not done within a minute."""
+
+    def answer(_: object) -> None:
+        sys.stderr.write("begun\n")
+        sys.stderr.flush()
+        time.sleep(60)
+
+    return answer
+
+
+@pytest.mark.parametrize("kill", [signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_ends_silently_in_the_middle_of_a_piece_when_its_parent_is_killed(kill: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _GIVES_WORK], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stderr is not None
+        worker = psutil.Process(int(parent.stdout.readline()))
+        assert b"begun\n" == parent.stderr.readline()
+        assert os.getpgid(worker.pid) == worker.pid  # Ctrl-C is not for it
+        parent.send_signal(kill)
+        psutil.wait_procs([worker], timeout=30)
+        assert not worker.is_running()
+        assert b"" == parent.stderr.read()
 
 
 def test_secrets_travel_through_the_pipe_alone(
