@@ -77,12 +77,12 @@ class Declined(Refused):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. ``argv`` is without the name of the program."""
+    if argv is None and (completed := complete()) is not None:
+        return completed
     words = list(sys.argv[1:] if argv is None else argv)
     debug = os.environ.get(DEBUG, "") not in {"", "0"}
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     output.prepare()
-    if argv is None and (completed := complete()) is not None:
-        return completed
     try:
         return _main(words, debug=debug)
     except BrokenPipeError:  # `trinitylake ls … | head`

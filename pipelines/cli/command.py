@@ -25,6 +25,8 @@ from pipelines.cli.storage_options import applicable
 from trinitylake_core.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from pipelines.job import Progress, Review
     from pipelines.session import LazySession, SessionConfig
     from pipelines.summary import Summarised
@@ -72,12 +74,31 @@ class Answer(Exception):
 # -- options -------------------------------------------------------------------------------------------
 
 
+class Argument(click.Argument):
+    """An argument of a command."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the candidates, where ROOT may be left out also those of the argument behind it."""
+        from pipelines.cli.completion import candidates, root_left_out
+
+        names = [self.name or ""]
+        if names[0] == ROOT.lower() and isinstance(ctx.command, Command) and root_left_out(ctx):
+            names += (each.lower() for each, _ in ctx.command.entry.arguments[1:2])
+        return [found for name in names for found in candidates(ctx, name, incomplete)]
+
+
 class Option(click.Option):
     """An option of a command. Options with the same ``group`` exclude each other."""
 
     def __init__(self, names: Sequence[str], group: str | None = None, **settings: Any) -> None:
         super().__init__(names, **settings)
         self.group = group
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the candidates: choices, or names that a lakehouse or ``lakehouses.yaml`` knows."""
+        from pipelines.cli.completion import candidates
+
+        return super().shell_complete(ctx, incomplete) or candidates(ctx, self.name or "", incomplete)
 
 
 def option(*names: str, group: str | None = None, choices: Iterable[str] | None = None, **settings: Any) -> Option:
@@ -249,7 +270,7 @@ class Command(click.Command):
         self.entry = ENTRIES[name]
         self.run, self.example, self.options, self.details = run, example, tuple(options), details
         self.meanings = {ROOT: _ROOT_HELP, **(meanings or {})}
-        arguments = (click.Argument([each.lower()], required=False) for each, _ in self.entry.arguments)
+        arguments = (Argument([each.lower()], required=False) for each, _ in self.entry.arguments)
         params = [*self.options, *COMMON, *arguments]
         super().__init__(name, params=params, add_help_option=False, short_help=self.entry.summary)
 

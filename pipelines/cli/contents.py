@@ -92,7 +92,9 @@ SECTIONS: Final[dict[str, tuple[Entry, ...]]] = {
             "recovery",
         ),
     ),
-    "this terminal": (Entry("completion SHELL", "print the script that completes commands and options", "program"),),
+    "this terminal": (
+        Entry("completion SHELL", "print the script that completes commands, options and names", "program"),
+    ),
 }
 """Every command, in the order of the overview."""
 ALIASES: Final = {"log": "history"}

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.shell_completion import get_completion_class, shell_complete
 
 from pipelines.cli.command import HELP, JSON, PROGRAM, QUIET, Answer, Call, Command, Result, answering, command
 from pipelines.cli.contents import ALIASES, ENTRIES, beginning_with
 from trinitylake_core.errors import InvalidInput
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_COMPLETE_VARIABLE: Final = "_TRINITYLAKE_COMPLETE"
 JSON_VERSION: Final = 1
 """Version of the contract on ``--json`` (``docs/json.md``): raised when a field goes, or changes its type."""
-_COMPLETE_VARIABLE: Final = "_TRINITYLAKE_COMPLETE"
-_SHELLS: Final = ("bash", "zsh", "fish")
 _ENVIRONMENT: Final = """
 environment:
   TRINITYLAKE_ROOT             ROOT, if it is omitted
@@ -48,6 +49,7 @@ class Group(click.Group):
             callback=self._refuse_alone,
         )
         self.prefix = prefix
+        self.has_options = True
         self.context_settings = {"max_content_width": 120}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -59,13 +61,14 @@ class Group(click.Group):
         """Return a command by its next word, or the group of those that begin with it."""
         name = ALIASES.get(cmd_name, f"{self.prefix}{cmd_name}")
         if name in ENTRIES:
-            return load(name)
+            return Outline(name) if ctx.resilient_parsing and not self.has_options else load(name)
         return Group(f"{name} ") if next(beginning_with(f"{name} "), None) else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the next word names. Raises ``UsageError`` with the one that may be meant."""
+        self.has_options = any(word.startswith("-") for word in args)
         found, known = self.get_command(ctx, args[0]), self.list_commands(ctx)
         if found is None and not ctx.resilient_parsing:
             if self.prefix:
@@ -99,6 +102,17 @@ class Group(click.Group):
         else:
             formatter.write("\n`trinitylake <command> --help` shows the options of a command, with an example.\n")
             formatter.write(_ENVIRONMENT)
+
+
+class Outline(Command):
+    """A command that a shell completes: its module, which opens lakehouses, is imported for its options alone."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, lambda _: Result(None), "")
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the candidates for an option."""
+        return load(self.name or "").shell_complete(ctx, incomplete)
 
 
 def load(name: str) -> Command:
@@ -158,13 +172,17 @@ _VERSION: Final = answering(["--version"], _version, "show the version, and with
 def complete() -> int | None:
     """Answer a shell that asks for completions, and return the exit code; ``None`` if none asks."""
     asked = os.environ.get(_COMPLETE_VARIABLE)
-    return None if asked is None else shell_complete(Group(), {}, PROGRAM, _COMPLETE_VARIABLE, asked)
+    if asked is None:
+        return None
+    from pipelines.cli.completion import answer
+
+    return answer(Group(), PROGRAM, _COMPLETE_VARIABLE, asked)
 
 
 @command(
     "completion",
     "trinitylake completion bash >> ~/.bashrc",
-    arguments={"SHELL": f"{', '.join(_SHELLS)}"},
+    arguments={"SHELL": "bash, zsh, fish"},
     details="""\
   bash  trinitylake completion bash >> ~/.bashrc
   zsh   trinitylake completion zsh >> ~/.zshrc
@@ -174,9 +192,9 @@ Open a new terminal afterwards.""",
 )
 def completion(call: Call) -> Result:
     """Print a completion script."""
+    from pipelines.cli.completion import SHELLS, script
+
     shell = call.options.shell
-    found = get_completion_class(shell) if shell in _SHELLS else None
-    if found is None:
-        raise InvalidInput(f"SHELL must be one of {', '.join(_SHELLS)}, not {shell!r}")
-    script = found(Group(), {}, PROGRAM, _COMPLETE_VARIABLE).source()
-    return Result({"shell": shell, "script": script}, [script.strip()])
+    if (found := script(Group(), PROGRAM, _COMPLETE_VARIABLE, shell)) is None:
+        raise InvalidInput(f"SHELL must be one of {', '.join(SHELLS)}, not {shell!r}")
+    return Result({"shell": shell, "script": found}, [found.strip()])

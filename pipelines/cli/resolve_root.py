@@ -14,7 +14,6 @@ from typing import Any, Final
 from pipelines import lakehouses
 from pipelines.lakehouses import FILE_NAME
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.storage.roots import root_uri
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -26,7 +25,7 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
         InvalidInput: it is a plain word, and neither a name in ``lakehouses.yaml`` nor a directory here.
     """
     if _URI.match(text) or "/" in text or text.startswith((".", "~")):
-        return root_uri(text), {}
+        return _uri(text), {}
     path = found_file()
     known = {} if path is None else _stanzas(path)
     if text in known:
@@ -36,7 +35,7 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
         given = lakehouses.options(stanza, "storage_options", where)
         return root, lakehouses.looked_up(given, f"{where}: storage_options")
     if text in (each.name for each in Path.cwd().iterdir() if each.is_dir()):
-        return root_uri(text), {}
+        return _uri(text), {}
     where = f"no {FILE_NAME} here or above" if path is None else f"{path} lists {', '.join(known) or 'none'}"
     hint = f"for a new one write {'./' + text!r}"
     raise InvalidInput(f"there is no lakehouse named {text!r} ({where}), nor a directory; {hint}")
@@ -44,7 +43,7 @@ def root_of(text: str) -> tuple[str, dict[str, Any]]:
 
 def place_of(text: str) -> tuple[str, dict[str, Any]]:
     """Return the URI and the storage options of another place: by its name in ``lakehouses.yaml``, URI or path."""
-    return root_of(text) if text in names() else (root_uri(text), {})
+    return root_of(text) if text in names() else (_uri(text), {})
 
 
 def names() -> list[str]:
@@ -61,6 +60,12 @@ def found_file() -> Path | None:
     here = Path.cwd()
     nearest = (each / FILE_NAME for each in (here, *here.parents) if (each / FILE_NAME).is_file())
     return lakehouses.named_file() or next(nearest, None)
+
+
+def _uri(text: str) -> str:
+    from trinitylake_core.storage.roots import root_uri  # completion needs names alone
+
+    return root_uri(text)
 
 
 def _stanzas(path: Path) -> dict[str, Mapping[str, Any]]:

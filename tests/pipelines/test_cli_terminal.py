@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ import pytest
 from pipelines import cli
 from pipelines.cli import report, terminal
 from pipelines.cli.progress import Bar, PrintedProgress, printed
+from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
 
 ROOT = Path(__file__).parents[2]
@@ -109,29 +112,74 @@ def test_every_group_shows_its_commands_and_an_example(capsys: pytest.CaptureFix
 
 
 def _completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:
-    words = line.split(" ")
-    monkeypatch.setenv("COMP_WORDS", line)
-    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    monkeypatch.setenv("COMP_LINE", line)
     monkeypatch.setenv("_TRINITYLAKE_COMPLETE", "bash_complete")
-    monkeypatch.setattr(sys, "argv", words[:1])
+    monkeypatch.setattr(sys, "argv", ["trinitylake"])
+    disabled = logging.root.manager.disable
     assert 0 == cli.main()
-    return [each.partition(",")[2] for each in capsys.readouterr().out.splitlines()]
+    logging.disable(disabled)
+    return capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("trinitylake sn", ["snapshot"]),
-        ("trinitylake snapshot ", ["create", "list", "drop"]),
-        ("trinitylake ls --ki", ["--kind"]),
-        ("trinitylake ls --kind v", ["view"]),
-        ("trinitylake compact file:///x --engine ", ["spark", "local", "auto"]),
+        ("sn", "snapshot"),
+        ("snapshot ", "create list drop"),
+        ("ls --ki", "--kind"),
+        ("ls --kind v", "view"),
+        ("compact file:///x --engine ", "spark local auto"),
+        ("ls kn", "known dir,"),
+        ("export known --target-storage-option a=b ", "known dir,"),
+        ("apply known ", "file,"),
+        ("show known sa", "sales sales."),
+        ("show {root} sales.", "sales.items sales.orders"),
+        ("restore known --only sales.o", "sales.orders"),
+        ("diff known ", "HEAD HEAD~1 good"),
+        ("snapshot drop known ", "good"),
+        ("rollback known --to-snapshot ", "good"),
+        ("show file:///nowhere s", ""),
+        ("ls --reason ", "known dir,"),
     ],
 )
-def test_a_shell_completes_commands_options_and_choices(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, found: list[str]
+def test_a_shell_completes_commands_options_and_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, found: str
 ) -> None:
-    assert found == _completed(monkeypatch, capsys, line)
+    named = with_names(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    told = _completed(monkeypatch, capsys, f"trinitylake {line.format(root=named.root)}")
+    assert found.split() == [each.removeprefix("plain,") for each in told if each]
+
+
+def with_names(directory: Path) -> Lakehouse:
+    """Return a lakehouse with two tables and a snapshot, which ``lakehouses.yaml`` calls ``known``."""
+    lake = Lakehouse.create(directory / "lake", storage_options=FAST)
+    with lake.transaction() as txn:
+        txn.create_namespace("sales")
+        txn.create_table("sales", "orders")
+        txn.create_table("sales", "items")
+    lake.refresh().create_snapshot("good")
+    (directory / "lakehouses.yaml").write_text(f"lakehouses:\n- {{name: known, root: '{lake.root}'}}\n")
+    return lake
+
+
+def test_bash_completes_names_and_files_also_behind_a_colon(tmp_path: Path) -> None:
+    """In Bash itself, which splits ``file:///`` at its colon; a TAB on a root imports no command."""
+    lake = with_names(tmp_path)
+    program = tmp_path / "trinitylake"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from trinitylake_core.launch import main\ncode = main()\n"
+        "print(*(each for each in ('pyarrow', 'yaml') if each in sys.modules), file=sys.stderr)\nsys.exit(code)\n"
+    )
+    program.chmod(0o755)
+    ask = 'COMP_LINE=$1; COMP_POINT=${#1}; COMPREPLY=(); _trinitylake_completion ./trinitylake "${1##*[ :]}" x'
+    script = f'eval "$(./trinitylake completion bash)"; ask() {{ {ask}; echo "${{COMPREPLY[*]}}"; }}\n'
+    lines = ["trinitylake ls k", f"trinitylake ls {lake.root[:-2]}", f"trinitylake show {lake.root} sales.o"]
+    script += "".join(f"ask {shlex.quote(line)}\n" for line in lines)
+    done = subprocess.run(["bash", "--norc", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ["known", lake.root.removeprefix("file:").rstrip("/"), "sales.orders"] == done.stdout.splitlines()
+    assert ["yaml", "yaml", "pyarrow"] == done.stderr.splitlines()[-3:]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

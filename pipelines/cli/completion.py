@@ -1,0 +1,166 @@
+"""Completion in a shell: the names of lakehouses, versions and objects, and files where a path may stand."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    shell_complete,
+    split_arg_string,
+)
+
+from trinitylake_core.errors import TrinityLakeError
+
+if TYPE_CHECKING:
+    from trinitylake_core import Lakehouse
+
+ROOT_VARIABLE: Final = "TRINITYLAKE_ROOT"
+SHELLS: Final = ("bash", "zsh", "fish")
+_SECONDS: Final = 2.0
+"""How long a person waits for names; a storage that takes longer completes none."""
+_MOST: Final = 200
+_FILE: Final = CompletionItem("", type="file")
+_DIRECTORY: Final = CompletionItem("", type="dir")
+
+
+def answer(cli: click.Command, program: str, variable: str, asked: str) -> int:
+    """Print the candidates that a shell asks for, and return the exit code."""
+    logging.disable()  # nothing but candidates may reach the terminal
+    return shell_complete(cli, {}, program, variable, asked)
+
+
+def script(cli: click.Command, program: str, variable: str, shell: str) -> str | None:
+    """Return the script that makes a shell ask, ``None`` for a shell that is not known."""
+    found = get_completion_class(shell) if shell in SHELLS else None
+    return None if found is None else found(cli, {}, program, variable).source()
+
+
+class _Bash(BashComplete):
+    """Completion in Bash, which splits words at colons, also those in ``s3://bucket/lake``.
+
+    So the words are taken from the line, and of a candidate only what comes after the last colon is handed back. Where
+    there is no candidate Bash completes names of files, as everywhere.
+    """
+
+    source_template: ClassVar[str] = """\
+%(complete_func)s() {
+    local IFS=$'\\n' type value
+    while IFS=',' read -r type value; do
+        if [[ $type == dir || $type == file ]]; then
+            [[ $type == dir ]] && COMPREPLY+=($(compgen -d -- "$2")) || COMPREPLY+=($(compgen -f -- "$2"))
+            compopt -o filenames 2>/dev/null
+        elif [[ -n $type ]]; then
+            COMPREPLY+=("$value")
+        fi
+    done < <(env COMP_LINE="${COMP_LINE:0:COMP_POINT}" %(complete_var)s=bash_complete "$1")
+}
+complete -o nosort -o bashdefault -o default -F %(complete_func)s %(prog_name)s
+"""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words of the line before the cursor, without the program, and the one that is not complete."""
+        words = split_arg_string(os.environ["COMP_LINE"] + "\0")
+        return words[1:-1], words[-1].removesuffix("\0")
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """Return the candidates, each without what stands before the last colon of the word."""
+        before = incomplete[: incomplete.rfind(":") + 1]
+        found = super().get_completions(args, incomplete)
+        return [CompletionItem(each.value.removeprefix(before), type=each.type, help=each.help) for each in found]
+
+
+add_completion_class(_Bash)
+
+
+def candidates(context: click.Context, name: str, incomplete: str) -> list[CompletionItem]:
+    """Return the candidates for an argument or an option of a command, by its name; none for free text."""
+    of_lakehouse = _NAMES.get(name)
+    if name == "name" and context.command.name == "snapshot drop":
+        of_lakehouse = _snapshots
+    if of_lakehouse is not None:
+        newest = [each for each in _NEWEST if each.startswith(incomplete)] if name in _VERSIONS else []
+        found = _in_time(lambda: _of_lakehouse(context, of_lakehouse, incomplete))
+        return [CompletionItem(each) for each in (*newest, *found)]
+    if name in _PLACES:
+        from pipelines.cli.resolve_root import names
+
+        return [*(CompletionItem(each) for each in names() if each.startswith(incomplete)), _DIRECTORY]
+    return [_FILE] if name in _FILES else []
+
+
+def root_left_out(context: click.Context) -> bool:
+    """Return whether the first word of a command may stand behind ROOT, which the environment has."""
+    return bool(os.environ.get(ROOT_VARIABLE)) and context.params.get("root") is None
+
+
+def _of_lakehouse(
+    context: click.Context, find: Callable[[Lakehouse, str], Iterator[str]], incomplete: str
+) -> Iterator[str]:
+    # click gives up before the arguments where the last word is an option without its value
+    given = [context.params.get("root"), context.params.get("src"), *context.args[:1], os.environ.get(ROOT_VARIABLE)]
+    for root in given:
+        if root:
+            with suppress(TrinityLakeError, OSError):
+                lake = _opened(root, context.params.get("storage_option") or ())
+                yield from (each for each in find(lake, incomplete) if each.startswith(incomplete))
+                return
+
+
+def _opened(root: str, given: Any) -> Lakehouse:
+    from pipelines.cli.resolve_root import root_of
+    from pipelines.cli.storage_options import applicable, environment_options, storage_options
+    from trinitylake_core import Lakehouse
+
+    uri, of_name = root_of(root)
+    options = {**applicable(environment_options(os.environ), uri), **of_name, **storage_options(given)}
+    return Lakehouse.open(uri, storage_options=options)
+
+
+def _in_time(find: Callable[[], Iterator[str]]) -> list[str]:
+    """Return what is found within a second. The thread is left alone: this process ends now."""
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.extend(islice(find(), _MOST)), daemon=True)
+    thread.start()
+    thread.join(_SECONDS)
+    return [*found]
+
+
+def _snapshots(lake: Lakehouse, _: str) -> Iterator[str]:
+    yield from (each.name for each in lake.snapshots())
+
+
+def _namespaces(lake: Lakehouse, _: str) -> Iterator[str]:
+    yield from lake.namespaces()
+
+
+def _objects(lake: Lakehouse, incomplete: str) -> Iterator[str]:
+    """Yield namespaces; behind the dot of one, its tables and views."""
+    from pipelines.summary import qualified
+
+    for namespace in lake.namespaces():
+        if incomplete.startswith(f"{namespace}."):
+            yield from (qualified(each.namespace, each.name) for each in lake.objects(namespace) if each.name)
+        elif namespace.startswith(incomplete):
+            yield from (namespace, f"{namespace}.")  # two, so that the shell adds no space
+
+
+_NEWEST: Final = ("HEAD", "HEAD~1")
+_VERSIONS: Final = ("a", "b", "to_version", "version")
+_NAMES: Final[dict[str, Callable[[Lakehouse, str], Iterator[str]]]] = {
+    **dict.fromkeys((*_VERSIONS, "snapshot", "to_snapshot"), _snapshots),
+    **dict.fromkeys(("changed", "object", "only", "pattern"), _objects),
+    **dict.fromkeys(("to_namespace", "within"), _namespaces),
+}
+_PLACES: Final = frozenset({"also", "dst", "other", "root", "src", "target"})
+_FILES: Final = frozenset({"certfile", "file", "inventory", "keyfile", "plan", "plan_to", "source", "tokens"})
