@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -21,6 +21,7 @@ from trinitylake_core.definitions import (
     decode_view,
 )
 from trinitylake_core.errors import (
+    Corrupt,
     CorruptDefinition,
     FileMissing,
     InvalidInput,
@@ -32,7 +33,7 @@ from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, Ob
 from trinitylake_core.locations import validate_path
 from trinitylake_core.object_info import NamespaceInfo, TableInfo, ViewInfo
 from trinitylake_core.tree import search
-from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import ObjectCounts
 
@@ -75,8 +76,31 @@ class CatalogView(abc.ABC):
     @abc.abstractmethod
     def _root_node(self) -> Node: ...
 
+    @abc.abstractmethod
+    def _refuse_expired(self) -> None:
+        """Raise if the version that is read is no longer kept: what cannot be read was removed, and not damaged."""
+
+    @contextmanager
+    def _still_kept(self) -> Iterator[None]:
+        try:
+            yield
+        except Corrupt:
+            self._refuse_expired()
+            raise
+
     def _find(self, key: str) -> str | None:
-        return search.lookup(self._store, self._root_node(), key)
+        return self._find_in_version(key)
+
+    def _find_in_version(self, key: str) -> str | None:
+        try:  # what `_still_kept` does, without its cost
+            return search.lookup(self._store, self._root_node(), key)
+        except Corrupt:
+            self._refuse_expired()
+            raise
+
+    def _find_many(self, keys: Sequence[str]) -> dict[str, str]:
+        with self._still_kept():
+            return search.lookup_many(self._store, self._root_node(), keys)
 
     def look_ahead(self, objects: Collection[ObjectName]) -> None:
         """Read what looking objects and their namespaces up will read, one round trip per level for all of them.
@@ -89,10 +113,15 @@ class CatalogView(abc.ABC):
             keys = {self._keys.encode(each) for each in objects} | {
                 self._keys.namespace(each.namespace) for each in objects
             }
-            search.look_ahead(self._store, self._root_node(), keys)
+            with self._still_kept():
+                search.look_ahead(self._store, self._root_node(), keys)
 
     def _batches(self, within: KeyRange) -> Iterator[search.Batch]:
-        return search.scan(self._store, self._root_node(), within)
+        return self._scan(within, None)
+
+    def _scan(self, within: KeyRange, own: Messages | None) -> Iterator[search.Batch]:
+        with self._still_kept():
+            yield from search.scan(self._store, self._root_node(), within, own)
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -245,6 +274,7 @@ class CatalogView(abc.ABC):
         try:
             return self._store.storage.read(validate_path(path))
         except FileMissing:
+            self._refuse_expired()
             raise CorruptDefinition(f"definition file {path!r} is missing", path=path) from None
         except InvalidLocation as error:
             raise CorruptDefinition(str(error), path=path) from None

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final, Never, Self
 from trinitylake_core.catalog import CatalogView, codec_of
 from trinitylake_core.check import Violation, check_lakehouse, check_version
 from trinitylake_core.commits.commit import is_other_generation
+from trinitylake_core.commits.damaged import newest_base
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.frozen import Freeze, freeze_of
+from trinitylake_core.commits.rolled_back import refuse_lost
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
 from trinitylake_core.recovery.target import RecoveryTarget
@@ -179,6 +181,9 @@ class Handle(CatalogView):
 
     def _root_node(self) -> Node:
         return self._root.node
+
+    def _refuse_expired(self) -> None:
+        refuse_lost(self._files, newest_base(self._files).root, self._root)
 
     def info(self) -> VersionInfo:
         """Return the description of this version that its root contains. No request."""

@@ -16,7 +16,7 @@ from tests.support.surgery import listing
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version
 from trinitylake_core.commits.commit import now_millis
-from trinitylake_core.errors import CommitConflict, Corrupt
+from trinitylake_core.errors import CommitConflict, Corrupt, TransactionExpired, VersionExpired
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,3 +187,66 @@ def test_a_node_that_is_really_gone_is_damage(lake: Lakehouse) -> None:
     lake.storage.delete_many([lake.refresh().root_node.node.children[0]])
     with pytest.raises(Corrupt):
         _load(lake, None)
+
+
+# -- readers of what has expired -----------------------------------------------------------------------
+
+
+def cleaned_away(lake: Lakehouse) -> None:
+    """Compact, expire all versions but the newest, and remove their files."""
+    filled_more(reopened(lake))
+    _compact(reopened(lake), None)
+    config = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAYS * 1000)
+    expiration.run(reopened(lake), config)
+    assert clean_now(lake).deleted > 0
+
+
+READS: dict[str, Callable[[Any], Any]] = {
+    "lookup": lambda view: view.table("ns1", "t001"),
+    "list": lambda view: view.tables("ns1"),
+    "scan": lambda view: list(view.objects()),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
+def test_who_reads_a_version_that_was_cleaned_away_is_told_that_it_expired(
+    lake: Lakehouse, read: Callable[[Any], Any]
+) -> None:
+    handle, other = reopened(lake), reopened(lake)
+    txn = other.transaction()
+    cleaned_away(lake)
+    with pytest.raises(VersionExpired, match=f"version {handle.version} has expired"):
+        read(handle)
+    with pytest.raises(TransactionExpired, match="begin a new one"):
+        read(txn)
+    read(handle.refresh())
+
+
+def test_a_definition_that_was_cleaned_away_is_told_to_have_expired(lake: Lakehouse) -> None:
+    handle = reopened(lake)
+    entry = next(handle.objects(kind="table"))
+    with lake.refresh().transaction() as txn:
+        txn.drop_table(entry.namespace, str(entry.name))
+    cleaned_away(lake)
+    with pytest.raises(VersionExpired):
+        handle.definition_of(entry)
+
+
+def test_a_node_that_is_gone_from_a_kept_version_is_damage_to_readers(lake: Lakehouse) -> None:
+    handle = reopened(lake)
+    lake.storage.delete_many([handle.root_node.node.children[0]])
+    with pytest.raises(Corrupt, match="is missing"):
+        list(handle.objects())
+    with pytest.raises(Corrupt, match="is missing"):
+        list(handle.transaction().objects())
+
+
+def test_a_large_transaction_on_a_base_that_was_cleaned_away_is_refused(lake: Lakehouse) -> None:
+    """Its commit flushes the root's buffer into nodes that are gone."""
+    txn = reopened(lake).transaction()
+    for number in range(60):
+        txn.create_namespace(f"new{number}")
+    cleaned_away(lake)
+    with pytest.raises(TransactionExpired):
+        txn.commit()
+    assert [] == broken(lake)

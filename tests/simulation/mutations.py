@@ -15,13 +15,13 @@ from pipelines.sweep.marking import RootsExpired
 from trinitylake_core import snapshots
 from trinitylake_core.commits import acknowledge as acknowledging
 from trinitylake_core.commits import commit as commits
-from trinitylake_core.commits import creation, fences, rolled_back
+from trinitylake_core.commits import creation, damaged, fences, rolled_back
 from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
 from trinitylake_core.iceberg import tables
-from trinitylake_core.recovery import damaged, recover
+from trinitylake_core.recovery import recover
 from trinitylake_core.spec import BOUNDARY_FILE, FREEZE
 from trinitylake_core.transactions import aborts, saved, savedfile
 from trinitylake_core.transactions.group import CommitGroup

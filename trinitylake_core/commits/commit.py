@@ -29,6 +29,7 @@ from trinitylake_core.commits.frozen import freeze_of, refuse_frozen
 from trinitylake_core.errors import (
     AlreadyExists,
     CommitConflict,
+    Corrupt,
     CorruptNode,
     LakehouseFrozen,
     OutcomeUnknown,
@@ -214,11 +215,17 @@ def _attempt(
 ) -> Root | None:
     """Make a change the version after ``base`` and return its root, ``None`` if another writer has that version.
 
-    ``None`` also if ``base`` is frozen, and a version after it is not.
+    ``None`` also if ``base`` is frozen, and a version after it is not; and if ``base`` cannot be read any more, and is
+    not the newest version.
     """
     stamp = max(now_millis(), base.created_at_millis + 1)
     writer = NodeWriter(files.store)
-    draft = change.build(base, stamp, writer)
+    try:
+        draft = change.build(base, stamp, writer)
+    except Corrupt:  # what only ``base`` reaches is removed once it has expired
+        if files.newest().version == base.version:
+            raise
+        return None
     if draft.operation in spec.FROZEN_OPERATIONS and freeze_of(files.definition(base)) is not None:
         refuse_frozen(files)
         return None

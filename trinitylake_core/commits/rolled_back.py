@@ -12,7 +12,7 @@ from trinitylake_core.commits.fences import storage_time
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import PlanOutdated, SnapshotNotFound, VersionExpired
-from trinitylake_core.locations import root_path
+from trinitylake_core.locations import parse
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.versions import Delta, Root, RootRows
@@ -111,7 +111,8 @@ def refuse_lost(files: LakehouseStore, newest: RootRows, wanted: Root) -> None:
         VersionExpired: it lies below the boundary, even if its root was not deleted yet.
         SnapshotNotFound: it was read by a snapshot that was dropped since.
     """
-    if wanted.path == root_path(wanted.version):
+    named = parse(wanted.path)
+    if named is not None and named.version is not None:  # a snapshot reads a copy, under the name of a node
         if wanted.version < newest.oldest_version:
             raise VersionExpired(
                 f"version {wanted.version} has expired; the oldest one kept is {newest.oldest_version}"

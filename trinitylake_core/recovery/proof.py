@@ -27,13 +27,13 @@ from trinitylake_core.check import (
     violation,
     without_namespace,
 )
+from trinitylake_core.commits.damaged import Base, newest_base
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.rolled_back import refuse_lost
 from trinitylake_core.diff import Change, NotCompared
 from trinitylake_core.diff.damaged import OLD
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.keys import NAMESPACE
-from trinitylake_core.recovery.damaged import Base, newest_base
 from trinitylake_core.recovery.plan import (
     FINDINGS,
     SHOWN,

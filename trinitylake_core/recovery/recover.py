@@ -9,11 +9,11 @@ from dataclasses import replace
 from trinitylake_core import spec
 from trinitylake_core.commits.changes import commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
+from trinitylake_core.commits.damaged import Base, newest_base
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.rolled_back import RolledBack, refuse_changed, refuse_lost
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import NAMESPACE
-from trinitylake_core.recovery.damaged import Base, newest_base
 from trinitylake_core.recovery.plan import (
     SHOWN,
     SINCE_SHOWN,

@@ -90,11 +90,9 @@ class CatalogEdits(CatalogView):
         """
         unknown = sorted(self._writes.keys() - self._before.keys())
         if len(unknown) <= _FEW:
-            found: AbstractSet[str] = {
-                key for key in unknown if search.lookup(self._store, self._base.node, key) is not None
-            }
+            found: AbstractSet[str] = {key for key in unknown if self._find_in_version(key) is not None}
         else:
-            found = search.lookup_many(self._store, self._base.node, unknown).keys()
+            found = self._find_many(unknown).keys()
         self._before.update((key, key in found) for key in unknown)
         return self._before
 
@@ -107,12 +105,12 @@ class CatalogEdits(CatalogView):
         self._footprint.keys.add(key)
         if key in self._writes:
             return self._writes[key]
-        return super()._find(key)
+        return self._find_in_version(key)
 
     def _batches(self, within: KeyRange) -> Iterator[search.Batch]:
         self._footprint.ranges.append(within)
         own = Messages.of([(key, self._writes[key], self.id) for key in sorted(self._writes) if key in within])
-        return search.scan(self._store, self._base.node, within, own)
+        return self._scan(within, own)
 
     def _read_definition(self, path: str) -> bytes:
         return encode(self._definitions[path][1]) if path in self._definitions else super()._read_definition(path)

@@ -8,10 +8,19 @@ from typing import Any, Final
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.commit import Draft, whoami
+from trinitylake_core.commits.damaged import newest_base
 from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.rolled_back import refuse_lost
 from trinitylake_core.commits.root_flush import flushed_for
 from trinitylake_core.definitions import commit_buffer_bytes, encode
-from trinitylake_core.errors import CommitConflict, Corrupt, FileMissing, TransactionExpired
+from trinitylake_core.errors import (
+    CommitConflict,
+    Corrupt,
+    FileMissing,
+    SnapshotNotFound,
+    TransactionExpired,
+    VersionExpired,
+)
 from trinitylake_core.locations import definition_path
 from trinitylake_core.transactions.edits import CatalogEdits
 from trinitylake_core.transactions.footprint import Conflicts
@@ -87,6 +96,12 @@ class TransactionChange(CatalogEdits):
     def reason(self) -> str | None:
         """Why, for the history."""
         return self._reason
+
+    def _refuse_expired(self) -> None:
+        try:
+            refuse_lost(self._files, newest_base(self._files).root, self._base)
+        except (VersionExpired, SnapshotNotFound) as error:
+            raise TransactionExpired(f"the transaction cannot go on: {error}; begin a new one") from error
 
     def conflicts(self) -> Conflicts:
         """Return what others must not have changed for this to be committed."""
@@ -177,7 +192,7 @@ class TransactionChange(CatalogEdits):
             return False
         try:
             return self._read_definition(own) == self._files.storage.read(other)
-        except (Corrupt, FileMissing):
+        except (Corrupt, FileMissing, TransactionExpired):
             return False
 
     def _named(self, keys: Sequence[str]) -> str:
