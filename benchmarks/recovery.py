@@ -1,15 +1,17 @@
-"""A rollback of 100 changed tables on S3, 30 ms a request: plan and act, alone and with eight writers, frozen first.
+"""A rollback of 100 changed tables on S3, 30 ms a request: alone, from Dagster, and with eight writers frozen first.
 
 python -m benchmarks recovery [--objects 20000] [--compact]
 
 The server is the one of the tests. All tables share one definition file, so that a million of them are made quickly;
-those that change get one of their own. A rollback opens the lakehouse anew, as a command does.
+those that change get one of their own. A rollback opens the lakehouse anew, as a command does. From Dagster it is two
+runs of the job, executed in this process: the dry run, which is the plan, and the rollback, each with its events.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import tempfile
 import threading
 import time
@@ -20,7 +22,7 @@ from typing import Any
 
 from benchmarks import lakes, report
 from pipelines import compaction, rollback
-from tests.support.slow_s3 import run_slow_s3
+from tests.support.slow_s3 import SlowS3, run_slow_s3
 from trinitylake_core import Lakehouse, LakehouseFrozen, TrinityLakeError
 from trinitylake_core.definitions import encode, table_def
 from trinitylake_core.storage import open_storage
@@ -84,6 +86,31 @@ def _rolled_back(figures: Figures, name: str, root: str, options: dict[str, Any]
     figures[name] |= {"plan s": round(planned[0], 2), "changed": done.plan.counts["changed"]}
 
 
+def _from_dagster(figures: Figures, root: str, server: SlowS3, version: int) -> None:
+    import dagster as dg
+
+    from dagster_project.config.settings import LakehouseSettings
+    from dagster_project.factory import merged
+
+    secrets = {name: {"env": f"BENCHMARK_{name}"} for name in ("key", "secret")}
+    os.environ |= {f"BENCHMARK_{name}": str(server.options[name]) for name in secrets}
+    stanza = {"name": "bench", "root": root, "storage_options": server.options | secrets}
+    job = merged((LakehouseSettings.model_validate(stanza),)).resolve_job_def("bench_rollback")
+    with dg.DagsterInstance.ephemeral() as instance:
+        for name, dry in (("from Dagster, the plan", True), ("from Dagster, the rollback", False)):
+            config = {"version": version, "reason": "benchmark", "dry_run": dry}
+            before, began = server.busy()["requests"], time.perf_counter()
+            ops = {"ops": {"lakehouse__bench__rollback": {"config": config}}}
+            quiet = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
+            assert job.execute_in_process(ops | quiet, instance).success
+            seconds = round(time.perf_counter() - began, 2)
+            figures[name] = {"requests": int(server.busy()["requests"] - before), "s": seconds}
+
+
+def _again(root: str, options: dict[str, Any], bad: int) -> None:
+    Lakehouse.open(root, storage_options=options).rollback(version=bad, reason="to the bad one again", force=True)
+
+
 def measure(objects: int, *, compact: bool) -> Figures:
     """Return all figures."""
     figures: Figures = {}
@@ -100,10 +127,12 @@ def measure(objects: int, *, compact: bool) -> Figures:
         bad = Lakehouse.open(root, storage_options=options).version
         server.set(delay=_DELAY)
         _rolled_back(figures, "rollback", root, options, good)
+        _again(root, options, bad)
+        _from_dagster(figures, root, server, good)
         counts = multiprocessing.get_context("spawn").Array("i", 3)
         process = multiprocessing.get_context("spawn").Process(target=_write, args=(root, options, counts), daemon=True)
         process.start()
-        Lakehouse.open(root, storage_options=options).rollback(version=bad, reason="to the bad one again", force=True)
+        _again(root, options, bad)
         while counts[0] < 5 * _WRITERS:
             time.sleep(0.1)
         with _measured(figures, "freeze", root, options) as lake:

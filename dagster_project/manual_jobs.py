@@ -359,6 +359,7 @@ TABLE: Final = {
         dry_run=True,
         filled_in={"version": None, "reason": ""},
         damaged=lambda _: True,
+        engine="auto",
         repeat=False,
     ),
     "restore": ManualJob(
@@ -368,6 +369,7 @@ TABLE: Final = {
         "else is left alone. With `dry_run: true`, the default, it only shows what would change.",
         dry_run=True,
         filled_in={"only": [], "version": None, "reason": "", "exact": False},
+        engine="auto",
         repeat=False,
     ),
     "undo": ManualJob(
@@ -380,6 +382,7 @@ TABLE: Final = {
         dry_run=True,
         filled_in={"author": None, "since": None, "matching": None, "reason": "", "others": False},
         damaged=lambda _: True,
+        engine="auto",
         repeat=False,
     ),
     "history": ManualJob(

@@ -16,6 +16,7 @@ from pipelines import cli
 from pipelines.cli.contents import ENTRIES
 from pipelines.cli.program import load
 from scripts import reference
+from trinitylake_core.commits.commit import acting_as
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -38,11 +39,11 @@ def test_the_commands_of_start_here_work(
     for name in ("ROOT", "LAKEHOUSES", "STORAGE_OPTIONS", "SPARK_MASTER", "SPARK_REMOTE"):
         monkeypatch.delenv(f"TRINITYLAKE_{name}", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TRINITYLAKE_AUTHOR", "ada@laptop")
     commands = re.findall(r"^    \$ trinitylake (.*)\n((?:(?:    (?!\$).*)?\n)*)", text, re.MULTILINE)
     for command, shown in commands:
         capsys.readouterr()
-        assert 0 == cli.main(shlex.split(command)), command
+        with acting_as("ada@laptop"):
+            assert 0 == cli.main(shlex.split(command)), command
         printed = capsys.readouterr().out.replace(tmp_path.as_uri(), "file:///home/ada")
         assert _stable(textwrap.dedent(shown)) == _stable(printed), command
     assert 15 == len(commands)

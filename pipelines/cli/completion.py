@@ -163,4 +163,4 @@ _NAMES: Final[dict[str, Callable[[Lakehouse, str], Iterator[str]]]] = {
     **dict.fromkeys(("to_namespace", "within"), _namespaces),
 }
 _PLACES: Final = frozenset({"also", "dst", "other", "root", "src", "target"})
-_FILES: Final = frozenset({"certfile", "file", "inventory", "keyfile", "plan", "plan_to", "source", "tokens"})
+_FILES: Final = frozenset({"certfile", "file", "inventory", "keyfile", "plan", "plan_to", "source", "to", "tokens"})

@@ -50,8 +50,8 @@ NEEDED = {
 """What some commands ask for, so that most lines get further than that."""
 ENDLESS = "serve"
 """It answers requests until it is ended."""
-NEVER = frozenset({"--master", "--remote", "--spark-conf", "--help", "-h"})
-"""Options that would start Spark, which takes seconds, or print a text only."""
+NEVER = frozenset({"--master", "--remote", "--spark-conf", "--help", "-h", "--follow"})
+"""Options that would start Spark, which takes seconds, print a text only, or wait for ever."""
 
 
 def command_lines(count: int, seed: int = SEED) -> Iterator[list[str]]:

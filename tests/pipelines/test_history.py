@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipelines import diff, history, load
+from pipelines import cli, diff, expiration, history, load
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import InvalidInput, Lakehouse, spec
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.locations import root_path
 from trinitylake_core.storage import open_storage
 
@@ -67,3 +76,117 @@ def test_a_load_counts_what_it_loaded(tmp_path: Path) -> None:
     (tmp_path / "objects.jsonl").write_text("\n".join(lines))
     load.run(lake, str(tmp_path / "objects.jsonl"), load.Config(engine="local"))
     assert (spec.OP_LOAD, 2) == ((info := lake.refresh().info()).operation, info.changes)
+
+
+# -- the feed ------------------------------------------------------------------------------------------
+
+
+def followed(lake: Lakehouse, file: Path, *words: str) -> list[dict[str, Any]]:
+    """Let ``history --follow`` append to a file until the newest version, and return its lines."""
+    assert 0 == cli.main(["history", lake.root, "--follow", "--once", "--to", str(file), *words])
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_feed_has_each_version_once_with_its_objects(lake: Lakehouse, tmp_path: Path) -> None:
+    """A compaction changes none, a rollback what it undid; the file knows where to go on, also with half a line."""
+    file = tmp_path / "feed.jsonl"
+    lines = followed(lake, file, "--after", "0")
+    assert [1, 2, 3, 4, 5] == [each["version"] for each in lines]
+    for each in lines:
+        expected = {(one.change, one.namespace, one.name) for one in lake.diff(each["version"] - 1, each["version"])}
+        assert expected == {(one["change"], one["namespace"], one["name"]) for one in each["changed"]}
+    assert (("bot@ci", "Nightly deploy"), []) == ((lines[3]["author"], lines[3]["reason"]), lines[4]["changed"])
+    lake.rollback(version=3, reason="undo it")
+    with file.open("r+") as half:
+        half.truncate(file.stat().st_size - 9)
+    again = followed(lake, file)
+    assert [*lines[:4], lines[4]] == again[:5]
+    assert ([6], "rollback") == ([each["version"] for each in again[5:]], again[5]["operation"])
+    assert [("added", "t000")] == [(each["change"], each["name"]) for each in again[5]["changed"]]
+    assert again == followed(lake, file, "--after", "0")
+
+
+def test_the_feed_says_which_versions_expired_or_cannot_be_read(
+    lake: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Surgery(lake.root, lake.definition.order).write(root_path(3), b"rubbish")
+    damaged = followed(lake, tmp_path / "damaged.jsonl", "--after", "1")
+    assert [False, True, True, False] == [each["changed"] is None for each in damaged]
+    assert ["version 3 cannot be read"] * 2 == [each["not_compared"][:24] for each in damaged[1:3]]
+    with monkeypatch.context() as month:
+        month.setattr("pipelines.expiration.now_millis", lambda: now_millis() + 30 * 86_400_000)
+        expiration.run(lake, expiration.Config(engine="local", keep_last=1, older_than_seconds=0))
+    kept = lake.refresh().stats().oldest_version
+    first, *_ = followed(lake, tmp_path / "expired.jsonl", "--after", "1")
+    assert (kept, f"versions 2 to {kept - 1} have expired", None) == tuple(
+        first[name] for name in ("version", "not_compared", "changed")
+    )
+
+
+class Hook(BaseHTTPRequestHandler):
+    """A webhook that refuses the second message once, and interrupts the sender at the last."""
+
+    taken: list[int]
+    refused: bool
+    last: int
+
+    def do_POST(self) -> None:
+        """Take a version, or refuse it."""
+        version = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["version"]
+        refuse = version == 2 and not Hook.refused
+        Hook.refused |= refuse
+        if not refuse:
+            Hook.taken.append(version)
+        if version == Hook.last:
+            os.kill(os.getpid(), signal.SIGINT)
+        self.send_response(500 if refuse else 200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hook(lake: Lakehouse) -> Iterator[str]:
+    Hook.taken, Hook.refused, Hook.last = [], False, lake.version
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/secret"
+        server.shutdown()
+
+
+def test_a_webhook_gets_each_version_once_until_an_interrupt(
+    lake: Lakehouse, hook: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it refuses is sent again before what comes after it; SIGINT ends it cleanly, behind a whole line."""
+    assert 0 == cli.main(["history", lake.root, "--follow", "--after", "0", "--every", "1s", "--to", hook])
+    assert ([1, 2, 3, 4, 5], True) == (Hook.taken, Hook.refused)
+    told = capsys.readouterr().err
+    assert "warning: the webhook did not accept the line: HTTP Error 500" in told
+    assert "secret" not in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--after", "1"], "need --follow"),
+        (["--follow", "--json"], "takes no --json"),
+        (["--follow", "--limit", "1"], "leave out --limit"),
+        (["--follow", "--after", "-1"], "must not be negative"),
+        (["--follow", "--once", "--after", "99"], "version 99 does not exist"),
+        (["--follow", "--once", "--to", "{here}/of-others"], "is not one of history --follow"),
+        (["--follow", "--once", "--to", "{here}/locked"], "another process appends"),
+        (["--follow", "--once", "--to", "{here}"], "cannot append to"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(
+    lake: Lakehouse, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    (tmp_path / "of-others").write_text("not ours\n")
+    with (tmp_path / "locked").open("w") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        assert 2 == cli.main(["history", lake.root, *(each.format(here=tmp_path) for each in words)])
+    told = capsys.readouterr()
+    assert said in told.err + told.out
+    assert "not ours\n" == (tmp_path / "of-others").read_text()

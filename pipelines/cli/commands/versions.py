@@ -11,12 +11,13 @@ from pipelines import diff as diffing
 from pipelines import version_ref
 from pipelines.cli import report
 from pipelines.cli.command import Call, Result, command, in_order, limited, option, or_else
+from pipelines.cli.commands import following
 from pipelines.cli.commands.objects import keys_of, readings
 from pipelines.cli.commands.options import ENGINE, FORMAT, SPARK
 from pipelines.summary import Size, qualified
 from trinitylake_core import Change, Lakehouse, ObjectEntry, VersionInfo, spec
 from trinitylake_core.definitions import describe_difference, to_dict
-from trinitylake_core.errors import ObjectNotFound
+from trinitylake_core.errors import InvalidInput, ObjectNotFound
 from trinitylake_core.tree.search import lookup
 from trinitylake_core.versions import Root, to_millis, version_info
 
@@ -38,10 +39,19 @@ from trinitylake_core.versions import Root, to_millis, version_info
             help=f"only versions made by this operation ({', '.join(spec.OPERATIONS)}); may be repeated",
         ),
         option("--object", "changed", metavar="NAME", help="only versions that changed this object"),
+        *following.OPTIONS,
     ),
+    details="""\
+With --follow it prints later versions as they are committed, oldest first: one JSON document a line, with the objects
+that the version changed. A file that --to names knows where to go on; elsewhere --after does. A version that expired
+before it was read is named in not_compared of the next one. Ctrl-C or SIGTERM ends it after a whole line.""",
 )
 def history(call: Call) -> Result:
-    """List versions."""
+    """List versions, or follow them."""
+    if call.options.follow:
+        return following.follow(call)
+    if call.options.once or call.options.to or call.options.after is not None:
+        raise InvalidInput("--after, --to and --once need --follow")
     lake = call.open(damaged=True)
     chosen = _refuse_unknown(lake, call, limited(_chosen(lake, call), call.options.limit))
     header = ["version", "created", "operation", "changes", "objects", "messages", "root", "author", "reason"]

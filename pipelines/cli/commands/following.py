@@ -1,0 +1,178 @@
+"""``history --follow``: one JSON document on a line for each version, to standard output, a file or a webhook."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any, BinaryIO, Final
+
+from pipelines import feed
+from pipelines.cli import output
+from pipelines.cli.command import Call, Result, option
+from pipelines.cli.report import to_json
+from trinitylake_core import Corrupt, StorageDenied, StorageError, UnsafeStorage
+from trinitylake_core.durations import parse_age
+from trinitylake_core.errors import InvalidInput
+
+OPTIONS: Final = (
+    option("--follow", is_flag=True, help="print one JSON document a line for each later version, with its objects"),
+    option("--after", type=int, metavar="V", help="with --follow: begin after version V (default: after the newest)"),
+    option("--to", metavar="PLACE", help="with --follow: append to this file, or post to this URL"),
+    option("--every", metavar="AGE", default="5s", help="with --follow: how often to look for versions (default 5s)"),
+    option("--once", is_flag=True, help="with --follow: end at the newest version instead of waiting for the next"),
+)
+_BLOCK: Final = 1 << 16
+_TIMEOUT_SECONDS: Final = 10.0
+Send = Callable[[bytes], None]
+
+
+class WebhookFailed(StorageError):
+    """The webhook did not accept a line."""
+
+
+def follow(call: Call) -> Result:
+    """Print or send versions, each once and in order, until SIGINT or SIGTERM.
+
+    A storage or a webhook that fails for a while is reported, and asked again. A line is complete before this ends.
+
+    Raises:
+        InvalidInput: options that contradict each other.
+    """
+    options, every = call.options, parse_age(call.options.every)
+    if options.json or options.format != "table":
+        raise InvalidInput("--follow prints one JSON document a line, and takes no --json and no --format")
+    if given := [each for each in ("limit", "since", "operation", "changed") if getattr(options, each)]:
+        raise InvalidInput(f"--follow prints every version: leave out --{given[0].replace('changed', 'object')}")
+    if options.after is not None and options.after < 0:
+        raise InvalidInput(f"--after must not be negative: {options.after}")
+    lake = call.open()
+    with _sink(options.to) as (send, last), _until_signal() as stop:
+        after = last if last is not None else lake.version if options.after is None else options.after
+        while not stop.is_set():
+            try:
+                for each in feed.entries(lake.refresh(), after):
+                    send(_line(lake.root, each))
+                    after = each.version.version
+                    if stop.is_set():
+                        break
+            except StorageError as error:
+                if options.once or isinstance(error, StorageDenied | UnsafeStorage):
+                    raise
+                output.say(f"warning: {error}; trying again in {options.every}")
+            if options.once or stop.wait(every):
+                break
+    return Result(None)
+
+
+def _line(root: str, entry: feed.Entry) -> bytes:
+    """Return the document of a version; where its nodes cannot be read (any more) it says so."""
+    changed, why = None, entry.not_compared
+    if why is None:
+        try:
+            changed = [_change(each) for each in entry.changed]
+        except Corrupt as error:
+            why = str(error)
+    info = entry.version
+    fields = {"root": root, **asdict(info), "author": info.author, "reason": info.reason}
+    document = to_json({**fields, "not_compared": why, "changed": changed})
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _change(change: Any) -> dict[str, Any]:
+    return {name: getattr(change, name) for name in ("change", "kind", "namespace", "name", "old_path", "new_path")}
+
+
+# -- where to ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _sink(place: str | None) -> Iterator[tuple[Send, int | None]]:
+    """Lend what takes a line, and the last version that it has already, if it knows."""
+    if place is None:
+        yield _print, None
+    elif place.startswith(("http://", "https://")):
+        yield lambda line: _post(place, line), None
+    else:
+        try:
+            file = Path(place).expanduser().open("a+b")
+        except OSError as error:
+            raise InvalidInput(f"cannot append to {place}: {error.strerror}") from None
+        with file:
+            last = _last_version(file, place)
+
+            def append(line: bytes) -> None:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+
+            yield append, last
+
+
+def _print(line: bytes) -> None:
+    output.write(line.decode("utf-8", "surrogatepass"))
+    output.flush()
+
+
+def _post(url: str, line: bytes) -> None:
+    request = urllib.request.Request(url, line, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):  # noqa: S310 - the scheme was checked
+            pass
+    except OSError as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        raise WebhookFailed(f"the webhook did not accept the line: {error}") from None
+
+
+def _last_version(file: BinaryIO, place: str) -> int | None:
+    """Return the version of the last complete line of a file, and cut off one that a killed process left incomplete.
+
+    Raises:
+        InvalidInput: another process appends to the file, or its last line is none of ours.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise InvalidInput(f"another process appends to {place}") from None
+    end, tail = file.seek(0, os.SEEK_END), b""
+    while end and tail.count(b"\n") < 2:
+        end = max(0, end - _BLOCK)
+        file.seek(end)
+        tail = file.read()
+    whole, newline, rest = tail.rpartition(b"\n")
+    if rest:
+        file.truncate(file.seek(0, os.SEEK_END) - len(rest))
+    if not newline:
+        return None
+    try:
+        return int(json.loads(whole.rpartition(b"\n")[2])["version"])
+    except (ValueError, KeyError, TypeError):
+        raise InvalidInput(f"the last line of {place} is not one of history --follow; choose another file") from None
+
+
+@contextmanager
+def _until_signal() -> Iterator[threading.Event]:
+    """Lend an event that SIGINT and SIGTERM set; a second one interrupts at once."""
+    stop, before = threading.Event(), dict[int, Any]()
+
+    def end(number: int, _: FrameType | None) -> None:
+        stop.set()
+        signal.signal(number, before[number])
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        before[each] = signal.signal(each, end)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
