@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.memory import leaf_rows
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.tree import leaffile, nodefile
 from trinitylake_core.tree.leafbatch import encode_many
-from trinitylake_core.tree.leafrun import Columns, cut, laid_out, merged, pieces_of, proved
+from trinitylake_core.tree.leafrun import Columns, Leaves, Plan, cut, merged, pieces_of, proved
 from trinitylake_core.tree.node import Messages, Node
 
 FIXED = st.integers(0, 120).map("C{:04}".format)
@@ -20,17 +23,26 @@ MIXED = FIXED | st.sampled_from(["C1", "Cß", "C日本", "C\U0001f600", "D", "C0
 VALUES = st.sampled_from(["u", "v", "wß"])
 
 
-def columns(entries: dict[str, str]) -> Columns:
+def columns(entries: Mapping[str, str | None]) -> Columns:
     keys = sorted(entries)
-    return Columns(pa.array(keys, pa.string()), pa.array([entries[key] for key in keys], pa.string()))
+    return Columns.of(keys, [entries[key] for key in keys])
+
+
+def whole(of: Columns) -> Leaves:
+    return Leaves(of, np.ones(len(of), dtype=bool))
+
+
+def leaf(entries: dict[str, str]) -> Leaves:
+    return whole(columns(entries))
+
+
+def carried_out(old: Leaves, changes: Columns, plan: Plan) -> Columns:
+    both = Columns.joined([old.columns, changes])
+    return Columns(both.keys.take(pa.array(plan.keys)), both.values.take(pa.array(plan.values)))
 
 
 def rows(of: Columns) -> list[tuple[str, str]]:
     return list(zip(of.keys.to_pylist(), of.values.to_pylist(), strict=True))
-
-
-def messages_of(changes: dict[str, str | None]) -> Messages:
-    return Messages.of([(key, value, "t") for key, value in sorted(changes.items())])
 
 
 def changed(entries: dict[str, str], changes: dict[str, str | None]) -> list[tuple[str, str]]:
@@ -42,10 +54,11 @@ def changed(entries: dict[str, str], changes: dict[str, str | None]) -> list[tup
 def test_merging_columns_means_what_a_dictionary_means(keys: st.SearchStrategy[str]) -> None:
     @given(st.dictionaries(keys, VALUES), st.dictionaries(keys, st.none() | VALUES, min_size=1))
     def check(entries: dict[str, str], changes: dict[str, str | None]) -> None:
-        old, messages = columns(entries), messages_of(changes)
-        new = merged(old, messages)
+        old, messages = leaf(entries), columns(changes)
+        plan = merged(old, old.keys(), messages)
+        new = carried_out(old, messages, plan)
         assert changed(entries, changes) == rows(new)
-        assert proved(old, messages, new, None, None)
+        assert proved(old, messages, whole(new), plan, None, None)
 
     check()
 
@@ -54,8 +67,9 @@ def test_merging_columns_means_what_a_dictionary_means(keys: st.SearchStrategy[s
 def test_the_proof_sees_whatever_is_lost_doubled_swapped_or_changed(
     entries: dict[str, str], changes: dict[str, str | None], data: st.DataObject
 ) -> None:
-    old, messages = columns(entries), messages_of(changes)
-    right = rows(merged(old, messages))
+    old, messages = leaf(entries), columns(changes)
+    plan = merged(old, old.keys(), messages)
+    right = rows(carried_out(old, messages, plan))
     wrong = list(right)
     if not wrong:
         return
@@ -74,15 +88,41 @@ def test_the_proof_sees_whatever_is_lost_doubled_swapped_or_changed(
             wrong[at] = wrong[at][0] + "x", wrong[at][1]
         case _:
             wrong = sorted(entries.items())
-    broken = Columns(pa.array([k for k, _ in wrong], pa.string()), pa.array([v for _, v in wrong], pa.string()))
-    assert (wrong == right) == proved(old, messages, broken, None, None)
+    broken = Columns.of([k for k, _ in wrong], [v for _, v in wrong])
+    assert (wrong == right) == proved(old, messages, whole(broken), plan, None, None)
+
+
+@given(
+    st.dictionaries(FIXED, VALUES, min_size=4, max_size=12),
+    st.dictionaries(FIXED, st.none() | VALUES, min_size=1, max_size=8),
+    st.data(),
+)
+def test_the_proof_does_not_believe_the_plan(
+    entries: dict[str, str], changes: dict[str, str | None], data: st.DataObject
+) -> None:
+    """Whatever is wrong in a plan, rows and all: only what means the right thing passes."""
+    old, messages = leaf(entries), columns(changes)
+    plan = merged(old, old.keys(), messages)
+    for name in data.draw(st.sets(st.sampled_from(["values", "found", "touched", "set"]), min_size=1)):
+        one = getattr(plan, name)
+        if len(one):
+            at = data.draw(st.integers(0, len(one) - 1))
+            one[at] = not one[at] if one.dtype == bool else one[at - 1]
+    for at in data.draw(st.lists(st.integers(0, len(plan) - 1), max_size=2)) if len(plan) else ():
+        plan = Plan(
+            np.delete(plan.keys, at), np.delete(plan.values, at), plan.found, plan.touched, np.delete(plan.set, at)
+        )
+        break
+    new = carried_out(old, messages, plan)
+    assert not proved(old, messages, whole(new), plan, None, None) or rows(new) == changed(entries, changes)
 
 
 def test_the_proof_sees_keys_outside_of_their_range() -> None:
-    run = columns({"b": "1", "c": "2"})
-    assert proved(run, Messages(), run, "a", "d")
-    assert not proved(run, Messages(), run, "b", "d")
-    assert not proved(run, Messages(), run, "a", "c")
+    run, none = leaf({"b": "1", "c": "2"}), columns({})
+    plan = merged(run, run.keys(), none)
+    assert proved(run, none, run, plan, "a", "d")
+    assert not proved(run, none, run, plan, "b", "d")
+    assert not proved(run, none, run, plan, "a", "c")
 
 
 @given(st.integers(0, 400), st.integers(1, 12), st.integers(3, 40))
@@ -92,27 +132,27 @@ def test_a_run_is_cut_into_leaves_that_are_full_enough_and_fit(count: int, leave
     if pieces is None:
         assert count < 3 * most
         return
-    entries = {f"C{number:05}": str(number) for number in range(count)}
-    parts, pivots = cut(columns(entries), pieces)
-    assert all(fewest <= len(part) <= most for part in parts)
-    assert sorted(entries.items()) == rows(laid_out(parts, pivots))
+    counts = cut(count, pieces)
+    assert all(fewest <= each <= most for each in counts)
+    assert counts.sum() + pieces - 1 == count
 
 
-def test_a_deleted_pivot_is_not_laid_out() -> None:
-    one, two = columns({"a": "1"}), columns({"c": "3"})
-    assert [("a", "1"), ("c", "3")] == rows(laid_out([one, two], [None]))
-    assert [("a", "1"), ("b", "2"), ("c", "3")] == rows(laid_out([one, two], [("b", "2")]))
+def test_a_deleted_pivot_is_no_entry() -> None:
+    parts = [columns({"a": "1"}), columns({"c": "3"})]
+    gone, there = (Leaves.of(parts, Columns.of([key], [value])) for key, value in ((None, None), ("b", "2")))
+    assert [("a", "1"), ("c", "3")] == rows(gone.columns.only(gone.entries))
+    assert [("a", "1"), ("b", "2"), ("c", "3")] == rows(there.columns.only(there.entries))
 
 
 @given(st.dictionaries(MIXED, VALUES, min_size=1, max_size=15), st.integers(0, 40))
 def test_a_leaf_of_columns_has_the_bytes_of_the_same_node(entries: dict[str, str], room: int) -> None:
     run = columns({"A": "before", **entries})
-    leaf = run.slice(1, len(run))  # a slice of something larger, as a cut makes them
+    leaf = run.slice(1, len(run))  # a slice of something larger
     order, path = len(leaf) + 1 + room, "0000/0000/0000/00000000-node-x.ipc"
     system = {"created_at_millis": "17"}
     node = Node([*leaf.keys.to_pylist()], [*leaf.values.to_pylist()], system=dict(system))
     node.subtree_keys, node.subtree_messages = len(leaf), 0
-    (data,) = encode_many([leaf], order, [path], dict(system))
+    (data,) = encode_many(leaf_rows([leaf], order, [path], 17))
     assert nodefile.encode(node, order, path) == data
     again = leaffile.decode_columns(data, path, order)
     assert again is not None

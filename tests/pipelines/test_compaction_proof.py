@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from pipelines import compaction
@@ -16,7 +19,8 @@ from tests.support.sweep import DiskPlace, Files, read_files
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree import leafflush
-from trinitylake_core.tree.leafrun import Columns
+from trinitylake_core.tree.leafbatch import LeafRows
+from trinitylake_core.tree.leafrun import Columns, Plan
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -118,15 +122,23 @@ def test_two_clean_children_that_are_swapped_are_not_committed(
     assert done
 
 
-def _first_row_lost(rows: Columns) -> Columns:
-    return Columns(rows.keys.slice(1), rows.values.slice(1))
+def _first_row_lost(plan: Plan) -> Plan:
+    return replace(plan, keys=plan.keys[1:], values=plan.values[1:], set=plan.set[1:])
 
 
-@pytest.mark.parametrize("where", ["laid_out", "merged", "cut", "a leaf for another"])
+def _two_rows_exchanged(leaves: LeafRows) -> LeafRows:
+    rows = np.arange(len(leaves.columns))
+    one = int(leaves.starts()[0])
+    rows[[one, one + 1]] = one + 1, one
+    keys, values = (column.take(pa.array(rows)) for column in (leaves.columns.keys, leaves.columns.values))
+    return replace(leaves, columns=Columns(keys, values))
+
+
+@pytest.mark.parametrize("where", ["merged", "laid_out", "a leaf for another"])
 def test_leaves_that_lose_rows_as_columns_are_not_committed(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neighbouring leaves are rewritten together: laid out, merged, cut, written."""
+    """Neighbouring leaves are rewritten together: merged, laid out, written."""
     lake = filled(new_lake(tmp_path, order=16, target=12_000), tables=300, changes=100)
     compaction.run(lake, LOCAL)
     with lake.refresh().transaction() as txn:
@@ -138,21 +150,17 @@ def test_leaves_that_lose_rows_as_columns_are_not_committed(
 
     def broken(*arguments: Any) -> Any:
         calls.append(1)
-        found = honest(*arguments)
-        return ([_first_row_lost(found[0][0]), *found[0][1:]], found[1]) if where == "cut" else _first_row_lost(found)
+        return (_first_row_lost if where == "merged" else _two_rows_exchanged)(honest(*arguments))
 
-    def exchanged(sink: Any, parts: Sequence[Columns], stamp: int) -> list[Ref]:
-        made = written(sink, parts, stamp)
+    def exchanged(*arguments: Any) -> list[Ref]:
+        made: list[Ref] = written(*arguments)
         calls.append(1)
         for each in made:
             each.path = made[0].path
         return made
 
-    if honest is not None:
-        monkeypatch.setattr(leafflush, where, broken)
-    else:
-        written = leafflush._written
-        monkeypatch.setattr(leafflush, "_written", exchanged)
+    written = leafflush._written
+    monkeypatch.setattr(leafflush, *(("_written", exchanged) if honest is None else (where, broken)))
     with pytest.raises(Corrupt, match="proof"):
         compaction.run(lake, LOCAL)
     assert calls

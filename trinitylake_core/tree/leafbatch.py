@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import mmh3
 import numpy as np
@@ -23,13 +22,15 @@ import pyarrow as pa
 from trinitylake_core import spec
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.checksum import checksum_of, only_nulls
-from trinitylake_core.tree.leafrun import Columns, Slices, slices_of
+from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Node
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 _STRING: Final = pa.string()
+_Rows: TypeAlias = "npt.NDArray[np.int64]"
+_Mask: TypeAlias = "npt.NDArray[np.bool_]"
 _END: Final = b"\xff\xff\xff\xff\0\0\0\0"
 """The end of a stream of messages."""
 _MOST_ROWS: Final = 1 << 16
@@ -40,10 +41,11 @@ _SCHEMA: Final = pa.schema([pa.field(name, _STRING) for name in spec.COLUMNS])
 # -- reading -------------------------------------------------------------------------------------------
 
 
-def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> Slices | None:
-    """Return the entries of plain leaf files, or ``None`` if one is not exactly as :func:`encode_many` writes it.
+def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int, between: Columns) -> LeafRows | None:
+    """Return the rows of plain leaf files, or ``None`` if one is not exactly as :func:`encode_many` writes it.
 
-    What is damaged is not told from what is unusual: ``leaffile`` tells. REQUIRES: at least one file.
+    ``between`` holds the pivots between them, a NULL for one that is deleted. What is damaged is not told from what is
+    unusual: ``leaffile`` tells. REQUIRES: at least one file; one pivot fewer than files.
     """
     frame = learnt_frame()
     checksums = None if frame is None else _framed(frame, files)
@@ -60,16 +62,21 @@ def decode_many(files: Sequence[bytes], paths: Sequence[str], order: int) -> Sli
     except nodefile.UNREADABLE:
         return None
     rows = table.num_rows // len(files)
-    if rows <= order or any(chunk != rows for chunk in map(len, table.column(0).chunks)):
+    keys, values, *unused = (column.chunks for column in table.columns)
+    if rows <= order or len(keys) != len(files) or any(len(chunk) != rows for chunk in keys):
         return None
-    if table.column(0).num_chunks != len(files):
+    if any(chunk.null_count < rows or _ends(chunk)[-1] for column in unused for chunk in column):
         return None
-    keys, values, *unused = (pa.concat_arrays(column.chunks) for column in table.columns)
-    if any(column.null_count < len(column) or _ends(column)[-1] for column in unused):
+    columns = Columns(_followed(keys, between.keys), _followed(values, between.values))
+    if _checksums(_Parted.of(columns.keys, rows), _Parted.of(columns.values, rows)) != checksums:
         return None
-    if _checksums(_Parted.of(keys, rows), _Parted.of(values, rows)) != checksums:
-        return None
-    return _entries(keys, values, rows, rows - order, paths)
+    return _plain_rows(columns, rows, rows - order, paths)
+
+
+def _followed(leaves: Sequence[Any], between: Any) -> Any:
+    """Return the columns of leaves as one, a row behind each: the pivot, NULL behind the last one."""
+    behind = [*(between.slice(index, 1) for index in range(len(between))), pa.nulls(1, _STRING)]
+    return pa.concat_arrays([part for pair in zip(leaves, behind, strict=True) for part in pair])
 
 
 def _framed(frame: Frame, files: Sequence[bytes]) -> list[bytes] | None:
@@ -89,15 +96,14 @@ def _framed(frame: Frame, files: Sequence[bytes]) -> list[bytes] | None:
     return found
 
 
-def _entries(keys: Any, values: Any, rows: int, head: int, paths: Sequence[str]) -> Slices | None:
-    """Return the entries of leaves that follow one another in two columns, ``None`` if one is not plain.
+def _plain_rows(columns: Columns, rows: int, head: int, paths: Sequence[str]) -> LeafRows | None:
+    """Return leaves that follow one another in two columns, ``None`` if one is not plain.
 
-    ``rows`` is what each takes, ``head`` how many of them are system rows.
+    ``rows`` is what each takes without the pivot behind it, ``head`` how many of them are system rows.
     """
-    count = len(paths)
-    firsts = np.arange(count, dtype=np.int64) * rows
-    at = pa.array((firsts[:, None] + np.arange(head)).reshape(-1))
-    names, said = keys.take(at).to_pylist(), values.take(at).to_pylist()
+    count, stride = len(paths), rows + 1
+    at = pa.array((np.arange(count)[:, None] * stride + np.arange(head)).reshape(-1))
+    names, said = columns.keys.take(at).to_pylist(), columns.values.take(at).to_pylist()
     system = {name: said[index::head] for index, name in enumerate(names[:head])}
     plain = (
         len(system) == head
@@ -113,60 +119,61 @@ def _entries(keys: Any, values: Any, rows: int, head: int, paths: Sequence[str])
     counts = np.array([*map(int, numbers)], dtype=np.int64)
     if int(counts.min()) < 1 or int(counts.max()) >= rows - head:
         return None
-    column = np.arange(rows)
-    expected = (column < head) | ((column > head) & (column <= head + counts[:, None]))
-    if any(not np.array_equal(_valid(column), expected.reshape(-1)) for column in (keys, values)):
+    valid = _valid(columns.keys)
+    found = LeafRows.of_counts(columns, head, stride, counts, valid[stride - 1 :: stride].astype(bool))
+    expected = found.entries.reshape(-1, stride).copy()
+    expected[:, :head] = True
+    if any(not np.array_equal(_valid(column), expected.reshape(-1)) for column in (columns.keys, columns.values)):
         return None
-    starts = firsts + head + 1
-    if any(key.startswith(" ") for key in keys.take(pa.array(starts)).to_pylist()):
+    if any(key.startswith(" ") for key in columns.keys.take(pa.array(found.starts())).to_pylist()):
         return None
-    return Slices(Columns(keys, values), starts, counts)
+    return found
 
 
 # -- writing -------------------------------------------------------------------------------------------
 
 
-def encode_many(leaves: Sequence[Columns], order: int, paths: Sequence[str], system: dict[str, str]) -> list[bytes]:
-    """Return the bytes of leaves at ``paths``: those of ``nodefile.encode`` for the same leaves.
+def laid_out(
+    sources: Sequence[Columns], at: tuple[_Rows, _Rows], counts: _Rows, paths: Sequence[str], order: int, stamp: int
+) -> LeafRows:
+    """Return the rows of new leaf files at ``paths``: the only copy of text between the files read and those written.
 
-    REQUIRES: at least one leaf; each has at most ``order - 1`` entries, ascending, of which neither keys nor values are
-    NULL.
+    ``at`` says for each new entry which row of the sources its key is, and its value; ``counts`` how many entries each
+    leaf gets. Between two leaves one entry becomes a pivot. One may be left for the row behind the last leaf, too.
     """
-    frame, run = learnt_frame(), slices_of(leaves)
-    keys, values, rows = _columns(run, order, paths, system)
-    parted = _Parted.of(keys, rows), _Parted.of(values, rows)
-    checksums = _checksums(*parted)
-    empty = pa.nulls(rows, _STRING)
-    columns = [parted[0].arrays(), parted[1].arrays(), *([empty] * len(run),) * 2]
+    leaf = Node(system={spec.CREATED_AT_MILLIS: str(stamp)}, height=0, subtree_keys=0, subtree_messages=0)
+    names = nodefile.system_rows(leaf, count=0, path="")
+    said = [
+        text
+        for count, path in zip(counts.tolist(), paths, strict=True)
+        for text in (names | {spec.N_KEYS: str(count), spec.SUBTREE_KEYS: str(count), spec.SELF: path}).values()
+    ]
+    head, first = len(names), sum(map(len, sources))
+    stride = head + order + 1
+    entries = _entries(head, stride, counts, np.arange(len(paths)) < len(at[0]) - counts.sum())
+    columns = []
+    for rows, texts, each in zip(at, ([*names], said), (0, head), strict=True):
+        place = np.full((len(paths), stride), first + len(texts), dtype=np.int64)
+        place.reshape(-1)[entries] = rows
+        place[:, :head] = first + np.arange(len(paths))[:, None] * each + np.arange(head)
+        source = [part.keys if not each else part.values for part in sources]
+        whole = pa.concat_arrays([*source, pa.array(texts, _STRING), pa.nulls(1, _STRING)])
+        columns.append(whole.take(pa.array(place.reshape(-1))))
+    return LeafRows(Columns(*columns), entries, head, stride, counts)
+
+
+def encode_many(leaves: LeafRows) -> list[bytes]:
+    """Return the bytes of leaf files: those of ``nodefile.encode`` for the same leaves."""
+    frame, rows, count = learnt_frame(), leaves.stride - 1, len(leaves.counts)
+    parted = _Parted.of(leaves.columns.keys, rows), _Parted.of(leaves.columns.values, rows)
+    columns = [parted[0].arrays(), parted[1].arrays(), *([pa.nulls(rows, _STRING)] * count,) * 2]
+    if frame is None or rows > _MOST_ROWS:
+        return [bytes(nodefile.file_of([piece[index] for piece in columns])) for index in range(count)]
     sink = pa.BufferOutputStream()
     table = pa.table([pa.chunked_array(column) for column in columns], schema=_SCHEMA)
-    if frame is None or rows > _MOST_ROWS:
-        return [bytes(nodefile.file_of([piece[index] for piece in columns])) for index in range(len(run))]
     with pa.ipc.new_stream(sink, _SCHEMA, options=nodefile.WRITE) as writer:
         writer.write_table(table)
-    return _files(frame, sink.getvalue(), checksums)
-
-
-def _columns(run: Slices, order: int, paths: Sequence[str], system: dict[str, str]) -> tuple[Any, Any, int]:
-    """Return the keys and the values of all rows of leaf files, one after the other, and how many rows each has."""
-    leaf = Node(system=system, height=0, subtree_keys=0, subtree_messages=0)
-    head = nodefile.system_rows(leaf, count=0, path="")
-    rows, first = len(head) + order, len(run.whole)
-    at = np.full((len(run), rows), -1, dtype=np.int64)
-    column = np.arange(order - 1)
-    used = column < run.counts[:, None]
-    at[:, len(head) + 1 :][used] = (run.starts[:, None] + column)[used]
-    at[:, : len(head)] = first + np.arange(len(head))
-    flat = at.reshape(-1)
-    keys = pa.concat_arrays([run.whole.keys, pa.array([*head], _STRING)]).take(pa.array(flat, mask=flat < 0))
-    at[:, : len(head)] += (np.arange(len(run)) * len(head))[:, None]
-    said = [
-        {**head, spec.N_KEYS: str(count), spec.SUBTREE_KEYS: str(count), spec.SELF: path}.values()
-        for count, path in zip(run.counts.tolist(), paths, strict=True)
-    ]
-    texts = pa.array([text for each in said for text in each], _STRING)
-    values = pa.concat_arrays([run.whole.values, texts]).take(pa.array(flat, mask=flat < 0))
-    return keys, values, rows
+    return _files(frame, sink.getvalue(), _checksums(*parted))
 
 
 def _files(frame: Frame, stream: Any, checksums: Sequence[bytes]) -> list[bytes]:
@@ -189,8 +196,48 @@ def _files(frame: Frame, stream: Any, checksums: Sequence[bytes]) -> list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
+class LeafRows(Leaves):
+    """The rows of leaf files one after the other, each file's followed by the pivot behind it, or by a NULL."""
+
+    head: int
+    """The system rows of each."""
+    stride: int
+    """The rows of each, and the one behind it."""
+    counts: _Rows
+    """The entries of each."""
+
+    @staticmethod
+    def of_counts(columns: Columns, head: int, stride: int, counts: _Rows, pivots: _Mask) -> LeafRows:
+        """Return rows, those of which ``counts`` are entries; ``pivots`` says behind which leaves a pivot stands."""
+        return LeafRows(columns, _entries(head, stride, counts, pivots), head, stride, counts)
+
+    def starts(self) -> _Rows:
+        """Return the row of the first entry of each leaf."""
+        return np.arange(len(self.counts), dtype=np.int64) * self.stride + self.head + 1
+
+    def edges(self) -> list[tuple[str, str]]:
+        """Return the first and the last key of each. REQUIRES: none is empty."""
+        starts = self.starts()
+        first, last = (self.columns.keys.take(pa.array(at)) for at in (starts, starts + self.counts - 1))
+        return list(zip(first.to_pylist(), last.to_pylist(), strict=True))
+
+    def pivots(self) -> tuple[list[str], list[str]]:
+        """Return keys and values of the entries behind leaves."""
+        last = np.arange(len(self.counts), dtype=np.int64) * self.stride + self.stride - 1
+        at = pa.array(last[self.entries[last]])
+        return self.columns.keys.take(at).to_pylist(), self.columns.values.take(at).to_pylist()
+
+
+def _entries(head: int, stride: int, counts: _Rows, pivots: _Mask) -> _Mask:
+    column = np.arange(stride)
+    found = (column > head) & (column <= head + counts[:, None])
+    found[:, -1] = pivots
+    return found.reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
 class _Parted:
-    """A column in which leaves of as many rows each follow one another, as bytes leaf by leaf."""
+    """A column in which leaves of as many rows each follow one another, a row behind each, as bytes leaf by leaf."""
 
     rows: int
     head: npt.NDArray[np.uint8]
@@ -198,23 +245,23 @@ class _Parted:
     offsets: npt.NDArray[np.int32]
     """The offsets once more, where Arrow may read them."""
     text: Any
-    cuts: list[int]
-    """Where the text of each begins, and where that of the last one ends."""
+    cuts: list[tuple[int, int]]
+    """Where the text of each begins and ends."""
 
     @staticmethod
     def of(column: Any, rows: int) -> _Parted:
         """Part a column of whole leaves. REQUIRES: a NULL in each, as the row before its first key is."""
         ends = _ends(column)
-        starts = ends[::rows]
+        starts, stops = ends[: -1 : rows + 1], ends[rows :: rows + 1]
         bits = _bits(rows)
-        head = np.empty((len(starts) - 1, bits + 4 * (rows + 1)), np.uint8)
+        head = np.empty((len(starts), bits + 4 * (rows + 1)), np.uint8)
         head[:, :8] = np.frombuffer(rows.to_bytes(8, "little"), np.uint8)
-        head[:, 8:bits] = np.packbits(_valid(column).reshape(-1, rows), axis=1, bitorder="little")
-        offsets = np.empty((len(starts) - 1, rows + 1), np.int32)
-        np.subtract(ends[:-1].reshape(-1, rows), starts[:-1, None], out=offsets[:, :rows])
-        np.subtract(starts[1:], starts[:-1], out=offsets[:, rows])
+        head[:, 8:bits] = np.packbits(_valid(column).reshape(-1, rows + 1)[:, :rows], axis=1, bitorder="little")
+        offsets = ends[:-1].reshape(-1, rows + 1) - starts[:, None]
         head[:, bits:] = offsets.view(np.uint8)
-        return _Parted(rows, head, offsets, column.buffers()[2], starts.tolist())
+        return _Parted(
+            rows, head, offsets, column.buffers()[2], list(zip(starts.tolist(), stops.tolist(), strict=True))
+        )
 
     def arrays(self) -> list[Any]:
         """Return an array per leaf: Arrow writes nothing that lies behind its end."""
@@ -227,7 +274,7 @@ class _Parted:
                 self.text.slice(begin, end - begin),
                 head.slice(leaf * width + 8, bits - 8),
             )
-            for leaf, (begin, end) in enumerate(pairwise(self.cuts))
+            for leaf, (begin, end) in enumerate(self.cuts)
         ]
 
 
@@ -242,9 +289,7 @@ def _checksums(keys: _Parted, values: _Parted) -> list[bytes]:
     heads = memoryview(keys.head.data).cast("B"), memoryview(values.head.data).cast("B")
     texts = memoryview(keys.text).cast("B"), memoryview(values.text).cast("B")
     found = []
-    for at, key_text, value_text in zip(
-        range(0, len(heads[0]), width), pairwise(keys.cuts), pairwise(values.cuts), strict=True
-    ):
+    for at, key_text, value_text in zip(range(0, len(heads[0]), width), keys.cuts, values.cuts, strict=True):
         hasher = mmh3.mmh3_x64_128(heads[0][at : at + width])
         hasher.update(texts[0][key_text[0] : key_text[1]])
         hasher.update(heads[1][at : at + width])

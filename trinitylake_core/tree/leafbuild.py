@@ -7,20 +7,21 @@ the pivots between them become Python objects. The files are those that lists wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow as pa
 
-from trinitylake_core import spec
 from trinitylake_core.errors import Corrupt
+from trinitylake_core.tree.leafbatch import laid_out
 from trinitylake_core.tree.leafflush import ColumnSink
-from trinitylake_core.tree.leafrun import Columns, Slices, end_to_end, in_order, slices_of
+from trinitylake_core.tree.leafrun import Columns, in_order
 from trinitylake_core.tree.proof import Proof, Range
 from trinitylake_core.tree.search import Batch
 from trinitylake_core.tree.subtree import Ref
 
-_STRING: Final = pa.string()
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 _BUG: Final = "nothing was committed, please report this as a bug"
 _ROWS: Final = 1 << 15
 """How many rows are put together before they are cut: with two leaves left over each time, that copies few of them."""
@@ -36,7 +37,7 @@ class LeafBuilder:
     def __init__(self, sink: ColumnSink, width: int, stamp: int, proof: Proof | None) -> None:
         self._sink = sink
         self._width = width
-        self._system = {spec.CREATED_AT_MILLIS: str(stamp)}
+        self._stamp = stamp
         self._proof = proof
         self._left = columns_of([], [])
         self._last: str | None = None
@@ -50,25 +51,14 @@ class LeafBuilder:
             Corrupt: they do not ascend.
         """
         for some in _together(batches):
-            rows = _joined([self._left, some])
+            rows = Columns.joined([self._left, some])
             if not in_order(rows.keys, self._last, None):
                 raise Corrupt(f"the keys of a new tree do not ascend: {_BUG}")
             count = max(0, (len(rows) - self._width - 1) // (self._width + 1))
-            each = self._width + 1
-            starts = np.arange(count, dtype=np.int64) * each
-            parts = Slices(rows, starts, np.full(count, self._width, dtype=np.int64))
-            pivots = rows.rows(starts + self._width)
-            self._left = rows.slice(count * each, len(rows))
-            if self._proof is not None:
-                self._proof.cut(rows.slice(0, count * each))
-            left = Slices(
-                rows,
-                np.append(parts.starts, count * each),
-                np.append(parts.counts, len(self._left)),
-            )
-            if not end_to_end(rows, left, pivots):
-                raise Corrupt(f"cutting leaves lost entries: {_BUG}")
-            yield from self._written(parts, pivots)
+            stop = count * (self._width + 1)
+            self._left = rows.slice(stop, len(rows))
+            if count:
+                yield from self._written(rows.slice(0, stop), np.full(count, self._width, dtype=np.int64))
 
     def rest(self) -> Batch:
         """Return the last entries, for which there was no leaf."""
@@ -78,23 +68,25 @@ class LeafBuilder:
             self._proof.add_entries(keys, values)
         return keys, values
 
-    def _written(self, parts: Sequence[Columns], pivots: Sequence[tuple[str, str]]) -> Iterator[tuple[Ref, str, str]]:
-        if not parts:
-            return
-        run = slices_of(parts)
-        paths = self._sink.add_leaves(run, self._system)
-        ranges: list[Range] = [(first, last + "\0") for first, last in run.edges()]
+    def _written(self, rows: Columns, counts: npt.NDArray[np.int64]) -> Iterator[tuple[Ref, str, str]]:
+        at, paths = np.arange(len(rows)), self._sink.new_paths(len(counts))
+        leaves = laid_out([rows], (at, at), counts, paths, self._sink.order, self._stamp)
+        if not leaves.columns.only(leaves.entries).equals(rows):
+            raise Corrupt(f"cutting leaves lost entries: {_BUG}")
+        self._sink.add_leaves(leaves, paths)
+        ranges: list[Range] = [(first, last + "\0") for first, last in leaves.edges()]
+        pivots = leaves.pivots()
         if self._proof is not None:
-            between = [key for key, _ in pivots], [value for _, value in pivots]
-            self._proof.replaced([], ([], []), zip(paths, ranges, strict=True), between)
-        self._last = pivots[-1][0]
-        for path, count, within, (key, value) in zip(paths, run.counts.tolist(), ranges, pivots, strict=True):
+            self._proof.cut(rows)
+            self._proof.replaced([], ([], []), zip(paths, ranges, strict=True), pivots)
+        self._last = pivots[0][-1]
+        for path, count, within, key, value in zip(paths, counts.tolist(), ranges, *pivots, strict=True):
             yield Ref(0, path, keys=count, messages=0, within=within), key, value
 
 
 def columns_of(keys: Sequence[str], values: Sequence[str]) -> Columns:
     """Return entries given as lists as columns."""
-    return Columns(pa.array(keys, _STRING), pa.array(values, _STRING))
+    return Columns.of(keys, values)
 
 
 def _together(batches: Iterable[Columns]) -> Iterator[Columns]:
@@ -103,11 +95,7 @@ def _together(batches: Iterable[Columns]) -> Iterator[Columns]:
     for batch in batches:
         waiting.append(batch)
         if sum(map(len, waiting)) >= _ROWS:
-            yield _joined(waiting)
+            yield Columns.joined(waiting)
             waiting = []
     if waiting:
-        yield _joined(waiting)
-
-
-def _joined(parts: Sequence[Columns]) -> Columns:
-    return Columns(pa.concat_arrays([part.keys for part in parts]), pa.concat_arrays([part.values for part in parts]))
+        yield Columns.joined(waiting)

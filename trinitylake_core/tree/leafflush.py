@@ -9,30 +9,20 @@ writer, or with too few rows for a single leaf) are left to the general flush.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import compress
 from typing import Final, Protocol, runtime_checkable
 
-from trinitylake_core import spec
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.tree.leafrun import (
-    Columns,
-    cut,
-    end_to_end,
-    in_order,
-    laid_out,
-    merged,
-    pieces_of,
-    proved,
-    slices_of,
-)
-from trinitylake_core.tree.node import Messages
+from trinitylake_core.tree.leafbatch import LeafRows, laid_out
+from trinitylake_core.tree.leafrun import Columns, Leaves, cut, in_order, merged, pieces_of, proved
 from trinitylake_core.tree.proof import Proof
 from trinitylake_core.tree.subtree import DeletedPivot, Ref, Work
 
 SHORTEST: Final = 4
 """Fewer neighbours are not worth being columns, unless they have :data:`FEWEST_ROWS`."""
 FEWEST_ROWS: Final = 512
-LARGEST_ROWS: Final = 1 << 12
-"""The number of rows of leaves that become columns at once: some 1 MiB of ordinary keys, for every order.
+LARGEST_ROWS: Final = 1 << 14
+"""The number of rows of leaves that become columns at once: some 5 MiB of ordinary entries, for every order.
 
 A larger leaf is a stretch of its own. Several workers may share the leaves of one node between two such runs
 (:func:`stretches`), but not inside of one.
@@ -43,14 +33,18 @@ A larger leaf is a stretch of its own. Several workers may share the leaves of o
 class ColumnSink(Protocol):
     """Where leaves come from and go to as columns."""
 
+    order: int
     min_keys: int
     max_keys: int
 
-    def read_columns(self, paths: Sequence[str]) -> Sequence[Columns] | None:
-        """Return leaves as columns, ``None`` if one of them is not plain."""
+    def read_columns(self, paths: Sequence[str], between: Columns) -> Leaves | None:
+        """Return leaves as columns, with the pivots between them; ``None`` if one of them is not plain."""
 
-    def add_leaves(self, leaves: Sequence[Columns], system: dict[str, str]) -> list[str]:
-        """Take leaves for writing and return their paths. REQUIRES: none is empty."""
+    def new_paths(self, count: int) -> list[str]:
+        """Return names for new leaves."""
+
+    def add_leaves(self, leaves: LeafRows, paths: Sequence[str]) -> None:
+        """Take leaves for writing. REQUIRES: none is empty."""
 
 
 def flush_runs(sink: ColumnSink, work: Work, chosen: Collection[int], stamp: int, proof: Proof) -> set[int]:
@@ -105,49 +99,42 @@ def _fit_for_columns(refs: Sequence[Ref], index: int, chosen: Collection[int]) -
 def _flushed(
     sink: ColumnSink, keys: list[str], values: list[str], refs: list[Ref], stamp: int, proof: Proof
 ) -> tuple[list[str], list[str], list[Ref]] | None:
-    leaves = sink.read_columns([ref.path or "" for ref in refs])
-    if leaves is None:
+    alive = [not isinstance(value, DeletedPivot) for value in values]
+    between = Columns.of(
+        *([row if live else None for row, live in zip(each, alive, strict=True)] for each in (keys, values))
+    )
+    old = sink.read_columns([ref.path or "" for ref in refs], between)
+    if old is None:
         return None
-    pivots = [
-        None if isinstance(value, DeletedPivot) else (key, value) for key, value in zip(keys, values, strict=True)
-    ]
-    old, messages = laid_out(leaves, pivots), _pending(refs)
-    low, high = refs[0].within[0], refs[-1].within[1]
-    new = merged(old, messages) if len(messages) else old
-    pieces = pieces_of(len(new), len(refs), max(1, sink.min_keys), sink.max_keys)
-    if pieces is None or not in_order(old.keys, low, high):
+    changes, was, (low, high) = _pending(refs), old.keys(), (refs[0].within[0], refs[-1].within[1])
+    plan = merged(old, was, changes)
+    pieces = pieces_of(len(plan), len(refs), max(1, sink.min_keys), sink.max_keys)
+    if pieces is None or not in_order(was, low, high):
         return None
-    parts, between = cut(new, pieces)
-    whole = end_to_end(old, leaves, pivots) and end_to_end(new, parts, between)
-    if not whole or not proved(old, messages, new, low, high):
+    paths = sink.new_paths(pieces)
+    at = plan.keys, plan.values
+    new = laid_out([old.columns, changes], at, cut(len(plan), pieces), paths, sink.order, stamp)
+    pivots = new.pivots()
+    if len(pivots[0]) != pieces - 1 or not proved(old, changes, new, plan, low, high):
         raise Corrupt("the proof of a run of leaves failed: nothing was committed; please report this as a bug")
-    made = _written(sink, parts, stamp)
-    live = [pivot for pivot in pivots if pivot is not None]
-    new_keys, new_values = _split(between)
+    made = _written(sink, new, paths)
     proof.replaced(
         [(ref.path or "", ref.within, ref.pending) for ref in refs],
-        _split(live),
+        ([*compress(keys, alive)], [*compress(values, alive)]),
         [(ref.path or "", ref.within) for ref in made],
-        (new_keys, new_values),
+        pivots,
     )
-    return new_keys, new_values, made
+    return *pivots, made
 
 
-def _split(rows: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    return [key for key, _ in rows], [value for _, value in rows]
+def _pending(refs: Sequence[Ref]) -> Columns:
+    keys = [key for ref in refs for key in ref.pending.keys]
+    return Columns.of(keys, [value for ref in refs for value in ref.pending.values])
 
 
-def _pending(refs: Sequence[Ref]) -> Messages:
-    messages = Messages()
-    for ref in refs:
-        messages.extend(ref.pending)
-    return messages
-
-
-def _written(sink: ColumnSink, parts: Sequence[Columns], stamp: int) -> list[Ref]:
-    run = slices_of(parts)
-    paths = sink.add_leaves(run, {spec.CREATED_AT_MILLIS: str(stamp)})
+def _written(sink: ColumnSink, new: LeafRows, paths: Sequence[str]) -> list[Ref]:
+    sink.add_leaves(new, paths)
     return [
         Ref(0, path, keys=count, messages=0, within=(first, last + "\0"))
-        for path, count, (first, last) in zip(paths, run.counts.tolist(), run.edges(), strict=True)
+        for path, count, (first, last) in zip(paths, new.counts.tolist(), new.edges(), strict=True)
     ]

@@ -1,17 +1,17 @@
 """Runs of leaves as columns: flushing many leaves below one parent in one go (format, section 4).
 
-A leaf that a compaction rewrites holds a hundred rows, and a parent has a hundred leaves: as Python objects that is
-ten thousand strings read, compared and written again. Here neighbouring leaves stay Arrow columns from file to file:
-laid end to end with the pivots between them, merged with the messages that wait for them, cut again, encoded.
+A leaf that a compaction rewrites holds hundreds of rows: as Python objects each would be read, compared and written
+again. Here neighbouring leaves stay Arrow columns from file to file. What a flush decides are numbers of rows: which
+row of the old files, or of the messages, each new row is. The text is copied once, into the rows of the new files.
 
-Nothing here touches a storage, and nothing is trusted: :func:`prove` compares what came out with what went in by
-means that share no code with the merge.
+Nothing here touches a storage, and nothing is trusted: :func:`proved` compares the rows of the new files with those
+of the old ones, and with the messages.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -19,13 +19,12 @@ import mmh3
 import numpy as np
 import pyarrow as pa
 
-from trinitylake_core.tree.node import Messages
-
 if TYPE_CHECKING:  # the command line loads this module, and must not wait for what only a compaction needs
     import numpy.typing as npt
 
 _STRING: Final = pa.string()
 _Rows: TypeAlias = "npt.NDArray[np.int64]"
+_Mask: TypeAlias = "npt.NDArray[np.bool_]"
 FILL: Final = 0.75
 """How full new leaves are made where a run needs another number of them: room for the next changes on either side."""
 _ROOMY: Final = 0.95
@@ -34,7 +33,7 @@ _ROOMY: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Entries as two Arrow columns, in key order, neither with a NULL."""
+    """Rows as two Arrow columns. Entries ascend and hold no NULL; in a change a NULL value deletes."""
 
     keys: Any
     values: Any
@@ -42,54 +41,76 @@ class Columns:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @classmethod
+    def of(cls, keys: Sequence[str | None], values: Sequence[str | None]) -> Columns:
+        """Return rows that are given as lists."""
+        return cls(pa.array(keys, _STRING), pa.array(values, _STRING))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Columns]) -> Columns:
+        """Return the rows of parts, one after the other, copied. REQUIRES: at least one part."""
+        return cls(pa.concat_arrays([part.keys for part in parts]), pa.concat_arrays([part.values for part in parts]))
+
     def slice(self, start: int, stop: int) -> Columns:
         """Return rows ``start`` to before ``stop``, without a copy."""
         return Columns(self.keys.slice(start, stop - start), self.values.slice(start, stop - start))
 
-    def every(self, step: int, first: int) -> list[tuple[str, str]]:
-        """Return the entries ``first``, ``first + step`` and so on."""
-        return self.rows(np.arange(first, len(self), step, dtype=np.int64))
+    def only(self, mask: _Mask) -> Columns:
+        """Return a copy of the rows where a mask is set."""
+        which = pa.array(mask)
+        return Columns(self.keys.filter(which), self.values.filter(which))
 
-    def rows(self, at: _Rows) -> list[tuple[str, str]]:
-        """Return the entries that stand at some places."""
-        indices = pa.array(at, pa.int64())
-        return list(zip(self.keys.take(indices).to_pylist(), self.values.take(indices).to_pylist(), strict=True))
+    def equals(self, other: Columns) -> bool:
+        """Return whether both hold the same rows."""
+        return bool(self.keys.equals(other.keys) and self.values.equals(other.values))
 
 
 @dataclass(frozen=True, slots=True)
-class Slices(Sequence[Columns]):
-    """Neighbouring leaves that lie in the same two columns, each a slice of them; what lies between is not theirs."""
+class Leaves:
+    """Neighbouring leaves in two columns, and which rows there are entries; the others are what files have around them.
 
-    whole: Columns
-    starts: _Rows
-    counts: _Rows
+    The entries are those of the leaves and the pivots between them, in key order.
+    """
+
+    columns: Columns
+    entries: _Mask
+
+    @classmethod
+    def of(cls, leaves: Sequence[Columns], between: Columns) -> Leaves:
+        """Return leaves, copied end to end, each pivot behind its leaf; a NULL stands where a pivot is deleted."""
+        parts = [leaves[0]]
+        for index, leaf in enumerate(leaves[1:]):
+            parts += [between.slice(index, index + 1), leaf]
+        columns = Columns.joined(parts)
+        return cls(columns, columns.keys.is_valid().to_numpy(zero_copy_only=False))
+
+    def only(self, some: _Mask) -> Columns:
+        """Return a copy of some of the entries."""
+        mask = np.zeros(len(self.entries), dtype=bool)
+        mask[self.entries] = some
+        return self.columns.only(mask)
+
+    def keys(self) -> Any:
+        """Return a copy of the keys of all entries."""
+        return self.columns.keys.filter(pa.array(self.entries))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a flush makes of entries. Rows are numbered over the columns of the old leaves, then over the changes."""
+
+    keys: _Rows
+    """The row from which the key of each new entry comes."""
+    values: _Rows
+    found: _Mask
+    """Which changes are of a key that is there."""
+    touched: _Mask
+    """Which old entries a change replaces or deletes."""
+    set: _Mask
+    """Which new entries a change sets."""
 
     def __len__(self) -> int:
-        return len(self.starts)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return Slices(self.whole, self.starts[index], self.counts[index])
-        start = int(self.starts[index])
-        return self.whole.slice(start, start + int(self.counts[index]))
-
-    def __iter__(self) -> Iterator[Columns]:
-        ends = (self.starts + self.counts).tolist()
-        return map(self.whole.slice, self.starts.tolist(), ends)
-
-    def edges(self) -> list[tuple[str, str]]:
-        """Return the first and the last key of each. REQUIRES: none is empty."""
-        first = self.whole.keys.take(pa.array(self.starts)).to_pylist()
-        return list(zip(first, self.whole.keys.take(pa.array(self.starts + self.counts - 1)).to_pylist(), strict=True))
-
-
-def slices_of(parts: Sequence[Columns]) -> Slices:
-    """Return leaves as slices of the same two columns, copied end to end where they are not. REQUIRES: at least one."""
-    if isinstance(parts, Slices):
-        return parts
-    counts = np.array([len(part) for part in parts], dtype=np.int64)
-    keys = pa.concat_arrays([part.keys for part in parts])
-    return Slices(Columns(keys, pa.concat_arrays([part.values for part in parts])), np.cumsum(counts) - counts, counts)
+        return len(self.keys)
 
 
 class OrderedHash:
@@ -114,69 +135,39 @@ class OrderedHash:
         return b"".join(hasher.digest() for pair in self._columns for hasher in pair)
 
 
-def laid_out(leaves: Sequence[Columns], pivots: Sequence[tuple[str, str] | None]) -> Columns:
-    """Return leaves end to end, each pivot between its two; ``None`` = a pivot that is deleted.
+def merged(old: Leaves, keys: Any, changes: Columns) -> Plan:
+    """Return the plan by which sorted changes are carried out: sets replace or insert, deletions drop.
 
-    REQUIRES: one pivot fewer than leaves; ascending keys. ENSURES: ascending keys.
+    ``keys`` are those of all old entries. REQUIRES: keys ascend in both; a key has one change at most.
     """
-    run, between = slices_of(leaves), _pairs(pivots)
-    if len(run) != len(pivots) + 1:
-        raise ValueError(f"{len(run)} leaves have {len(run) - 1} pivots between them, not {len(pivots)}")
-    ends = np.cumsum(run.counts)
-    rows = np.repeat(run.starts - (ends - run.counts), run.counts) + np.arange(int(ends[-1]))
-    alive = np.fromiter((pivot is not None for pivot in pivots), bool, len(pivots))
-    at = pa.array(np.insert(rows, ends[:-1][alive], np.arange(len(between)) + len(run.whole)))
-    return Columns(
-        pa.concat_arrays([run.whole.keys, between.keys]).take(at),
-        pa.concat_arrays([run.whole.values, between.values]).take(at),
-    )
-
-
-def _pairs(rows: Sequence[tuple[str, str] | None]) -> Columns:
-    """Return rows, without those that are ``None``, as columns."""
-    alive = [row for row in rows if row is not None]
-    return Columns(pa.array([key for key, _ in alive], _STRING), pa.array([value for _, value in alive], _STRING))
-
-
-def merged(old: Columns, messages: Messages) -> Columns:
-    """Return entries with sorted messages carried out: sets replace or insert, deletions drop.
-
-    REQUIRES: ``old`` ascending; messages ascending, one per key. ENSURES: ascending keys.
-    """
-    at, found = _positions(old.keys, messages.keys)
-    sets = np.fromiter((value is not None for value in messages.values), bool, len(messages))
-    rows = np.arange(len(messages), dtype=np.int64) + len(old)
-    value_rows = np.arange(len(old), dtype=np.int64)
+    at, found = _positions(keys, changes.keys)
+    sets = changes.values.is_valid().to_numpy(zero_copy_only=False)
+    rows = len(old.columns) + np.arange(len(changes), dtype=np.int64)
+    key_rows = np.flatnonzero(old.entries)
+    value_rows, put, kept = key_rows.copy(), np.zeros(len(key_rows), dtype=bool), np.ones(len(key_rows), dtype=bool)
+    touched = put.copy()
+    touched[at[found]] = True
     value_rows[at[found & sets]] = rows[found & sets]
-    kept = np.ones(len(old), dtype=bool)
+    put[at[found & sets]] = True
     kept[at[found & ~sets]] = False
     new = sets & ~found
-    if not new.any() and kept.all():
-        return Columns(old.keys, _taken(old.values, messages.values, value_rows))
-    key_rows = np.insert(np.arange(len(old), dtype=np.int64), at[new], rows[new])
-    value_rows = np.insert(value_rows, at[new], rows[new])
-    kept = np.insert(kept, at[new], np.ones(int(new.sum()), dtype=bool))
-    return Columns(
-        _taken(old.keys, messages.keys, key_rows[kept]), _taken(old.values, messages.values, value_rows[kept])
-    )
+    if new.any():
+        key_rows, value_rows = (np.insert(each, at[new], rows[new]) for each in (key_rows, value_rows))
+        put, kept = (np.insert(each, at[new], True) for each in (put, kept))
+    if not kept.all():
+        key_rows, value_rows, put = key_rows[kept], value_rows[kept], put[kept]
+    return Plan(key_rows, value_rows, found, touched, put)
 
 
-def _taken(old: Any, new: Sequence[str | None], rows: _Rows) -> Any:
-    return pa.concat_arrays([old, pa.array(new, _STRING)]).take(pa.array(rows))
-
-
-def _positions(keys: Any, sought: Sequence[str]) -> tuple[_Rows, npt.NDArray[np.bool_]]:
+def _positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
     """Return where each sought key stands, or would be inserted, and whether it is there."""
-    view = _fixed_width(keys)
-    if view is not None:
-        wanted = [key.encode() for key in sought]
-        if all(len(key) == view.dtype.itemsize for key in wanted):
-            needles = np.array(wanted, dtype=view.dtype)
-            at = np.searchsorted(view, needles)
-            return at, view[np.minimum(at, len(view) - 1)] == needles
-    texts = keys.to_pylist()
-    places = [bisect_left(texts, key) for key in sought]
-    there = [place < len(texts) and texts[place] == key for place, key in zip(places, sought, strict=True)]
+    view, needles = _fixed_width(keys), _fixed_width(sought)
+    if view is not None and needles is not None and view.dtype == needles.dtype:
+        at = np.searchsorted(view, needles)
+        return at, view[np.minimum(at, len(view) - 1)] == needles
+    texts, wanted = keys.to_pylist(), sought.to_pylist()
+    places = [bisect_left(texts, key) for key in wanted]
+    there = [place < len(texts) and texts[place] == key for place, key in zip(places, wanted, strict=True)]
     return np.array(places, dtype=np.int64), np.array(there, dtype=bool)
 
 
@@ -217,70 +208,55 @@ def _average(rows: int, pieces: int) -> float:
     return (rows - pieces + 1) / pieces
 
 
-def cut(rows: Columns, pieces: int) -> tuple[Sequence[Columns], list[tuple[str, str]]]:
-    """Return entries cut evenly into leaves, and the entries between them, which become pivots."""
-    each, longer = divmod(len(rows) - pieces + 1, pieces)
-    counts = each + (np.arange(pieces, dtype=np.int64) < longer)
-    stops = np.cumsum(counts + 1) - 1
-    return Slices(rows, stops - counts, counts), rows.rows(stops[:-1])
+def cut(rows: int, pieces: int) -> _Rows:
+    """Return how many of so many entries each leaf gets, evenly; the entries between leaves become pivots."""
+    each, longer = divmod(rows - pieces + 1, pieces)
+    return each + (np.arange(pieces, dtype=np.int64) < longer)
 
 
-def proved(old: Columns, messages: Messages, new: Columns, low: str | None, high: str | None) -> bool:
-    """Return whether ``new`` means what ``old`` and the messages mean together, in order and inside the range.
+def proved(old: Leaves, changes: Columns, new: Leaves, plan: Plan, low: str | None, high: str | None) -> bool:
+    """Return whether new leaves mean what old ones and sorted changes mean together, in order and inside the range.
 
-    Exact, not by a hash: rows that no message touches are those of ``old``, the others those that messages set.
-    Filters by membership; the merge works by positions.
+    Exact, not by a hash, and whatever the plan says: it tells only where to look.
+
+    * The new keys ascend strictly, so none is there twice.
+    * The new entries that a change is said to set are those that the changes set, all of them.
+    * The other new entries are the old ones without some whose keys have changes. None of these others has a key that
+      is set, which would be there twice; and no deleted key is among the new ones.
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - loaded by a compaction, not by every command
 
-    touched = pa.array(messages.keys, _STRING)
-    ours = pc.is_in(new.keys, value_set=touched)
-    sets = pa.array([value is not None for value in messages.values], pa.bool_())
-    untouched_now, untouched_then = pc.invert(ours), pc.invert(pc.is_in(old.keys, value_set=touched))
+    if np.count_nonzero(new.entries) != len(plan.set) or np.count_nonzero(old.entries) != len(plan.touched):
+        return False
+    keys, sets = new.keys(), pc.is_valid(changes.values)
     return bool(
-        in_order(new.keys, low, high)
-        and _same(new, untouched_now, old, untouched_then)
-        and _same(new, ours, Columns(touched, pa.array(messages.values, _STRING)), sets)
+        in_order(keys, low, high)
+        and new.only(plan.set).equals(Columns(changes.keys.filter(sets), changes.values.filter(sets)))
+        and new.only(~plan.set).equals(old.only(~plan.touched))
+        and old.only(plan.touched).keys.equals(changes.keys.filter(pa.array(plan.found)))
+        and _absent(changes.keys.filter(pc.invert(sets)), keys)
     )
 
 
-def end_to_end(whole: Columns, parts: Sequence[Columns], between: Sequence[tuple[str, str] | None]) -> bool:
-    """Return whether rows are exactly those of parts, one after the other, and the rows between them; ``None`` is none.
+def _absent(sought: Any, keys: Any) -> bool:
+    """Return whether ascending keys hold none of some others: each lies strictly between two neighbours."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - the same
 
-    ``proved`` compares two wholes. This says that nothing was lost when leaves were laid out, or a whole was cut.
-    """
-    run, pivots = slices_of(parts), _pairs(between)
-    if len(pivots) + int(run.counts.sum()) != len(whole):
-        return False
-    behind = np.fromiter((row is not None for row in between), bool, len(between))
-    if len(behind) > len(run) or (run.counts < 0).any():
-        return False
-    owner = np.repeat(np.arange(len(run)), run.counts)
-    pivot_rows = (np.cumsum(run.counts)[: len(behind)] + np.cumsum(behind) - 1)[behind]
-    ours = np.ones(len(whole), dtype=bool)
-    ours[pivot_rows] = False
-    within = np.arange(len(owner)) - (np.cumsum(run.counts) - run.counts)[owner]
-    at, mask = pa.array(run.starts[owner] + within), pa.array(ours)
-    return bool(
-        whole.keys.filter(mask).equals(run.whole.keys.take(at))
-        and whole.values.filter(mask).equals(run.whole.values.take(at))
-        and whole.rows(pivot_rows) == [row for row in between if row is not None]
+    at, _ = _positions(keys, sought)
+    behind, before = at > 0, at < len(keys)
+    left, right = keys.take(pa.array(at[behind] - 1)), keys.take(pa.array(at[before]))
+    return (
+        pc.all(pc.less(left, sought.filter(pa.array(behind)))).as_py() is not False
+        and pc.all(pc.less(sought.filter(pa.array(before)), right)).as_py() is not False
     )
 
 
 def in_order(keys: Any, low: str | None, high: str | None) -> bool:
-    """Return whether keys ascend strictly and lie strictly between two others."""
+    """Return whether keys, none of them NULL, ascend strictly and lie strictly between two others."""
     import pyarrow.compute as pc  # noqa: PLC0415 - the same
 
-    if not len(keys):
-        return True
+    if not len(keys) or keys.null_count:
+        return not keys.null_count
     ascending = pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py()
     first, last = keys[0].as_py(), keys[len(keys) - 1].as_py()
     return ascending is not False and (low is None or low < first) and (high is None or last < high)
-
-
-def _same(one: Columns, of_one: Any, two: Columns, of_two: Any) -> bool:
-    return bool(
-        one.keys.filter(of_one).equals(two.keys.filter(of_two))
-        and one.values.filter(of_one).equals(two.values.filter(of_two))
-    )

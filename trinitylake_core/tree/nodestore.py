@@ -16,9 +16,9 @@ from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.locations import node_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.leafbatch import decode_many, encode_many
+from trinitylake_core.tree.leafbatch import LeafRows, decode_many, encode_many
 from trinitylake_core.tree.leaffile import columns_of, decode_columns
-from trinitylake_core.tree.leafrun import Columns
+from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.readahead import Content, InFlightReads, PerThread, ReadAhead, SingleFlight
 from trinitylake_core.tree.writebehind import MOST_BYTES, WriteBehind
@@ -94,26 +94,28 @@ class NodeStore:
             node = nodes.pop(path, None)
             yield self._decode(path, next(fetched)) if node is None else node
 
-    def read_columns(self, paths: Sequence[str]) -> Sequence[Columns] | None:
-        """Return leaves as columns, ``None`` if one of them is not plain. One ``get`` each, none if cached.
+    def read_columns(self, paths: Sequence[str], between: Columns) -> Leaves | None:
+        """Return leaves as columns, with the pivots between them; ``None`` if one is not plain.
 
-        What was read in vain is held until this thread asks for it as nodes. Raises ``CorruptNode``.
+        One ``get`` each, none if cached. What was read in vain is held until this thread asks for it as nodes. Raises
+        ``CorruptNode``.
         """
         nodes = {path: node for path in paths if (node := self.cached(path)) is not None}
         missing = [path for path in paths if path not in nodes]
         data = dict(zip(missing, self._contents(missing), strict=True))
-        run = decode_many([*data.values()], missing, self.order) if len(missing) == len(paths) else None
-        if run is not None:
-            self._count(len(data), sum(map(len, data.values())))
-            return run
-        known = {path: columns_of(node) for path, node in nodes.items()}
-        found = [known[path] if path in known else decode_columns(data[path], path, self.order) for path in paths]
-        plain = [each for each in found if each is not None]
-        if len(plain) < len(found):
-            self._local.here.files.update(data)
-            return None
+        run: Leaves | None = None
+        if len(missing) == len(paths):
+            run = decode_many([*data.values()], missing, self.order, between)
+        if run is None:
+            known = {path: columns_of(node) for path, node in nodes.items()}
+            found = [known[path] if path in known else decode_columns(data[path], path, self.order) for path in paths]
+            plain = [each for each in found if each is not None]
+            if len(plain) < len(found):
+                self._local.here.files.update(data)
+                return None
+            run = Leaves.of(plain, between)
         self._count(len(data), sum(map(len, data.values())))
-        return plain
+        return run
 
     def _contents(self, paths: Sequence[str]) -> Iterator[bytes]:
         """Yield node files in the order of ``paths``, from the window if they are expected. Raises ``CorruptNode``."""
@@ -268,16 +270,18 @@ class NodeWriter:
         node.nbytes = len(data)
         return self._add(path, data, node)
 
-    def read_columns(self, paths: Sequence[str]) -> Sequence[Columns] | None:
-        """Return leaves as columns, ``None`` if one of them is not plain, or not written yet."""
-        return None if self._holds(paths) else self.store.read_columns(paths)
+    def read_columns(self, paths: Sequence[str], between: Columns) -> Leaves | None:
+        """Return leaves as columns, with the pivots between them; ``None`` if one is not plain, or not written yet."""
+        return None if self._holds(paths) else self.store.read_columns(paths, between)
 
-    def add_leaves(self, leaves: Sequence[Columns], system: dict[str, str]) -> list[str]:
-        """Take leaves for writing, given as columns, and return their paths. REQUIRES: none is empty."""
-        paths = [self.store.storage.pick(node_path) for _ in leaves]
-        for path, data in zip(paths, encode_many(leaves, self.order, paths, system), strict=True):
+    def new_paths(self, count: int) -> list[str]:
+        """Return names for new leaves."""
+        return [self.store.storage.pick(node_path) for _ in range(count)]
+
+    def add_leaves(self, leaves: LeafRows, paths: Sequence[str]) -> None:
+        """Take leaves for writing, given as columns. REQUIRES: none is empty."""
+        for path, data in zip(paths, encode_many(leaves), strict=True):
             self._add(path, data, None)
-        return paths
 
     def _add(self, path: str, data: bytes | memoryview, node: Node | None) -> str:
         self._pending[path] = (data, node)
