@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -88,8 +88,9 @@ class ColumnMemorySink(MemorySink):
         """Return names for leaves."""
         return [self._name(0) for _ in range(count)]
 
-    def add_leaves(self, leaves: LeafRows, paths: Sequence[str]) -> None:
+    def add_leaves(self, leaves: LeafRows, paths: Sequence[str], prove: Callable[[], None]) -> None:
         """Take leaves."""
+        prove()
         assert all(self.min_keys <= count <= self.max_keys for count in leaves.counts)
         self.files.update(zip(paths, encode_many(leaves), strict=True))
 

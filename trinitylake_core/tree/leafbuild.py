@@ -7,12 +7,13 @@ the pivots between them become Python objects. The files are those that lists wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.tree.leafbatch import laid_out
+from trinitylake_core.tree.leafbatch import LeafRows, laid_out
 from trinitylake_core.tree.leafflush import ColumnSink
 from trinitylake_core.tree.leafrun import Columns, in_order
 from trinitylake_core.tree.proof import Proof, Range
@@ -51,7 +52,7 @@ class LeafBuilder:
             Corrupt: they do not ascend.
         """
         for some in _together(batches):
-            rows = Columns.joined([self._left, some])
+            rows = Columns.joined([self._left, *some])
             if not in_order(rows.keys, self._last, None):
                 raise Corrupt(f"the keys of a new tree do not ascend: {_BUG}")
             count = max(0, (len(rows) - self._width - 1) // (self._width + 1))
@@ -71,9 +72,7 @@ class LeafBuilder:
     def _written(self, rows: Columns, counts: npt.NDArray[np.int64]) -> Iterator[tuple[Ref, str, str]]:
         at, paths = np.arange(len(rows)), self._sink.new_paths(len(counts))
         leaves = laid_out([rows], (at, at), counts, paths, self._sink.order, self._stamp)
-        if not leaves.columns.only(leaves.entries).equals(rows):
-            raise Corrupt(f"cutting leaves lost entries: {_BUG}")
-        self._sink.add_leaves(leaves, paths)
+        self._sink.add_leaves(leaves, paths, partial(_prove, leaves, rows))
         ranges: list[Range] = [(first, last + "\0") for first, last in leaves.edges()]
         pivots = leaves.pivots()
         if self._proof is not None:
@@ -84,18 +83,24 @@ class LeafBuilder:
             yield Ref(0, path, keys=count, messages=0, within=within), key, value
 
 
+def _prove(leaves: LeafRows, rows: Columns) -> None:
+    if not leaves.columns.only(leaves.entries).equals(rows):
+        raise Corrupt(f"cutting leaves lost entries: {_BUG}")
+
+
 def columns_of(keys: Sequence[str], values: Sequence[str]) -> Columns:
     """Return entries given as lists as columns."""
     return Columns.of(keys, values)
 
 
-def _together(batches: Iterable[Columns]) -> Iterator[Columns]:
-    """Yield small batches together."""
+def _together(batches: Iterable[Columns]) -> Iterator[list[Columns]]:
+    """Yield small batches together, and large ones in parts: what is at work stays in the caches of the processor."""
     waiting: list[Columns] = []
     for batch in batches:
-        waiting.append(batch)
-        if sum(map(len, waiting)) >= _ROWS:
-            yield Columns.joined(waiting)
-            waiting = []
+        for start in range(0, len(batch), _ROWS):
+            waiting.append(batch.slice(start, min(start + _ROWS, len(batch))))
+            if sum(map(len, waiting)) >= _ROWS:
+                yield waiting
+                waiting = []
     if waiting:
-        yield Columns.joined(waiting)
+        yield waiting

@@ -8,7 +8,7 @@ writer, or with too few rows for a single leaf) are left to the general flush.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import compress
 from typing import Final, Protocol, runtime_checkable
 
@@ -43,8 +43,12 @@ class ColumnSink(Protocol):
     def new_paths(self, count: int) -> list[str]:
         """Return names for new leaves."""
 
-    def add_leaves(self, leaves: LeafRows, paths: Sequence[str]) -> None:
-        """Take leaves for writing. REQUIRES: none is empty."""
+    def add_leaves(self, leaves: LeafRows, paths: Sequence[str], prove: Callable[[], None]) -> None:
+        """Take leaves for writing. REQUIRES: none is empty.
+
+        ``prove`` raises ``Corrupt`` if they are wrong. It is called before they are written, perhaps by another thread;
+        then a later call, or the end of the writing, raises the error.
+        """
 
 
 def flush_runs(sink: ColumnSink, work: Work, chosen: Collection[int], stamp: int, proof: Proof) -> set[int]:
@@ -115,9 +119,13 @@ def _flushed(
     at = plan.keys, plan.values
     new = laid_out([old.columns, changes], at, cut(len(plan), pieces), paths, sink.order, stamp)
     pivots = new.pivots()
-    if len(pivots[0]) != pieces - 1 or not proved(old, changes, new, plan, low, high):
-        raise Corrupt("the proof of a run of leaves failed: nothing was committed; please report this as a bug")
-    made = _written(sink, new, paths)
+
+    def prove() -> None:
+        if len(pivots[0]) != pieces - 1 or not proved(old, changes, new, plan, low, high):
+            raise Corrupt("the proof of a run of leaves failed: nothing was committed; please report this as a bug")
+
+    sink.add_leaves(new, paths, prove)
+    made = _written(new, paths)
     proof.replaced(
         [(ref.path or "", ref.within, ref.pending) for ref in refs],
         ([*compress(keys, alive)], [*compress(values, alive)]),
@@ -132,8 +140,7 @@ def _pending(refs: Sequence[Ref]) -> Columns:
     return Columns.of(keys, [value for ref in refs for value in ref.pending.values])
 
 
-def _written(sink: ColumnSink, new: LeafRows, paths: Sequence[str]) -> list[Ref]:
-    sink.add_leaves(new, paths)
+def _written(new: LeafRows, paths: Sequence[str]) -> list[Ref]:
     return [
         Ref(0, path, keys=count, messages=0, within=(first, last + "\0"))
         for path, count, (first, last) in zip(paths, new.counts.tolist(), new.edges(), strict=True)

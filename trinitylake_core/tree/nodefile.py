@@ -6,6 +6,7 @@ The only module that knows the layout of a node file; ``checksum`` knows that of
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -60,7 +61,7 @@ def encode(node: Node, order: int, path: str | None = None) -> memoryview:
     Without a ``path`` the node is no file: it travels to a task, or back.
     REQUIRES: at most ``order - 1`` keys; children none or one more than keys; counts set.
     """
-    return file_of([_array(column) for column in _columns(node, order, path)])
+    return file_of(_columns(node, order, path))
 
 
 def file_of(arrays: list[pa.StringArray]) -> memoryview:
@@ -81,14 +82,12 @@ def _written(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> memoryvi
     return memoryview(sink.getvalue()).cast("B")  # Arrow's bytes are signed, and so equal to no others
 
 
-def _array(column: _Column) -> pa.StringArray:
-    """Return an Arrow column; one without a value costs next to nothing, and half of them are.
+def _array(column: Sequence[str | None]) -> pa.StringArray:
+    """Return an Arrow column.
 
     ``pa.array`` imports pandas where that is installed, to see whether it is given something of it: 0.2 s and more of
     CPU in the first commit of a process. A builder makes the same, in some microseconds more.
     """
-    if not any(column) and None in column:
-        return pa.nulls(len(column), _STRING)
     if "pandas" in sys.modules:
         return pa.array(column, _STRING)
     builder = pa.lib.StringBuilder()
@@ -96,19 +95,21 @@ def _array(column: _Column) -> pa.StringArray:
     return builder.finish()
 
 
-def _columns(node: Node, order: int, path: str | None) -> tuple[_Column, _Column, _Column, _Column]:
-    system = system_rows(node, count=len(node.keys), path=path)
-    unused: _Column = [None] * (order - 1 - len(node.keys))
-    no_system: _Column = [None] * len(system)
-    buffer = node.buffer
-    no_buffer: _Column = [None] * len(buffer)
-    children: _Column = [*node.children] if node.children else [None] * (len(node.keys) + 1)
-    return (
-        [*system, None, *node.keys, *unused, *buffer.keys],
-        [*system.values(), None, *node.values, *unused, *buffer.values],
-        [*no_system, *children, *unused, *no_buffer],
-        [*no_system, *[None] * order, *buffer.txns],
-    )
+def _columns(node: Node, order: int, path: str | None) -> list[pa.StringArray]:
+    system, buffer = system_rows(node, count=len(node.keys), path=path), node.buffer
+    unused = order - 1 - len(node.keys)
+    return [
+        _joined([*system, None, *node.keys], unused, buffer.keys),
+        _joined([*system.values(), None, *node.values], unused, buffer.values),
+        _joined(len(system), node.children or len(node.keys) + 1, unused + len(buffer)),
+        _joined(len(system) + order, buffer.txns),
+    ]
+
+
+def _joined(*parts: Sequence[str | None] | int) -> pa.StringArray:
+    """Return a column of texts; a number stands for so many NULLs, which most rows of a small root are."""
+    arrays = [pa.nulls(part, _STRING) if isinstance(part, int) else _array(part) for part in parts if part]
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def system_rows(node: Node, *, count: int, path: str | None = None) -> dict[str, str]:

@@ -6,8 +6,9 @@ The one place where node files meet the storage. ``tree`` and ``rewrite`` see on
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +27,8 @@ from trinitylake_core.tree.writebehind import MOST_BYTES, WriteBehind
 DEFAULT_CACHE_BYTES: Final = 64 << 20
 _RECENT: Final = 32
 """Nodes that a writer holds back: a rewrite takes some of the latest ones back and merges them with others."""
+_ENCODING: Final = 2
+"""Runs of leaves that wait for the thread that encodes, each some MiB."""
 _IN_MEMORY_FACTOR: Final = 6
 """How much larger a decoded node is than its lz4 file, roughly."""
 
@@ -237,11 +240,14 @@ class NodeWriter:
         self.bytes_written = 0
         self._pending: dict[str, tuple[bytes | memoryview, Node | None]] = {}
         self._pending_bytes = 0
+        self._encoder: ThreadPoolExecutor | None = None
+        self._encoding: deque[tuple[Sequence[str], Future[list[bytes]]]] = deque()
         self._shared = behind is not None
         self._behind = store.write_behind() if behind is None else behind
 
     def read(self, path: str) -> Node:
         """Return a node that was added before, or read it."""
+        self._settle_all()
         if path in self._behind:
             return self._node(path, *self._behind[path][:2])
         pending = self._pending.get(path)
@@ -251,7 +257,8 @@ class NodeWriter:
         return nodefile.decode(data, path, self.order) if node is None else node
 
     def _holds(self, paths: Sequence[str]) -> bool:
-        return any(path in self._pending or path in self._behind for path in paths)
+        encoding = {path for some, _ in self._encoding for path in some}
+        return any(path in encoding or path in self._pending or path in self._behind for path in paths)
 
     def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
         """Yield nodes in the order of ``paths``."""
@@ -278,10 +285,27 @@ class NodeWriter:
         """Return names for new leaves."""
         return [self.store.storage.pick(node_path) for _ in range(count)]
 
-    def add_leaves(self, leaves: LeafRows, paths: Sequence[str]) -> None:
-        """Take leaves for writing, given as columns. REQUIRES: none is empty."""
-        for path, data in zip(paths, encode_many(leaves), strict=True):
+    def add_leaves(self, leaves: LeafRows, paths: Sequence[str], prove: Callable[[], None]) -> None:
+        """Take leaves for writing, given as columns. REQUIRES: none is empty.
+
+        Another thread proves and encodes them, while this one goes on: Arrow and the checksums release the interpreter.
+        The error of a failed proof comes up here later, or by :meth:`flush` at the latest.
+        """
+        if self._encoder is None:
+            self._encoder = ThreadPoolExecutor(1, "encode")
+        self._encoding.append((paths, self._encoder.submit(_proved_and_encoded, leaves, prove)))
+        while len(self._encoding) > _ENCODING:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Take the oldest leaves that another thread encodes."""
+        paths, coming = self._encoding.popleft()
+        for path, data in zip(paths, coming.result(), strict=True):
             self._add(path, data, None)
+
+    def _settle_all(self) -> None:
+        while self._encoding:
+            self._settle()
 
     def _add(self, path: str, data: bytes | memoryview, node: Node | None) -> str:
         self._pending[path] = (data, node)
@@ -313,6 +337,8 @@ class NodeWriter:
 
     def take_back(self, path: str) -> Node | None:
         """Return a node added before and forget it, or ``None`` if it was written or is not ours."""
+        if any(path in some for some, _ in self._encoding):
+            self._settle_all()
         pending = self._pending.pop(path, None)
         if pending is None:
             return None
@@ -326,13 +352,23 @@ class NodeWriter:
 
         Raises:
             StorageError: one of them was not written; a node that points to any of them must not be committed.
+            Corrupt: the proof of leaves failed.
         """
+        self._settle_all()
+        if self._encoder is not None:
+            self._encoder.shutdown()
+            self._encoder = None
         if self.store.storage.concurrency == 1:
             self._write_now()
         for path in list(self._pending):
             self._begin(path)
         if not self._shared:
             self._behind.finish()
+
+
+def _proved_and_encoded(leaves: LeafRows, prove: Callable[[], None]) -> list[bytes]:
+    prove()
+    return encode_many(leaves)
 
 
 def _missing(path: str) -> CorruptNode:
