@@ -27,8 +27,8 @@ from trinitylake_core.tree.writebehind import MOST_BYTES, WriteBehind
 DEFAULT_CACHE_BYTES: Final = 64 << 20
 _RECENT: Final = 32
 """Nodes that a writer holds back: a rewrite takes some of the latest ones back and merges them with others."""
-_ENCODING: Final = 2
-"""Runs of leaves that wait for the thread that encodes, each some MiB."""
+_ENCODING: Final = 1
+"""How many runs of leaves, of some MiB each, may be with the thread that encodes while another one is made."""
 _IN_MEMORY_FACTOR: Final = 6
 """How much larger a decoded node is than its lz4 file, roughly."""
 
