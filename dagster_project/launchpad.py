@@ -14,7 +14,7 @@ from typing import Any, Final, Union
 
 import dagster as dg
 
-from dagster_project.supervised import advice
+from dagster_project.supervised import advice, in_launchpad, sentences
 from trinitylake_core import TrinityLakeError
 
 ENGINE: Final = "engine"
@@ -58,7 +58,7 @@ def checked(
         try:
             check(given)
         except TrinityLakeError as error:
-            text = f"{job}: {error}\n{advice(error)}".strip()
+            text = f"{job}: {sentences(in_launchpad(str(error)), advice(error))}"
             raise dg.DagsterInvalidConfigError(text, [], given) from None  # type: ignore[no-untyped-call]
         return given
 

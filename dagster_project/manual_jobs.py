@@ -4,6 +4,7 @@ When the storage fails, a step is retried where repeating is safe; a rollback, a
 writer's commit may have made it wrong. Jobs that lead back show their plan before they do anything.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -44,7 +45,10 @@ _DEFINITION_FIELDS: Final = frozenset(
 DRY_RUN: Final = "dry_run"
 _DRY_RUN_TEXT: Final = "Show the plan and change nothing; false carries it out."
 AUTHOR: Final = "launched_by"
-_AUTHOR_TEXT: Final = "Who launches this, for the history; empty: as Dagster knows it, or the account of the run."
+_AUTHOR_TEXT: Final = (
+    "Who launches this, for the history. Required unless this only shows a plan, or TRINITYLAKE_AUTHOR is set for the "
+    "code location. Where it is empty, the user whom Dagster knows is recorded."
+)
 _USER_TAG: Final = "user"
 """The tag by which a Dagster that knows its users names who launched a run."""
 _MOST: Final = 1000
@@ -523,6 +527,9 @@ def _check(row: ManualJob, given: dict[str, Any], known: LakehouseSettings | Non
     ``known``: the settings of the lakehouse; in a fleet (``None``) they are looked up when the run starts.
     """
     options = _options(row, given, "auto")
+    nameless = not (given.get(AUTHOR) or os.environ.get("TRINITYLAKE_AUTHOR"))
+    if _is_recorded(row) and nameless and not given.get(DRY_RUN, False):
+        raise InvalidInput(f"`{AUTHOR}` is required: who launches this, for the history")
     if given.get("timestamp") is not None:
         to_millis(given["timestamp"])
     if given.get("source") is not None:

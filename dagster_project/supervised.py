@@ -57,7 +57,7 @@ _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     (errors.StorageError, "The storage failed: launch again when it is available."),
 )
 _EXPECTED: Final = (errors.Refused, errors.InvalidInput, errors.NotFound, errors.AlreadyExists)
-_FLAG: Final = re.compile(r"--(dry-run|force|others|exact|damaged)\b")
+_FLAG: Final = re.compile(r"--(allow-recent|damaged|dry-run|exact|force|history|others)\b")
 _LAUNCHPAD: Final = re.compile(r" \(in a launchpad [^)]*\)")
 _PERMANENT: Final = (errors.StorageDenied, errors.UnsafeStorage)
 _POLL_SECONDS: Final = 0.5

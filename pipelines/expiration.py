@@ -50,7 +50,7 @@ _LEDGER: Final = logging.getLogger("pipelines.ledger")
 DEFAULT_KEEP_LAST: Final = 100
 DEFAULT_AGE_SECONDS: Final = 7 * DAY
 
-_AS_IT_IS: Final = "--plan carries out a plan as it is; it excludes rules, --dry-run and --plan-to"
+_AS_IT_IS: Final = "--plan cannot be combined with rules, --dry-run or --plan-to"
 
 __all__ = ["Config", "Report", "run"]
 
@@ -150,7 +150,9 @@ class Report(Brief):
         else:
             yield f"version {self.version_after} committed: {which} expired, {stay}"
         if self.freed is not None and self.freed.files:
-            yield f"only they hold {files_of(self.freed)}: their roots would go at once, the rest with the next `clean`"
+            when = "would be deleted now" if self.dry_run else "are deleted now"
+            yield f"{files_of(self.freed)} belong only to these versions"
+            yield f"their roots {when}, the other files by the next `clean`"
         if self.snapshots_expired:
             yield f"snapshots dropped, for their own time was over: {', '.join(self.snapshots_expired)}"
         yield from deleted(self, "root", "; `clean` removes what else only they held")

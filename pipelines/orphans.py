@@ -62,7 +62,7 @@ _NAMES: Final = 5
 """How often what is kept may change under the marking before a cleaning gives up."""
 _TEMPORARY_AGE_SECONDS: Final = 3600.0
 
-_AS_IT_IS: Final = "a plan is carried out as it is: no --dry-run, --plan-to or --inventory with --plan"
+_AS_IT_IS: Final = "--plan cannot be combined with --dry-run, --plan-to or --inventory"
 
 __all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "run"]
 

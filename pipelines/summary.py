@@ -171,7 +171,7 @@ def recovery_tables(plan: RecoveryPlan, states: Sequence[TableState], unknown: i
     caption = "objects: " + ", ".join(f"{number} {what}" for what, number in plan.counts.items())
     yield changes_table(plan.changes, sum(plan.counts.values()), caption)
     known = [each for each in states if each.metadata_location is not None]
-    lines = [f"the metadata files of {unknown} tables cannot be looked for from here"] if unknown else []
+    lines = [f"the metadata files of {count(unknown, 'table')} cannot be looked for from here"] if unknown else []
     lines += ["Iceberg tables, and the snapshots they go back to:"] if known else []
     places = [
         [

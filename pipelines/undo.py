@@ -53,7 +53,7 @@ class Config:
         rollback.refuse_unverified(self.verify)
         required(self.reason)
         if not (self.since or self.author or self.matching):
-            raise InvalidInput("say what to undo: since when, whose (author), or a text of its reason (matching)")
+            raise InvalidInput("undo needs at least one of since, author and matching")
         if self.since:
             to_millis(self.since)
 

@@ -23,7 +23,7 @@ from pipelines.integrity.checks import Shape, checks_on
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
 from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
-from pipelines.summary import Table, findings_table
+from pipelines.summary import Table, count, findings_table
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import Lakehouse
 from trinitylake_core.check import check_lakehouse, check_version, violation
@@ -103,7 +103,7 @@ class Report(Brief):
         if self.tables_checked:
             yield f"{self.tables_checked} tables have their metadata files"
         if self.tables_unknown:
-            yield f"the metadata files of {self.tables_unknown} tables cannot be looked for from here"
+            yield f"the metadata files of {count(self.tables_unknown, 'table')} cannot be looked for from here"
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield the findings."""

@@ -20,6 +20,7 @@ from tests.support.browser import WINDOW, NoBrowser, browser, screenshot
 from tests.support.lakes import compacted, in_memory
 from tests.support.pages import PATIENCE
 from trinitylake_core import Lakehouse
+from trinitylake_core.commits.commit import _of_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +47,15 @@ def filled(root: str, commits: int = 6, **more: Any) -> Lakehouse:
             for table in range(10):
                 txn.create_table("sales", f"t{commit}_{table}", schema=pa.schema([("id", pa.int64())]))
     return lake.refresh()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def author() -> Iterator[None]:
+    """Name who launches what the tests launch; a code location without this asks for it in the launchpad."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRINITYLAKE_AUTHOR", "tests@dagster")
+        yield
+    _of_process.cache_clear()
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_nothing_that_matches_is_nothing_to_undo(deployed: Lakehouse) -> None:
         undone(deployed, author="nobody@*")
     with pytest.raises(VersionNotFound):
         undone(deployed, since="2999-01-01", author="bot@*")
-    for options, message in (({}, "say what to undo"), ({"since": "yesterday"}, "ISO 8601")):
+    for options, message in (({}, "undo needs at least one of"), ({"since": "yesterday"}, "ISO 8601")):
         with pytest.raises(InvalidInput, match=message):
             undone(deployed, **options)
 
