@@ -402,6 +402,7 @@ def test_clients_learn_where_the_storage_is_and_no_credentials(moto_server: S3Se
         made = client("POST", "/v1/lake/namespaces/a/tables", {"name": "t", "schema": _FIELDS})
         config = client("GET", "/v1/config")
     assert moto_server.options["endpoint_url"] == config.json()["defaults"]["s3.endpoint"]
+    assert "idempotency-key-lifetime" not in config.json()
     for text in (config.text, made.text):
         assert "secret" not in text.lower()
         assert "access-key" not in text
@@ -456,8 +457,8 @@ _TABLE = "/v1/lake/namespaces/a/tables/t"
          409, "CommitFailedException"),
         ("POST", "/v1/lake/namespaces/a/tables",
          {"name": "u", "schema": _FIELDS, "properties": {"format-version": "9"}}, 400, "IllegalArgumentException"),
-        ("POST", "/v1/lake/namespaces/a/register", b'{"name": "r", "metadata-location": "file:///none.json"}', 404,
-         "NotFoundException"),
+        ("POST", "/v1/lake/namespaces/a/register", b'{"name": "r", "metadata-location": "file:///none.json"}', 403,
+         "ForbiddenException"),
     ],
 )  # fmt: skip
 def test_bad_input_gets_what_the_specification_names_and_changes_nothing(
@@ -471,6 +472,18 @@ def test_bad_input_gets_what_the_specification_names_and_changes_nothing(
         error = answer.json()["error"]
         assert (status, kind, status) == (answer.status, error["type"], error["code"]), error["message"]
         assert version == lake.refresh().version
+
+
+def test_what_a_file_contains_is_not_in_the_answer(lake: Lakehouse, tmp_path: Path) -> None:
+    """A file that is no metadata may be one that the client must not read."""
+    for place, status in ((tmp_path / "lake" / "x.json", 400), (tmp_path / "y.json", 403)):
+        place.write_text('{"format-version": 2, "location": "a-secret", "table-uuid": 7}')
+        with _app(lake) as client:
+            client("POST", "/v1/lake/namespaces", {"namespace": ["a"]})
+            for what in ("register", "register-view"):
+                body = {"name": "r", "metadata-location": place.as_uri()}
+                answer = client("POST", f"/v1/lake/namespaces/a/{what}", body)
+                assert (status, False) == (answer.status, "a-secret" in answer.text), answer.text
 
 
 def test_a_body_that_is_too_large_is_refused(lake: Lakehouse) -> None:

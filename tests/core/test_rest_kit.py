@@ -35,7 +35,8 @@ pytestmark = [
 def test_the_kit_passes_but_for_what_is_known(tmp_path: Path) -> None:
     """`--tables` is /tmp, because some tests of the kit create tables in directories that they choose there."""
     lake = Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
-    with running(application(Warehouses({"lake": lambda: lake}, "file:///tmp"))) as uri:
+    warehouses = Warehouses({"lake": lambda: lake}, {"warehouse": "file:///tmp"})
+    with running(application(warehouses)) as uri:
         text = _kit(tmp_path, uri)
     failed = {name.strip() for name in re.findall(r"─ (.*?) ✘", text)}
     assert _MUST_FAIL.keys() == failed, text

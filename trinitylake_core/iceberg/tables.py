@@ -10,6 +10,7 @@ from pyiceberg.exceptions import (
     NoSuchNamespaceError,
     NoSuchTableError,
     TableAlreadyExistsError,
+    ValidationError,
 )
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
@@ -238,8 +239,11 @@ class Tables(TableReader):
             for requirement in requirements:
                 requirement.validate(None)
             raise no_table(".".join(identifier[:-1]), identifier[-1])
-        fitting = updates if current is None else resolved(current.metadata, updates)
-        return self._update_and_stage_table(current, identifier, requirements, fitting)
+        try:
+            fitting = updates if current is None else resolved(current.metadata, updates)
+            return self._update_and_stage_table(current, identifier, requirements, fitting)
+        except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError) as error:
+            raise ValidationError(f"updates that do not fit the table: {type(error).__name__}: {error}") from error
 
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
         """Rename a table, in one version. Its files stay where they are.

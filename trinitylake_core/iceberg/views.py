@@ -236,7 +236,8 @@ class Views(Tables):
         try:
             found = ViewMetadata.model_validate_json(data)
         except PydanticError as error:
-            raise ValidationError(f"{metadata_location} is not a file of view metadata: {error}") from error
+            count = error.error_count()
+            raise ValidationError(f"{metadata_location} is not a file of view metadata: {count} errors") from error
         namespace, name = self._split(identifier, NoSuchNamespaceError)
         return self._create_view(namespace, name, found, metadata_location)
 

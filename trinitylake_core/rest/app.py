@@ -74,8 +74,8 @@ class Limits:
     """
 
     body_bytes: int = 16 << 20
-    threads: int = 32
-    waiting: int = 256
+    threads: int = 128
+    waiting: int = 512
     seconds: float = 60.0
 
 

@@ -52,6 +52,7 @@ _RULES: Final = (
     _Rule(ours.InvalidInput, 400, "BadRequestException"),
     _Rule(iceberg.ValidationError, 400, "IllegalArgumentException"),
     _Rule(FileNotFoundError, 404, "NotFoundException"),
+    _Rule(OSError, 503, "ServiceUnavailableException"),
     _Rule(PydanticError, 400, "BadRequestException"),
     _Rule(ValueError, 400, "BadRequestException"),
 )
@@ -84,11 +85,15 @@ def problem_of(error: Exception) -> Problem:
 
 
 def _message(error: Exception) -> str:
-    if isinstance(error, PydanticError):
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    """Return what clients may know: what is wrong with what they sent, but nothing that a file contains."""
+    inner = error.args[0] if error.args else None
+    found = next((each for each in (error, inner) if isinstance(each, PydanticError)), None)
+    if found is not None:
+        first = found.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(each) for each in first["loc"])
-        return f"the request is not what the specification says: {where}: {first['msg']}"
-    text = str(error)
+        subject = "the request" if found is error else "the metadata"
+        return f"{subject} is not what the specification says: {where}: {first['msg']}"
+    text = "a metadata file cannot be read now" if type(error) is OSError else str(error)
     for pattern, words in _WORDS:
         text = pattern.sub(words, text)
     return text

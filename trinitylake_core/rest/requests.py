@@ -16,6 +16,16 @@ from trinitylake_core.rest.warehouses import Warehouse
 
 SEPARATOR: Final = "\x1f"
 """Between the levels of a namespace in a path or a query."""
+UNFORESEEN: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    StopIteration,
+    TypeError,
+)
+"""What PyIceberg's models raise for input that they do not foresee."""
 _LARGEST_PAGE: Final = 10_000
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -60,8 +70,13 @@ class Request:
         return found
 
     def parsed(self, model: type[_Model], **defaults: Any) -> _Model:
-        """Return the body as one of PyIceberg's models. Raises pydantic's ``ValidationError``."""
-        return model.model_validate({**defaults, **self.json()})
+        """Return the body as one of PyIceberg's models. Raises pydantic's ``ValidationError``, ``Problem`` (400)."""
+        body = self.json()
+        try:
+            return model.model_validate({**defaults, **body})
+        except UNFORESEEN as error:
+            text = f"the request is not what the specification says: {type(error).__name__}: {error}"
+            raise Problem(400, "BadRequestException", text) from error
 
     @property
     def namespace(self) -> Identifier:

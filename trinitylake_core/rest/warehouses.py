@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyiceberg import io
-from pyiceberg.catalog import WAREHOUSE_LOCATION
+from pyiceberg.catalog import URI, WAREHOUSE_LOCATION
 
 from trinitylake_core.errors import InvalidInput, NotFound
 from trinitylake_core.iceberg import GROUP_COMMITS, TrinityLakeCatalog
 from trinitylake_core.lakehouse import Lakehouse
 from trinitylake_core.rest.problems import Problem
+from trinitylake_core.tables import base_uri, full_uri
 
 _OPENED: Final = 64
 """So many catalogs stay open; those of the past are many, and each costs a few requests to open again."""
@@ -41,18 +42,37 @@ class Warehouse:
             found["s3.path-style-access"] = "false" if virtual == "true" else "true"
         return found
 
+    def refuse_local(self, location: str) -> None:
+        """Refuse to read a file of the endpoint's machine, but below the lakehouse or where tables may lie besides.
+
+        Raises ``Problem`` (403).
+        """
+        uri, elsewhere = full_uri(location), self.catalog.properties.get(WAREHOUSE_LOCATION)
+        if "://" in uri and not uri.startswith("file:"):
+            return
+        places = [
+            base_uri(self.catalog.properties[URI]),
+            *([full_uri(elsewhere).rstrip("/") + "/"] if elsewhere else []),
+        ]
+        if not uri.startswith(tuple(places)) or ".." in uri.split("/"):
+            raise Problem(
+                403, "ForbiddenException", f"{location!r} is not a place from which this endpoint reads files"
+            )
+
 
 class Warehouses:
     """The lakehouses of an endpoint by name, opened when they are first asked for. Thread-safe.
 
     Args:
         openers: by name, what opens the lakehouse.
-        tables: the URI below which new tables lie, and clients may place tables and views; always below the roots.
+        properties: of the catalogs, such as ``warehouse``, below which new tables lie and clients may place theirs.
     """
 
-    def __init__(self, openers: Mapping[str, Callable[[], Lakehouse]], tables: str | None = None) -> None:
+    def __init__(
+        self, openers: Mapping[str, Callable[[], Lakehouse]], properties: Mapping[str, str] | None = None
+    ) -> None:
         self._openers = dict(openers)
-        self._here = {GROUP_COMMITS: "true"} | ({WAREHOUSE_LOCATION: tables} if tables else {})
+        self._here = {GROUP_COMMITS: "true", **(properties or {})}
         self._opened: OrderedDict[str, Warehouse] = OrderedDict()
         self._lock = threading.Lock()
 

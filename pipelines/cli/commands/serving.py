@@ -65,7 +65,7 @@ def serve(call: Call) -> Result:
             raise InvalidInput(f"--also needs NAME=ROOT, each name once: {each!r}")
         openers[name] = partial(_opened, root, call)
     principals = rest.Principals.of_file(options.tokens) if options.tokens else None
-    warehouses = rest.Warehouses(openers, options.tables)
+    warehouses = rest.Warehouses(openers, {"warehouse": options.tables} if options.tables else None)
     for name in warehouses.names:
         warehouses.get(name)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)

@@ -1,0 +1,233 @@
+"""The Iceberg REST endpoint under load: commits a second and their latency, by clients, storage and groups.
+
+    python -m benchmarks rest [--seconds 8] [--clients 1 8 64 256]
+
+Each client sets a property on a table of its own as soon as it is answered; all share one process, the endpoint has
+another, and the S3 server, which answers after 30 ms, a third. On disk every commit is synced. Beside it PyIceberg's
+SQL catalog on a PostgreSQL that waits for the disk, in eight processes with threads (256 are more than it admits).
+CPU is that of the endpoint; so is its memory, which is read at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pyiceberg.catalog import load_catalog
+
+from benchmarks import report
+from benchmarks.iceberg import SCHEMA, postgres
+from tests.support.s3_servers import free_port
+from tests.support.slow_s3 import run_slow_s3
+from trinitylake_core import Lakehouse
+
+_DELAY_SECONDS: Final = 0.03
+_PROCESSES: Final = 8
+_ADMITTED: Final = 64
+"""So many clients PostgreSQL takes with its limit of 100 connections."""
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(slots=True)
+class _Took:
+    """What the requests of one run took, in seconds, how many were refused, and until when the last was answered."""
+
+    seconds: list[float] = field(default_factory=list)
+    refused: int = 0
+    duration: float = 0.0
+
+    def row(self) -> dict[str, Any]:
+        ordered = sorted(self.seconds)
+        return {
+            "per second": round(len(ordered) / self.duration, 1),
+            "median ms": round(statistics.median(ordered) * 1000, 1),
+            "p99 ms": round(ordered[int(len(ordered) * 0.99)] * 1000, 1),
+            "refused": self.refused,
+        }
+
+
+def _serve(root: str, options: dict[str, Any], groups: str, port: int) -> None:
+    from trinitylake_core.rest import Warehouses, serve
+
+    lake = Lakehouse.open(root, storage_options=options)
+    serve(Warehouses({"lake": lambda: lake}, {"group-commits": groups}), port=port)
+
+
+@contextmanager
+def _served(root: str, options: dict[str, Any], groups: str) -> Iterator[tuple[int, int]]:
+    """Serve a lakehouse from another process; its port and its process ID."""
+    port = free_port()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(root, options, groups, port))
+    process.start()
+    try:
+        asyncio.run(_until_up(port))
+        assert process.pid is not None
+        yield port, process.pid
+    finally:
+        process.terminate()
+        process.join()
+
+
+async def _until_up(port: int) -> None:
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.1)
+        else:
+            writer.close()
+            return
+
+
+async def _client(port: int, number: int, work: str, until: float, took: _Took) -> None:
+    """Send one request after another over one connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    path, count, known = f"/v1/lake/namespaces/a/tables/t{number}", 0, ""
+    while (began := time.perf_counter()) < until:
+        if work == "commit":
+            updates = [{"action": "set-properties", "updates": {"n": str(count)}}]
+            body = json.dumps({"requirements": [], "updates": updates})
+            head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+        else:
+            head = f"GET {path} HTTP/1.1\r\nhost: x\r\n{known}\r\n"
+        writer.write(head.encode())
+        answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in answer[1:] if line)
+        await reader.readexactly(int(headers.get("content-length", "0")))
+        if work == "poll" and "etag" in headers:
+            known = f"if-none-match: {headers['etag']}\r\n"
+        if answer[0].split()[1] in {"200", "304"}:
+            took.seconds.append(time.perf_counter() - began)
+        else:
+            took.refused += 1
+        count += 1
+    writer.close()
+
+
+async def _loaded(port: int, clients: int, work: str, seconds: float) -> _Took:
+    took, began = _Took(), time.perf_counter()
+    await asyncio.gather(*(_client(port, number, work, began + seconds, took) for number in range(clients)))
+    took.duration = time.perf_counter() - began
+    return took
+
+
+def _spent(pid: int) -> float:
+    """Return the CPU seconds of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _mebibytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) // 1024
+
+
+def _measured(port: int, pid: int, clients: int, work: str, seconds: float) -> dict[str, Any]:
+    asyncio.run(_loaded(port, clients, work, 1.0))
+    cpu = _spent(pid)
+    took = asyncio.run(_loaded(port, clients, work, seconds))
+    per_thousand = (_spent(pid) - cpu) / max(1, len(took.seconds)) * 1000
+    return took.row() | {"CPU s per 1000": round(per_thousand, 2), "MiB": _mebibytes(pid)}
+
+
+def _endpoint(root: str, options: dict[str, Any], where: str, clients: Sequence[int], seconds: float) -> dict[str, Any]:
+    """Return the figures of one storage."""
+    lake = Lakehouse.create(root, storage_options=options)
+    _filled(lake, max(clients))
+    rows = {}
+    for groups in ("true", "false"):
+        with _served(root, options, groups) as (port, pid):
+            for number in clients:
+                label = f"{where}, {'groups' if groups == 'true' else 'plain'}, {number}"
+                rows[label] = _measured(port, pid, number, "commit", seconds)
+                print(label, rows[label], flush=True)
+            if groups == "true":
+                for number in clients[:2]:
+                    rows[f"{where}, If-None-Match, {number}"] = _measured(port, pid, number, "poll", seconds)
+    return rows
+
+
+def _filled(lake: Lakehouse, tables: int) -> None:
+    from trinitylake_core.iceberg import TrinityLakeCatalog
+
+    with TrinityLakeCatalog.over(lake).transaction() as txn:
+        txn.create_namespace("a")
+        for number in range(tables):
+            txn.create_table(f"a.t{number}", SCHEMA)
+
+
+def _sql(properties: dict[str, str], names: list[str], seconds: float, started: Any, out: Any) -> None:
+    """Commit in threads, each with a catalog and a table of its own."""
+    found: list[float] = []
+
+    def work(name: str) -> None:
+        table = load_catalog("bench", **properties).load_table(name)
+        started.wait()
+        until, number = time.perf_counter() + seconds, 0
+        while (began := time.perf_counter()) < until:
+            with table.transaction() as txn:
+                txn.set_properties(n=str(number))
+            found.append(time.perf_counter() - began)
+            number += 1
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    out.put(found)
+
+
+def _postgresql(folder: Path, clients: Sequence[int], seconds: float) -> dict[str, Any]:
+    """Return the figures of PyIceberg's SQL catalog."""
+    rows = {}
+    with postgres() as uri:
+        properties = {"type": "sql", "uri": uri, "warehouse": (folder / "warehouse").as_uri()}
+        catalog = load_catalog("bench", **properties)
+        catalog.create_namespace("a")
+        admitted = [number for number in clients if number <= _ADMITTED]
+        for number in range(max(admitted)):
+            catalog.create_table(f"a.t{number}", SCHEMA)
+        for number in admitted:
+            spawning = multiprocessing.get_context("spawn")
+            started, out = spawning.Barrier(number), spawning.Queue()
+            names = [f"a.t{each}" for each in range(number)]
+            shares = [share for each in range(_PROCESSES) if (share := names[each::_PROCESSES])]
+            processes = [spawning.Process(target=_sql, args=(properties, s, seconds, started, out)) for s in shares]
+            for process in processes:
+                process.start()
+            took = _Took([each for _ in processes for each in out.get()], duration=seconds)
+            for process in processes:
+                process.join()
+            rows[f"disk, PyIceberg on PostgreSQL, {number}"] = took.row()
+    return rows
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure, print and save."""
+    parser = argparse.ArgumentParser(prog="benchmarks rest", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64, 256])
+    chosen = parser.parse_args(arguments)
+    rows: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        rows |= _endpoint((folder / "lake").as_uri(), {}, "disk", chosen.clients, chosen.seconds)
+        rows |= _postgresql(folder, chosen.clients, chosen.seconds)
+        with run_slow_s3(folder) as server:
+            server.set(delay=_DELAY_SECONDS)
+            rows |= _endpoint(server.new_root(), server.options, "S3", chosen.clients, chosen.seconds)
+    print(report.table(rows))
+    report.save("rest", {"rows": rows})
