@@ -179,38 +179,41 @@ class Node:
             self._pending = self.buffer.newest()
         return self._pending
 
+    def find(self, key: str) -> tuple[bool, str | None]:
+        """Return whether this node decides what a key means, and its value; else the path of the child to go on in.
+
+        The first searches go through the rows as they were read; those in lists are faster, once these are made.
+        """
+        rows = self._rows
+        if rows is not None:
+            self._scans += 1
+            if self._scans <= _SEARCHES:
+                message = rows.message(key)
+                return rows.find(key) if message is None else (True, message[0])
+            self.become_lists()
+        if self._pending is None or self._pending.keys:
+            message = self.message(key)
+            if message is not None:
+                return True, message[0]
+        keys = self.keys
+        row = bisect_right(keys, key)
+        if row and keys[row - 1] == key:
+            return True, self.values[row - 1]
+        children = self.children
+        return (False, children[row]) if children else (True, None)
+
     def message(self, key: str) -> tuple[str | None] | None:
         """Return the value that the newest message for ``key`` sets, in a tuple, or ``None`` without a message.
 
         The first lookups in a buffer scan it, which is cheaper than sorting it for them.
         """
-        pending = self._pending
-        if pending is None:
-            if (rows := self._rows) is not None:
-                self._scans += 1
-                if self._scans <= _SEARCHES:
-                    return rows.message(key)
-                self.become_lists()
-            if self._scans < _SCANS:
-                self._scans += 1
-                keys = self.buffer.keys
-                return (self.buffer.values[~keys[::-1].index(key)],) if key in keys else None
-            pending = self.pending
+        if self._pending is None and self._scans < _SCANS:
+            self._scans += 1
+            keys = self.buffer.keys
+            return (self.buffer.values[~keys[::-1].index(key)],) if key in keys else None
+        pending = self.pending
         row = bisect_left(pending.keys, key)
         return (pending.values[row],) if row < len(pending.keys) and pending.keys[row] == key else None
-
-    def find(self, key: str) -> tuple[bool, str | None]:
-        """Return whether this node decides what a key means, and its value; else the path of the child to go on in."""
-        message = self.message(key)
-        if message is not None:
-            return True, message[0]
-        rows = self._rows
-        if rows is not None:
-            return rows.find(key)
-        row = bisect_right(self.keys, key)
-        if row and self.keys[row - 1] == key:
-            return True, self.values[row - 1]
-        return (False, self.children[row]) if self.children else (True, None)
 
     def child_index(self, key: str) -> int:
         """Return the index of the child whose range holds ``key``, which is not a pivot."""

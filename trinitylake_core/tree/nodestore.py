@@ -69,7 +69,8 @@ class NodeStore:
 
     def read(self, path: str) -> Node:
         """Return a node. One ``get``, none if cached. Raises ``CorruptNode`` also when it is missing."""
-        node = self._local.here.nodes.pop(path, None) or self.cached(path)
+        held = self._local.here.nodes
+        node = (held.pop(path, None) if held else None) or self.cached(path)
         if node is not None:
             return node
         data = self._expected(path)
@@ -195,11 +196,13 @@ class NodeStore:
 
     def cached(self, path: str) -> Node | None:
         """Return a node if it is in the cache."""
-        with self._lock:
-            node = self._cache.get(path)
-            if node is not None:
+        node = self._cache.get(path)
+        if node is not None:
+            try:
                 self._cache.move_to_end(path)
-            return node
+            except KeyError:  # another thread dropped it meanwhile
+                return node
+        return node
 
     def keep(self, path: str, node: Node) -> Node:
         """Put a node into the cache and return it."""

@@ -78,9 +78,9 @@ def lookup(reader: NodeReader, root: Node, key: str) -> str | None:
         decided, found = node.find(key)
         if decided or found is None:
             return found
-        path = found
-        child = reader.read(path)
-        child_height(node, path, child)
+        child = reader.read(found)
+        if node.height is None or child.height != node.height - 1:
+            child_height(node, found, child)
         node = child
     raise CorruptNode("the pointers of the tree run in a circle", invariant="I10")
 
