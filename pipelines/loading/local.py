@@ -51,7 +51,7 @@ class LocalLoad:
 
     def _read(self, files: Sequence[tuple[str, int]]) -> int:
         some = [*blocks(files, block_bytes(files, parts.BLOCK_BYTES))]
-        spooled, tell = self._spooled, partial(self._progress, "read", 0, None)
+        spooled, tell = self._spooled, partial(self._progress, "read bytes")
         if (shares := shares_in(files)) > 1:
             first, some = looked_at_first(some)
             read_all(
@@ -121,7 +121,7 @@ class LocalLoad:
         """Write the definitions, and one tree per range of keys. One ``get`` per node there, one ``put`` per file."""
         old = self.unchanged.count // len(self._ranges) + 1
         weights = [old + new for new in self._ranges.new]
-        return build_all(self._parts, self._ranges, weights, partial(self._progress, "build", 0, None))
+        return build_all(self._parts, self._ranges, weights, partial(self._progress, "build"))
 
     def _proved(self) -> Iterator[Batch]:
         """Yield what the base holds, and prove that its nodes mean it."""

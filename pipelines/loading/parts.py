@@ -152,9 +152,11 @@ class Ranges:
 
 
 def read_all(
-    parts: Parts, blocks: Sequence[Block], spooled: Spooled, tell: Callable[[], None], *, few: bool = False
+    parts: Parts, blocks: Sequence[Block], spooled: Spooled, tell: Callable[[int, int], None], *, few: bool = False
 ) -> None:
     """Read the objects of each block into the spool, in this process alone if there are ``few``.
+
+    ``tell`` is called with how many of the bytes are read.
 
     Raises:
         InvalidInput: a line is not an object.
@@ -166,11 +168,16 @@ def read_all(
         return [spooled.put(lines) for lines in found]
 
     work = Work(parts.reads, blocks, weights, parts.target.storage, keep=keep)
-    found = run_in_workers(work, 1 if few else cores(), tell)
+    total = sum(weights)
+    found = run_in_workers(work, 1 if few else cores(), lambda: tell(work.done_weight, total))
     spooled.take(chain.from_iterable(found))
 
 
-def build_all(parts: Parts, ranges: Ranges, weights: Sequence[int], tell: Callable[[], None]) -> list[Built]:
-    """Write the trees of ascending ranges; return those that hold something. What helpers wrote is durable."""
-    found = run_in_workers(Work(parts.builds, ranges, weights, parts.target.storage), cores(), tell)
+def build_all(parts: Parts, ranges: Ranges, weights: Sequence[int], tell: Callable[[int, int], None]) -> list[Built]:
+    """Write the trees of ascending ranges; return those that hold something. What helpers wrote is durable.
+
+    ``tell`` is called with how much of the weight is written.
+    """
+    work, total = Work(parts.builds, ranges, weights, parts.target.storage), sum(weights)
+    found = run_in_workers(work, cores(), lambda: tell(work.done_weight, total))
     return [each for each in found if each is not None]

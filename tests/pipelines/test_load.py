@@ -12,6 +12,7 @@ import pytest
 
 from pipelines import compaction, load
 from pipelines.job import Cancel, dry_run
+from pipelines.loading import parts
 from pipelines.loading import spark as load_spark
 from tests.support.lakes import FAST, CancelBy, content, filled, new_lake, reopened
 from tests.support.s3_servers import S3Server
@@ -214,6 +215,20 @@ def test_a_dry_run_counts_and_writes_nothing(lake: Lakehouse, tmp_path: Path) ->
     done = loaded(None, lake, uri, existing="replace", review=dry_run)
     assert (1, 1, None, True) == (done.added, done.replaced, done.version_after, done.dry_run)
     assert before == {each.path for each in lake.storage.list("")}
+
+
+def test_progress_counts_bytes_that_are_read_and_objects_that_are_built(
+    lake: Lakehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "BLOCK_BYTES", 400)
+    told: list[tuple[str, int, int | None]] = []
+    uri = source(tmp_path, many())
+    load.run(lake, uri, load.Config(engine="local"), progress=lambda *each: told.append(each))
+    size = Path(uri.removeprefix("file://")).stat().st_size
+    read = [(done, total) for phase, done, total in told if phase == "read bytes"]
+    assert (read, (size, size)) == (sorted(read), read[-1])
+    assert len(read) > 2
+    assert {done == total for phase, done, total in told if phase == "build"} == {True}
 
 
 def test_several_files_some_compressed(tmp_path: Path) -> None:
