@@ -18,7 +18,6 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 from pipelines.engine_choice import choose_engine_for_all
@@ -175,7 +174,7 @@ class Report:
             yield f"kept, because their age is unknown: {files_of(self.unknown_age)}"
         directories = [each for each in self.foreign.directories if each != DIRECTORY]
         if DIRECTORY in self.foreign.directories:
-            yield f"left alone: {DIRECTORY}, the files of this lakehouse's Iceberg tables, which Iceberg's jobs clean"
+            yield f"left alone: {DIRECTORY}, the files of this lakehouse's Iceberg tables; `tables clean` cleans them"
         if self.foreign.files or directories:
             names = ", ".join((*self.foreign.some, *directories)[:_NAMES])
             yield f"not of this lakehouse, left alone: {files_of(self.foreign)}: {names}"
@@ -217,22 +216,19 @@ def run(
         ReadOnly, InvalidInput, StorageError.
     """
     config = config or Config()
-    if config.plan is not None and review is dry_run:
-        raise InvalidInput(_AS_IT_IS)
-    if config.plan_to is not None and review is None:
-        review = dry_run
-    work = _Clean(engine, lake, config, review, cancel or NEVER_CANCELLED, progress or silent)
-    try:
-        report = work.run()
-    finally:
-        work.sweep.release()
-    if report.attempted:
-        _LEDGER.info("clean %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
-    return report
+    return Cleaning(engine, lake, config, review, cancel or NEVER_CANCELLED, progress or silent).run()
 
 
-class _Clean:
-    """One cleaning."""
+class Cleaning:
+    """One cleaning.
+
+    Attributes:
+        job: what plans of it are called.
+        of_tables: whether it cleans the files of tables, and not those of the lakehouse itself.
+    """
+
+    job = "clean"
+    of_tables = False
 
     def __init__(
         self,
@@ -243,6 +239,10 @@ class _Clean:
         cancel: Cancel,
         progress: Progress,
     ) -> None:
+        if config.plan is not None and review is dry_run:
+            raise InvalidInput(_AS_IT_IS)
+        if config.plan_to is not None and review is None:
+            review = dry_run
         self.files = lake.files
         self.config = config
         self.review = review
@@ -255,9 +255,9 @@ class _Clean:
             refuse_guarded(self.definition)
         self.engine = choose_engine_for_all(config.engine, spark, newest)
         self.meter = Meter(self.files.storage)
-        order = self.definition.order
-        self.new_sweep = partial(open_sweep, self.engine, spark, self.files.storage, order, progress)
-        self.sweep: Sweep = self.new_sweep()
+        self.spark = spark
+        self.progress = progress
+        self.sweep = self.new_sweep()
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, self.files.storage)
         self.inventory_options = plans.options_of(config.inventory, config.plan_options, self.files.storage)
         self.plan = None if config.plan is None else plans.StoredPlan(config.plan, self.options)
@@ -265,6 +265,10 @@ class _Clean:
         self.marking: Marking | None = None
         self.version_after: int | None = None
         self.watch = Stopwatch()
+
+    def new_sweep(self) -> Sweep:
+        """Return an empty sweep."""
+        return open_sweep(self.engine, self.spark, self.files.storage, self.definition.order, self.progress)
 
     # -- ages ----------------------------------------------------------------------------------------
 
@@ -300,6 +304,16 @@ class _Clean:
     # -- the steps -----------------------------------------------------------------------------------
 
     def run(self) -> Report:
+        """Clean, and write what was deleted to the ledger."""
+        try:
+            report = self.again_and_again()
+        finally:
+            self.sweep.release()
+        if report.attempted:
+            _LEDGER.info("%s %s: %s", self.job, report.root, json.dumps(asdict(report), sort_keys=True))
+        return report
+
+    def again_and_again(self) -> Report:
         """Clean, from the start again whenever what is kept changed under the marking."""
         for _ in range(_RESTARTS):
             try:
@@ -370,7 +384,7 @@ class _Clean:
     def refuse_outdated(self, marked: GcRoots) -> None:
         """Refuse a plan that was made for another history."""
         if self.plan is not None:
-            plans.refuse_other(self.plan.header, "clean", self.files, marked)
+            plans.refuse_other(self.plan.header, self.job, self.files, marked)
 
     def agreed(self, plan: plans.StoredPlan, marked: GcRoots, cutoff: int) -> tuple[Totals, int]:
         """Take the files of a plan that are orphans still; return them, and how many are gone already.
@@ -378,7 +392,7 @@ class _Clean:
         Raises:
             PlanOutdated: something that is kept by now reaches one of them.
         """
-        self.sweep.load(_checked(plan.files(), marked.boundary))
+        self.sweep.load(self.checked(plan.files(), marked.boundary))
         reached = self.sweep.live_orphans()
         if reached:
             raise PlanOutdated(
@@ -387,13 +401,22 @@ class _Clean:
             )
         return self.sweep.confirm_plan(cutoff)
 
+    def checked(self, files: Iterator[Listed], boundary: int) -> Iterator[Listed]:
+        """Yield the files of a plan. Raises ``InvalidInput`` for one that no cleaning deletes."""
+        for file in files:
+            if not self.sweep.may_go(file, boundary):
+                raise InvalidInput(
+                    f"the plan names {file.path!r}, which `{self.job}` never deletes; nothing was deleted"
+                )
+            yield file
+
     def write_plan(self, uri: str, marked: GcRoots, found: Report) -> Report:
         reason = (
             f"not reached from versions {marked.boundary} to {marked.newest.version}, {found.snapshots} "
             f"snapshots and {found.transactions} saved transactions; older than {shown(self.safety_age_seconds)}"
         )
         total = (found.orphan_files, found.orphan_bytes)
-        head = plans.header("clean", self.files, marked, total, age=self.safety_age_seconds)
+        head = plans.header(self.job, self.files, marked, total, age=self.safety_age_seconds)
         plans.write(uri, self.options, head, (plans.PlanRow(file, reason) for file in self.sweep.orphans()))
         self.watch.lap("plan")
         return replace(found, plan=uri)
@@ -431,7 +454,9 @@ class _Clean:
     def fence(self, marked: GcRoots, cutoff: int, orphan_files: int) -> Root:
         """Commit the fence: who commits after it knows that files before ``cutoff`` are void."""
         summary = commit_summary(safety_age_seconds=self.safety_age_seconds, orphan_files=orphan_files)
-        root = commit(self.files, marked.newest, Fence(cutoff, summary), before_commit=self.cancel.check)
+        root = commit(
+            self.files, marked.newest, Fence(cutoff, summary, of_tables=self.of_tables), before_commit=self.cancel.check
+        )
         self.version_after = root.version
         self.watch.lap("fence")
         return root
@@ -454,10 +479,3 @@ def _refuse_guarded(again: GcRoots) -> None:
 
 def _counted(found: Report, totals: Totals) -> Report:
     return replace(found, orphans=totals.kinds, orphan_files=totals.files, orphan_bytes=totals.bytes)
-
-
-def _checked(files: Iterator[Listed], boundary: int) -> Iterator[Listed]:
-    for file in files:
-        if not file.may_go(boundary):
-            raise InvalidInput(f"the plan names {file.path!r}, which `clean` never deletes; nothing was deleted")
-        yield file

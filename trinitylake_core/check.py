@@ -31,7 +31,7 @@ from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile, search
 from trinitylake_core.tree.node import Messages, Node, merged
-from trinitylake_core.versions import ObjectCounts, Root, Versions
+from trinitylake_core.versions import ObjectCounts, Root, RootRows, Versions
 
 Named = tuple[str, str, str]
 """Kind, label and path of a definition."""
@@ -73,7 +73,8 @@ def violation(invariant: str, file: str, message: str) -> Violation:
 # -- roots and the lakehouse -----------------------------------------------------------------------
 
 
-_NUMBERS = {spec.VOID_BEFORE_MILLIS: "I14", spec.NAMESPACES: "I9", spec.TABLES: "I9", spec.VIEWS: "I9"}
+_FENCES = (spec.VOID_BEFORE_MILLIS, spec.TABLES_VOID_BEFORE_MILLIS)
+_NUMBERS = dict.fromkeys(_FENCES, "I14") | dict.fromkeys((spec.NAMESPACES, spec.TABLES, spec.VIEWS), "I9")
 """Rows of a root that must be numbers, and the invariant that requires it. Others are read to follow the history."""
 
 
@@ -150,6 +151,14 @@ def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
         yield violation("I14", root.path, f"was not created after version {before.version}, by created_at_millis")
     if root.oldest_version < before.oldest_version:
         yield violation("I14", root.path, f"oldest_version fell from {before.oldest_version} to {root.oldest_version}")
+    yield from _check_fences(before, root)
+
+
+def _check_fences(before: RootRows, root: Root) -> Iterator[Violation]:
+    for name in _FENCES:
+        old, new = before.system.get(name, "0"), root.system.get(name, "0")
+        if old.isdecimal() and new.isdecimal() and int(new) < int(old):
+            yield violation("I14", root.path, f"{name} fell from {old} to {new}")
 
 
 def check_snapshots(versions: Versions, definition: LakehouseDef) -> Iterator[Violation]:

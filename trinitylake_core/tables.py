@@ -10,6 +10,7 @@ from typing import Final
 
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.locations import validate_path
+from trinitylake_core.storage import Storage, open_storage, options_for
 from trinitylake_core.storage.roots import S3_SCHEMES, local_path
 
 ICEBERG: Final = "ICEBERG"
@@ -20,6 +21,8 @@ DIRECTORY: Final = "tables/"
 """Where the files of Iceberg tables lie below the root of a lakehouse, if no other place is given."""
 METADATA_LOCATION: Final = "metadata_location"
 PREVIOUS_METADATA_LOCATION: Final = "previous_metadata_location"
+VIEW_METADATA_LOCATION: Final = "iceberg.metadata_location"
+"""Property of a view: its metadata file, as a path below the root or a URI."""
 TABLE_UUID: Final = "uuid"
 SNAPSHOT_ID: Final = "current-snapshot-id"
 SNAPSHOT_MILLIS: Final = "current-snapshot-timestamp-ms"
@@ -71,6 +74,30 @@ def table_location(root: str, table: TableDef) -> str | None:
         InvalidLocation: a MANAGED table's path that leads out of the lakehouse.
     """
     return _uri(root, table, table.format_properties.get(LOCATION, "").removesuffix("/"))
+
+
+class Located:
+    """The storages of files that are named by URIs: those of a lakehouse, or elsewhere by its credentials."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._others: dict[str, Storage] = {}
+
+    def is_own(self, uri: str) -> bool:
+        """Return whether a file lies below the root of the lakehouse."""
+        return path_below(self._storage.root, uri) is not None
+
+    def find(self, uri: str) -> tuple[Storage, str]:
+        """Return the storage of a file, and its path there. No request. Raises ``InvalidInput``."""
+        inside = path_below(self._storage.root, uri)
+        if inside is not None:
+            return self._storage, inside
+        scheme, _, rest = full_uri(uri).partition("://")
+        authority, _, path = rest.partition("/")
+        above = f"{scheme}://{authority}/"
+        if above not in self._others:
+            self._others[above] = open_storage(above, options_for(above, *self._storage.spec()))
+        return self._others[above], path
 
 
 def _uri(root: str, table: TableDef, location: str) -> str | None:

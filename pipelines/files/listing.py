@@ -21,6 +21,7 @@ from pipelines.files.packed import unpacked
 from trinitylake_core.errors import FileMissing, InvalidInput
 from trinitylake_core.locations import parse
 from trinitylake_core.storage import FileInfo, Storage, open_storage, root_uri
+from trinitylake_core.tables import DIRECTORY
 from trinitylake_core.versions import to_millis
 
 UNKNOWN: Final = "unknown"
@@ -30,6 +31,14 @@ ROOT: Final = "root"
 TRANSACTION: Final = "transaction"
 CANDIDATES: Final = frozenset({"node", TRANSACTION, "namespace", "table", "view", "definition", "lakehouse_def"})
 """Kinds of files that may be orphans; of roots only those below the boundary."""
+TABLE_FILES: Final = frozenset({"metadata", "manifest", "statistics", "data"})
+"""Kinds of files of Iceberg tables that may be orphans."""
+_TABLE_DIRECTORY: Final = re.compile(rf"{DIRECTORY}([^/]+)/([^/]+)-[0-9a-f]{{12}}/")
+_TABLE_FILE: Final = re.compile(
+    rf"{_TABLE_DIRECTORY.pattern}(?:metadata/(?:(?P<metadata>[^/]+\.metadata\.json)|(?P<manifest>[^/]+\.avro)|"
+    r"(?P<statistics>[^/]+\.(?:stats|puffin)))|data/(?P<data>.+\.(?:parquet|orc|avro|puffin)))(?:\.crc)?"
+)
+"""What writers of Iceberg name their files, in the directory that this catalog gave a table; by kind."""
 SCHEMA: Final = pa.schema({"path": TEXT, "bytes": LONG, "modified_millis": LONG, "kind": TEXT, "version": LONG})
 BATCH: Final = 10_000
 _FIRST: Final = re.compile(r"[01]{4}/")
@@ -55,13 +64,11 @@ class Listed(NamedTuple):
     kind: str
     version: int | None
 
-    def may_go(self, boundary: int) -> bool:
-        """Whether a file of this name may ever be deleted."""
-        return self.kind in CANDIDATES or (self.kind == ROOT and self.version is not None and self.version < boundary)
-
 
 def kind_of(path: str) -> tuple[str, int | None]:
     """Return the kind of a file by its name, and the version of a root."""
+    if table_file := _TABLE_FILE.fullmatch(path):
+        return next(kind for kind, found in table_file.groupdict().items() if found), None
     parsed = parse(path)
     if parsed is None or (parsed.kind == ROOT and parsed.legacy):
         return UNKNOWN, None
@@ -98,6 +105,25 @@ def shards(storage: Storage) -> Shards:
         found.files += map(_of_info, files)
         for inner in second:
             (found.prefixes if _SECOND.fullmatch(inner) else found.unknown).append(inner)
+    return found
+
+
+def table_shards(storage: Storage, wanted: Wanted) -> Shards:
+    """Return the directories of tables as shards of a listing, where ``NAMESPACE.TABLE`` is wanted.
+
+    One ``list`` for the area, then one for each namespace, at once. A directory that this catalog did not make is not
+    listed.
+    """
+    found = Shards()
+    namespaces, files = storage.list_dirs(DIRECTORY)
+    found.files += map(_of_info, files)
+    for directories, files in storage.map(namespaces, storage.list_dirs):
+        found.files += map(_of_info, files)
+        for each in directories:
+            if (made := _TABLE_DIRECTORY.fullmatch(each)) is None:
+                found.unknown.append(each)
+            elif wanted(f"{made[1]}.{made[2]}"):
+                found.prefixes.append(each)
     return found
 
 

@@ -17,16 +17,14 @@ from trinitylake_core.check import Violation, violation
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.errors import FileMissing, InvalidInput, InvalidLocation, StorageError
 from trinitylake_core.keys import TABLE
-from trinitylake_core.storage import Storage, open_storage
-from trinitylake_core.storage.opening import options_for
+from trinitylake_core.storage import Storage
 from trinitylake_core.tables import (
     MANAGED,
     METADATA_LOCATION,
     SNAPSHOT_ID,
     SNAPSHOT_MILLIS,
-    full_uri,
+    Located,
     metadata_uri,
-    path_below,
 )
 from trinitylake_core.versions import from_millis
 
@@ -72,7 +70,7 @@ class TableFiles:
 
     def __init__(self, storage: Storage, counts: Counter[str] | None = None) -> None:
         self._storage = storage
-        self._others: dict[str, Storage] = {}
+        self._located = Located(storage)
         self.counts: Counter[str] = Counter() if counts is None else counts
 
     def missing(self, tables: Iterable[Named]) -> Iterator[Violation]:
@@ -102,20 +100,10 @@ class TableFiles:
 
     def _opened(self, table: TableDef) -> tuple[Storage, str]:
         """Return the storage of a table's metadata file, and its path there. Raises ``InvalidInput``, StorageError."""
-        root = self._storage.root
-        uri = metadata_uri(root, table)
+        uri = metadata_uri(self._storage.root, table)
         if uri is None:
             raise InvalidLocation("the definition names no metadata file")
-        inside = path_below(root, uri)
-        if inside is not None:
-            return self._storage, inside
-        scheme, _, rest = full_uri(uri).partition("://")
-        authority, _, path = rest.partition("/")
-        above = f"{scheme}://{authority}/"
-        if above not in self._others:
-            own, options = self._storage.spec()
-            self._others[above] = open_storage(above, options_for(above, own, options))
-        return self._others[above], path
+        return self._located.find(uri)
 
     def states(self, tables: Iterable[tuple[str, str, TableDef]]) -> Iterator[TableState]:
         """Yield where tables stand, given as namespace, name and definition.

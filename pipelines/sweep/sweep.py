@@ -1,7 +1,7 @@
 """List, mark, minus and act over the files of a lakehouse: what is listed, what is live, and what is neither.
 
-This is the place that decides which files may be deleted: :meth:`Sweep.subtract` for a cleaning, :meth:`Sweep.agree`
-for a plan, both by :data:`MAY_GO` and by what is live.
+This is the place that decides which files may be deleted: :meth:`Sweep.subtract` for a cleaning,
+:meth:`Sweep.confirm_plan` for a plan, both by :attr:`Sweep.candidates` and by what is live.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pipelines.files.listing import (
     TRANSACTION,
     UNKNOWN,
     Listed,
+    Shards,
     Wanted,
     everything,
     inventory_files,
@@ -37,10 +38,6 @@ from pipelines.sweep.model import SHOWN, Alone, Size, Sizes, Totals, UnknownFile
 from pipelines.trees.walk import Start, TreeSource, walk
 from trinitylake_core.storage import Storage
 
-MAY_GO: Final = (
-    f"(f.kind IN ({', '.join(map(repr, sorted(CANDIDATES)))}) OR f.kind = {ROOT!r} AND f.version < {{boundary}})"
-)
-"""Which files may ever be deleted, by their names, as ``Listed.may_go`` says it of one."""
 _SUMS: Final = "count(*) AS files, sum(f.bytes) AS bytes"
 _LOADED: Final = 100_000
 _TEXT: Final = pa.schema({"text": TEXT})
@@ -53,7 +50,10 @@ class Sweep:
     Attributes:
         unknown: files that belong to other programs, by their names.
         nodes_read: nodes read to mark, each once.
+        candidates: the kinds of files that may ever be deleted; of roots besides those below the boundary.
     """
+
+    candidates = CANDIDATES
 
     def __init__(self, engine: Engine, storage: Storage, order: int, progress: Progress) -> None:
         self.engine = engine
@@ -71,9 +71,9 @@ class Sweep:
 
     def list_files(self, inventory: str | None, options: Mapping[str, Any]) -> Size:
         """List everything, or read an inventory, before anything is marked; return how much there is."""
-        found = self._listing() if inventory is None else self._inventory(inventory, options)
+        found = self._first_listing() if inventory is None else self._inventory(inventory, options)
         self._files = found.keep(progress=lambda rows: self._progress("list", rows, None))
-        self._transactions = self._transactions_in(self._files)
+        self._note_transactions()
         kinds = self._by_kind(self._files)
         unknown = kinds.get(UNKNOWN, Size())
         some = self._ask(f"SELECT path FROM files WHERE kind = {UNKNOWN!r} ORDER BY path LIMIT {SHOWN}")
@@ -83,8 +83,14 @@ class Sweep:
         self._progress("list", total.files, None)
         return total
 
-    def _listing(self, wanted: Wanted = everything) -> Rows:
-        top = shards(self._storage)
+    def _first_listing(self) -> Rows:
+        return self._in_shards(shards(self._storage))
+
+    def _note_transactions(self) -> None:
+        """Take the saved transactions from the first listing."""
+        self._transactions = self._transactions_in(self._listed())
+
+    def _in_shards(self, top: Shards, wanted: Wanted = everything) -> Rows:
         self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
         prefixes = self.engine.table([{"text": prefix} for prefix in top.prefixes], _TEXT)
         below = self.engine.map(partial(_list_each, wanted=wanted), prefixes, SCHEMA, self._storage, each=1)
@@ -106,7 +112,9 @@ class Sweep:
 
     def list_transactions(self) -> None:
         """List everything again, and take from it the saved transactions there are now."""
-        self._transactions = self._transactions_in(self._listing(maybe_transaction))
+        directories = self.unknown.directories
+        self._transactions = self._transactions_in(self._in_shards(shards(self._storage), maybe_transaction))
+        self.unknown.directories = directories
 
     def transactions(self) -> list[tuple[str, int]]:
         """Return the saved transactions that were listed last, with their age."""
@@ -146,14 +154,22 @@ class Sweep:
 
     def subtract(self, boundary: int, cutoff_millis: int) -> Totals:
         """Keep as orphans what is listed, old enough, of a name that may go, and not live; return their totals."""
-        may_go = MAY_GO.format(boundary=boundary)
-        unreached = self._without_live(f"SELECT f.* FROM files f WHERE {may_go}", files=self._listed()).keep()
+        names = f"SELECT f.* FROM files f WHERE {self._may_go(boundary)}"
+        unreached = self._without_live(names, files=self._listed()).keep()
         young = f"SELECT {_SUMS} FROM files f WHERE modified_millis >= {cutoff_millis}"
         unknown = f"SELECT {_SUMS} FROM files f WHERE modified_millis IS NULL"
         old = f"SELECT f.* FROM files f WHERE modified_millis < {cutoff_millis}"
         self._orphans = self.engine.sql(old, files=unreached)
         ages = [_size(self.engine.sql(query, files=unreached).one()) for query in (young, unknown)]
         return Totals(self._by_kind(self._orphans), *ages)
+
+    def _may_go(self, boundary: int) -> str:
+        kinds = ", ".join(map(repr, sorted(self.candidates)))
+        return f"(f.kind IN ({kinds}) OR f.kind = {ROOT!r} AND f.version < {boundary})"
+
+    def may_go(self, file: Listed, boundary: int) -> bool:
+        """Return whether a file of this name may ever be deleted."""
+        return file.kind in self.candidates or (file.kind == ROOT and (file.version or 0) < boundary)
 
     def remove_live(self) -> Totals:
         """Take what has been marked since off the orphans; return the totals of what is left."""
@@ -243,7 +259,7 @@ class Sweep:
         query = f"""SELECT
             CASE WHEN t.last IS NULL THEN 'nothing' WHEN t.last = {newest} THEN 'newest' ELSE 'history' END
             AS reach, {_SUMS} FROM files f LEFT JOIN tags t ON t.path = f.path
-            WHERE t.last IS NULL AND {MAY_GO.format(boundary=boundary)}
+            WHERE t.last IS NULL AND {self._may_go(boundary)}
             OR t.last IS NOT NULL AND f.kind NOT IN ({FIXED!r}, {UNKNOWN!r}) GROUP BY reach"""
         found = self.engine.sql(query, files=self._listed(), tags=self._tags().keep("path")).list()
         return Sizes(**{row["reach"]: _size(row) for row in found})

@@ -451,6 +451,17 @@ def set_the_row(name: str, value: str) -> Break:
     return broken
 
 
+def lower_a_fence(name: str) -> Break:
+    """Return what makes the version before say that more is void."""
+
+    def broken(surgery: Surgery, version: int) -> None:
+        surgery.system_row(root_path(version - 1), name, "8")
+        surgery.system_row(root_path(version), name, "7")
+
+    broken.__name__ = f"lower_{name}"
+    return broken
+
+
 BROKEN: list[tuple[str, Break, set[str]]] = [
     ("I1", damage_a_checksum, {"I1"}),
     ("I1", take_a_checksum_away, {"I1"}),
@@ -527,6 +538,9 @@ BROKEN: list[tuple[str, Break, set[str]]] = [
     ("I14", lower_the_oldest_version, {"I14"}),
     ("I14", expire_a_version_by_itself, {"I14"}),
     ("I14", set_the_row(spec.VOID_BEFORE_MILLIS, "x"), {"I14"}),
+    ("I14", set_the_row(spec.TABLES_VOID_BEFORE_MILLIS, "x"), {"I14"}),
+    ("I14", lower_a_fence(spec.VOID_BEFORE_MILLIS), {"I14"}),
+    ("I14", lower_a_fence(spec.TABLES_VOID_BEFORE_MILLIS), {"I14"}),
     ("I14", set_the_row(spec.OLDEST_VERSION, str(1 << 40)), {"I14"}),
     ("I9", set_the_row(spec.NAMESPACES, "-3"), {"I9"}),
     ("I9", set_the_row(spec.VIEWS, ""), {"I9"}),

@@ -330,7 +330,7 @@ def test_the_directory_of_iceberg_tables_is_called_by_its_name(lake: Lakehouse, 
     Path("lake/tables/sales").mkdir(parents=True)
     Path("lake/tables/sales/data.parquet").write_bytes(b"PAR1")
     out = run("clean", "lake", "--dry-run", "--engine", "local")[1]
-    assert "left alone: tables/, the files of this lakehouse's Iceberg tables, which Iceberg's jobs clean" in out
+    assert "left alone: tables/, the files of this lakehouse's Iceberg tables; `tables clean` cleans them" in out
     assert "not of this lakehouse" not in out
 
 

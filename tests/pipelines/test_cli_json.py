@@ -95,7 +95,7 @@ def declared_fields(declared: Any, where: str) -> Iterator[str]:
 def _section(words: list[str]) -> str:
     if "full" in words:
         return "snapshot create --kind full"
-    return " ".join(words[:2]) if words[0] == "snapshot" else words[0]
+    return " ".join(words[:2]) if words[0] in {"snapshot", "tables"} else words[0]
 
 
 # -- the commands --------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_what_is_listed_and_not_marked_is_told_by_age_and_kind(tmp_path: Path, e
     live = set(pick.sample(sorted(known), 60))
     sweep.mark([], live)
     totals = sweep.subtract(BOUNDARY, CUTOFF)
-    dead = [each for path, each in known.items() if path not in live and each.may_go(BOUNDARY)]
+    dead = [each for path, each in known.items() if path not in live and sweep.may_go(each, BOUNDARY)]
     orphans = {each.path: each for each in dead if each.modified_millis is not None and each.modified_millis < CUTOFF}
     assert orphans == {each.path: each for each in sweep.orphans()}
     assert (len(orphans), sum(each.bytes for each in orphans.values())) == (totals.files, totals.bytes)

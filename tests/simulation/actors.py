@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 
-from pipelines import compaction, expiration, export, load, orphans, restore, rollback
+from pipelines import compaction, expiration, export, load, orphans, restore, rollback, tables_clean
 from tests.simulation import store as stores
 from tests.simulation.fileio import SIM_FILE_IO
 from tests.simulation.ground import ROWS, SAVED, SNAPSHOT, SOURCE, count_up, create_tables
@@ -20,7 +20,7 @@ from tests.simulation.schedule import DURATIONS
 from tests.simulation.scheduler import acting, running_actor
 from tests.simulation.store import SimStorage, Store
 from tests.simulation.world import COPY, DAMAGES, Ack, Changes, Exported, Kept, World
-from tests.support.icebergs import SCHEMA
+from tests.support.icebergs import SCHEMA, rows
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import (
     AlreadyExists,
@@ -211,9 +211,30 @@ class _StoodStill(SimStorage):
 
 
 def _purge(world: World) -> Action:
-    """Drop the Iceberg table with rows, and delete its files for good."""
+    """Drop the Iceberg table with rows, for a cleaning of tables to remove its files."""
     catalog = _with_rows(world)
     return lambda: _as_ours(lambda: catalog.purge_table(ROWS))
+
+
+def _append(world: World) -> Action:
+    """A writer whose data file is written, and that commits a month later."""
+    table = _with_rows(world).load_table(ROWS)
+    transaction = table.transaction()
+    transaction.append(rows(3))
+
+    def act() -> str:
+        time.sleep(DURATIONS["month"] / 1000)
+        transaction.commit_transaction()
+        return "appended"
+
+    return lambda: _as_ours(act)
+
+
+def _tables_cleaner(world: World) -> Action:
+    _with_rows(world)
+    lake = world.handle()
+    config = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    return lambda: tables_clean.run(lake, config).deleted
 
 
 def _rename(world: World) -> Action:
@@ -593,6 +614,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "later": Kind(_later, _OUTDATED),
     "create": Kind(_create, (AlreadyExists, TransactionExpired)),
     "purge": Kind(_purge, _TABLES),
+    "append": Kind(_append, _TABLES),
+    "tables-clean": Kind(_tables_cleaner, _OUTDATED),
     "rename": Kind(_rename, (*_TABLES, FileNotFoundError)),
     "save": Kind(_save, _ENDED),
     "save-publish": Kind(_save_and_publish, _ENDED),
@@ -640,7 +663,7 @@ FREEZES: Final = frozenset({"freeze", "freeze-thaw"})
 WRITES: Final = frozenset(
     {
         "write", "write-both", "write-other", "write-stale", "write-twice", "write-large", "write-retry", "iceberg",
-        "later", "purge", "rename", "save-publish", "publish", "publish-later", "load", "group",
+        "later", "purge", "append", "rename", "save-publish", "publish", "publish-later", "load", "group",
     }
 )  # fmt: skip
 """Kinds that a frozen lakehouse refuses."""

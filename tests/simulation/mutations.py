@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pipelines import expiration, export, orphans
+from pipelines import expiration, export, orphans, tables_clean
 from pipelines.files import destination, gc_roots
 from pipelines.files.gc_roots import SavedTransactions
 from pipelines.sweep import marking
 from pipelines.sweep.marking import RootsExpired
+from pipelines.sweep.tables import TableSweep
+from pipelines.trees.walk import FOREVER
 from trinitylake_core import snapshots
 from trinitylake_core.commits import acknowledge as acknowledging
 from trinitylake_core.commits import commit as commits
@@ -20,7 +22,7 @@ from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
-from trinitylake_core.iceberg import tables
+from trinitylake_core.iceberg import added
 from trinitylake_core.recovery import recover
 from trinitylake_core.spec import BOUNDARY_FILE, FREEZE
 from trinitylake_core.transactions import aborts, saved, savedfile
@@ -143,12 +145,18 @@ def _fenced_by_the_tip(self: Any, change: Any) -> Any:
     return base, fences.Fences(self._files.storage, base)
 
 
-def _purge_by_name(self: Any, identifier: Any) -> None:
-    table = self.load_table(identifier)
-    self.drop_table(identifier)
-    self._after_commit(lambda: tables._delete_table(table))
+def _proved_once(self: Any, base: Any) -> None:
+    if base.version == self.base_version:
+        _prove(self, base)
 
 
+def _mark_the_newest(self: Any, starts: Any, paths: Any, *, afresh: bool = False) -> None:
+    versions = sorted((each.last, each) for each in starts if each.last < FOREVER)
+    _mark(self, [each for _, each in versions[-1:]], paths, afresh=afresh)
+
+
+_mark = TableSweep.mark
+_prove = TransactionChange.prove
 _decide_abort = aborts.decide_abort
 _stand = CommitGroup._stand
 _mark_since = marking.Marking.mark_since
@@ -177,7 +185,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a snapshot does not take over what expired": Mutation(
         lambda: {(snapshots, "refuse_lost"): lambda files, newest, wanted: None}, ("snapshot", "expire", "clean")
     ),
-    "cleaning commits a fence": Mutation(lambda: {(orphans._Clean, "fence"): _unfenced}, ("write-other", "clean")),
+    "cleaning commits a fence": Mutation(lambda: {(orphans.Cleaning, "fence"): _unfenced}, ("write-other", "clean")),
     "cleaning marks what came in before the fence": Mutation(
         lambda: {(marking.Marking, "mark_since"): lambda self, fence, check, *, list_again: None},
         ("write-other", "clean"),
@@ -247,8 +255,24 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "an abort whose base has expired is refused": Mutation(
         lambda: {(aborts, "decide_abort"): _abort_all_the_same}, ("abort", "publish", "later")
     ),
-    "a purge deletes what it dropped": Mutation(
-        lambda: {(tables.Tables, "purge_table"): _purge_by_name}, ("purge", "rename")
+    "files of a commit are held to the fence of tables": Mutation(
+        lambda: {(added.AddedFiles, "refuse_void"): lambda self, base: None}, ("append", "tables-clean")
+    ),
+    "they are held to a fence that came in between": Mutation(
+        lambda: {(TransactionChange, "prove"): _proved_once}, ("append", "tables-clean")
+    ),
+    "tables are cleaned behind a fence": Mutation(
+        lambda: {(orphans.Cleaning, "fence"): _unfenced}, ("append", "tables-clean")
+    ),
+    "the fence is one of tables": Mutation(
+        lambda: {(tables_clean.TablesCleaning, "of_tables"): False}, ("append", "tables-clean")
+    ),
+    "tables that came in before the fence are marked": Mutation(
+        lambda: {(marking.Marking, "mark_since"): lambda self, fence, check, *, list_again: None},
+        ("append", "tables-clean"),
+    ),
+    "tables of all retained versions are marked": Mutation(
+        lambda: {(TableSweep, "mark"): _mark_the_newest}, ("append", "compact", "tables-clean"), preemptions=0
     ),
     "a creator looks at the boundary": Mutation(
         lambda: {(creation, "confirm_commit"): lambda versions, root: write_hint(versions.storage, root.version)},

@@ -16,6 +16,7 @@ from tests.simulation.actors import FREEZES, ICEBERGS, KINDS, WRITES
 from tests.simulation.ground import COUNTER, LOADED, SAVED
 from tests.simulation.reading import Content, Tree, counter, node_file, tree
 from tests.simulation.scheduler import Actor
+from tests.simulation.tablefiles import files_of
 from tests.simulation.world import COPY, Changes, Version, World
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import LakehouseDef, TableDef, TransactionDef
@@ -194,13 +195,16 @@ class Oracle:
                     yield f"version {version.number} needs the table metadata {metadata}, which is gone"
 
     def rows(self) -> Iterator[str]:
-        """The Iceberg table with rows has all its files as long as it is in the newest version, under any name."""
-        said = self.tree(self.world.newest).content.values()
-        named = {
-            TableDef.FromString(self.world.files[path]).format_properties.get("metadata_location") for path in said
-        }
-        if self.world.rows & named:
-            yield from (f"{path} of a live table is gone" for path in sorted(self.world.rows - self.objects.keys()))
+        """Every file that the table with rows needs is there, in each retained version that names its metadata."""
+        if not self.world.rows:
+            return
+        for version in self.world.history[self.world.newest.oldest :]:
+            for path in self.tree(version).content.values():
+                table = TableDef.FromString(self.world.files[path])
+                metadata = table.format_properties.get("metadata_location")
+                for each in files_of(self.world.files, metadata) if metadata else ():
+                    if each not in self.objects:
+                        yield f"version {version.number} needs {each} of a table, which is gone"
 
     def kept(self) -> Iterator[str]:
         """What was read by its number was a version, no root below the boundary."""

@@ -28,6 +28,7 @@ _SIMILAR: Final = {
     "write-both", "write-twice", "write-large", "iceberg", "clean-aged", "snapshot-partial", "snapshot-drop",
     "export-old", "export-again", "export-history-again", "restore-copy", "write-copy", "recover", "recover-older",
     "write-retry", "group", "later", "create", "purge", "rename", "save-publish", "publish-later", "at", "diff",
+    "append", "tables-clean",
     "export-rest", "write-copy-other", "create-copy", "recreate-copy", "refresh-copy", "expire-copy", "clean-copy",
     "freeze-thaw",
 }  # fmt: skip
@@ -80,7 +81,7 @@ GROUPS: Final = (
 TRIPLES: Final = (
     "write-stale+expire+refresh-stale", "write-other+expire+clean", "rollback+expire+clean", "restore+expire+clean",
     "snapshot+expire+clean", "open+expire+clean", "publish+abort+clean", "save+write+clean",
-    "iceberg+expire+clean",
+    "iceberg+expire+clean", "append+expire+tables-clean", "rollback+expire+tables-clean",
 )  # fmt: skip
 MORE_TRIPLES: Final = (
     "compact+expire+clean", "load+expire+clean", "export+expire+clean", "snapshot-partial+expire+clean",

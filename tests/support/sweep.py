@@ -25,10 +25,10 @@ from typing import Any, Final, Literal
 from google.protobuf.message import Message
 from pyiceberg.exceptions import TableAlreadyExistsError
 
-from pipelines import compaction, expiration, export, load, orphans, upgrade
+from pipelines import compaction, expiration, export, load, orphans, tables_clean, upgrade
 from pipelines.files.tablefiles import TableFiles
 from tests.support.faults import FaultPlan, Mode, attach
-from tests.support.icebergs import SCHEMA
+from tests.support.icebergs import SCHEMA, rows
 from tests.support.lakes import FAST, CancelBy, filled, in_memory, new_lake
 from tests.support.moto_s3 import RAW
 from tests.support.s3_servers import S3Server
@@ -315,6 +315,22 @@ def _clean(lake: Lakehouse) -> None:
     orphans.run(lake, orphans.Config(engine="local", now_millis=now_millis() + 4 * _DAY))
 
 
+def _with_leaking_tables(directory: Path) -> None:
+    """A table that stays, and one that was dropped, in versions that have expired: nothing names its metadata."""
+    lake = _lake(directory)
+    catalog = TrinityLakeCatalog.over(lake)
+    for name in ("ns0.iceberg", "ns1.iceberg"):
+        catalog.create_table(name, SCHEMA).append(rows(1))
+    catalog.drop_table("ns1.iceberg")
+    _compact(lake.refresh())
+    catalog.create_namespace("later")
+    _expire(lake.refresh())
+
+
+def _clean_tables(lake: Lakehouse) -> None:
+    tables_clean.run(lake, tables_clean.Config(engine="local", now_millis=now_millis() + 4 * _DAY))
+
+
 def _first(log: list[tuple[str, str]], wanted: str) -> int:
     return next((number for number, (kind, _) in enumerate(log) if kind == wanted), len(log))
 
@@ -525,6 +541,14 @@ OPERATIONS: Final[dict[str, Operation]] = {
             _on(_expire),
             steps=True,
             expect=lambda log, states: states[0] is None and sum(kind == "delete" for kind, _ in log) == 1,
+        ),
+        Operation(
+            "tables clean",
+            _with_leaking_tables,
+            _on(_clean_tables),
+            steps=True,
+            expect=lambda log, states: _first(log, "create") < _first(log, "delete") < len(log),
+            reads=True,
         ),
         Operation(
             "clean",

@@ -84,6 +84,7 @@ expire {lake} --keep-last 2 --engine local --dry-run
 expire {lake} --keep-last 2 --engine local
 clean {lake} --engine local --dry-run
 clean {lake} --engine local
+tables clean {lake} --engine local --dry-run
 doctor {lake}
 completion bash
 """

@@ -78,16 +78,20 @@ class SameContent:
 class Fence(SameContent):
     """A version that fences off old files: those written before ``void_before_millis`` that no root reaches are void.
 
-    Every later writer rebases over it, and so reads it (format, "Expiration and orphan removal").
+    They are those of the lakehouse itself, or with ``of_tables`` those of its Iceberg tables. Every later writer
+    rebases over it, and so reads it (format, "Expiration and orphan removal").
     """
 
-    def __init__(self, void_before_millis: int, summary: dict[str, Any]) -> None:
+    def __init__(self, void_before_millis: int, summary: dict[str, Any], *, of_tables: bool = False) -> None:
         super().__init__(spec.OP_CLEAN, summary)
         self._void_before = void_before_millis
+        self._of_tables = of_tables
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the base's node under the later of its own fence and this one. Writes nothing."""
-        self._system = {spec.VOID_BEFORE_MILLIS: str(max(base.void_before_millis, self._void_before))}
+        row = spec.TABLES_VOID_BEFORE_MILLIS if self._of_tables else spec.VOID_BEFORE_MILLIS
+        so_far = base.tables_void_before_millis if self._of_tables else base.void_before_millis
+        self._system = {row: str(max(so_far, self._void_before))}
         return super().build(base, created_at_millis, writer)
 
 

@@ -263,6 +263,7 @@ def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
         spec.CREATED_AT_MILLIS: str(stamp),
         spec.OLDEST_VERSION: carried.get(spec.OLDEST_VERSION, "0"),
         spec.VOID_BEFORE_MILLIS: carried.get(spec.VOID_BEFORE_MILLIS),
+        spec.TABLES_VOID_BEFORE_MILLIS: carried.get(spec.TABLES_VOID_BEFORE_MILLIS),
         spec.OPERATION: draft.operation,
         spec.TXN_ID: draft.txn,
         spec.SUMMARY: json.dumps(draft.summary, separators=(",", ":"), sort_keys=True),

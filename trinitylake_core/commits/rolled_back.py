@@ -39,7 +39,9 @@ class RolledBack:
         del created_at_millis, writer
         rows: dict[str, str | None] = {spec.ROLLBACK_FROM_ROOT: base.path}
         if base.unreadable is not None:  # it may have been a fence
-            rows[spec.VOID_BEFORE_MILLIS] = str(max(base.void_before_millis, storage_time(self._files)))
+            now = storage_time(self._files)
+            rows[spec.VOID_BEFORE_MILLIS] = str(max(base.void_before_millis, now))
+            rows[spec.TABLES_VOID_BEFORE_MILLIS] = str(max(base.tables_void_before_millis, now))
         path, data = self._definition_for(base)
         rows |= definition_rows(path, data)
         node, counts = self._target.node.with_messages(_NO_MESSAGES), self._target.counts

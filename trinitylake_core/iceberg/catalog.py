@@ -11,6 +11,7 @@ from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchPr
 
 from trinitylake_core.catalog import CatalogView
 from trinitylake_core.errors import CommitConflict, Corrupt, InvalidInput, NotFound, StorageDenied
+from trinitylake_core.iceberg.added import TableFilesVoid
 from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import translated
 from trinitylake_core.iceberg.options import file_io_properties, storage_options
@@ -135,6 +136,8 @@ class TrinityLakeCatalog(Views):
                 raise
             try:
                 change.commit()
+            except TableFilesVoid:
+                raise
             except CommitConflict as error:
                 lost = error
                 continue

@@ -7,6 +7,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.commits.acknowledge import remove_quietly
+from trinitylake_core.iceberg.added import AddedFiles
 from trinitylake_core.iceberg.errors import committing
 from trinitylake_core.iceberg.places import Places
 from trinitylake_core.transactions.transaction import Transaction
@@ -19,12 +20,25 @@ class Attempt:
         self.txn = txn
         self._places = places
         self._written: list[str] = []
+        self._added = AddedFiles(places.storage)
+        txn.require(self._added.refuse_void)
 
-    def write_metadata(self, metadata: TableMetadata | ViewMetadata, location: str, io: FileIO) -> None:
-        """Write metadata to a new file. One ``put``."""
+    def write_metadata(
+        self,
+        metadata: TableMetadata | ViewMetadata,
+        location: str,
+        io: FileIO,
+        before: TableMetadata | None = None,
+    ) -> None:
+        """Write metadata to a new file, those of a table after those ``before``. One ``put``."""
         path = self._places.write(metadata, location, io)
+        self._added.add(before, None if isinstance(metadata, ViewMetadata) else metadata, location)
         if path is not None:
             self._written.append(path)
+
+    def take_over(self, metadata: TableMetadata | None, location: str, before: TableMetadata | None) -> None:
+        """Note a metadata file that somebody else wrote, of a table in the place of ``before``. No request."""
+        self._added.add(before, metadata, location, is_own=False)
 
     def commit(self) -> int:
         """Commit and return the version.
@@ -33,6 +47,7 @@ class Attempt:
 
         Raises:
             CommitConflict, TransactionExpired: it did not happen.
+            TableFilesVoid: nor would it if it were tried again.
             CommitStateUnknownException: the storage failed; it may have happened.
         """
         self._written.clear()

@@ -12,19 +12,18 @@ from typing import Any, Final
 from pyiceberg.exceptions import ForbiddenError, ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.errors import FileMissing, InvalidLocation
+from trinitylake_core.iceberg.references import PACKED, WRITTEN_PATHS
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.roots import refuse_credentials
 from trinitylake_core.tables import DIRECTORY, base_uri, full_uri, path_below
 
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LABEL_MAX: Final = 80
-_PACKED: Final = ".gz.metadata.json"
-_PATHS: Final = (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
 
 
 class Places:
@@ -92,7 +91,7 @@ class Places:
             if path is None:
                 return FromInputFile.table_metadata(io.new_input(location))
             data = self.storage.read(path)
-            return TableMetadataUtil.parse_raw((gzip.decompress(data) if path.endswith(_PACKED) else data).decode())
+            return TableMetadataUtil.parse_raw((gzip.decompress(data) if path.endswith(PACKED) else data).decode())
         except (FileMissing, FileNotFoundError):
             raise FileNotFoundError(
                 f"metadata file {location} is missing: an engine may have expired it; look at an older version, "
@@ -104,7 +103,7 @@ class Places:
     def write(self, metadata: TableMetadata | ViewMetadata, location: str, io: FileIO) -> str | None:
         """Write metadata to a new file. One ``put``. Return its path, if it is below the root."""
         data = metadata.model_dump_json(exclude_none=True, by_alias=True).encode()
-        data = gzip.compress(data) if location.endswith(_PACKED) else data
+        data = gzip.compress(data) if location.endswith(PACKED) else data
         path = path_below(self.storage.root, location)
         if path is None:
             with io.new_output(location).create(overwrite=True) as stream:
@@ -125,7 +124,7 @@ class Places:
 
 def _written_paths(metadata: TableMetadata) -> list[str]:
     properties: dict[str, Any] = metadata.properties
-    return [properties[name] for name in _PATHS if properties.get(name)]
+    return [properties[name] for name in WRITTEN_PATHS if properties.get(name)]
 
 
 def _label(name: str) -> str:

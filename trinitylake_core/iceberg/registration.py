@@ -13,6 +13,7 @@ from pyiceberg.typedef import Identifier
 
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound
+from trinitylake_core.iceberg.added import AddedFiles
 from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.places import Places
 from trinitylake_core.lakehouse import Lakehouse
@@ -142,6 +143,8 @@ class _Registration:
         self.existing = existing
         self.report = report
         self.taken: list[str] = []
+        self.added = AddedFiles(places.storage)
+        txn.require(self.added.refuse_void)
 
     def namespace(self, name: str, properties: dict[str, str]) -> None:
         try:
@@ -172,6 +175,7 @@ class _Registration:
         self.again(here, namespace, name, table)
 
     def fields(self, table: Table, old: TableDef | None = None) -> dict[str, Any]:
+        self.added.add(None, table.metadata, table.metadata_location, is_own=False)
         return table_fields(table.metadata, self.places.stored(table.metadata_location), old)
 
     def again(self, here: TableDef, namespace: str, name: str, table: Table) -> None:

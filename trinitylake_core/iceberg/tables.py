@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from pyiceberg.catalog import Catalog, delete_data_files, delete_files
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
+    NoSuchIcebergTableError,
     NoSuchNamespaceError,
     NoSuchTableError,
     TableAlreadyExistsError,
@@ -87,12 +88,21 @@ class Tables(TableReader):
         def register(change: Attempt) -> Table:
             self._need_namespace(change.txn, namespace)
             metadata = self._places.read(metadata_location, self._load_file_io(location=metadata_location))
+            replaced = self._readable(change, namespace, name) if overwrite else None
             self._set(change, namespace, name, metadata, metadata_location, replace=overwrite)
+            change.take_over(metadata, metadata_location, replaced)
             return self._table(namespace, name, metadata, metadata_location)
 
         with translated():
             refuse_credentials(metadata_location, "location")
             return self._change(register, f"register table {namespace}.{name}")
+
+    def _readable(self, change: Attempt, namespace: str, name: str) -> TableMetadata | None:
+        """Return the metadata of a table, if there is one that can be read."""
+        try:
+            return self._load(change.txn, namespace, name).metadata
+        except (NoSuchTableError, NoSuchIcebergTableError, FileNotFoundError, ValidationError):
+            return None
 
     def stage_table(
         self,
@@ -224,7 +234,7 @@ class Tables(TableReader):
         if current is None:
             self._add(change, namespace, name, staged)
         else:
-            change.write_metadata(staged.metadata, staged.metadata_location, staged.io)
+            change.write_metadata(staged.metadata, staged.metadata_location, staged.io, current.metadata)
             self._set(change, namespace, name, staged.metadata, staged.metadata_location, replace=True)
         return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
 
@@ -273,7 +283,21 @@ class Tables(TableReader):
             return self._change(rename, f"rename table {namespace}.{name} to {to_namespace}.{to_name}")
 
     def drop_table(self, identifier: str | Identifier) -> None:
-        """Drop a table. Its files stay: older versions and snapshots read them. Raises ``NoSuchTableError``."""
+        """Drop a table. Its files stay: older versions and snapshots read them. Raises ``NoSuchTableError``.
+
+        A cleaning of tables removes them once no retained version and no snapshot of the lakehouse needs them; those of
+        a table that lies outside the lakehouse stay.
+        """
+        self._drop(identifier, "drop")
+
+    def purge_table(self, identifier: str | Identifier) -> None:
+        """Drop a table, as :meth:`drop_table` does: nothing that an older version or a rollback needs is deleted.
+
+        To have its files gone soon, expire the versions that name it, and clean tables.
+        """
+        self._drop(identifier, "purge")
+
+    def _drop(self, identifier: str | Identifier, what: str) -> None:
         namespace, name = self._split(identifier, NoSuchTableError)
 
         def drop(change: Attempt) -> None:
@@ -281,26 +305,7 @@ class Tables(TableReader):
             change.txn.drop_table(namespace, name)
 
         with translated():
-            self._change(drop, f"drop table {namespace}.{name}")
-
-    def purge_table(self, identifier: str | Identifier) -> None:
-        """Drop a table and delete its files, for good: no older version, snapshot or rollback can read it any more.
-
-        The files are those of the very definition that was dropped, and they go after the drop is committed: a table
-        that took this name, or a table of other files that was renamed from it, in the meantime loses nothing.
-
-        Raises ``NoSuchTableError``.
-        """
-        namespace, name = self._split(identifier, NoSuchTableError)
-
-        def drop(change: Attempt) -> Table:
-            table = self._load(change.txn, namespace, name)
-            change.txn.drop_table(namespace, name)
-            return table
-
-        with translated():
-            table = self._change(drop, f"purge table {namespace}.{name}")
-        self._after_commit(lambda: _delete_table(table))
+            self._change(drop, f"{what} table {namespace}.{name}")
 
     def _delete_old_metadata(self, io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:  # type: ignore[override]  # static there
         """Delete metadata files as the table's own properties say, once the commit is made."""
@@ -312,14 +317,3 @@ def _what(updates: tuple[TableUpdate, ...]) -> str:
     added = (update.snapshot.summary for update in updates if isinstance(update, AddSnapshotUpdate))
     done = {str(summary.operation.value) for summary in added if summary is not None}
     return "overwrite" if len(done) > 1 else next(iter(done), "update")  # an overwrite deletes, then it appends
-
-
-def _delete_table(table: Table) -> None:
-    """Delete all files of a table that its newest metadata know of."""
-    snapshots = table.metadata.snapshots
-    manifests = [manifest for snapshot in snapshots for manifest in snapshot.manifests(table.io)]
-    delete_data_files(table.io, manifests)
-    delete_files(table.io, {manifest.manifest_path for manifest in manifests}, "manifest")
-    delete_files(table.io, {snapshot.manifest_list for snapshot in snapshots}, "manifest list")
-    delete_files(table.io, {entry.metadata_file for entry in table.metadata.metadata_log}, "previous metadata")
-    delete_files(table.io, {table.metadata_location}, "metadata")

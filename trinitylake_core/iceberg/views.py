@@ -43,7 +43,7 @@ from trinitylake_core.iceberg.view_metadata import (
     updated,
 )
 from trinitylake_core.keys import TABLE, VIEW
-from trinitylake_core.tables import path_below
+from trinitylake_core.tables import VIEW_METADATA_LOCATION, path_below
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 PREFIX: Final = "iceberg."
 """Properties of a view definition that say what the format has no field for; PyIceberg does not see them."""
 _LOCATION: Final = f"{PREFIX}location"
-_METADATA: Final = f"{PREFIX}metadata_location"
 _VERSION: Final = f"{PREFIX}version"
 _OLDER: Final = f"{PREFIX}older"
 """The versions, schemas and the log that a replaced view still has, beside its current version."""
@@ -154,6 +153,8 @@ class Views(Tables):
             view = self._view(namespace, name, made)
             if written is None:
                 change.write_metadata(view.metadata, location, self._load_file_io(location=location))
+            else:
+                change.take_over(None, written, None)
             return view
 
         with translated():
@@ -215,7 +216,7 @@ class Views(Tables):
         version = current(metadata)
         own = {
             _LOCATION: metadata.location,
-            _METADATA: path_below(self._places.storage.root, location) or location,
+            VIEW_METADATA_LOCATION: path_below(self._places.storage.root, location) or location,
             _VERSION: _json(version, exclude={"representations"}),
         }
         if (metadata.versions, metadata.version_log) != ([version], [_log_entry(version)]) or len(metadata.schemas) > 1:
@@ -296,7 +297,7 @@ class Views(Tables):
             "version-log": older.get("version-log") or [_log_entry(version)],
             "properties": {key: value for key, value in properties.items() if not key.startswith(PREFIX)},
         }
-        location = properties.get(_METADATA, "")
+        location = properties.get(VIEW_METADATA_LOCATION, "")
         at = self._places.full(location) if location else ""
         return StoredView(self._identifier(namespace, name), ViewMetadata.model_validate(fields), at)
 

@@ -132,7 +132,7 @@ def commit_tables(request: Request) -> Reply:
 
 
 def drop_table(request: Request) -> Reply:
-    """Drop a table; with ``purgeRequested`` its files, too."""
+    """Drop a table; ``purgeRequested`` stands in the history, and a cleaning of tables removes the files of both."""
     request.require(MANAGE, request.identifier)
     if request.query.get("purgeRequested", "").lower() == "true":
         request.warehouse.catalog.purge_table(request.identifier)

@@ -75,6 +75,7 @@ class CommitGroup:
 
         Raises what ``commits.commit`` raises, for this transaction alone.
         """
+        txn.prove(txn.base)  # the requests of one member do not keep the others waiting
         entry = Entry(txn, whoami())
         with self._lock:
             self._waiting.append(entry)
@@ -179,6 +180,7 @@ class _GroupChange:
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base`` with the messages of all members."""
+        self._keep(lambda txn: txn.prove(base))
         rows = sorted((key, value) for entry in self.members for key, value, _ in entry.txn.messages())
         own = Messages.of([(key, value, self.id) for key, value in rows])
         node, counts = appended(self.files, base, own, self._gained, created_at_millis, writer)

@@ -86,6 +86,19 @@ class TransactionChange(CatalogEdits):
         self._system: dict[str, str | None] = {}
         self._written: set[str] = set()
         self._saved_definitions: frozenset[str] = frozenset()
+        self._proofs: list[Callable[[Root], None]] = []
+
+    def require(self, proof: Callable[[Root], None]) -> None:
+        """Have ``proof`` called with each root that this is about to be built on; what it raises ends the commit.
+
+        It proves again, without requests as far as it can: it is called once for each lost race.
+        """
+        self._proofs.append(proof)
+
+    def prove(self, base: Root) -> None:
+        """Prove what is required of ``base``. Raises ``CommitConflict``."""
+        for proof in self._proofs:
+            proof(base)
 
     @property
     def base(self) -> Root:
@@ -109,6 +122,7 @@ class TransactionChange(CatalogEdits):
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the root on top of ``base``: its tree, its buffer, and this transaction's messages at the end."""
+        self.prove(base)
         own = self.messages()
         summary = {"author": whoami(), **set_and_deleted(own), **self._facts}
         if self._reason:

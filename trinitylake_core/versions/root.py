@@ -95,6 +95,11 @@ class RootRows:
         return self._number(spec.VOID_BEFORE_MILLIS)
 
     @property
+    def tables_void_before_millis(self) -> int:
+        """The same of the files of tables that no version up to this one reaches; 0 before tables were ever cleaned."""
+        return self._number(spec.TABLES_VOID_BEFORE_MILLIS)
+
+    @property
     def counts(self) -> ObjectCounts | None:
         """How many objects this version holds, exactly; ``None`` where its writer did not know."""
         return counts_in(self.system)

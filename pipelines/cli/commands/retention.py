@@ -14,18 +14,20 @@ from trinitylake_core.errors import InvalidInput
 from trinitylake_core.storage import open_storage
 
 SOME_FAILED = 4
-_PLANS = (
+PLANS = (
     option("--plan-to", metavar="URI", help="write the plan to this Parquet file; change nothing"),
     option("--plan", metavar="URI", help="carry out this plan, if it is still valid"),
 )
 
 
-def _age(call: Call) -> float | None:
+def age_of(call: Call) -> float | None:
+    """Return the age that `--older-than` gives, in seconds."""
     text = call.options.older_than
     return None if text is None else parse_age(text)
 
 
-def _code(done: expiration.Report | orphans.Report) -> int:
+def exit_code(done: expiration.Report | orphans.Report) -> int:
+    """Return the exit code of a job that deletes."""
     return SOME_FAILED if done.failed else DONE
 
 
@@ -38,7 +40,7 @@ def _code(done: expiration.Report | orphans.Report) -> int:
         DRY_RUN,
         VERBOSE,
         YES,
-        *_PLANS,
+        *PLANS,
         REASON,
         ENGINE,
         *SPARK,
@@ -54,14 +56,14 @@ def expire(call: Call) -> Result:
     config = expiration.Config(
         engine=options.engine,
         keep_last=options.keep_last,
-        older_than_seconds=_age(call),
+        older_than_seconds=age_of(call),
         reason=options.reason,
         plan_to=options.plan_to,
         plan=options.plan,
     )
 
     def result(done: expiration.Report) -> Result:
-        return reported(call, done, code=_code(done))
+        return reported(call, done, code=exit_code(done))
 
     return result(expiration.run(call.open(), config, call.spark, review=call.review(result), progress=call.progress))
 
@@ -75,7 +77,7 @@ def expire(call: Call) -> Result:
         DRY_RUN,
         VERBOSE,
         YES,
-        *_PLANS,
+        *PLANS,
         option(
             "--inventory",
             metavar="URI",
@@ -90,7 +92,7 @@ def expire(call: Call) -> Result:
 def clean(call: Call) -> Result:
     """Remove orphans."""
     options = call.options
-    age = _age(call)
+    age = age_of(call)
     config = orphans.Config(
         engine=options.engine,
         older_than_seconds=orphans.SAFETY_AGE_SECONDS if age is None else age,
@@ -101,7 +103,7 @@ def clean(call: Call) -> Result:
     )
 
     def result(done: orphans.Report) -> Result:
-        return reported(call, done, code=_code(done))
+        return reported(call, done, code=exit_code(done))
 
     return result(orphans.run(call.open(), config, call.spark, review=call.review(result), progress=call.progress))
 

@@ -1,0 +1,48 @@
+"""Commands about Iceberg tables and their files: tables clean."""
+
+from __future__ import annotations
+
+from pipelines import orphans
+from pipelines import tables_clean as cleaning
+from pipelines.cli.command import Call, Result, command, option, reported
+from pipelines.cli.commands.options import DRY_RUN, ENGINE, SPARK, VERBOSE, YES
+from pipelines.cli.commands.retention import PLANS, age_of, exit_code
+
+PATTERN = {"PATTERN": "NAMESPACE.TABLE; * for any text, ? for one character (default: all)"}
+
+
+@command(
+    "tables clean",
+    "trinitylake tables clean file:///data/lake --dry-run",
+    arguments=PATTERN,
+    options=(
+        option("--older-than", metavar="AGE", help="safety age: keep younger files (default 3d)"),
+        option("--allow-recent", is_flag=True, help="allow a safety age below 24h; writers under way may start over"),
+        DRY_RUN,
+        VERBOSE,
+        YES,
+        *PLANS,
+        ENGINE,
+        *SPARK,
+    ),
+    details="Removes files below tables/ that no retained version, snapshot or saved transaction needs, also those of\n"
+    "dropped tables and of commits that failed. PATTERN names directories by the name that the table had when it\n"
+    "was created. Nothing is removed from a directory in doubt; --verbose lists these. Commits with files\n"
+    "older than the cleaning are refused: their writers write them again.",
+)
+def tables_clean(call: Call) -> Result:
+    """Remove files of tables."""
+    options, age = call.options, age_of(call)
+    config = cleaning.Config(
+        engine=options.engine,
+        older_than_seconds=cleaning.SAFETY_AGE_SECONDS if age is None else age,
+        allow_recent=options.allow_recent,
+        plan_to=options.plan_to,
+        plan=options.plan,
+        pattern=options.pattern,
+    )
+
+    def result(done: orphans.Report) -> Result:
+        return reported(call, done, code=exit_code(done))
+
+    return result(cleaning.run(call.open(), config, call.spark, review=call.review(result), progress=call.progress))

@@ -1,0 +1,141 @@
+"""Cleaning the files of Iceberg tables (``tables clean``): list, mark, minus, act, as ``orphans`` does for nodes.
+
+A file of the area (``tables/``) goes if no retained version, snapshot or live saved transaction names metadata that
+refer to it, and if it is old enough. The fence says so to every later commit: the catalog asks the storage for the
+times of the files that a commit adds (``trinitylake_core.iceberg.added``). Rollbacks take over metadata that is marked.
+
+Nothing is deleted from the directory of a table in doubt: metadata or a manifest that is missing or cannot be read, two
+tables in one directory, an EXTERNAL table. A node or definition that cannot be read stops the whole cleaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Final, cast
+
+from pipelines import orphans
+from pipelines.engine import open_engine
+from pipelines.files.gc_roots import GcRoots, SavedTransactions
+from pipelines.files.listing import everything
+from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, silent
+from pipelines.orphans import SAFETY_AGE_SECONDS
+from pipelines.summary import Table, count
+from pipelines.sweep.model import Size, Totals
+from pipelines.sweep.tables import Doubt, TableSweep
+from trinitylake_core import Lakehouse
+from trinitylake_core.errors import InvalidInput
+from trinitylake_core.recovery.patterns import Pattern
+
+__all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "run"]
+_SHOWN: Final = 5
+"""How many doubts the sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config(orphans.Config):
+    """How to clean; without an inventory.
+
+    Attributes:
+        pattern: only directories that were made for tables of these names: ``sales.*``.
+    """
+
+    pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        orphans.Config.__post_init__(self)
+        if self.inventory is not None:
+            raise InvalidInput("the files of tables are listed, not taken from an inventory")
+
+
+@dataclass(frozen=True, slots=True)
+class Report(orphans.Report):
+    """What a cleaning of tables did, or on a dry run would do; the figures of ``orphans.Report`` are those of the area.
+
+    Attributes:
+        files_read: how many distinct definitions, metadata files, manifest lists and manifests were read to mark.
+        doubts: the directories that were left alone, each with its table and the reason.
+    """
+
+    files_read: dict[str, int] = field(default_factory=dict)
+    doubts: tuple[Doubt, ...] = ()
+
+    def summary(self) -> Iterator[str]:
+        """Yield what was deleted, or would be, and what was left alone."""
+        yield from orphans.Report.summary(self)
+        if self.doubts:
+            some = "; ".join(f"{each.directory or each.table}: {each.reason}" for each in self.doubts[:_SHOWN])
+            yield f"left alone, because of a doubt ({count(len(self.doubts), 'finding')}): {some}"
+            yield "roll back or restore what is missing, or drop the table; its files go with the versions that name it"
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield the orphans by kind, the doubts, and what could not be deleted."""
+        yield from orphans.Report.summary_tables(self)
+        rows = [[each.table, each.directory, each.reason] for each in self.doubts]
+        yield Table("doubts", ("table", "directory", "reason"), rows, detail=True)
+
+
+def run(
+    lake: Lakehouse,
+    config: Config | None = None,
+    engine: Session = None,
+    *,
+    review: Review[orphans.Report] | None = None,
+    cancel: Cancel | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Remove the files of tables that nothing retained needs.
+
+    Costs a listing of the area and one of the lakehouse, one ``get`` for each distinct node, definition of a table,
+    metadata file, manifest list and manifest of all kept versions together, and one ``put`` and ``head`` for the
+    storage's time. With orphans another listing of the lakehouse, a commit, and one ``delete`` for a thousand of them.
+
+    Args:
+        lake: any handle of the lakehouse.
+        config: how.
+        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+        review: called with what would be removed; ``False`` removes nothing.
+        cancel: checked before the fence is committed, and before anything is deleted.
+        progress: called with phase, done and total.
+
+    Raises:
+        InvalidInput: PyIceberg is not installed, or an inventory was given.
+        Refused, PlanOutdated, Corrupt, ReadOnly, StorageError: as ``orphans.run``.
+    """
+    if find_spec("pyiceberg") is None:
+        raise InvalidInput("tables need the extra 'iceberg': pip install 'trinitylake-maintenance[iceberg]'")
+    cleaning = TablesCleaning(engine, lake, config or Config(), review, cancel or NEVER_CANCELLED, progress or silent)
+    return cast("Report", cleaning.run())
+
+
+class TablesCleaning(orphans.Cleaning):
+    """One cleaning of the files of tables."""
+
+    job = "tables clean"
+    of_tables = True
+    sweep: TableSweep
+
+    def new_sweep(self) -> TableSweep:
+        """Return an empty sweep over the directories of the wanted tables."""
+        pattern = cast("Config", self.config).pattern
+        wanted = everything if pattern is None else partial(_matches, Pattern(pattern))
+        engine = open_engine(self.engine, self.spark)
+        return TableSweep(engine, self.files.storage, self.definition.order, self.progress, wanted)
+
+    def seen(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
+        """Return a report of the files that were listed."""
+        found = super().seen(listed, marked, saved, totals)
+        return Report(**{each.name: getattr(found, each.name) for each in fields(found)})
+
+    def counted(self, found: orphans.Report) -> orphans.Report:
+        """Return a report with what it has cost so far, and with what is in doubt."""
+        read, doubts = dict(self.sweep.read), tuple(self.sweep.doubts)
+        return replace(cast("Report", super().counted(found)), files_read=read, doubts=doubts)
+
+
+def _matches(pattern: Pattern, label: str) -> bool:
+    """Whether a table had this name when its directory was made; other characters than those of a path are ``_``."""
+    namespace, _, name = label.rpartition(".")
+    return pattern.matches(namespace, name)

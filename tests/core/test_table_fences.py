@@ -1,0 +1,247 @@
+"""A commit adds no file to a table that a cleaning of tables may have removed (format, section 6)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+
+from tests.support import icebergs
+from tests.support.icebergs import SCHEMA, ids, new_iceberg, opened, rows
+from tests.support.rounds import Rounds
+from trinitylake_core import Lakehouse, spec
+from trinitylake_core.commits.changes import Fence, commit_summary
+from trinitylake_core.commits.commit import commit
+from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.storage import open_storage
+from trinitylake_core.versions import Root
+
+ONCE = {"commit.retry.num-retries": "0"}
+"""PyIceberg writes manifests again and repeats a commit that was refused, which takes time and does not help."""
+VOID = "written before the last cleaning of tables; write them again"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> TrinityLakeCatalog:
+    return new_iceberg(tmp_path)
+
+
+def fence(catalog: TrinityLakeCatalog, before: int | None = None) -> Root:
+    """Commit the fence of a cleaning of tables by another process, at the storage's time now."""
+    lake = Lakehouse.open(catalog.lakehouse.root)
+    if before is None:
+        time.sleep(0.02)
+        lake.storage.replace("clock", b"")
+        before = lake.storage.info("clock").modified_millis
+        time.sleep(0.02)
+    return commit(lake.files, lake.files.newest_seen, Fence(before, commit_summary(), of_tables=True))
+
+
+def with_table(catalog: TrinityLakeCatalog, name: str, *numbers: int, **properties: str) -> Table:
+    return icebergs.with_table(catalog, name, *numbers, properties={**ONCE, **properties})
+
+
+def waiting(table: Table, *numbers: int) -> Callable[[], None]:
+    """Write rows of an append, and return its commit."""
+    transaction = table.transaction()
+    transaction.append(rows(*numbers))
+    return lambda: void(transaction.commit_transaction())
+
+
+def void(result: object) -> None:
+    del result
+
+
+def asked(catalog: TrinityLakeCatalog, act: Callable[[], object]) -> tuple[int, int]:
+    """Return the gets and heads of the lakehouse's storage for an action."""
+    before = catalog.lakehouse.storage.counts.snapshot()
+    act()
+    counts = catalog.lakehouse.storage.counts - before
+    return counts.get, counts.head
+
+
+def test_the_fence_of_tables_is_carried_on_and_only_grows(catalog: TrinityLakeCatalog) -> None:
+    assert (7, 7, 9) == tuple(fence(catalog, each).tables_void_before_millis for each in (7, 5, 9))
+    with_table(catalog, "sales.orders", 1)
+    newest = catalog.lakehouse.root_node
+    assert (9, 0, "commit") == (newest.tables_void_before_millis, newest.void_before_millis, newest.operation)
+    assert [] == list(catalog.lakehouse.check())
+
+
+def test_files_written_before_a_cleaning_are_refused_and_newer_ones_are_not(catalog: TrinityLakeCatalog) -> None:
+    table = with_table(catalog, "sales.orders", 1)
+    late = waiting(table, 2)
+    fence(catalog)
+    version = catalog.lakehouse.version
+    with pytest.raises(CommitFailedException, match=VOID):
+        late()
+    assert (version, [1]) == (catalog.lakehouse.version, ids(catalog.load_table("sales.orders")))
+    table.refresh().append(rows(3))
+    assert [1, 3] == ids(catalog.load_table("sales.orders"))
+
+
+def test_a_fence_that_comes_in_between_refuses_them_too(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit began below the fence, lost its race to it, and must not rebase over it."""
+    late = waiting(with_table(catalog, "sales.orders", 1), 2)
+    lake = catalog.lakehouse
+    create, met = lake.storage.create, []
+
+    def first(path: str, data: Any) -> None:
+        if not met:
+            met.append(fence(catalog))
+        create(path, data)
+
+    monkeypatch.setattr(lake.storage, "create", first)
+    with pytest.raises(CommitFailedException, match=VOID):
+        late()
+    assert [1] == ids(opened(lake.root).load_table("sales.orders"))
+
+
+def test_an_own_metadata_file_that_a_fence_overtook_is_written_again(
+    catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else was added, so the catalog can repeat the commit by itself."""
+    table = with_table(catalog, "sales.orders", 1)
+    create, met = catalog.lakehouse.storage.create, []
+
+    def first(path: str, data: Any) -> None:
+        if not met:
+            met.append(fence(catalog))
+        create(path, data)
+
+    monkeypatch.setattr(catalog.lakehouse.storage, "create", first)
+    with table.transaction() as change:
+        change.set_properties(owner="me")
+    assert "me" == catalog.load_table("sales.orders").properties["owner"]
+    assert (
+        catalog.lakehouse.storage.info(str(_definition(catalog)["metadata_location"])).modified_millis
+        >= met[0].tables_void_before_millis
+    )
+
+
+def _definition(catalog: TrinityLakeCatalog, name: str = "orders") -> dict[str, str]:
+    return dict(catalog.lakehouse.table("sales", name).format_properties)
+
+
+@pytest.mark.parametrize("what", [".parquet", "-m0.avro", "snap-"])
+def test_a_file_that_is_gone_is_refused(catalog: TrinityLakeCatalog, what: str) -> None:
+    table = with_table(catalog, "sales.orders", 1)
+    fence(catalog)
+    lake = catalog.lakehouse
+    before = {each.path for each in lake.storage.list("tables/")}
+    late = waiting(table.refresh(), 2)
+    new = [each.path for each in lake.storage.list("tables/") if each.path not in before and what in each.path]
+    lake.storage.delete_many(new)
+    with pytest.raises(CommitFailedException, match=VOID):
+        late()
+    assert len(new) == 1
+
+
+def test_what_the_base_refers_to_may_be_as_old_as_it_is(catalog: TrinityLakeCatalog) -> None:
+    """Manifests that are merged, rows that are deleted, snapshots that are cherry-picked take over old files."""
+    properties = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}
+    table = with_table(catalog, "sales.orders", 1, **properties)
+    table.append(rows(2, 3))
+    first = table.metadata.snapshots[0].snapshot_id
+    fence(catalog)
+    table.refresh().append(rows(4))
+    table.delete("id = 3")
+    table.manage_snapshots().create_tag(first, "kept").commit()
+    assert [1, 2, 4] == ids(catalog.load_table("sales.orders"))
+
+
+def test_added_registered_and_staged_files_are_held_to_the_same(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    table = with_table(catalog, "sales.orders", 1)
+    outside, inside = tmp_path / "outside.parquet", Path(table.location().removeprefix("file://")) / "data/mine.parquet"
+    pq.write_table(rows(7), outside)
+    pq.write_table(rows(8), inside)
+    metadata = table.metadata_location
+    catalog.drop_table("sales.orders")
+    fence(catalog)
+    with pytest.raises(CommitFailedException, match=f"{VOID}.*restore it"):
+        catalog.register_table("sales.again", metadata)
+    table = with_table(catalog, "sales.other", 2)
+    table.add_files([outside.as_uri()])  # nobody cleans it
+    with pytest.raises(CommitFailedException, match=VOID):
+        table.add_files([inside.as_uri()])
+    staged = catalog.create_table_transaction("sales.staged", SCHEMA, properties=ONCE)
+    staged.append(rows(5))
+    fence(catalog)
+    with pytest.raises(CommitFailedException, match=VOID):
+        staged.commit_transaction()
+    assert [("sales", "other")] == catalog.list_tables("sales")
+
+
+def test_several_tables_and_groups_are_proved_together(tmp_path: Path) -> None:
+    new_iceberg(tmp_path)
+    catalog = opened((tmp_path / "lake").as_uri(), **{"group-commits": "true"})
+    one, two = with_table(catalog, "sales.one", 1), with_table(catalog, "sales.two", 1)
+    fence(catalog)
+    with catalog.transaction() as both:
+        for name in ("one", "two"):
+            both.load_table(f"sales.{name}").append(rows(2))
+    late = waiting(one.refresh(), 3)
+    fence(catalog)
+    two.refresh().append(rows(3))
+    with pytest.raises(CommitFailedException, match=VOID):
+        late()
+    assert ([1, 2], [1, 2, 3]) == tuple(ids(catalog.load_table(f"sales.{name}")) for name in ("one", "two"))
+
+
+def test_three_rounds_more_and_none_where_tables_were_never_cleaned(catalog: TrinityLakeCatalog) -> None:
+    """Two manifest lists, then the new manifest, then the list, manifest, data file and metadata file asked for."""
+    table = with_table(catalog, "sales.orders", 1)
+    measured = []
+    for number in range(2, 4):
+        late = waiting(table.refresh(), number)
+        with Rounds(catalog.lakehouse.storage) as rounds:
+            late()
+        measured.append((rounds.chain, rounds.requests))
+        if number == 2:
+            fence(catalog, 1)
+            catalog.load_table("sales.orders")  # the fence is no race
+    (chain, requests), (more, all_requests) = measured
+    assert (3, 2 + 1 + 4) == (more - chain, all_requests - requests)
+
+
+def test_a_lost_race_costs_no_second_proof(catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = with_table(catalog, "sales.orders", 1)
+    fence(catalog, 1)
+    late = waiting(table.refresh(), 2)
+    create, met = catalog.lakehouse.storage.create, []
+
+    def first(path: str, data: Any) -> None:
+        if not met:
+            met.append(1)
+            with Lakehouse.open(catalog.lakehouse.root).transaction() as other:
+                other.create_namespace("other")
+        create(path, data)
+
+    monkeypatch.setattr(catalog.lakehouse.storage, "create", first)
+    with Rounds(catalog.lakehouse.storage) as rounds:
+        late()
+    heads = [path for _, kind, path in rounds.log if kind == "head" and path.startswith("tables/")]
+    assert (1, 4, 4) == (len(met), len(heads), len(set(heads)))
+
+
+def test_the_row_of_an_unreadable_root_counts_as_a_fence(catalog: TrinityLakeCatalog) -> None:
+    with_table(catalog, "sales.orders", 1)
+    late = waiting(catalog.load_table("sales.orders"), 2)
+    lake = catalog.lakehouse
+    storage = open_storage(lake.root)
+    storage.replace(lake.root_node.path, b"garbage")
+    damaged = Lakehouse.open(lake.root, damaged=True)
+    time.sleep(0.02)
+    damaged.rollback(version=damaged.version, reason="r")
+    again = Lakehouse.open(lake.root)
+    assert 0 < again.root_node.tables_void_before_millis == int(again.root_node.system[spec.VOID_BEFORE_MILLIS])
+    with pytest.raises(CommitFailedException):
+        late()

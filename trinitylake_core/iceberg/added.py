@@ -1,0 +1,174 @@
+"""The files that a commit adds to tables, and the proof that no cleaning of tables removed them (format, section 6).
+
+A writer may have written its data files long ago, whatever it read since. So where tables were ever cleaned, the
+storage is asked for the time of every file that the new metadata refers to and the metadata before does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pyiceberg.table.metadata import TableMetadata
+
+from trinitylake_core.errors import CommitConflict, FileMissing, InvalidLocation
+from trinitylake_core.iceberg.references import UnreadableTable, files_in, manifests_in
+from trinitylake_core.storage import Storage
+from trinitylake_core.tables import DIRECTORY, Located, full_uri, path_below
+from trinitylake_core.versions import RootRows
+
+_NAMED: Final = 3
+_GONE: Final = -1
+Parse = Callable[[bytes, str], Iterable[str]]
+
+
+class TableFilesVoid(CommitConflict):
+    """Files of this commit were written before the last cleaning of tables. Trying it again does not help."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """A metadata file of a commit, and what is in it: that of a table, after the metadata before, or of a view."""
+
+    before: TableMetadata | None
+    after: TableMetadata | None
+    location: str
+    is_own: bool
+
+    def new_lists(self) -> set[str]:
+        """Return the manifest lists that only the new metadata name."""
+        return _lists(self.after) - _lists(self.before)
+
+    def parent_lists(self) -> set[str]:
+        """Return the manifest lists that the new snapshots were made from."""
+        if self.before is None or self.after is None:
+            return set()
+        known = {each.snapshot_id: each for each in self.before.snapshots}
+        parents = {each.parent_snapshot_id for each in self.after.snapshots if each.snapshot_id not in known}
+        return {full_uri(each.manifest_list) for number, each in known.items() if number in parents}
+
+
+class AddedFiles:
+    """What one commit adds to tables."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._located = Located(storage)
+        self._tables: list[_Added] = []
+        self._paths: set[str] | None = None
+        self._stored_at: dict[str, int] = {}
+
+    def add(
+        self, before: TableMetadata | None, after: TableMetadata | None, location: str, *, is_own: bool = True
+    ) -> None:
+        """Note a metadata file, with those of a table before and after, of a view with none of both.
+
+        ``is_own`` means that this commit wrote the file itself.
+        """
+        if path_below(self._storage.root, location) is not None:  # no cleaning marks or removes files of others
+            self._tables.append(_Added(before, after, location, is_own))
+            self._paths = None
+
+    def refuse_void(self, base: RootRows) -> None:
+        """Refuse files that a cleaning up to ``base`` may have removed.
+
+        No request where tables were never cleaned. Else one ``get`` for each new manifest list, its parent and each
+        manifest in which they differ, and one ``head`` for each file that is added: three round trips, all requests of
+        one kind side by side. Asked again for a later root, no request.
+
+        Raises:
+            TableFilesVoid: one is missing, or older than the last cleaning of tables.
+            CommitConflict: only a metadata file that this commit wrote itself is; a new one can be written.
+        """
+        fence = base.tables_void_before_millis
+        if not fence or not self._tables:
+            return
+        if self._paths is None:
+            self._paths = set(self._added())
+        unknown = [path for path in self._paths if path not in self._stored_at]
+        self._stored_at |= dict(self._storage.map(unknown, self._time_of))
+        void = {path for path in self._paths if self._stored_at[path] < fence}
+        void -= self._kept_by_base(void)
+        if void:
+            raise self._refusal(void, base)
+
+    def _refusal(self, void: set[str], base: RootRows) -> CommitConflict:
+        own = {path_below(self._storage.root, each.location) for each in self._tables if each.is_own}
+        kind = CommitConflict if void <= own else TableFilesVoid
+        named = ", ".join(f"{path}{' (missing)' * (self._stored_at[path] == _GONE)}" for path in sorted(void)[:_NAMED])
+        return kind(
+            "files of this commit were written before the last cleaning of tables; write them again "
+            f"({len(void)}: {named}). To bring a dropped table back, restore it",
+            version=base.version,
+        )
+
+    def _time_of(self, path: str) -> tuple[str, int]:
+        try:
+            return path, self._storage.info(path).modified_millis
+        except FileMissing:
+            return path, _GONE
+
+    # -- what is added -------------------------------------------------------------------------
+
+    def _added(self) -> Iterator[str]:
+        """Yield the paths of files in the cleaned area that are new; of some it is only not known that they are old."""
+        new, old = _union(t.new_lists() for t in self._tables), _union(t.parent_lists() for t in self._tables)
+        lists = dict(self._read(new | old, manifests_in, lenient=old))
+        newer, older = _union(lists[uri] for uri in new), _union(lists[uri] for uri in old)
+        made, replaced = newer - older, older - newer
+        files = dict(self._read(made | replaced, files_in, lenient=replaced))
+        added = _union(files[uri] for uri in made) - _union(files[uri] for uri in replaced)
+        added |= _union(_statistics(each.after) - _statistics(each.before) for each in self._tables)
+        return self._in_area(added | new | made | {each.location for each in self._tables})
+
+    def _kept_by_base(self, void: set[str]) -> set[str]:
+        """Return those paths that the metadata before refers to, from whichever of its snapshots.
+
+        Only where something would be refused. One ``get`` for each manifest list and manifest of the tables before.
+        """
+        if not void:
+            return set()
+        lists = _union(_lists(each.before) for each in self._tables)
+        manifests = _union(found for _, found in self._read(lists, manifests_in, lenient=lists))
+        kept = void.intersection(self._in_area(lists | manifests))
+        for _, found in self._read(manifests, files_in, lenient=manifests):
+            kept |= void.intersection(self._in_area(found))
+        return kept
+
+    def _in_area(self, uris: Iterable[str]) -> Iterator[str]:
+        for uri in uris:
+            path = path_below(self._storage.root, uri)
+            if path is not None and path.startswith(DIRECTORY):
+                yield path
+
+    def _read(self, uris: set[str], parse: Parse, *, lenient: set[str]) -> Iterator[tuple[str, list[str]]]:
+        """Yield what is in files, side by side; of a ``lenient`` one that cannot be read, nothing."""
+
+        def read(uri: str) -> tuple[str, list[str]]:
+            try:
+                storage, path = self._located.find(uri)
+                return uri, list(parse(storage.read(path), uri))
+            except (FileMissing, UnreadableTable, InvalidLocation) as error:
+                if uri in lenient:
+                    return uri, []
+                raise TableFilesVoid(
+                    f"this commit refers to {uri}, which is missing or cannot be read ({error}): files of this commit "
+                    "were written before the last cleaning of tables; write them again"
+                ) from error
+
+        return self._storage.map(sorted(uris), read)
+
+
+def _lists(metadata: TableMetadata | None) -> set[str]:
+    return set() if metadata is None else {full_uri(each.manifest_list) for each in metadata.snapshots}
+
+
+def _statistics(metadata: TableMetadata | None) -> set[str]:
+    if metadata is None:
+        return set()
+    return {full_uri(each.statistics_path) for each in (*metadata.statistics, *metadata.partition_statistics)}
+
+
+def _union(sets: Iterable[Iterable[str]]) -> set[str]:
+    return set().union(*sets)
