@@ -259,7 +259,7 @@ def test_an_unreadable_definition_stops_everything(catalog: TrinityLakeCatalog) 
     lake, before = catalog.lakehouse, files(catalog)
     path = next(each.path for each in lake.objects(kind="table"))
     lake.storage.delete_many([path])
-    with pytest.raises(CorruptDefinition, match="is missing, so the files of it are unknown"):
+    with pytest.raises(CorruptDefinition, match="is missing, so the files that it names are unknown"):
         clean(catalog)
     assert before == files(catalog)
 
