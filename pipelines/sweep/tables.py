@@ -188,7 +188,8 @@ def _definitions(rows: Iterator[Row], storage: Storage) -> Found:
     for row, data in _contents(objects, lambda row: storage.read_or_missing(row["path"]), storage):
         path = row["path"]
         if isinstance(data, FileMissing):
-            raise CorruptDefinition(f"definition {path!r} is missing, so the files that it names are unknown", path=path)
+            message = f"definition {path!r} is missing, so the files that it names are unknown"
+            raise CorruptDefinition(message, path=path)
         match = _LABEL.fullmatch(path)
         if kind_of(path)[0] == TABLE:
             yield from _defined(decode_table(data, path), match[1] if match else path, storage)

@@ -10,7 +10,7 @@ from pyiceberg.catalog import URI, WAREHOUSE_LOCATION
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError, NoSuchPropertyException
 
 from trinitylake_core.catalog import CatalogView
-from trinitylake_core.errors import CommitConflict, Corrupt, InvalidInput, NotFound, StorageDenied
+from trinitylake_core.errors import CommitConflict, Corrupt, InvalidInput, NotFound, StorageDenied, VersionExpired
 from trinitylake_core.iceberg.added import TableFilesVoid
 from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import translated
@@ -95,7 +95,7 @@ class TrinityLakeCatalog(Views):
             lake = self.lakehouse
             try:
                 return act(lake)
-            except Corrupt:
+            except (Corrupt, VersionExpired):
                 if self._past is not None or not self._expired(lake.version):
                     raise
         return act(self.lakehouse)
@@ -121,7 +121,7 @@ class TrinityLakeCatalog(Views):
             change = self._begin(reason, fresh=fresh)
             try:
                 result = act(change)
-            except Corrupt:
+            except (Corrupt, VersionExpired):
                 change.discard()
                 if self._expired(change.txn.base_version):
                     continue

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from pyiceberg.exceptions import CommitFailedException
 
 from trinitylake_core.catalog import CatalogView
-from trinitylake_core.errors import Corrupt
+from trinitylake_core.errors import Corrupt, VersionExpired
 from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import translated
 from trinitylake_core.iceberg.places import Places
@@ -52,7 +52,7 @@ class CatalogTransaction(Views):
     def _on(self, act: Callable[[Any], _T], what: Attempt | CatalogView) -> _T:
         try:
             return act(what)
-        except Corrupt as error:
+        except (Corrupt, VersionExpired) as error:
             began = self._pending.txn.base_version
             if self._expired(began):
                 raise CommitFailedException(
