@@ -53,38 +53,55 @@ def _ours(run: dg.DagsterRun) -> bool:
     return mine or any(key.path[0] in {"lakehouse", FLEET} for key in run.asset_selection or ())
 
 
-def send_unreachable(notifications: Notifications, troubles: Mapping[str, Trouble], *, fleet: bool) -> None:
-    """Send which lakehouses cannot be opened: a fleet in one message. Raises ``OSError``."""
+def send_unreachable(
+    notifications: Notifications, troubles: Mapping[str, Trouble], asset: dg.AssetKey, *, fleet: bool
+) -> None:
+    """Send which lakehouses cannot be opened: a fleet in one message. Raises ``OSError``.
+
+    ``asset`` has the check that fails; the message links to its page.
+    """
     texts = [f"{name} cannot be opened: {trouble.text}" for name, trouble in troubles.items()]
     each = [{"lakehouse": name, "cause": one.cause, "advice": one.advice} for name, one in troubles.items()]
     if fleet:
-        _send(notifications, {"text": "\n".join(texts), "severity": ERROR, "check": REACHABLE, "lakehouses": each})
+        _send(
+            notifications, {"text": "\n".join(texts), "severity": ERROR, "check": REACHABLE, "lakehouses": each}, asset
+        )
         return
     for text, one in zip(texts, each, strict=True):
         more = {"lakehouse": one["lakehouse"], "errors": [one["cause"]], "advice": one["advice"]}
-        _send(notifications, {"text": text, "severity": ERROR, "check": REACHABLE, **more})
+        _send(notifications, {"text": text, "severity": ERROR, "check": REACHABLE, **more}, asset)
 
 
-def send_reachable(notifications: Notifications, versions: Mapping[str, int], *, fleet: bool) -> None:
-    """Send which lakehouses can be opened again: a fleet in one message. Raises ``OSError``."""
+def send_reachable(
+    notifications: Notifications, versions: Mapping[str, int], asset: dg.AssetKey, *, fleet: bool
+) -> None:
+    """Send which lakehouses can be opened again, as :func:`send_unreachable` does. Raises ``OSError``."""
     texts = [f"{name} can be opened again: version {version}" for name, version in versions.items()]
     if fleet:
         each = [{"lakehouse": name, "version": version} for name, version in versions.items()]
-        _send(notifications, {"text": "\n".join(texts), "severity": INFO, "check": REACHABLE, "lakehouses": each})
+        _send(
+            notifications, {"text": "\n".join(texts), "severity": INFO, "check": REACHABLE, "lakehouses": each}, asset
+        )
         return
     for name, text in zip(versions, texts, strict=True):
         more = {"lakehouse": name, "check": REACHABLE, "errors": []}
-        _send(notifications, {"text": text, "severity": INFO, **more})
+        _send(notifications, {"text": text, "severity": INFO, **more}, asset)
 
 
-def _send(notifications: Notifications, payload: dict[str, Any]) -> None:
+def _send(notifications: Notifications, payload: dict[str, Any], asset: dg.AssetKey) -> None:
     if notifications.webhook is None:
         return
     try:
         url = checked_url(resolved(notifications.webhook))
+        page = _page(notifications, f"assets/{'/'.join(asset.path)}?view=checks")
     except ValueError as error:  # InvalidInput, too
-        raise OSError(f"the webhook of lakehouses.yaml: {error}") from None
-    post(url, payload)
+        raise OSError(f"`notifications` of lakehouses.yaml: {error}") from None
+    post(url, payload | {"url": page})
+
+
+def _page(notifications: Notifications, path: str) -> str | None:
+    """Return the URL of a page of Dagster, where `ui` is configured."""
+    return None if notifications.ui is None else f"{checked_url(resolved(notifications.ui)).rstrip('/')}/{path}"
 
 
 def message(
@@ -98,8 +115,7 @@ def message(
     run = context.dagster_run
     errors = [_error(event) for event in context.get_step_failure_events()] or [context.failure_event.message or ""]
     lakehouse = run.tags.get(LAKEHOUSE_TAG, run.tags.get(PARTITION_TAG))
-    ui = None if notifications.ui is None else checked_url(resolved(notifications.ui)).rstrip("/")
-    url = None if ui is None else f"{ui}/runs/{run.run_id}"
+    url = _page(notifications, f"runs/{run.run_id}")
     return {
         "text": f"{run.job_name} failed ({url or f'run {run.run_id}'}): {errors[0]}{more}",
         "severity": ERROR,

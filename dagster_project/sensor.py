@@ -146,6 +146,10 @@ class Tick(ABC):
     def skip_reason(self, polled: int, waiting: int) -> str:
         """Return what the tick found, where it requested nothing."""
 
+    def page(self) -> dg.AssetKey:
+        """Return the asset with the check of what cannot be opened."""
+        return assets.key(self.scope, assets.HEALTH if self.scope.known is not None else fleet_health.NAME)
+
     @abstractmethod
     def send_down(self) -> None:
         """Tell the webhook what cannot be opened. Raises ``OSError``."""
@@ -286,11 +290,11 @@ class LakehouseTick(Tick):
 
     def send_down(self) -> None:  # noqa: D102
         (trouble,) = self.down.values()
-        notifications.send_unreachable(self.notify, {self.scope.slug: trouble}, fleet=False)
+        notifications.send_unreachable(self.notify, {self.scope.slug: trouble}, self.page(), fleet=False)
 
     def send_up(self) -> None:  # noqa: D102
         (version,) = self.up.values()
-        notifications.send_reachable(self.notify, {self.scope.slug: version}, fleet=False)
+        notifications.send_reachable(self.notify, {self.scope.slug: version}, self.page(), fleet=False)
 
 
 class FleetTick(Tick):
@@ -348,10 +352,10 @@ class FleetTick(Tick):
         return text
 
     def send_down(self) -> None:  # noqa: D102
-        notifications.send_unreachable(self.notify, self.down, fleet=True)
+        notifications.send_unreachable(self.notify, self.down, self.page(), fleet=True)
 
     def send_up(self) -> None:  # noqa: D102
-        notifications.send_reachable(self.notify, self.up, fleet=True)
+        notifications.send_reachable(self.notify, self.up, self.page(), fleet=True)
 
 
 def _failing(states: Mapping[str, SensorState], check: str) -> list[str]:

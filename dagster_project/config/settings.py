@@ -241,7 +241,7 @@ def _overlap(one: str, two: str) -> bool:
 class Notifications(Model):
     """Who hears of failures. ``webhook`` is a URL, or better the name of a variable that holds one.
 
-    ``ui`` is the URL of Dagster's pages: messages then have a link to the run.
+    ``ui`` is the URL of Dagster's pages: messages then have a link to the run, or to the check that fails.
     """
 
     webhook: MaybeEnv = None

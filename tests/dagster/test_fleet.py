@@ -194,7 +194,7 @@ def test_maintenance_of_a_partition_does_what_its_stanza_says(on_disk: Lakes) ->
     assert done.success
     assert (0, 1) == (lake.refresh().stats().messages, len(lake.snapshots()))
     passed = {each.check_name: each.passed for each in done.get_asset_check_evaluations()}
-    names = ("integrity", "compaction_debt", "compaction_fresh", "snapshots_fresh")
+    names = ("reachable", "integrity", "compaction_debt", "compaction_fresh", "snapshots_fresh")
     assert dict.fromkeys(names, True) == passed
 
 

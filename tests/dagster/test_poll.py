@@ -31,7 +31,7 @@ def tick(
     settings: LakehouseSettings, instance: dg.DagsterInstance, cursor: str | None, told: Received | None = None
 ) -> tuple[list[tuple[str, bool]], str | None, str]:
     """Evaluate one tick and record what it found, as the daemon does: verdicts, cursor, reason."""
-    hears = Notifications.model_validate({"webhook": told.url} if told else {})
+    hears = Notifications.model_validate({"webhook": told.url, "ui": "https://dagster.local/"} if told else {})
     repository = merged((settings,), hears).get_repository_def()
     with dg.build_sensor_context(instance=instance, cursor=cursor, repository_def=repository) as context:
         result = repository.get_sensor_def("sales_eu_compaction_sensor")(context)
@@ -63,6 +63,7 @@ def test_a_missing_lakehouse_fails_a_check_and_is_told_once_until_it_is_back(
         message[name] for name in ("lakehouse", "check", "advice", "severity")
     )
     assert ".\nCheck `root`" in message["text"]
+    assert "https://dagster.local/assets/lakehouse/sales-eu/tree_health?view=checks" == message["url"]
     away.rename(root)
     back, cursor, _ = tick(settings, instance, cursor, webhook)
     assert ("reachable", True) in back
@@ -76,12 +77,13 @@ def test_the_graph_is_red_where_a_lakehouse_cannot_be_opened(
 ) -> None:
     """Dagster paints an asset that is materialised red if a check of it failed as an error after it was.
 
-    It paints none that is only observed. In a browser: ``test_the_graph_shows_every_asset_of_both_lakehouses``.
+    It paints none that is only observed. In a browser: tests/dagster/test_browser.py.
     """
     measured, definitions = assets.key(local, assets.HEALTH), merged((local,))
     job = definitions.resolve_job_def("sales_eu_maintenance")
     assert job.execute_in_process(instance=instance, asset_selection=[measured]).success
     assert not is_red(definitions, instance, measured)
+    time.sleep(1.0)  # Dagster compares whole seconds
     broken_root(local, lake)
     tick(local, instance, None)
     assert is_red(definitions, instance, measured)
