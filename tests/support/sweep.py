@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import json
 import os
 import pickle
 import re
@@ -23,7 +24,23 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from google.protobuf.message import Message
-from pyiceberg.exceptions import TableAlreadyExistsError
+from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import assign_fresh_schema_ids
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSortOrderUpdate,
+    AssignUUIDUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    SetLocationUpdate,
+    UpgradeFormatVersionUpdate,
+)
 
 from pipelines import compaction, expiration, export, load, orphans, tables_clean, upgrade
 from pipelines.files.tablefiles import TableFiles
@@ -47,8 +64,13 @@ from trinitylake_core.errors import (
 )
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.locations import lakehouse_def_path, node_path, root_path, transaction_path
+from trinitylake_core.rest import Warehouses
+from trinitylake_core.rest.principals import MANAGE, Principal
+from trinitylake_core.rest.requests import Request
+from trinitylake_core.rest.table_routes import commit_tables
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
 from trinitylake_core.storage import Storage, open_storage, precondition_check
+from trinitylake_core.tables import base_uri
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import from_millis
 
@@ -185,6 +207,45 @@ def _iceberg(open_at: Open, arg: Any) -> Action:
                 txn.update_namespace_properties("ns1", updates={"owner": "me"})
         except TableAlreadyExistsError as error:
             raise AlreadyExists(str(error)) from error
+        except Exception as error:  # PyIceberg's exception for one of ours
+            raise (error.__cause__ if isinstance(error.__cause__, TrinityLakeError) else error) from error
+
+    return act
+
+
+def _endpoint(open_at: Open, arg: Any) -> Action:
+    """Two tables created by one `transactions/commit` of the REST endpoint, which commits in groups."""
+    lake = Lakehouse.open(open_at(""))
+    warehouse = Warehouses({"lake": lambda: lake}).get("lake")
+    changes, columns = [], assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(SCHEMA))
+    for namespace in ("ns0", "ns1"):
+        where = f"{base_uri(lake.root)}tables/{namespace}"
+        made = new_table_metadata(columns, UNPARTITIONED_PARTITION_SPEC, UNSORTED_SORT_ORDER, where)
+        updates = [
+            AssignUUIDUpdate(uuid=made.table_uuid),
+            UpgradeFormatVersionUpdate(format_version=2),
+            AddSchemaUpdate(schema_=made.schema()),
+            SetCurrentSchemaUpdate(schema_id=-1),
+            AddPartitionSpecUpdate(spec=made.spec()),
+            SetDefaultSpecUpdate(spec_id=-1),
+            AddSortOrderUpdate(sort_order=made.sort_order()),
+            SetDefaultSortOrderUpdate(sort_order_id=-1),
+            SetLocationUpdate(location=made.location),
+        ]
+        commit = {
+            "identifier": {"namespace": [namespace], "name": "rest"},
+            "requirements": [{"type": "assert-create"}],
+            "updates": [each.model_dump(mode="json", by_alias=True) for each in updates],
+        }
+        changes.append(commit)
+    body = json.dumps({"table-changes": changes}).encode()
+    request = Request(warehouse, Principal("sweep", {MANAGE: ("*",)}), {}, {}, {}, body)
+
+    def act() -> None:
+        try:
+            commit_tables(request)
+        except CommitFailedException as error:
+            raise AlreadyExists(str(error)) if "already exists" in str(error) else error from error
         except Exception as error:  # PyIceberg's exception for one of ours
             raise (error.__cause__ if isinstance(error.__cause__, TrinityLakeError) else error) from error
 
@@ -459,6 +520,13 @@ OPERATIONS: Final[dict[str, Operation]] = {
             "iceberg",
             _some,
             _iceberg,
+            done=(AlreadyExists,),
+            expect=lambda log, states: sum(path.endswith(".metadata.json") for _, path in log) == 2,
+        ),
+        Operation(
+            "endpoint",
+            _some,
+            _endpoint,
             done=(AlreadyExists,),
             expect=lambda log, states: sum(path.endswith(".metadata.json") for _, path in log) == 2,
         ),

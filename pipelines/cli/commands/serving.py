@@ -68,7 +68,8 @@ def serve(call: Call) -> Result:
     warehouses = rest.Warehouses(openers, {"warehouse": options.tables} if options.tables else None)
     for name in warehouses.names:
         warehouses.get(name)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stderr, force=True)
+    logging.getLogger("trinitylake.rest").setLevel(logging.INFO)
     sys.stderr.write(f"serving {', '.join(warehouses.names)} at {options.host}:{options.port}; Ctrl-C stops it\n")
     rest.serve(
         warehouses,
