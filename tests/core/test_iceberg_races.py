@@ -9,27 +9,16 @@ from typing import Any
 
 import pytest
 
-from pipelines import compaction, expiration, orphans, verify
-from tests.support.appends import TABLES, Appended, append
+from pipelines import verify
+from tests.support.appends import TABLES, Appended, append, maintain
 from tests.support.icebergs import SCHEMA, ids
 from tests.support.lakes import FAST
 from tests.support.s3_servers import S3Server
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 _PATIENT = {"commit.retry.num-retries": "20", "commit.retry.min-wait-ms": "5"}
-_MONTH = 30 * 86_400_000
-
-
-def _maintain(lake: Lakehouse, number: int) -> None:
-    """Do all of it once, at a time when everything but the newest three versions is old enough to go."""
-    compaction.run(lake.refresh(), compaction.Config(engine="local"))
-    lake.refresh().create_snapshot(f"s{number}")
-    later = now_millis() + _MONTH
-    expiration.run(lake.refresh(), expiration.Config(engine="local", keep_last=3, now_millis=later))
-    orphans.run(lake.refresh(), orphans.Config(engine="local", now_millis=later))
 
 
 def _race(
@@ -44,7 +33,7 @@ def _race(
         futures: list[Future[Appended]] = [processes.submit(append, place, n, count, seconds) for n in range(writers)]
         rounds = 0
         while rounds == 0 or not all(each.done() for each in futures):
-            _maintain(lake, rounds)
+            maintain(lake, rounds)
             rounds += 1
             wait(futures, timeout=0.05)
         done = [each.result() for each in futures]

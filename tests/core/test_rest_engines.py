@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from pipelines import compaction
+from tests.support.engines import connected
 from tests.support.lakes import FAST
 from trinitylake_core import Lakehouse
-from trinitylake_core.rest import Served, endpoint
+from trinitylake_core.rest import endpoint
 
 
 @pytest.fixture
@@ -22,21 +20,8 @@ def lake(tmp_path: Path) -> Lakehouse:
     return Lakehouse.create((tmp_path / "lake").as_uri(), storage_options=FAST)
 
 
-@contextmanager
-def _connected(served: Served, warehouse: str = "lake") -> Iterator[duckdb.DuckDBPyConnection]:
-    """Attach a warehouse in a DuckDB of its own; the extensions are files of their packages."""
-    with duckdb.connect() as connection:
-        for name in ("avro", "httpfs", "iceberg"):
-            package = Path(next(iter(import_module(f"duckdb_extension_{name}").__path__)))
-            connection.execute(f"LOAD '{next(package.rglob('*.duckdb_extension'))}'")
-        connection.execute(f"CREATE SECRET here (TYPE iceberg, TOKEN '{served.token}')")
-        attached = f"ATTACH '{warehouse}' AS l (TYPE iceberg, ENDPOINT '{served.uri}', SECRET here)"
-        connection.execute(attached)
-        yield connection
-
-
 def test_duckdb_creates_changes_evolves_renames_and_drops(lake: Lakehouse) -> None:
-    with endpoint(lake) as at, _connected(at) as connection:
+    with endpoint(lake) as at, connected(at) as connection:
         run = connection.execute
         run("CREATE SCHEMA l.a")
         run("CREATE TABLE l.a.t (x BIGINT, y VARCHAR)")
@@ -46,7 +31,7 @@ def test_duckdb_creates_changes_evolves_renames_and_drops(lake: Lakehouse) -> No
         run("DELETE FROM l.a.t WHERE x = 1")
         run("ALTER TABLE l.a.t ADD COLUMN z INTEGER")
         assert [(2, "z", None), (3, "c", None)] == run("SELECT * FROM l.a.t ORDER BY x").fetchall()
-        with _connected(at, f"lake@{version}") as past:
+        with connected(at, f"lake@{version}") as past:
             assert [(1,), (2,), (3,)] == past.execute("SELECT x FROM l.a.t ORDER BY x").fetchall()
         run("ALTER TABLE l.a.t RENAME TO u")
         assert ["u"] == lake.refresh().tables("a")
@@ -58,13 +43,13 @@ def test_duckdb_creates_changes_evolves_renames_and_drops(lake: Lakehouse) -> No
 def test_two_duckdbs_that_write_at_once_lose_no_acknowledged_row(lake: Lakehouse) -> None:
     """DuckDB sends every commit as `transactions/commit`; exactly one of two that began alike wins."""
     with endpoint(lake) as at:
-        with _connected(at) as connection:
+        with connected(at) as connection:
             connection.execute("CREATE SCHEMA l.a")
             connection.execute("CREATE TABLE l.a.t (x BIGINT)")
 
         def insert(writer: int) -> list[int]:
             acknowledged, refused = [], []
-            with _connected(at) as connection:
+            with connected(at) as connection:
                 for number in range(writer * 100, writer * 100 + 6):
                     try:
                         connection.execute(f"INSERT INTO l.a.t VALUES ({number})")
@@ -80,7 +65,7 @@ def test_two_duckdbs_that_write_at_once_lose_no_acknowledged_row(lake: Lakehouse
             compaction.run(lake.refresh())
             compaction.run(lake.refresh())
             expected = sorted(number for future in futures for number in future.result())
-        with _connected(at) as connection:
+        with connected(at) as connection:
             found = [x for (x,) in connection.execute("SELECT x FROM l.a.t ORDER BY x").fetchall()]
     assert expected == found
     assert expected

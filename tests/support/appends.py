@@ -8,12 +8,15 @@ from typing import Any, Final
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
+from pipelines import compaction, expiration, orphans
 from tests.support.icebergs import rows
 from trinitylake_core import Lakehouse
+from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 TABLES: Final = ("race.a", "race.b", "race.c", "race.d")
 _ROOM: Final = 1_000_000
+_MONTH: Final = 30 * 86_400_000
 
 
 Row = tuple[str, int]
@@ -62,3 +65,12 @@ def _append(catalog: TrinityLakeCatalog, made: list[Row]) -> None:
     with catalog.transaction() as txn:
         for name, number in made:
             txn.load_table(name).append(rows(number))
+
+
+def maintain(lake: Lakehouse, number: int) -> None:
+    """Do all of it once, at a time when everything but the newest three versions is old enough to go."""
+    compaction.run(lake.refresh(), compaction.Config(engine="local"))
+    lake.refresh().create_snapshot(f"s{number}")
+    later = now_millis() + _MONTH
+    expiration.run(lake.refresh(), expiration.Config(engine="local", keep_last=3, now_millis=later))
+    orphans.run(lake.refresh(), orphans.Config(engine="local", now_millis=later))
