@@ -1,4 +1,4 @@
-"""The difference of two versions, in this process or on Spark; both yield the same rows in the same order.
+"""The difference of two versions, in this process or in tasks; both yield the same rows in the same order.
 
 The driver opens the tops of both trees until it knows enough subtrees that they do not share, and cuts
 the keys into spans at the pivots before them. A task compares one span. Shared files are never opened.
@@ -7,18 +7,19 @@ the keys into spans at the pivots before them. A task compares one span. Shared 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from pipelines.engine import Engine, open_engine
 from pipelines.engine.model import TEXT
 from pipelines.engine.model import Row as TaskRow
-from pipelines.engine.spark import count, map_rows, on_disk, slots, spread, stream
 from pipelines.engine_choice import choose_engine, expected_engine
-from pipelines.job import Progress, Session, lake_first, refuse_unknown, silent, started
+from pipelines.job import Progress, Session, lake_first, refuse_unknown, silent
 from pipelines.summary import Table, changes_table
 from trinitylake_core import Change, Lakehouse
 from trinitylake_core.commits.files import LakehouseStore
@@ -41,12 +42,9 @@ from trinitylake_core.tree.nodefile import decode
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import Root
 
-if TYPE_CHECKING:  # the command line must not wait for pyspark where no Spark runs
-    from pyspark.sql import SparkSession
-
 _LOOKED_AT: Final = 1000
 """The number of differing subtrees that ``auto`` reads before it estimates; their nodes must be read anyway."""
-_SPANS_PER_CORE: Final = 12
+_SPANS_PER_TASK: Final = 4
 _SPAN: Final = pa.schema({"lo": TEXT, "hi": TEXT})
 _ROW: Final = pa.schema({"key": TEXT, "old": TEXT, "new": TEXT})
 
@@ -97,10 +95,11 @@ def run(
     """
     config = config or Config()
     work = _Work(old, new, config, engine)
-    if not work.comparable() or work.chosen() == "local":
+    if not work.comparable():
         yield from new.diff(old, new)
         return
-    yield from changes(work.on_spark(started(engine), progress or silent), new.codec)
+    with closing(open_engine(work.chosen(), engine)) as opened:
+        yield from changes(work.compared(opened, progress or silent), new.codec)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -189,22 +188,24 @@ class _Work:
     def chosen(self) -> str:
         return choose_engine(self.config.engine, self.spark, self.estimated().nodes, self.config.spark_from_nodes)
 
-    def on_spark(self, spark: SparkSession, progress: Progress) -> Iterator[Row]:
-        want = slots(spark, _SPANS_PER_CORE)
-        spans = spans_of(self.tops(want), want)
-        progress("compare", 0, len(spans))
-        if len(spans) == 1:
+    def compared(self, engine: Engine, progress: Progress) -> Iterator[Row]:
+        """Yield what differs: in tasks, where an engine has several."""
+        tasks = engine.tasks()
+        want = tasks * _SPANS_PER_TASK
+        spans = spans_of(self.tops(want), want) if tasks > 1 else []
+        if len(spans) <= 1:
             yield from diff_nodes(self.old.store, self.old.root_node.node, self.new.store, self.new.root_node.node)
             return
-        frame = spread(spark, [{"lo": span.lo, "hi": span.hi} for span in spans], _SPAN, len(spans))
+        progress("compare", 0, len(spans))
+        rows = engine.table(({"lo": span.lo, "hi": span.hi} for span in spans), _SPAN)
         work = partial(_compare, old=_Tree.of(self.old), new=_Tree.of(self.new))
-        found = on_disk(map_rows(frame, work, _ROW, self.old.storage, self.new.storage))
-        progress("compare", count(found), None)
+        found = engine.map(work, rows, _ROW, self.old.storage, self.new.storage, each=1).keep(repeatable=True)
+        progress("compare", found.count(), None)
         try:
-            for row in stream(found):
+            for row in found.stream():
                 yield row["key"], row["old"], row["new"]
         finally:
-            found.unpersist()
+            found.drop()
 
 
 def spans_of(found: DifferingSubtrees, want: int) -> list[Span]:
@@ -240,9 +241,8 @@ class _Tree(NamedTuple):
 
 def _compare(
     rows: Iterator[TaskRow], old_storage: Storage, new_storage: Storage, *, old: _Tree, new: _Tree
-) -> Iterator[TaskRow]:
+) -> Iterator[tuple[str, str | None, str | None]]:
     sides: tuple[NodeStore, Node, NodeStore, Node] | None = None
     for row in rows:
         sides = sides or (*old.opened(old_storage), *new.opened(new_storage))
-        for key, before, after in diff_nodes(*sides, Span(row["lo"], row["hi"])):
-            yield {"key": key, "old": before, "new": after}
+        yield from diff_nodes(*sides, Span(row["lo"], row["hi"]))

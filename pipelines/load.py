@@ -15,10 +15,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
+from itertools import count as numbers
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final
 
+from pipelines.engine import Row, Rows, open_engine
 from pipelines.engine_choice import choose_engine
 from pipelines.job import (
     NEVER_CANCELLED,
@@ -31,9 +36,10 @@ from pipelines.job import (
     refuse_unknown,
     silent,
 )
-from pipelines.loading import open_load
-from pipelines.loading.model import EXISTING, REFUSE, Built, Counts, Target, prove_complete
-from pipelines.source.lines import text_files
+from pipelines.loading import shares
+from pipelines.loading.model import EXISTING, REFUSE, SKIP, Built, Counts, Tally, Target, prove_complete
+from pipelines.loading.refusals import Wrong, refuse_homeless, refuse_there, refuse_twice, refuse_wrong
+from pipelines.source.lines import Place, blocks, text_files
 from pipelines.summary import DRY_RUN, count, human_bytes
 from pipelines.trees.handback import adopt, root_of
 from trinitylake_core import Lakehouse
@@ -141,7 +147,8 @@ def run(
         progress: called with phase, done and total.
         source_options: storage options for the source; by default those of the lakehouse that apply to it.
 
-    Costs two ``get`` per node that is there, one ``put`` per definition and new node, and one ``create``.
+    Costs one ``get`` per node that is there, a second one right below the root, one ``put`` per definition and new
+    node, and one ``create``.
 
     Raises:
         InvalidInput: a line is not an object, or an object is given twice; nothing was written.
@@ -188,35 +195,131 @@ class _Load:
         self.named = self.source.root + (single[0] if len(self.files) == 1 and single else "")
         self.bytes = sum(size for _, size in self.files)
         # nothing but the size is known yet
-        self.engine = choose_engine(config.engine, spark, self.bytes, config.spark_from_bytes)
+        self.engine = open_engine(choose_engine(config.engine, spark, self.bytes, config.spark_from_bytes), spark)
         store = lake.files.store
         stamp = max(now_millis(), self.base.created_at_millis)
-        self.target = Target(store.storage, lake.codec, store.order, store.target_bytes, stamp)
-        self.work = open_load(self.engine, spark, self.source, self.target, self.base, progress)
+        self.target = Target(lake.codec, store.order, store.target_bytes, stamp)
+        self.cuts: Sequence[str] = ()
+        self.unchanged = Tally()
         self.watch = Stopwatch()
 
     def run(self, review: Review[Report] | None) -> Report:
-        try:
-            if not self.work.read(self.files):
-                files = f"{len(self.files)} file{'s' if len(self.files) != 1 else ''}"
-                raise InvalidInput(f"there is nothing to load at {self.named}: {files}, no lines")
+        with closing(self.engine):
+            new = self.read()
             self.watch.lap("read")
-            counts = self.work.compare(self.config.existing)
+            both, counts = self.compare(new)
             self.watch.lap("compare")
             if review is not None and not review(planned := replace(self.report(counts), dry_run=True)):
                 return planned
             if not counts.added + counts.replaced:
                 return self.report(counts)
             self.lake.files.refuse_unsafe(self.base)
-            built = self.work.build()
+            made = self.build(both)
             self.watch.lap("build")
-        finally:
-            self.work.release()
-        return self.committed(counts, built)
+        return self.committed(counts, made)
+
+    def tell(self, phase: str) -> None:
+        self.progress(phase, 0, None)
+
+    def read(self) -> Rows:
+        """Return all objects of the source as slices."""
+        each = shares.block_bytes(self.files, self.engine.tasks())
+        rows = map(shares.block_row, numbers(), blocks(self.files, each))
+        given = self.engine.table(rows, shares.BLOCK).keep("number", repeatable=True)
+        tell, by = partial(self.tell, "read"), {"by": "number", "weight": "weight"}
+        try:
+            work = partial(shares.sampled, target=self.target)
+            sample = self.engine.map_groups(work, given, shares.SAMPLE, self.source, **by, tell=tell)
+            self.cut(sample)
+            work = partial(shares.read, target=self.target, cuts=self.cuts)
+            new = self.engine.map_groups(work, given, shares.SLICE, self.source, **by, key="share", tell=tell)
+        except InvalidInput:
+            self.refuse_wrong(given)
+            raise
+        self.objects = self.engine.sql("SELECT coalesce(sum(objects), 0) AS objects FROM new", new=new).one()["objects"]
+        if not self.objects:
+            files = f"{len(self.files)} file{'s' if len(self.files) != 1 else ''}"
+            raise InvalidInput(f"there is nothing to load at {self.named}: {files}, no lines")
+        self.progress("read", self.objects, self.objects)
+        return new
+
+    def cut(self, sample: Rows) -> None:
+        """Guess where shares of about the same size begin. One ``get`` per child of the root that is no leaf."""
+        node = self.base.node
+        keys = [*node.keys, *node.buffer.keys]
+        if (node.height or 0) > 1:
+            keys += (key for child in self.lake.files.store.read_many(node.children) for key in child.keys)
+        each = max(1, (node.subtree_keys or 0) // max(1, len(keys)))
+        new = ((row["key"], row["objects"]) for row in sample.list())
+        self.cuts = shares.cuts_between([*new, *((key, each) for key in keys)], self.engine.tasks())
+        sample.drop()
+
+    def refuse_wrong(self, given: Rows) -> None:
+        work = partial(shares.wrong, target=self.target)
+        rows = self.engine.map(work, given, shares.WRONG, self.source, each=1).list()
+        found = [Wrong(_place(row), row["why"]) for row in rows]
+        refuse_wrong(self.source, sum(row["wrong"] for row in rows), found)
+
+    def existing(self) -> Rows:
+        """Return the entries of the base as slices. One ``get`` per node."""
+        node = self.base.node
+        children = len(node.children) or 1
+        parts = min(children, max(shares.PARTS, self.engine.tasks()))
+        ends = [children * part // parts for part in range(parts + 1)]
+        rows = [
+            {"number": number, "start": start, "stop": stop, "weight": stop - start}
+            for number, (start, stop) in enumerate(pairwise(ends))
+        ]
+        base = shares.Base(self.base.path, bytes(self.base.data))
+        work = partial(shares.existing, target=self.target, base=base, cuts=self.cuts)
+        given = self.engine.table(rows, shares.PART).keep("number", repeatable=True)
+        storage, tell = self.lake.files.store.storage, partial(self.tell, "compare")
+        return self.engine.map_groups(
+            work, given, shares.SLICE, storage, by="number", weight="weight", key="share", tell=tell
+        )
+
+    def compare(self, new: Rows) -> tuple[Rows, Counts]:
+        """Compare with what is there, proved, and decide what to load; return all slices, too."""
+        old = self.existing()
+        rows = self.engine.sql("SELECT objects, hash FROM old", old=old).list()
+        self.unchanged = Tally(sum(row["objects"] for row in rows), sum(int(row["hash"]) for row in rows))
+        both = self.engine.sql("SELECT * FROM new UNION ALL SELECT * FROM old", new=new, old=old)
+        by, tell = {"by": "share", "weight": "objects"}, partial(self.tell, "compare")
+        found = self.engine.map_groups(shares.compared, both, shares.FOUND, **by, tell=tell).list()
+        found.sort(key=itemgetter("share", "key", "file", "offset"))
+        self.refuse(found)
+        tallies = [row for row in found if row["what"] == shares.ALL_THERE]
+        there = Tally(sum(row["objects"] for row in tallies), sum(int(row["hash"]) for row in tallies))
+        if self.config.existing == SKIP:
+            return both, Counts(self.objects - there.count, 0, there.count)
+        self.unchanged -= there
+        return both, Counts(self.objects - there.count, there.count, 0)
+
+    def refuse(self, found: Sequence[Row]) -> None:
+        """Refuse what cannot be loaded. Raises ``InvalidInput``, ``ObjectNotFound``, ``AlreadyExists``."""
+        kinds = (shares.TWICE, shares.MISSING, shares.THERE, shares.ALL_THERE)
+        twice, missing, there, counted = ([row for row in found if row["what"] == kind] for kind in kinds)
+        codec = self.target.codec
+        if twice:
+            refuse_twice(self.source, codec, twice[0]["key"], [_place(row) for row in twice[:2]])
+        if missing:
+            refuse_homeless(codec, [row["key"] for row in missing])
+        if there and self.config.existing == REFUSE:
+            places = [(row["key"], _place(row)) for row in there]
+            refuse_there(self.source, codec, places, sum(row["objects"] for row in counted))
+
+    def build(self, both: Rows) -> Sequence[Built]:
+        """Write the definitions, and one tree per share. One ``put`` per file."""
+        work = partial(shares.built, target=self.target, existing=self.config.existing)
+        storage, tell = self.lake.files.store.storage, partial(self.tell, "build")
+        found = self.engine.map_groups(
+            work, both, shares.BUILT, storage, by="share", weight="objects", tell=tell
+        ).list()
+        return sorted(found, key=itemgetter("first"))
 
     def committed(self, counts: Counts, built: Sequence[Built]) -> Report:
         writer = NodeWriter(self.lake.files.store)
-        prove_complete(counts, self.work.unchanged, built)
+        prove_complete(counts, self.unchanged, built)
         node = self.joined(writer, built)
         before = objects_of(self.base.node) if self.base.node.subtree_messages == 0 else None
         if before is not None and node.subtree_keys != before + counts.added:
@@ -224,7 +327,7 @@ class _Load:
         self.progress("commit", 0, 1)
         summary = commit_summary(
             reason=self.config.reason, added=counts.added, replaced=counts.replaced, skipped=counts.skipped,
-            engine=self.engine, source=self.named,
+            engine=self.engine.name, source=self.named,
         )  # fmt: skip
         change = LoadChange(self.lake.files, self.base, node, summary)
         root = commit(self.lake.files, self.base, change, before_commit=self.cancel.check)
@@ -262,7 +365,7 @@ class _Load:
             version_before=self.base.version,
             version_after=None if root is None else root.version,
             dry_run=False,
-            engine=self.engine,
+            engine=self.engine.name,
             files=len(self.files),
             source_bytes=self.bytes,
             added=counts.added,
@@ -275,3 +378,7 @@ class _Load:
             rebased_over=rebased_over,
             seconds=dict(self.watch.seconds),
         )
+
+
+def _place(row: Row) -> Place:
+    return Place(row["file"], row["offset"])

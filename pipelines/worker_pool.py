@@ -78,7 +78,7 @@ class Work(Generic[Done]):
         weights: Sequence[int],
         *storages: Storage,
         at_once: int = 1,
-        keep: Callable[[Done], Done] | None = None,
+        results: dict[int, Done] | None = None,
     ) -> None:
         """Share pieces of these weights.
 
@@ -89,18 +89,18 @@ class Work(Generic[Done]):
             weights: one for each piece.
             storages: given to ``work``; a helper opens its own.
             at_once: a helper is given so many pieces while there are plenty.
-            keep: makes of a result what is held until the end. Threads call it.
+            results: where results are held by the number of their piece; a mapping may keep them elsewhere. Threads use
+                it, one at a time.
         """
         self.done_weight = 0
         self._work = work
         self._pieces = pieces
         self._storages = storages
         self._at_once = at_once
-        self._keep = keep
         self.left_weight = sum(weights)
         self._weights = weights
         self._waiting = deque(sorted(range(len(weights)), key=lambda index: -weights[index]))
-        self._results: dict[int, Done] = {}
+        self._results: dict[int, Done] = {} if results is None else results
         self._failed: BaseException | None = None
         self._lock = threading.Lock()
 
@@ -142,7 +142,6 @@ class Work(Generic[Done]):
 
     def finish(self, index: int, result: Done) -> None:
         """Note what became of a piece; one that is done again takes the place of what was there."""
-        result = result if self._keep is None else self._keep(result)
         with self._lock:
             self._results[index] = result
             self.done_weight += self._weights[index]

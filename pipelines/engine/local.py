@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pipelines import worker_pool
-from pipelines.engine.model import READ_AHEAD, Kept, Row, Rows, Share, Work
+from pipelines.engine.model import READ_AHEAD, Groups, Kept, Row, Rows, Share, Work
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage import Storage
 
@@ -156,6 +156,25 @@ class LocalEngine:
         shared = worker_pool.Work(work, pieces, weights, storage, at_once=1 if storage.concurrency == 1 else _GIVEN)
         return worker_pool.run_in_workers(shared, worker_pool.cores(), lambda: tell(shared.done))
 
+    def map_groups(
+        self,
+        work: Groups,
+        rows: Rows,
+        schema: pa.Schema,
+        *storages: Storage,
+        by: str,
+        weight: str,
+        key: str = "",
+        tell: Callable[[], None],
+    ) -> LocalRows:
+        """Return the result of each group, made in this process and, where that pays, in one more per core."""
+        groups = _Groups(self, _local(rows), by)
+        with self._new_table(schema.names, key) as kept:
+            made = _GroupRows(self, kept.stored(), len(schema))
+            shared = worker_pool.Work(work, groups, groups.weights(weight), *storages, results=made)
+            worker_pool.run_in_workers(shared, worker_pool.cores(), tell)
+        return kept
+
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> LocalRows:
         """Return rows of this process as a table."""
         names = schema.names
@@ -204,9 +223,9 @@ class LocalEngine:
             if key:
                 self.execute(f"CREATE INDEX {name}_{key} ON {name} ({key})")
 
-    def execute(self, statement: str) -> sqlite3.Cursor:
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """Carry out a statement."""
-        return self._connection().execute(statement)
+        return self._connection().execute(statement, values)
 
     def _connection(self) -> sqlite3.Connection:
         if self._opened is None:
@@ -221,6 +240,53 @@ class LocalEngine:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
+
+
+class _Groups:
+    """The rows of a table by the number of their group; threads may ask for them."""
+
+    def __init__(self, engine: LocalEngine, rows: LocalRows, by: str) -> None:
+        self._engine = engine
+        self._names = rows.names
+        self._from = f"FROM {rows.stored()}"
+        self._by = by
+        self._numbers: list[int] = []
+
+    def weights(self, weight: str) -> list[int]:
+        """Return the weights of the groups; they are numbered in this order."""
+        with _no_room_told():
+            sums = f"SELECT {self._by}, sum({weight}) {self._from} GROUP BY {self._by}"
+            found = self._engine.execute(sums).fetchall()
+        self._numbers = [number for number, _ in found]
+        return [heavy for _, heavy in found]
+
+    def __getitem__(self, index: int, /) -> list[Row]:
+        with _no_room_told():
+            rows = self._engine.execute(f"SELECT * {self._from} WHERE {self._by} = ?", [self._numbers[index]])
+            return [dict(zip(self._names, row, strict=True)) for row in rows]
+
+
+class _GroupRows(dict[int, Any]):
+    """What became of groups, as rows of a table; of each group only their numbers are held in memory."""
+
+    def __init__(self, engine: LocalEngine, table: str, columns: int) -> None:
+        super().__init__()
+        self._engine = engine
+        self._table = table
+        self._insert = f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})"
+
+    def __setitem__(self, index: int, rows: Sequence[tuple[Any, ...]]) -> None:
+        last = 0
+        with _no_room_told():
+            for row in rows:
+                last = self._engine.execute(self._insert, row).lastrowid or 0
+        super().__setitem__(index, (last - len(rows), last))
+
+    def pop(self, index: int, default: Any = None) -> Any:
+        """Remove the rows of a group that is made again."""
+        if index in self:
+            self._engine.execute(f"DELETE FROM {self._table} WHERE rowid > ? AND rowid <= ?", super().pop(index))
+        return default
 
 
 def _local(rows: Rows) -> LocalRows:

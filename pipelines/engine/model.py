@@ -18,6 +18,8 @@ Work: TypeAlias = Callable[..., Iterable[tuple[Any, ...]]]
 """Makes rows, as tuples in the order of a schema, of an iterator of rows and the storages it is called with."""
 Share: TypeAlias = Callable[..., Iterable[Row]]
 """Makes one row of each of some pieces, in their order, with the storage it is called with."""
+Groups: TypeAlias = Callable[..., Iterable[Sequence[tuple[Any, ...]]]]
+"""Makes the rows of each of some groups of rows, in their order, with the storages it is called with."""
 Kept: TypeAlias = Callable[[int], None]
 """Called with how many rows are kept so far, where that is known; it may raise to end the work."""
 TEXT: Final = pa.string()
@@ -97,6 +99,33 @@ class Engine(Protocol):
             storage: what work reads and writes.
             tasks: at most so many tasks.
             tell: called with how many pieces are done; if it raises, the work is given up.
+        """
+
+    def map_groups(
+        self,
+        work: Groups,
+        rows: Rows,
+        schema: pa.Schema,
+        *storages: Storage,
+        by: str,
+        weight: str,
+        key: str = "",
+        tell: Callable[[], None],
+    ) -> Rows:
+        """Return, kept, what ``work(groups, *storages)`` makes of each group: tuples in the order of ``schema``.
+
+        A group is the rows with the same number in a column, in one task or worker process. What work wrote is durable
+        after the next barrier of this process. Memory: one group per task or process, and what becomes of it.
+
+        Args:
+            work: takes an iterator of lists of rows, and yields one list for each; sent as that of :meth:`map`.
+            rows: what is grouped, kept with the key ``by``.
+            schema: of the result.
+            storages: what work reads and writes.
+            by: the column with the number of the group, from 0 on.
+            weight: the column whose sum is the weight of a group.
+            key: the column by which a query looks rows of the result up.
+            tell: called often; if it raises, the work is given up.
         """
 
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> Rows:

@@ -29,6 +29,7 @@ from pipelines.engine.model import (
     LONG,
     READ_AHEAD,
     TEXT,
+    Groups,
     Kept,
     Row,
     Rows,
@@ -48,6 +49,8 @@ _PER_CORE: Final = 3
 """Tasks per core: some are slower than others, and a core that is done takes the next one."""
 _SQL: Final = {TEXT: "string", BINARY: "binary", INT: "int", LONG: "bigint", BOOL: "boolean"}
 _WEIGHT: Final = 8_192
+_GROUP_ROWS: Final = 64
+"""Rows of what became of a group that are handed on at once: they hold many objects each."""
 _PIECE: Final = pa.field("piece", INT)
 _RAISED: Final = re.compile(r"^(?:trinitylake_core\.errors\.)(\w+): (.*)$", re.MULTILINE)
 _MISSING: Final = re.compile(r"No module named '([\w.]+)'|\[PACKAGE_NOT_INSTALLED\] (\w+)")
@@ -315,6 +318,25 @@ class SparkEngine:
         tell(len(done))
         return sorted(done, key=itemgetter(_PIECE.name))
 
+    def map_groups(
+        self,
+        work: Groups,
+        rows: Rows,
+        schema: pa.Schema,
+        *storages: Storage,
+        by: str,
+        weight: str,
+        key: str = "",
+        tell: Callable[[], None],
+    ) -> SparkRows:
+        """Return the result of each group, made in a task of its own."""
+        del weight, key
+        tell()
+        groups = self.sql(f"SELECT coalesce(max({by}), 0) AS last FROM rows", rows=rows).one()["last"] + 1
+        frame = compat.by_group(_spark_rows(rows).frame, groups, by)
+        to = [covered(self._spark, storage) for storage in storages]
+        return SparkRows(checkpointed(map_batches(frame, partial(_group_as_batches, work, schema), schema, *to)))
+
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> SparkRows:
         """Return rows of the driver as a table."""
         given = list(rows)
@@ -352,9 +374,21 @@ def _spark_rows(rows: Rows) -> SparkRows:
     return rows
 
 
+def _group_as_batches(work: Groups, schema: pa.Schema, batches: Batches, *storages: Storage) -> Batches:
+    """Yield the result of the group of a task, if it has one. The task ends when what the work wrote is durable."""
+    rows = list(rows_of(batches))
+    for made in work([rows] if rows else [], *storages):
+        yield from _as_batches(iter(made), schema, _GROUP_ROWS)
+    for storage in storages:
+        storage.barrier()
+
+
 def _tuples_as_batches(work: Work, schema: pa.Schema, batches: Batches, *storages: Storage) -> Batches:
-    remaining = iter(work(rows_of(batches), *storages))
-    while some := list(islice(remaining, _WEIGHT)):
+    return _as_batches(iter(work(rows_of(batches), *storages)), schema, _WEIGHT)
+
+
+def _as_batches(remaining: Iterator[tuple[Any, ...]], schema: pa.Schema, each: int) -> Batches:
+    while some := list(islice(remaining, each)):
         columns = zip(*some, strict=True)
         arrays = [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -1,4 +1,4 @@
-"""What both engines of a load do: read objects, write their definitions, pack sorted entries into a tree."""
+"""What a load does with objects: read them, write their definitions, pack sorted entries into a tree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import mmh3
 
@@ -61,7 +61,7 @@ class New(NamedTuple):
     place: Place
 
 
-class Row(NamedTuple):
+class Entry(NamedTuple):
     """An entry of the new tree: with the path of a definition that is there, or the definition to write."""
 
     key: str
@@ -71,9 +71,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a load writes to: what a task needs to know of the lakehouse."""
+    """What a task of a load needs to know of the lakehouse."""
 
-    storage: Storage
     codec: KeyCodec
     order: int
     target_bytes: int
@@ -117,13 +116,13 @@ def tally_of(keys: Iterable[str], paths: Iterable[str]) -> Tally:
     return Tally(len(hashes), sum(hashes))
 
 
-def objects_in(source: Storage, block: Block, codec: KeyCodec) -> Iterator[New]:
-    """Yield the objects in the lines that begin in a block.
+def objects_in(source: Storage, block: Block, codec: KeyCodec, every: int = 1) -> Iterator[New]:
+    """Yield the objects in the lines that begin in a block, or in the first of each ``every`` lines.
 
     Raises:
         InvalidInput: a line does not describe an object that can be created; the message names file and line.
     """
-    for place, line in lines(source, block):
+    for place, line in islice(lines(source, block), 0, None, every):
         try:
             yield _object(line, place, codec)
         except InvalidInput as error:
@@ -172,13 +171,14 @@ def wrong_in(source: Storage, block: Block, codec: KeyCodec) -> tuple[int, list[
 class Writing:
     """Writes the definitions of sorted rows, and counts what goes into the new tree: what is new, and what is kept."""
 
-    def __init__(self, target: Target, proof: Proof) -> None:
+    def __init__(self, target: Target, storage: Storage, proof: Proof) -> None:
         self._target = target
+        self._storage = storage
         self._proof = proof
         self.new = 0
         self.unchanged = Tally()
 
-    def batches(self, rows: Iterable[Row]) -> Iterator[Columns]:
+    def batches(self, rows: Iterable[Entry]) -> Iterator[Columns]:
         """Yield keys and paths of sorted rows, their definitions written. One ``put`` per new definition.
 
         Raises:
@@ -196,7 +196,7 @@ class Writing:
                     files.append((key, path, data))
                 keys.append(key)
                 values.append(path or "")
-            self._target.storage.write_many([(path, data) for _, path, data in files])
+            self._storage.write_many([(path, data) for _, path, data in files])
             self.new += len(files)
             fresh = tally_of((key for key, _, _ in files), (path for _, path, _ in files))
             self.unchanged += tally_of(keys, values) - fresh
@@ -205,7 +205,7 @@ class Writing:
             yield columns
 
 
-def packed(target: Target, rows: Iterable[Row]) -> dict[str, Any] | None:
+def packed(target: Target, storage: Storage, rows: Iterable[Entry]) -> dict[str, Any] | None:
     """Write sorted rows as a tree, not yet durably; return its root and what was written, or ``None`` without rows.
 
     Raises:
@@ -215,16 +215,16 @@ def packed(target: Target, rows: Iterable[Row]) -> dict[str, Any] | None:
     first = next(remaining, None)
     if first is None:
         return None
-    store = NodeStore(target.storage, target.order, target.target_bytes, _CACHE_BYTES)
+    store = NodeStore(storage, target.order, target.target_bytes, _CACHE_BYTES)
     writer = NodeWriter(store)
-    before = target.storage.counts.snapshot()
+    before = storage.counts.snapshot()
     rewriter = Rewriter(writer, target.stamp, prove=True)
-    writing = Writing(target, rewriter.proof or Proof())
+    writing = Writing(target, storage, rewriter.proof or Proof())
     tree = rewriter.build_columns(writing.batches(chain((first,), remaining)))
     built = {"first": first.key, **subtree_result(rewriter, writer, tree)}
     if not rewriter.proved():
         raise Corrupt(f"the proof of a load failed: {_BUG}")
-    moved = target.storage.counts - before
+    moved = storage.counts - before
     counted = {"new": writing.new, "unchanged": writing.unchanged.count, "unchanged_hash": str(writing.unchanged.hash)}
     return built | counted | {"nodes_written": len(writer.written), "bytes_written": moved.bytes_written}
 
@@ -247,26 +247,3 @@ def prove_complete(counts: Counts, unchanged: Tally, built: Sequence[Built]) -> 
 
 Built = Mapping[str, Any]
 """A tree over a range of keys: ``first`` key, its root, and what was written for it."""
-
-
-class Load(Protocol):
-    """The state of one load, wherever it is kept."""
-
-    unchanged: Tally
-    """What the new tree must hold of the old one; known once they were compared."""
-
-    def read(self, files: Sequence[tuple[str, int]]) -> int:
-        """Read all objects in files, given by name and size; return how many there are. Raises ``InvalidInput``."""
-
-    def compare(self, existing: str) -> Counts:
-        """Compare with what is there, and decide what to load. One ``get`` per node.
-
-        Raises:
-            AlreadyExists, ObjectNotFound: nothing was written.
-        """
-
-    def build(self) -> Sequence[Built]:
-        """Write the definitions and trees over ascending ranges of keys. One ``put`` per file."""
-
-    def release(self) -> None:
-        """Let go of what was read."""

@@ -60,6 +60,15 @@ def by_task(frame: DataFrame, tasks: int, column: str) -> DataFrame:
     return frame.repartition(tasks, column)
 
 
+def by_group(frame: DataFrame, groups: int, column: str) -> DataFrame:
+    """Return a frame of so many tasks, the rows in each those with its number in a column."""
+    from pyspark.sql import functions as f
+
+    names = frame.columns
+    labels = f.array(*(f.lit(task_label(task, groups)) for task in range(groups)))
+    return by_task(frame.withColumn("task", f.element_at(labels, f.col(column) + 1)), groups, "task").select(names)
+
+
 @lru_cache(maxsize=1)
 def _deals_by_id() -> bool:
     from pyspark.sql import DataFrame

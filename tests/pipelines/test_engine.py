@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,11 +13,13 @@ import pytest
 
 from pipelines.engine import Engine, Row, open_engine
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import LONG, TEXT
+from pipelines.engine.model import INT, LONG, TEXT
 from trinitylake_core.errors import CorruptNode, StorageError
 from trinitylake_core.storage import Storage, open_storage
 
 _FILES = pa.schema({"path": TEXT, "bytes": LONG})
+_GROUPED = pa.schema({"number": INT, "text": TEXT})
+_MADE = pa.schema({"number": INT, "text": TEXT, "rows": LONG})
 
 
 @pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
@@ -43,6 +45,38 @@ def written(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[str, int]]:
     for row in rows:
         storage.write_many([(row["path"], b"x" * row["bytes"])])
         yield row["path"], storage.info(row["path"]).size
+
+
+def grouped(groups: Iterable[Sequence[Row]], storage: Storage) -> Iterator[list[tuple[int, str, int]]]:
+    for rows in groups:
+        text = "".join(sorted(row["text"] for row in rows))
+        if text == "damaged":
+            raise CorruptNode("a group is damaged", path=text, invariant="I1")
+        storage.write_many([(f"groups/{rows[0]['number']}", text.encode())])
+        yield [(rows[0]["number"], text, len(rows)), (rows[0]["number"], "again", 0)][: 2 if len(rows) > 1 else 1]
+
+
+def test_groups_of_rows_are_mapped(engine: Engine, tmp_path: Path) -> None:
+    """Each in one piece, with all its rows; a number without rows is no group."""
+    storage, told = open_storage(tmp_path.as_uri()), list[int]()
+    rows = [{"number": number, "text": text} for number, text in ((0, "a"), (3, "c"), (0, "b"), (1, "d"), (3, "e"))]
+    given = engine.table(rows, _GROUPED).keep("number")
+    made = engine.map_groups(
+        grouped, given, _MADE, storage, by="number", weight="length(text)", key="number", tell=lambda: told.append(1)
+    )
+    wanted = [(0, "ab", 2), (0, "again", 0), (1, "d", 1), (3, "again", 0), (3, "ce", 2)]
+    assert wanted == sorted((row["number"], row["text"], row["rows"]) for row in made.list())
+    assert told
+    assert [b"ab", b"d", b"ce"] == [storage.read(f"groups/{number}") for number in (0, 1, 3)]
+    sums = engine.sql("SELECT number, sum(rows) AS rows FROM made GROUP BY number ORDER BY number", made=made).list()
+    assert [2, 1, 2] == [row["rows"] for row in sums]
+    nothing = engine.map_groups(
+        grouped, engine.table([], _GROUPED), _MADE, storage, by="number", weight="number", tell=lambda: None
+    )
+    assert [] == nothing.list()
+    given = engine.table([{"number": 0, "text": "damaged"}], _GROUPED)
+    with pytest.raises(CorruptNode, match="a group is damaged"):
+        engine.map_groups(grouped, given, _MADE, storage, by="number", weight="number", tell=lambda: None).list()
 
 
 def test_work_is_mapped_and_asked_about_in_sql(engine: Engine) -> None:

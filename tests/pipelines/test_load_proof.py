@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pipelines import load
-from pipelines.loading import model, parts
-from pipelines.loading.model import Row, Writing
-from pipelines.loading.spark import _part
+from pipelines.loading import shares
+from pipelines.loading.model import Entry, Writing
+from pipelines.loading.shares import Share, part_of
 from tests.support.lakes import content, filled, new_lake
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
@@ -53,13 +53,18 @@ def _every_tenth_lost(rows: Iterator[Any]) -> Iterator[Any]:
     return (row for number, row in enumerate(rows, 1) if number % 10)
 
 
-def _lost_while_read(patch: pytest.MonkeyPatch) -> None:
-    honest = parts.Parts.old
-    patch.setattr(parts.Parts, "old", lambda self, low, stop: _every_tenth_lost(honest(self, low, stop)))
+def _lost_while_waiting(patch: pytest.MonkeyPatch) -> None:
+    """Between the scan and the new tree."""
+    honest = Share.__init__
+
+    def init(self: Share, rows: Sequence[Any]) -> None:
+        honest(self, rows)
+        self.old = dict(_every_tenth_lost(iter(self.old.items())))
+
+    patch.setattr(Share, "__init__", init)
 
 
 def _lost_by_the_scan(patch: pytest.MonkeyPatch) -> None:
-    """Both times that the old tree is read."""
     honest = search._scan
 
     def scan(*args: Any) -> Batches:
@@ -93,35 +98,36 @@ def _lost_while_built(patch: pytest.MonkeyPatch) -> None:
 
 
 def _new_ones_lost(patch: pytest.MonkeyPatch) -> None:
-    honest = model.packed
+    honest = shares.packed
 
-    def packed(target: Any, rows: Iterator[Row]) -> Any:
+    def packed(target: Any, storage: Any, rows: Iterator[Entry]) -> Any:
         numbers = count()
-        return honest(target, (row for row in rows if row.data is None or next(numbers) % 10))
+        return honest(target, storage, (row for row in rows if row.data is None or next(numbers) % 10))
 
-    patch.setattr(parts, "packed", packed)
+    patch.setattr(shares, "packed", packed)
 
 
 def _paths_exchanged(patch: pytest.MonkeyPatch) -> None:
     """Nothing is lost then, but two objects have each other's definition."""
-    honest = parts.Parts.old
+    honest = Share.entries
 
-    def exchanged(self: Any, low: str, stop: str | None) -> Iterator[tuple[str, str]]:
-        rows = list(honest(self, low, stop))
-        rows[-1], rows[-4] = (rows[-1][0], rows[-4][1]), (rows[-4][0], rows[-1][1])
+    def exchanged(self: Share, existing: str) -> Iterator[Entry]:
+        rows = list(honest(self, existing))
+        one, two = [number for number, row in enumerate(rows) if row.path][-4::3]
+        rows[one], rows[two] = rows[one]._replace(path=rows[two].path), rows[two]._replace(path=rows[one].path)
         return iter(rows)
 
-    patch.setattr(parts.Parts, "old", exchanged)
+    patch.setattr(Share, "entries", exchanged)
 
 
 def _a_range_left_out(patch: pytest.MonkeyPatch) -> None:
     """When the trees of several ranges are joined."""
-    patch.setattr(parts, "KEYS", 40)
+    patch.setattr(shares, "KEYS", 40)
     patch.setattr(Rewriter, "join_without_key", lambda _, __, right: right)
 
 
 SABOTAGE = [
-    _lost_while_read, _lost_by_the_scan, _messages_lost, _lost_before_written, _lost_while_built, _new_ones_lost,
+    _lost_while_waiting, _lost_by_the_scan, _messages_lost, _lost_before_written, _lost_while_built, _new_ones_lost,
     _paths_exchanged, _a_range_left_out,
 ]  # fmt: skip
 
@@ -153,9 +159,9 @@ def test_a_load_onto_waiting_messages_is_proved(lake: Lakehouse, source: str, ex
 
 
 def test_a_part_of_a_tree_is_witnessed_child_by_child(lake: Lakehouse) -> None:
-    """As tasks on Spark read it: all parts together are the whole."""
+    """All parts together are the whole."""
     root = lake.root_node.node
-    parts = [_part(lake.store, root, index) for index in range(len(root.children))]
+    parts = [part_of(lake.store, root, range(index, index + 1)) for index in range(len(root.children))]
     rows = [row for part in parts for keys, values in part for row in zip(keys, values, strict=True)]
     assert content(lake) == dict(rows)
     assert sorted(rows) == rows

@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines import load, worker_pool
-from pipelines.engine.model import BINARY, TEXT
-from pipelines.loading import parts, spooled
-from pipelines.loading.parts import Parts, Range, Ranges
-from pipelines.trees.spool import rows_in
+from pipelines.loading import shares
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import AlreadyExists, InvalidInput
@@ -40,7 +36,7 @@ class Watched(worker_pool.Helper):
 
     def do(self, messages: Sequence[Any]) -> Sequence[Any]:
         """Note the pieces, disturb, and go on."""
-        self.pieces += [type(each).__name__ for each in messages]
+        self.pieces += ["slices" if "share" in rows[0] else "block" for rows in messages]
         self.disturb()
         return super().do(messages)
 
@@ -55,28 +51,26 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
     monkeypatch.setattr(worker_pool, "START_SECONDS", 0.0)
     monkeypatch.setattr(worker_pool, "_MEASURED_SECONDS", 0.0)
     monkeypatch.setattr(worker_pool, "Helper", Watched)
-    monkeypatch.setattr(parts, "cores", lambda: 2)
-    for step in ("read", "build"):
-        monkeypatch.setattr(Parts, step, _slow(getattr(Parts, step)))
+    monkeypatch.setattr(worker_pool, "cores", lambda: 2)
+    honest = worker_pool.Work.next
+    monkeypatch.setattr(worker_pool.Work, "next", lambda self: _waited(self, honest))
     yield Watched.started
     assert not [each for each in Watched.started if psutil.pid_exists(each._process.pid)]
 
 
-def _slow(honest: Any) -> Any:
-    def slow(self: Parts, piece: Any) -> Any:
-        for thread in threading.enumerate():
-            if thread.name == "helper":
-                thread.join(20)
-        return honest(self, piece)
-
-    return slow
+def _waited(work: worker_pool.Work[Any], honest: Any) -> int | None:
+    for thread in threading.enumerate():
+        if thread.name == "helper":
+            thread.join(20)
+    index: int | None = honest(work)
+    return index
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A load of a few objects has several pieces."""
-    monkeypatch.setattr(parts, "KEYS", 25)
-    monkeypatch.setattr(parts, "BLOCK_BYTES", 1500)
+    monkeypatch.setattr(shares, "KEYS", 25)
+    monkeypatch.setattr(shares, "BLOCK_BYTES_MIN", 1500)
 
 
 @pytest.fixture
@@ -113,8 +107,8 @@ def test_two_processes_read_and_build_what_one_does(
     lake: Lakehouse, source: str, tmp_path: Path, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = _loaded(lake, source)
-    assert {"Block", "Range"} == {piece for helper in watched for piece in helper.pieces}
-    monkeypatch.setattr(parts, "cores", lambda: 1)
+    assert {"block", "slices"} == {piece for helper in watched for piece in helper.pieces}
+    monkeypatch.setattr(worker_pool, "cores", lambda: 1)
     (tmp_path / "alone").mkdir()
     one = _loaded(filled(new_lake(tmp_path / "alone"), tables=40), source)
     assert two.trees == one.trees > 2
@@ -186,33 +180,3 @@ def test_what_a_helper_refuses_is_said_as_if_it_had_been_read_here(
         load.run(lake, source, load.Config(engine="local"))
     assert watched
     assert lake.version == reopened(lake).version
-
-
-@pytest.mark.parametrize(("new", "marks"), [(0, 0), (1, 0), (25, 0), (26, 0), (200, 3), (7, 4), (0, 2)])
-def test_ranges_hold_every_key_once(new: int, marks: int) -> None:
-    """At most so many new ones each; they end where the next begins, the first and the last nowhere."""
-    given = [(f"k{number:04}", b"") for number in range(new)]
-    keys = [key for key, _ in given]
-    cut = Ranges()
-    marked = [f"k{number * 31:04}+" for number in range(marks)]
-    cut.cut(
-        "",
-        None,
-        keys,
-        pa.RecordBatch.from_arrays([pa.array(keys, TEXT), pa.array([b""] * new, BINARY)], schema=spooled.NEW),
-        marked,
-    )
-    ranges = [cut[number] for number in range(len(cut))]
-    assert given == [row for each in ranges for row in _rows(each)]
-    assert ("", None) == (ranges[0].low, ranges[-1].stop)
-    assert all(one.stop == two.low for one, two in pairwise(ranges))
-    assert all(_inside(each) and len(_rows(each)) <= 25 for each in ranges)
-
-
-def _rows(each: Range) -> list[tuple[str, bytes]]:
-    keys, data = (column.to_pylist() for column in rows_in(each.new, spooled.NEW).columns)
-    return list(zip(keys, data, strict=True))
-
-
-def _inside(each: Range) -> bool:
-    return all(each.low <= key and (each.stop is None or key < each.stop) for key, _ in _rows(each))

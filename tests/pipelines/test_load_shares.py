@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
-import tempfile
 import tracemalloc
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipelines import load
-from pipelines.loading import parts, spooled
-from pipelines.loading.spooled import Spooled, looked_at_first
-from pipelines.source.lines import Block, blocks
+from pipelines import load, worker_pool
+from pipelines.engine import local
+from pipelines.loading import shares as sharing
+from pipelines.loading.shares import Share, cuts_between
 from tests.support.lakes import content, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import AlreadyExists, InvalidInput, ObjectNotFound, StorageError
@@ -27,22 +27,19 @@ Entry = dict[str, dict[str, Any]]
 def shares(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Blocks of a few lines, shares of a few objects, all of them in files; how many objects each share held."""
     held: list[int] = []
-    honest = Spooled.share
+    honest = Share.findings
 
-    def share(self: Spooled, number: int) -> spooled.Share:
-        found = honest(self, number)
-        held.append(len(found.keys))
-        return found
+    def findings(self: Share) -> Any:
+        held.append(sum(len(some.keys) for _, some in self.new))
+        return honest(self)
 
-    monkeypatch.setattr(Spooled, "share", share)
-    monkeypatch.setattr(parts, "cores", lambda: 1)
-    monkeypatch.setattr(parts, "KEYS", 7)
-    monkeypatch.setattr(parts, "BLOCK_BYTES", 900)
-    monkeypatch.setattr(parts, "TOGETHER", 4)
-    monkeypatch.setattr(spooled, "SHARE_BYTES", 1500)
-    monkeypatch.setattr(spooled, "LOOK_BYTES", 200)
-    for module in (spooled, parts):
-        monkeypatch.setattr(module, "HELD_BYTES", 0)
+    monkeypatch.setattr(Share, "findings", findings)
+    monkeypatch.setattr(worker_pool, "cores", lambda: 1)
+    monkeypatch.setattr(sharing, "KEYS", 15)
+    monkeypatch.setattr(sharing, "BLOCK_BYTES_MIN", 900)
+    monkeypatch.setattr(sharing, "LOOK_BYTES", 200)
+    monkeypatch.setattr(sharing, "_EVERY_PACKED", 3)
+    monkeypatch.setattr(sharing, "RUN", 4)
     return held
 
 
@@ -119,31 +116,24 @@ def test_what_is_refused_in_many_shares(
 def test_no_room_for_temporary_files_changes_nothing(
     shares: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is said with what to do; and a small load needs none."""
+    """The error says what to do."""
     lake = filled(new_lake(tmp_path), tables=60)
     before, source = {each.path for each in lake.storage.list("")}, _source(tmp_path, _entries())
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr(local, "_PRAGMAS", (*local._PRAGMAS, "max_page_count = 5"))
     with pytest.raises(StorageError, match="set TMPDIR"):
         _run(lake, source, "skip")
     assert not shares
     assert before == {each.path for each in lake.storage.list("")}
-    for module in (spooled, parts):
-        monkeypatch.setattr(module, "HELD_BYTES", 1 << 20)
-    assert 170 == _run(lake, source, "skip").added
 
 
-def test_a_compressed_file_is_dealt_by_the_objects_in_it(
-    shares: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compressed_file_is_cut_by_the_objects_in_it(shares: list[int], tmp_path: Path) -> None:
     """Its size says little: a few kilobytes may be a million objects."""
-    monkeypatch.setattr(spooled, "SHARE_BYTES", 2500)
-    monkeypatch.setattr(spooled, "SHARE_OBJECTS", 8)
     path = tmp_path / "objects.jsonl.gz"
     path.write_bytes(gzip.compress("".join(json.dumps(each) + "\n" for each in _entries()).encode()))
     assert path.stat().st_size < 5000
     lake = filled(new_lake(tmp_path), tables=60)
     assert 170 == _run(lake, str(path), "skip").added
-    assert max(shares) < 20
+    assert max(shares) < 45
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -187,13 +177,15 @@ def test_the_driver_holds_no_object(shares: list[int], tmp_path: Path) -> None:
     assert len(shares) > 20
 
 
-def test_what_is_looked_at_first_and_the_rest_are_all_of_it() -> None:
-    """Each byte is in one block; a compressed file stays whole."""
-    given = [*blocks([("a.jsonl", 5000), ("b.jsonl.gz", 700), ("c.jsonl.gz", 800), ("d.jsonl", 10)], 1 << 10)]
-    first, rest = looked_at_first(given)
+@pytest.mark.parametrize(("keys", "tasks", "shares"), [(0, 1, 1), (9_000, 1, 1), (9_000, 4, 4), (95_000, 2, 9)])
+def test_cuts_are_guessed_from_a_sample(keys: int, tasks: int, shares: int) -> None:
+    """Each tenth key: shares are as many as tasks, and as keys suggest, and about as large as one another."""
+    every = [f"k{number:06}" for number in range(keys)]
+    cuts = cuts_between(((key, 10) for key in reversed(every[::10])), tasks)
+    ends = [0, *map(every.index, cuts), keys]
+    assert shares == len(cuts) + 1
+    assert all(abs(two - one - keys / shares) <= 20 for one, two in pairwise(ends))
 
-    def bytes_in(some: Sequence[Block]) -> list[tuple[str, int]]:
-        return sorted((each.file, at) for each in some for at in range(each.begin, each.end))
 
-    assert bytes_in(given) == bytes_in([*first, *rest])
-    assert {(0, 700), (0, 800)} == {(each.begin, each.end) for each in [*first, *rest] if each.file.endswith(".gz")}
+def test_keys_that_are_sampled_often_are_cut_once() -> None:
+    assert ["b", "c"] == cuts_between([("a", 30_000), ("b", 50_000), ("b", 50_000), ("c", 10_000), ("c", 9)], 1)
