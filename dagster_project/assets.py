@@ -196,7 +196,7 @@ def _health(lake: Lakehouse, settings: LakehouseSettings, watch: Supervisor) -> 
     engine = choose_engine("auto", watch.spark, summary.objects or 0, settings.health.spark_from_objects)
     try:
         picture = pictures.tree(sketch(lake), f"version {lake.version}")
-        deep = stats.deep(lake, watch.spark if engine == "spark" else None, watch.progress)
+        deep = stats.deep(lake, engine, watch.progress)
         return {"picture": picture} | health.of_deep(deep)
     except Corrupt as error:  # the integrity check runs next and reports everything that is broken
         return health.of_stats(summary) | {"levels_not_measured": f"{error}\n{advice(error)}"}

@@ -106,7 +106,7 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
         def work(lake: Lakehouse, watch: Supervisor) -> verify.Report:
             health = settings.health
             engine = choose_engine("auto", watch.spark, lake.stats().objects or 0, health.spark_from_objects)
-            how = verify.Config(engine=engine, tables=health.tables or None)
+            how = verify.Config(engine=engine.name, tables=health.tables or None)
             return verify.run(lake, how, watch.spark, progress=watch.progress)
 
         found = run_supervised(context, settings, spark, work)

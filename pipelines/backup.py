@@ -17,7 +17,6 @@ from datetime import datetime
 from typing import Any
 
 from pipelines import verify
-from pipelines.engine import Engine, open_engine
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.integrity.copies import compare_definitions, digest
 from pipelines.integrity.findings import Finding
@@ -129,8 +128,8 @@ class _Proof:
         self.target = target
         self.config = config
         self.progress = progress
-        engine = choose_engine_for_all(config.engine, spark, lake.root_node)
-        self.report = Report(lake.root, target.root, engine, lake.version)
+        self.engine = choose_engine_for_all(config.engine, spark, lake.root_node)
+        self.report = Report(lake.root, target.root, self.engine.name, lake.version)
         self.watch = Stopwatch()
 
     def run(self) -> Iterator[str]:
@@ -180,9 +179,6 @@ class _Proof:
             return f"the backup is not complete: {error}; export again, which creates the roots that are missing"
         return None
 
-    def engine(self) -> Engine:
-        return open_engine(self.report.engine, self.spark)
-
     def compared(self, backup: Lakehouse) -> Iterator[str]:
         try:
             source = self.lake.at(version=backup.version)
@@ -192,10 +188,10 @@ class _Proof:
                 "be compared; export again"
             )
             return
-        ours = digest(self.engine(), source, self.progress)
+        ours = digest(self.engine, source, self.progress)
         self.report = replace(self.report, source_digest=ours)
         try:
-            theirs = digest(self.engine(), backup, self.progress)
+            theirs = digest(self.engine, backup, self.progress)
         except Corrupt as error:
             yield f"the backup cannot be read: {error}; export to another root URI, this one is damaged"
             return
@@ -224,7 +220,7 @@ class _Proof:
 
     def like_the_originals(self, backup: Lakehouse) -> Iterator[str]:
         """Compare the files that no checksum proves: a changed file of the same size cannot be detected otherwise."""
-        found = compare_definitions(self.engine(), self.lake.storage, backup, self.progress)
+        found = compare_definitions(self.engine, self.lake.storage, backup, self.progress)
         self.report = replace(self.report, definitions_compared=found.compared)
         if found.different:
             yield (

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pipelines import worker_pool
-from pipelines.engine import open_engine
+from pipelines.engine import Engine
 from pipelines.engine_choice import choose_engine, expected_engine
 from pipelines.job import (
     NEVER_CANCELLED,
@@ -252,8 +252,9 @@ class _Work:
             return refused
         self.files.refuse_unsafe(self.base)
         engine = choose_engine(self.config.engine, self.spark, planned.nodes, self.config.spark_from_nodes)
-        pieces, flushed = self.flush(engine, planned.nodes, opened[1])
-        planned = replace(planned, engine=engine, subtrees=len(pieces) or planned.subtrees)
+        with closing(engine):
+            pieces, flushed = self.flush(engine, planned.nodes, opened[1])
+        planned = replace(planned, engine=engine.name, subtrees=len(pieces) or planned.subtrees)
         node = self.root_of(self.join(opened[0], subtrees.adopted(self.rewriter, pieces, flushed)))
         self.watch.lap("flush")
         root = self.commit(node, planned)
@@ -267,17 +268,17 @@ class _Work:
         report = replace(self.report(planned, None), dry_run=True)
         return None if review(report) else report
 
-    def flush(self, engine: str, nodes: int, frontier: list[Ref]) -> tuple[list[Piece], list[Flushed]]:
+    def flush(self, engine: Engine, nodes: int, frontier: list[Ref]) -> tuple[list[Piece], list[Flushed]]:
         """Flush subtrees; return them, cut into pieces, with the results. Few nodes are left to the join."""
-        if not frontier or (engine == "local" and (nodes * self.writer.order < _SHARED_FROM_ROWS or len(frontier) < 2)):
+        few = nodes * self.writer.order < _SHARED_FROM_ROWS or len(frontier) < 2
+        if not frontier or (few and engine.name == "local"):
             return [], []
-        with closing(open_engine(engine, self.spark)) as opened:
-            tasks = opened.tasks(self.config.tasks)
-            if engine == "spark":
-                self.watch.lap("session")
-            pieces = split_for_tasks(self.rewriter, self.rewriter.split_heavy(frontier, tasks), tasks)
-            store, stamp = self.files.store, self.rewriter.stamp
-            return pieces, self.proved(subtrees.flush_all(opened, store, pieces, stamp, tasks, self.progress))
+        tasks = engine.tasks(self.config.tasks)
+        if engine.name == "spark":
+            self.watch.lap("session")
+        pieces = split_for_tasks(self.rewriter, self.rewriter.split_heavy(frontier, tasks), tasks)
+        store, stamp = self.files.store, self.rewriter.stamp
+        return pieces, self.proved(subtrees.flush_all(engine, store, pieces, stamp, tasks, self.progress))
 
     def proved(self, results: list[Flushed]) -> list[Flushed]:
         if not all(result.proved for result in results):

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.engine import Engine, open_engine
+from pipelines.engine import Engine
 from pipelines.engine.model import TEXT
 from pipelines.engine.model import Row as TaskRow
 from pipelines.engine_choice import choose_engine, expected_engine
@@ -98,7 +98,7 @@ def run(
     if not work.comparable():
         yield from new.diff(old, new)
         return
-    with closing(open_engine(work.chosen(), engine)) as opened:
+    with closing(work.chosen()) as opened:
         yield from changes(work.compared(opened, progress or silent), new.codec)
 
 
@@ -185,7 +185,7 @@ class _Work:
         engine = expected_engine("auto", self.spark, nodes, self.config.spark_from_nodes)
         return Estimate(engine, len(found.keys), nodes)
 
-    def chosen(self) -> str:
+    def chosen(self) -> Engine:
         return choose_engine(self.config.engine, self.spark, self.estimated().nodes, self.config.spark_from_nodes)
 
     def compared(self, engine: Engine, progress: Progress) -> Iterator[Row]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from pipelines.engine import Engine, open_engine
 from pipelines.job import Session, started
 from pipelines.session import LazySession, check_pyspark, on_other_machines, session_parallelism, wait_for_executor
 from trinitylake_core.errors import InvalidInput
@@ -31,12 +32,12 @@ _CAUSE: Final = 400
 
 
 def expected_engine(engine: str, spark: Session, amount: int, spark_from: int) -> str:
-    """Return ``spark`` or ``local`` as :func:`choose_engine` does, for a plan: Spark is not started."""
+    """Return the name of the engine that :func:`choose_engine` returns, for a plan: Spark is not started."""
     return _choice(engine, spark, amount, spark_from)[0]
 
 
-def choose_engine(engine: str, spark: Session, amount: int, spark_from: int) -> str:
-    """Return ``spark`` or ``local`` for a job, and log why.
+def choose_engine(engine: str, spark: Session, amount: int, spark_from: int) -> Engine:
+    """Return the engine for a job, and log why; give back what it holds with ``close``.
 
     A Spark that ``auto`` chose is started here, up to its first executor. What fails later is a failure of the work.
     Why it cannot be started is logged once for each :class:`LazySession`, which is not tried again.
@@ -56,10 +57,10 @@ def choose_engine(engine: str, spark: Session, amount: int, spark_from: int) -> 
     if engine == "auto" and chosen == "spark" and (cause := _start_failure(spark)):
         chosen, why = "local", f"Spark could not be started: {cause}"
     _LOG.info("engine %s: %s", chosen, why)
-    return chosen
+    return open_engine(chosen, spark)
 
 
-def choose_engine_for_all(engine: str, spark: Session, root: Root) -> str:
+def choose_engine_for_all(engine: str, spark: Session, root: Root) -> Engine:
     """Return the engine of a job that walks a whole lakehouse; otherwise as :func:`choose_engine`."""
     return choose_engine(engine, spark, root.node.subtree_keys or 0, SPARK_FROM_OBJECTS)
 

@@ -16,10 +16,11 @@ reports that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipelines.engine import Engine, open_engine
+from pipelines.engine import Engine
 from pipelines.engine_choice import choose_engine
 from pipelines.files.copy_plan import DEFINITION, NODE, CopyPlan, FilesToCopy, looked_up
 from pipelines.files.destination import Destination, inspect, without_snapshots
@@ -258,18 +259,14 @@ class _Export:
         to = inspect(self.target, self.source, self.first, history=self.config.history)
         self.watch.lap("look")
         objects = self.source.root_node.node.subtree_keys or 0
-        engine = choose_engine(self.config.engine, self.spark, objects, self.config.spark_from_files)
-        tables = open_engine(engine, self.spark)
-        try:
-            todo = self.compared_readable(tables)
+        with closing(choose_engine(self.config.engine, self.spark, objects, self.config.spark_from_files)) as engine:
+            todo = self.compared_readable(engine)
             self.requests += todo.requests
-            plan = self.planned(engine, to, todo)
+            plan = self.planned(engine.name, to, todo)
             self.watch.lap("plan")
             if review is not None and not review(planned := self.reported(plan, meter, dry_run=True)):
                 return planned
             copied = self.act(to, todo)
-        finally:
-            tables.close()
         return self.reported(plan, meter, **copied)
 
     def reported(self, plan: Plan, meter: Meter, *, dry_run: bool = False, **copied: Any) -> Report:

@@ -23,7 +23,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
 
-from pipelines.engine import Row, Rows, open_engine
+from pipelines.engine import Row, Rows
 from pipelines.engine_choice import choose_engine
 from pipelines.job import (
     NEVER_CANCELLED,
@@ -195,7 +195,7 @@ class _Load:
         self.named = self.source.root + (single[0] if len(self.files) == 1 and single else "")
         self.bytes = sum(size for _, size in self.files)
         # nothing but the size is known yet
-        self.engine = open_engine(choose_engine(config.engine, spark, self.bytes, config.spark_from_bytes), spark)
+        self.engine = choose_engine(config.engine, spark, self.bytes, config.spark_from_bytes)
         store = lake.files.store
         stamp = max(now_millis(), self.base.created_at_millis)
         self.target = Target(lake.codec, store.order, store.target_bytes, stamp)

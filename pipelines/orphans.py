@@ -39,9 +39,9 @@ from pipelines.job import (
     silent,
 )
 from pipelines.summary import Table, count, deleted, failures_table, files_of, human_bytes, unchanged
-from pipelines.sweep import Sweep, open_sweep
 from pipelines.sweep.marking import Marking, RootsExpired
 from pipelines.sweep.model import Size, Totals, UnknownFiles
+from pipelines.sweep.sweep import Sweep
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
@@ -255,7 +255,6 @@ class Cleaning:
             refuse_guarded(self.definition)
         self.engine = choose_engine_for_all(config.engine, spark, newest)
         self.meter = Meter(self.files.storage)
-        self.spark = spark
         self.progress = progress
         self.sweep = self.new_sweep()
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, self.files.storage)
@@ -268,7 +267,7 @@ class Cleaning:
 
     def new_sweep(self) -> Sweep:
         """Return an empty sweep."""
-        return open_sweep(self.engine, self.spark, self.files.storage, self.definition.order, self.progress)
+        return Sweep(self.engine, self.files.storage, self.definition.order, self.progress)
 
     # -- ages ----------------------------------------------------------------------------------------
 
@@ -368,7 +367,7 @@ class Cleaning:
             root=self.files.storage.root,
             version=marked.newest.version,
             boundary=marked.boundary,
-            engine=self.engine,
+            engine=self.engine.name,
             dry_run=False,
             safety_age_seconds=self.safety_age_seconds,
             snapshots=len(marked.snapshots),
@@ -425,7 +424,7 @@ class Cleaning:
 
     def act(self, found: Report, marking: Marking, marked: GcRoots, cutoff: int, gone: int) -> Report:
         """Commit a fence, mark the files that are kept since the first mark, and delete the remaining orphans."""
-        done, in_tasks = Deleted(), {}
+        done, in_tasks = Deleted(), dict[str, int]()
         if found.orphan_files:
             fence = self.fence(marked, cutoff, found.orphan_files)
             self.heal_boundary(fence)
@@ -434,7 +433,8 @@ class Cleaning:
             self.watch.lap("mark again")
             self.cancel.check()
             done = self.sweep.act()
-            in_tasks = {"delete in tasks": done.requests} if self.engine == "spark" else {}
+            if requests := self.engine.not_counted(done.requests):
+                in_tasks = {"delete in tasks": requests}
         self.cancel.check()
         age = max(self.config.older_than_seconds, _TEMPORARY_AGE_SECONDS)
         temporary = self.files.storage.remove_temporary(age)

@@ -164,7 +164,7 @@ def run(
             version_after=plan.version_after,
             dry_run=False,
             plan=plan,
-            engine=preflight.checked.engine,
+            engine=preflight.checked.engine.name,
             definitions_checked=preflight.checked.definitions,
             bytes_read=preflight.checked.bytes,
             seconds=dict(watch.seconds),

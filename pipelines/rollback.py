@@ -158,14 +158,14 @@ def run(
 
     def reported(plan: RecoveryPlan) -> Report:
         checked = preflight.checked
-        in_tasks = checked.nodes + checked.definitions + checked.tables if checked.engine == "spark" else 0
+        in_tasks = checked.engine.not_counted(checked.nodes + checked.definitions + checked.tables)
         watch.lap("all")
         return Report(
             version_before=plan.version,
             version_after=plan.version_after,
             dry_run=plan.version_after is None,
             plan=plan,
-            engine=checked.engine,
+            engine=checked.engine.name,
             nodes_checked=checked.nodes or plan.nodes_proved,
             definitions_checked=checked.definitions,
             bytes_read=checked.bytes,

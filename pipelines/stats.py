@@ -6,16 +6,18 @@ Whether compactions keep up is read off the history (:func:`debt`): since when m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from pipelines import compaction
-from pipelines.engine import Row, open_engine
+from pipelines.engine import Engine, Row
+from pipelines.engine.local import LocalEngine
 from pipelines.files.gc_roots import gc_roots, live_transactions
-from pipelines.job import Progress, Session, silent
-from pipelines.sweep import open_sweep
+from pipelines.job import Progress, silent
 from pipelines.sweep.model import Size, UnknownFiles
+from pipelines.sweep.sweep import Sweep
 from pipelines.trees.walk import FOREVER, KEYS, MESSAGES, NODE, TEXT_BYTES, Start, TreeSource, walk
 from trinitylake_core import Lakehouse, Stats
 from trinitylake_core.commits.commit import now_millis
@@ -88,13 +90,15 @@ class Deep:
     reach: Reach | None = None
 
 
-def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = None, *, storage: bool = False) -> Deep:
-    """Return the health of the version of a handle. Reads every node of it, on Spark if there is a session.
+def deep(
+    lake: Lakehouse, engine: Engine | None = None, progress: Progress | None = None, *, storage: bool = False
+) -> Deep:
+    """Return the health of the version of a handle. Reads every node of it, by default in this process.
 
     With ``storage`` it also counts the files below the root by their use: a listing, and one ``get`` per node
     of all versions together.
     """
-    files = lake.files
+    files, engine = lake.files, engine or LocalEngine()
     source = TreeSource(files.storage, lake.definition.order, files=False)
     version = lake.version
     if lake.read_only:
@@ -102,7 +106,7 @@ def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = Non
     else:
         start = Start(lake.root_node.path, version, version)
         levels = _levels(
-            lake, _sums(source, start, spark, progress or silent, lake.definition.node_file_max_size_bytes)
+            lake, _sums(source, start, engine, progress or silent, lake.definition.node_file_max_size_bytes)
         )
     keys = sum(level.keys for level in levels)
     hint = files.versions.hint()
@@ -119,7 +123,7 @@ def deep(lake: Lakehouse, spark: Session = None, progress: Progress | None = Non
         hint_lag=None if hint is None else max(0, newest - hint),
         oldest_version_age_seconds=_oldest_age(lake),
         compaction=None if lake.read_only else compaction.estimate(lake.at(version=version)),
-        reach=_reach(lake, spark, progress or silent) if storage and not lake.read_only else None,
+        reach=_reach(lake, engine, progress or silent) if storage and not lake.read_only else None,
     )
 
 
@@ -131,9 +135,9 @@ def _oldest_age(lake: Lakehouse) -> float | None:
     return None if oldest is None else round(max(0, now_millis() - oldest.created_at_millis) / 1000, 3)
 
 
-def _reach(lake: Lakehouse, spark: Session, progress: Progress) -> Reach:
+def _reach(lake: Lakehouse, engine: Engine, progress: Progress) -> Reach:
     files, order = lake.files, lake.definition.order
-    sweep = open_sweep("local" if spark is None else "spark", spark, files.storage, order, progress)
+    sweep = Sweep(engine, files.storage, order, progress)
     try:
         sweep.list_files(None, {})
         ttl = lake.definition.txn_ttl_millis
@@ -148,10 +152,9 @@ def _reach(lake: Lakehouse, spark: Session, progress: Progress) -> Reach:
     return Reach(found.newest, found.history, found.nothing, sweep.unknown)
 
 
-def _sums(source: TreeSource, start: Start, spark: Session, progress: Progress, over_bytes: int) -> Sequence[Row]:
+def _sums(source: TreeSource, start: Start, engine: Engine, progress: Progress, over_bytes: int) -> Sequence[Row]:
     """Return the figures of each level of a tree. One ``get`` per node."""
-    engine = open_engine("local" if spark is None else "spark", spark)
-    try:
+    with closing(engine):
         walked = walk(engine, source, [start], progress)
         return walked.ask(
             f"""SELECT height, sum(CASE WHEN role = {NODE} THEN 1 ELSE 0 END) AS nodes,
@@ -161,8 +164,6 @@ def _sums(source: TreeSource, start: Start, spark: Session, progress: Progress, 
             sum(CASE WHEN role = {TEXT_BYTES} AND size > {over_bytes} THEN 1 ELSE 0 END) AS over_target
             FROM walked WHERE size IS NOT NULL GROUP BY height ORDER BY height DESC"""
         ).list()
-    finally:
-        engine.close()
 
 
 def _levels(lake: Lakehouse, rows: Iterable[Row]) -> tuple[Level, ...]:

@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from typing import Final, cast
 
 from pipelines import orphans
-from pipelines.engine import open_engine
 from pipelines.files.gc_roots import GcRoots, SavedTransactions
 from pipelines.files.listing import everything
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, silent
@@ -121,8 +120,7 @@ class TablesCleaning(orphans.Cleaning):
         """Return an empty sweep over the directories of the wanted tables."""
         pattern = cast("Config", self.config).pattern
         wanted = everything if pattern is None else partial(_matches, Pattern(pattern))
-        engine = open_engine(self.engine, self.spark)
-        return TableSweep(engine, self.files.storage, self.definition.order, self.progress, wanted)
+        return TableSweep(self.engine, self.files.storage, self.definition.order, self.progress, wanted)
 
     def seen(self, listed: Size, marked: GcRoots, saved: SavedTransactions, totals: Totals) -> Report:
         """Return a report of the files that were listed."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from pipelines.engine import open_engine
 from pipelines.engine_choice import choose_engine
 from pipelines.files.copying import Copied, copy_all
 from pipelines.job import (
@@ -235,7 +234,7 @@ class _Upgrade:
 
     def copy_definitions(self, objects: int) -> Copied:
         wanted = "local" if self.spark is None else self.config.engine
-        engine = open_engine(choose_engine(wanted, self.spark, objects, _SPARK_FROM_OBJECTS), self.spark)
+        engine = choose_engine(wanted, self.spark, objects, _SPARK_FROM_OBJECTS)
         try:
             return copy_all(engine, self.source.storage, self.target, self.definition_paths(), self.progress)
         finally:

@@ -17,9 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from pipelines.engine import Engine, open_engine
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN, refuse_no_share
-from pipelines.integrity.checks import Shape, checks_on
+from pipelines.integrity.checks import Checks, Shape
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, DEFINITIONS_PROVED, NODES_NAMED, Finding, Found
 from pipelines.job import Progress, Session, Stopwatch, lake_first, refuse_unknown, silent
@@ -153,9 +154,9 @@ class _Verification:
             self.found.add(violation(error.invariant, path, str(error)), None)
             return None
 
-    def chosen_engine(self) -> str:
+    def chosen_engine(self) -> Engine:
         if self.newest is None:
-            return "spark" if self.config.engine == "spark" else "local"
+            return open_engine(self.config.engine, self.spark)
         return choose_engine_for_all(self.config.engine, self.spark, self.newest)
 
     def chosen(self) -> list[int]:
@@ -182,7 +183,7 @@ class _Verification:
         counts = self.found.counts
         return Report(
             root=self.versions.storage.root,
-            engine=self.engine,
+            engine=self.engine.name,
             versions=versions,
             ok=not findings,
             findings=findings,
@@ -217,7 +218,7 @@ class _Verification:
     def of_one_shape(self, chosen: Sequence[int], shape: Shape) -> list[int]:
         """Verify the versions that share a shape, in three passes; return the others."""
         storage = self.versions.storage
-        checks = checks_on(self.engine, self.spark, storage, shape, self.found, self.progress)
+        checks = Checks(self.engine, storage, shape, self.found, self.progress)
         others = set(checks.roots(chosen))
         self.watch.lap("roots")
         alike = [version for version in chosen if version not in others]

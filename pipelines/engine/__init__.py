@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import Engine, Row, Rows
 from pipelines.engine.spark import SparkEngine
@@ -11,5 +13,8 @@ __all__ = ["Engine", "Row", "Rows", "open_engine"]
 
 
 def open_engine(name: str, session: Session) -> Engine:
-    """Return an engine by its name, ``spark`` or ``local``; give back what it holds with ``close``."""
-    return SparkEngine(started(session)) if name == "spark" else LocalEngine()
+    """Return an engine by its name, ``spark`` or ``local``; give back what it holds with ``close``.
+
+    Spark is started when there is work for it.
+    """
+    return SparkEngine(partial(started, session)) if name == "spark" else LocalEngine()

@@ -75,6 +75,9 @@ class Engine(Protocol):
         neither a storage nor a session. ``each`` is how many rows keep one task busy.
         """
 
+    def not_counted(self, requests: int) -> int:
+        """Return how many of the requests (or bytes) of :meth:`map` the storages of this process did not count."""
+
     def tasks(self, wanted: int | None = None) -> int:
         """Return how many pieces of about the same weight :meth:`share` needs: those ``wanted``, if they are tasks."""
 

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -284,9 +284,17 @@ class SparkEngine:
 
     name = "spark"
 
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+    def __init__(self, start: Callable[[], SparkSession]) -> None:
+        self._start = start
         self._views: list[str] = []
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        return self._start()
+
+    def not_counted(self, requests: int) -> int:
+        """Return all: tasks have storages of their own."""
+        return requests
 
     def map(self, work: Work, rows: Rows, schema: pa.Schema, *storages: Storage, each: int = READ_AHEAD) -> SparkRows:
         """Return the result of ``work`` on rows in tasks; a table that comes from a query is counted first."""

@@ -110,7 +110,7 @@ class CopyPlan:
             nodes=sums[NODE]["missing"] if NODE in sums else 0,
             bytes=sum(row["bytes"] for row in sums.values()),
             there=sum(row["files"] - row["missing"] for row in sums.values()),
-            requests=in_tasks if self.engine.name == "spark" else 0,
+            requests=self.engine.not_counted(in_tasks),
             _compared=compared,
             _plan=self,
         )
@@ -154,7 +154,7 @@ class CopyPlan:
         work = partial(copy_new, check=partial(_check, self.order))
         done = self.engine.map(work, files, NEW, self.source, self.target, each=BATCH).list()
         sums = [sum(row[name] for row in done) for name in NEW.names]
-        return sums[0], sums[1], sums[2] if self.engine.name == "spark" else 0
+        return sums[0], sums[1], self.engine.not_counted(sums[2])
 
 
 def _is_root(path: str) -> bool:

@@ -10,14 +10,14 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.engine import Engine, open_engine
+from pipelines.engine import Engine
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import LONG, Row, Work
 from pipelines.integrity.contents import Contents
 from pipelines.integrity.examine import ASKED, FINDING, KEPT, Examiner, Kept, visits
 from pipelines.integrity.findings import FOUND, NODES_NAMED, Found, found_row
 from pipelines.integrity.version_content import GatheredContent, above_leaves, prove_entries
-from pipelines.job import Progress, Session, silent
+from pipelines.job import Progress, silent
 from pipelines.trees.walk import NODE, Visitor, Walk, descend
 from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import Violation, check_root, violation
@@ -122,11 +122,6 @@ class Walked(NamedTuple):
 
     nodes: int
     bytes_elsewhere: int = 0
-
-
-def checks_on(engine: str, spark: Session, storage: Storage, shape: Shape, found: Found, progress: Progress) -> Checks:
-    """Return the passes on ``spark``, or in this process."""
-    return Checks(open_engine(engine, spark), storage, shape, found, progress)
 
 
 class _Here:

@@ -65,7 +65,7 @@ def compare_definitions(engine: Engine, source: Storage, copy: Lakehouse, progre
 
 def _ranges(engine: Engine, lake: Lakehouse) -> Rows:
     """Return ranges of keys that cover a version."""
-    cuts = _cuts(lake) if engine.name == "spark" else []
+    cuts = _cuts(lake) if engine.tasks() > 1 else []
     return engine.table([{"lo": lo, "hi": hi} for lo, hi in pairwise(["", *cuts, _LAST])], _RANGE)
 
 

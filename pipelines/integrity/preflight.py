@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from pipelines.engine import open_engine
+from pipelines.engine import Engine
+from pipelines.engine.local import LocalEngine
 from pipelines.engine_choice import choose_engine
 from pipelines.files.tablefiles import TABLES, TABLES_UNKNOWN
-from pipelines.integrity.checks import Shape, checks_on
+from pipelines.integrity.checks import Checks, Shape
 from pipelines.integrity.examine import asked
 from pipelines.integrity.findings import DEFINITIONS, Found
 from pipelines.integrity.version_content import prove_definitions
@@ -35,7 +36,7 @@ SHOWN: Final = 10
 class Checked:
     """What a pre-flight read."""
 
-    engine: str = "local"
+    engine: Engine = field(default_factory=LocalEngine)
     nodes: int = 0
     definitions: int = 0
     bytes: int = 0
@@ -82,7 +83,7 @@ class Preflight:
     def _walk(self, target: Root, shape: Shape, found: Found) -> None:
         meaning = shape.meaning(target.version, definitions=True, root=target, tables=self.tables)
         root = shape.examiner(meaning).examine(asked(target.path, target.version, target.version), target.node)
-        checks = checks_on(self.checked.engine, self.spark, self.files.storage, shape, found, self.progress)
+        checks = Checks(self.checked.engine, self.files.storage, shape, found, self.progress)
         self.checked.nodes, elsewhere = checks.nodes([], meaning, visited=[root])
         self.checked.bytes += elsewhere
         self.checked.definitions = found.counts[DEFINITIONS]
@@ -96,9 +97,9 @@ class Preflight:
         meter, found = Meter(self.files.storage), Found(SHOWN, stop=True)
         self.checked.engine = choose_engine(self.engine, self.spark, len(changes), self.spark_from_files)
         named = [(each.kind, label(each.namespace, each.name), each.new_path or "") for each in changes]
-        with closing(open_engine(self.checked.engine, self.spark)) as engine:
+        with closing(self.checked.engine) as engine:
             nbytes = prove_definitions(engine, self.files.storage, named, found, 0, self.tables)
-        self.checked.bytes += nbytes if self.checked.engine == "spark" else 0
+        self.checked.bytes += self.checked.engine.not_counted(nbytes)
         self.checked.definitions += len(named)
         self.progress(DEFINITIONS, self.checked.definitions, None)
         self._count_tables(found)

@@ -9,8 +9,8 @@ from typing import Final
 from pipelines.engine_choice import choose_engine_for_all
 from pipelines.files.gc_roots import GcRoots
 from pipelines.job import Progress, Session
-from pipelines.sweep import open_sweep
 from pipelines.sweep.marking import Marking
+from pipelines.sweep.sweep import Sweep
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import PlanOutdated
@@ -58,8 +58,7 @@ def reclaimable_by(
     if count == 0:
         return Freed(0, 0, 0, 0, (), len(before.snapshots))
     storage = files.storage
-    engine = choose_engine_for_all(engine, spark, before.newest)
-    sweep = open_sweep(engine, spark, storage, before.definition.order, progress)
+    sweep = Sweep(choose_engine_for_all(engine, spark, before.newest), storage, before.definition.order, progress)
     try:
         sweep.list_files(None, {})
         marking = Marking(files, sweep, before.definition.txn_ttl_millis, now_millis())

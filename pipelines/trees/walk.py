@@ -223,7 +223,7 @@ def descend(
     """
     found = Walk(engine, storage, visitor, progress)
     with closing(LocalEngine()) as top:
-        if few and engine.name != top.name:
+        if few and engine.tasks() > 1:
             found.engine = top
         try:
             _descend(found, engine, roots, visited, known, few)

@@ -67,7 +67,7 @@ def test_auto_is_spark_on_other_machines_from_so_much_work_on(config: SessionCon
 
 
 def test_without_a_session_auto_is_this_process() -> None:
-    assert "local" == choose_engine("auto", None, 1 << 40, 1)
+    assert "local" == choose_engine("auto", None, 1 << 40, 1).name
 
 
 @pytest.mark.spark
@@ -99,7 +99,7 @@ def test_spark_by_name_is_refused_where_it_is_not_installed(monkeypatch: pytest.
     monkeypatch.setattr("pipelines.session.spark.find_spec", lambda _: None)
     with pytest.raises(InvalidInput, match=r"pip install 'trinitylake-maintenance\[spark\]'"):
         choose_engine("spark", None, 0, 1)
-    assert "local" == choose_engine("auto", LazySession(SessionConfig()), 0, 1)
+    assert "local" == choose_engine("auto", LazySession(SessionConfig()), 0, 1).name
 
 
 # -- a Spark that cannot be started ----------------------------------------------------------------------
@@ -241,14 +241,14 @@ def test_a_cluster_without_a_free_executor_is_not_waited_for_for_ever(
     busy.start()
     while len(spark.sparkContext.statusTracker().getActiveStageIds()) == 0:
         time.sleep(0.05)
-    assert "local" == choose_engine("auto", spark, 1, 1)
+    assert "local" == choose_engine("auto", spark, 1, 1).name
     (said,) = warnings(caplog)
     assert "no executor has run a task in 0.5 s" in said
     assert "goes on in this process" in said
     go.touch()
     busy.join()
     monkeypatch.setattr(engine_choice, "EXECUTOR_SECONDS", 60.0)
-    assert "spark" == choose_engine("auto", spark, 1, 1)
+    assert "spark" == choose_engine("auto", spark, 1, 1).name
 
 
 @pytest.mark.spark

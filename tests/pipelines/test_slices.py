@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipelines import compaction
+from pipelines import compaction, engine_choice
 from pipelines.engine.model import Row
 from pipelines.engine.spark import SparkEngine, assigned
 from pipelines.trees import subtrees
@@ -97,7 +97,7 @@ def _in_turn(
 def pieces(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
     """Compactions on Spark work here; return what becomes the list of all pieces that they hand to tasks."""
     found: list[Piece] = []
-    monkeypatch.setattr(compaction, "open_engine", lambda *_: SparkEngine(None))  # type: ignore[arg-type]
+    monkeypatch.setattr(engine_choice, "open_engine", lambda *_: SparkEngine(lambda: None))  # type: ignore[arg-type, return-value]
     monkeypatch.setattr(subtrees, "flush_all", partial(_in_turn, found))
     return found
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipelines import stats
+from pipelines.engine import open_engine
 from pipelines.stats import debt, messages_of
 from tests.support.lakes import compacted, filled, new_lake
 from tests.support.surgery import Surgery
@@ -85,4 +86,4 @@ def test_a_damaged_node_is_named_on_spark_too(lake: Lakehouse, spark: Any) -> No
     leaf = surgery.leaf(lake.version)
     surgery.remove(leaf)
     with pytest.raises(CorruptNode, match=f"{leaf}.* is missing"):
-        stats.deep(lake, spark)
+        stats.deep(lake, open_engine("spark", spark))

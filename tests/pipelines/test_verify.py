@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from pipelines import expiration, verify
+from pipelines.engine import open_engine
 from pipelines.engine.local import LocalEngine
 from pipelines.integrity import checks, version_content
-from pipelines.integrity.checks import Shape, checks_on
+from pipelines.integrity.checks import Checks, Shape
 from pipelines.integrity.examine import (
     ASKED,
     ENTRY,
@@ -415,7 +416,7 @@ def test_spark_means_the_same_whether_leaves_are_settled_where_they_are_read_or_
     for engine in ("local", "spark"):
         shape, found = Shape.of(lake.definition), Found()
         content = shape.meaning(lake.version, definitions=False)
-        passes = checks_on(engine, spark, lake.storage, shape, found, silent)
+        passes = Checks(open_engine(engine, spark), lake.storage, shape, found, silent)
         walked = passes.nodes([asked(lake.root_node.path, lake.version, lake.version)], content)
         said.append((walked.nodes, content.kinds, content.lost(), found.findings()))
     assert said[0] == said[1]

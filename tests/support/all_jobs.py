@@ -46,7 +46,7 @@ def _told(spark: Any, lake: Lakehouse, directory: Path) -> Any:
     loaded = load.run(lake, str(OBJECTS), load.Config(engine="spark"), spark)
     yield "load", [loaded.engine, loaded.added, loaded.replaced, loaded.skipped]
     lake.refresh()
-    health = stats.deep(lake, spark, storage=True)
+    health = stats.deep(lake, open_engine("spark", spark), storage=True)
     yield (
         "stats",
         [health.nodes, health.keys, health.messages, None if health.reach is None else health.reach.newest.files],

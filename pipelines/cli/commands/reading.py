@@ -175,8 +175,7 @@ def stats(call: Call) -> Result:
     found = {"root": lake.root, **asdict(lake.stats()), "read_only": lake.read_only}
     if call.options.deep or call.options.storage:
         engine = choose_engine_for_all(call.options.engine, call.spark, lake.root_node)
-        session = call.spark if engine == "spark" else None
-        deep = health.deep(lake, session, call.progress, storage=call.options.storage)
+        deep = health.deep(lake, engine, call.progress, storage=call.options.storage)
         found |= {name: value for name, value in asdict(deep).items() if name != "summary"}
     return Result(found, report.fields(found))
 
