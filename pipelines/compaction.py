@@ -154,7 +154,7 @@ class Report:
 
 def estimate(lake: Lakehouse, config: Config | None = None) -> Estimate:
     """Return an estimate of a compaction of the newest version. Reads the top of the tree only."""
-    work = _Work(None, lake.refresh(), config or Config(), None, None)
+    work = _Compaction(None, lake.refresh(), config or Config(), None, None)
     return work.estimated(work.open(1))
 
 
@@ -184,7 +184,7 @@ def run(
     """
     config = config or Config()
     for restart in range(config.restarts + 1):
-        work = _Work(engine, lake.refresh(), config, cancel, progress)
+        work = _Compaction(engine, lake.refresh(), config, cancel, progress)
         try:
             report = work.run(review)
         except (TreeReplaced, Corrupt) as error:
@@ -197,7 +197,7 @@ def run(
     raise AssertionError("unreachable")
 
 
-class _Work:
+class _Compaction:
     """One attempt at one version."""
 
     def __init__(

@@ -77,7 +77,7 @@ class Estimate:
 
 def estimate(old: Lakehouse, new: Lakehouse, config: Config | None = None) -> Estimate:
     """Return an estimate of the nodes that a comparison of two versions opens. Reads the tops of both trees only."""
-    return _Work(old, new, config or Config()).estimated()
+    return _Comparison(old, new, config or Config()).estimated()
 
 
 @lake_first
@@ -94,7 +94,7 @@ def run(
     Lakehouses whose keys are encoded differently are always compared in this process; ``config.engine`` is ignored.
     """
     config = config or Config()
-    work = _Work(old, new, config, engine)
+    work = _Comparison(old, new, config, engine)
     if not work.comparable():
         yield from new.diff(old, new)
         return
@@ -161,7 +161,7 @@ def differ(spark: Session, files: LakehouseStore, config: Config) -> Differ:
     return compare
 
 
-class _Work:
+class _Comparison:
     def __init__(self, old: Lakehouse, new: Lakehouse, config: Config, spark: Session = None) -> None:
         self.old = old
         self.new = new

@@ -38,7 +38,7 @@ from pipelines.job import (
 )
 from pipelines.loading import shares
 from pipelines.loading.model import EXISTING, REFUSE, SKIP, Built, Counts, Tally, Target, prove_complete
-from pipelines.loading.refusals import Wrong, refuse_homeless, refuse_there, refuse_twice, refuse_wrong
+from pipelines.loading.refusals import Wrong, refuse_missing_namespaces, refuse_there, refuse_twice, refuse_wrong
 from pipelines.source.lines import Place, blocks, text_files
 from pipelines.summary import DRY_RUN, count, human_bytes
 from pipelines.trees.handback import adopt, root_of
@@ -303,7 +303,7 @@ class _Load:
         if twice:
             refuse_twice(self.source, codec, twice[0]["key"], [_place(row) for row in twice[:2]])
         if missing:
-            refuse_homeless(codec, [row["key"] for row in missing])
+            refuse_missing_namespaces(codec, [row["key"] for row in missing])
         if there and self.config.existing == REFUSE:
             places = [(row["key"], _place(row)) for row in there]
             refuse_there(self.source, codec, places, sum(row["objects"] for row in counted))

@@ -68,7 +68,7 @@ def cores() -> int:
         return os.cpu_count() or 1
 
 
-class Work(Generic[Done]):
+class SharedWork(Generic[Done]):
     """Pieces of work by number, the heaviest first, shared by this process and the threads that feed its helpers."""
 
     def __init__(
@@ -171,7 +171,7 @@ class Work(Generic[Done]):
         return [self._results[index] for index in sorted(self._results)]
 
 
-def run_in_workers(work: Work[Done], processes: int, tell: Callable[[], None]) -> list[Done]:
+def run_in_workers(work: SharedWork[Done], processes: int, tell: Callable[[], None]) -> list[Done]:
     """Do work in this process and, where that pays, in others; return the results of the pieces, in order.
 
     Files that helpers wrote are durable when this returns. Files that this process wrote are durable after the next
@@ -208,14 +208,14 @@ def run_in_workers(work: Work[Done], processes: int, tell: Callable[[], None]) -
     return work.results()
 
 
-def _started(helpers: int, work: Work[Done]) -> list[threading.Thread]:
+def _started(helpers: int, work: SharedWork[Done]) -> list[threading.Thread]:
     threads = [threading.Thread(target=_feed, args=(work,), name="helper", daemon=True) for _ in range(helpers)]
     for thread in threads:
         thread.start()
     return threads
 
 
-def _feed(work: Work[Done]) -> None:
+def _feed(work: SharedWork[Done]) -> None:
     """Have one helper do pieces until there are none left."""
     try:
         helper = work.helper()

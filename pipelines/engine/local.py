@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pipelines import worker_pool
-from pipelines.engine.model import READ_AHEAD, Groups, Kept, Row, Rows, Share, Work
+from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, PieceWork, Row, Rows, Work
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage import Storage
 
@@ -147,7 +147,7 @@ class LocalEngine:
 
     def share(
         self,
-        work: Share,
+        work: PieceWork,
         pieces: Sequence[Row],
         weights: Sequence[int],
         schemas: tuple[pa.Schema, pa.Schema],
@@ -158,12 +158,14 @@ class LocalEngine:
     ) -> list[Row]:
         """Return what became of each piece, in this process and, where that pays, in one more per core."""
         del schemas, tasks
-        shared = worker_pool.Work(work, pieces, weights, storage, at_once=1 if storage.concurrency == 1 else _GIVEN)
+        shared = worker_pool.SharedWork(
+            work, pieces, weights, storage, at_once=1 if storage.concurrency == 1 else _GIVEN
+        )
         return worker_pool.run_in_workers(shared, worker_pool.cores(), lambda: tell(shared.done))
 
     def map_groups(
         self,
-        work: Groups,
+        work: GroupWork,
         rows: Rows,
         schema: pa.Schema,
         *storages: Storage,
@@ -176,7 +178,7 @@ class LocalEngine:
         groups = _Groups(self, _local(rows), by)
         with self._new_table(schema.names, key) as kept:
             made = _GroupRows(self, kept.stored(), len(schema))
-            shared = worker_pool.Work(work, groups, groups.weights(weight), *storages, results=made)
+            shared = worker_pool.SharedWork(work, groups, groups.weights(weight), *storages, results=made)
             worker_pool.run_in_workers(shared, worker_pool.cores(), tell)
         return kept
 

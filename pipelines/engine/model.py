@@ -16,9 +16,9 @@ from trinitylake_core.storage import Storage
 Row: TypeAlias = Mapping[str, Any]
 Work: TypeAlias = Callable[..., Iterable[tuple[Any, ...]]]
 """Makes rows, as tuples in the order of a schema, of an iterator of rows and the storages it is called with."""
-Share: TypeAlias = Callable[..., Iterable[Row]]
+PieceWork: TypeAlias = Callable[..., Iterable[Row]]
 """Makes one row of each of some pieces, in their order, with the storage it is called with."""
-Groups: TypeAlias = Callable[..., Iterable[Sequence[tuple[Any, ...]]]]
+GroupWork: TypeAlias = Callable[..., Iterable[Sequence[tuple[Any, ...]]]]
 """Makes the rows of each of some groups of rows, in their order, with the storages it is called with."""
 Kept: TypeAlias = Callable[[int], None]
 """Called with how many rows are kept so far, where that is known; it may raise to end the work."""
@@ -83,7 +83,7 @@ class Engine(Protocol):
 
     def share(
         self,
-        work: Share,
+        work: PieceWork,
         pieces: Sequence[Row],
         weights: Sequence[int],
         schemas: tuple[pa.Schema, pa.Schema],
@@ -106,7 +106,7 @@ class Engine(Protocol):
 
     def map_groups(
         self,
-        work: Groups,
+        work: GroupWork,
         rows: Rows,
         schema: pa.Schema,
         *storages: Storage,

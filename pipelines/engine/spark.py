@@ -29,11 +29,11 @@ from pipelines.engine.model import (
     LONG,
     READ_AHEAD,
     TEXT,
-    Groups,
+    GroupWork,
     Kept,
+    PieceWork,
     Row,
     Rows,
-    Share,
     Work,
 )
 from pipelines.session import compat, on_one_machine, session_parallelism, ship_packages
@@ -103,7 +103,7 @@ def spread(
     return compat.by_task(table(spark, labelled, schema.append(pa.field("task", INT))), tasks, "task")
 
 
-def in_order(count: int, tasks: int) -> Callable[[int], int]:
+def consecutive(count: int, tasks: int) -> Callable[[int], int]:
     """Return a numbering for :func:`spread` that gives each task consecutive ones of ``count`` rows."""
     return lambda index: index * tasks // max(1, count)
 
@@ -275,7 +275,7 @@ class SparkRows:
         tasks = tasks_for(spark, self.count(), each)
         if self._given is None or self._schema is None:
             return self.frame.repartition(tasks)
-        number = in_order(len(self._given), tasks)  # what neighbours read, the next one often needs
+        number = consecutive(len(self._given), tasks)  # what neighbours read, the next one often needs
         return spread(spark, self._given, self._schema, tasks, number).select(self._schema.names)
 
 
@@ -307,7 +307,7 @@ class SparkEngine:
 
     def share(
         self,
-        work: Share,
+        work: PieceWork,
         pieces: Sequence[Row],
         weights: Sequence[int],
         schemas: tuple[pa.Schema, pa.Schema],
@@ -328,7 +328,7 @@ class SparkEngine:
 
     def map_groups(
         self,
-        work: Groups,
+        work: GroupWork,
         rows: Rows,
         schema: pa.Schema,
         *storages: Storage,
@@ -368,7 +368,7 @@ class SparkEngine:
         self._views = []
 
 
-def durable_rows(work: Share, rows: Iterable[Row], storage: Storage) -> Iterator[Row]:
+def durable_rows(work: PieceWork, rows: Iterable[Row], storage: Storage) -> Iterator[Row]:
     """Yield the result of each piece in a task, with its number, when what the work wrote is durable."""
     some = list(rows)
     done = [{**made, _PIECE.name: row[_PIECE.name]} for row, made in zip(some, work(some, storage), strict=True)]
@@ -382,7 +382,7 @@ def _spark_rows(rows: Rows) -> SparkRows:
     return rows
 
 
-def _group_as_batches(work: Groups, schema: pa.Schema, batches: Batches, *storages: Storage) -> Batches:
+def _group_as_batches(work: GroupWork, schema: pa.Schema, batches: Batches, *storages: Storage) -> Batches:
     """Yield the result of the group of a task, if it has one. The task ends when what the work wrote is durable."""
     rows = list(rows_of(batches))
     for made in work([rows] if rows else [], *storages):

@@ -48,7 +48,7 @@ def refuse_there(source: Storage, codec: KeyCodec, found: Sequence[tuple[str, Pl
     )
 
 
-def refuse_homeless(codec: KeyCodec, homes: Sequence[str]) -> None:
+def refuse_missing_namespaces(codec: KeyCodec, homes: Sequence[str]) -> None:
     """Refuse objects whose namespace does not exist. Raises ``ObjectNotFound``."""
     named = ", ".join(repr(codec.split(key)[1]) for key in homes[:SHOWN])
     raise ObjectNotFound(

@@ -52,13 +52,13 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Watched]]:
     monkeypatch.setattr(worker_pool, "_MEASURED_SECONDS", 0.0)
     monkeypatch.setattr(worker_pool, "Helper", Watched)
     monkeypatch.setattr(worker_pool, "cores", lambda: 2)
-    honest = worker_pool.Work.next
-    monkeypatch.setattr(worker_pool.Work, "next", lambda self: _waited(self, honest))
+    honest = worker_pool.SharedWork.next
+    monkeypatch.setattr(worker_pool.SharedWork, "next", lambda self: _waited(self, honest))
     yield Watched.started
     assert not [each for each in Watched.started if psutil.pid_exists(each._process.pid)]
 
 
-def _waited(work: worker_pool.Work[Any], honest: Any) -> int | None:
+def _waited(work: worker_pool.SharedWork[Any], honest: Any) -> int | None:
     for thread in threading.enumerate():
         if thread.name == "helper":
             thread.join(20)

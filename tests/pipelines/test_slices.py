@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipelines import compaction, engine_choice
+from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import Row
 from pipelines.engine.spark import SparkEngine, assigned
 from pipelines.trees import subtrees
@@ -97,7 +98,8 @@ def _in_turn(
 def pieces(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
     """Compactions on Spark work here; return what becomes the list of all pieces that they hand to tasks."""
     found: list[Piece] = []
-    monkeypatch.setattr(engine_choice, "open_engine", lambda *_: SparkEngine(lambda: None))  # type: ignore[arg-type, return-value]
+    spark = SparkEngine(lambda: None)  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(engine_choice, "open_engine", lambda name, _: spark if name == "spark" else LocalEngine())
     monkeypatch.setattr(subtrees, "flush_all", partial(_in_turn, found))
     return found
 

@@ -20,9 +20,9 @@ from pipelines.engine.spark import (
     checkpointed,
     collect,
     collect_one,
+    consecutive,
     count,
     ddl,
-    in_order,
     map_rows,
     spread,
     stream,
@@ -58,7 +58,7 @@ def test_rows_go_to_the_tasks_they_were_given_to_and_come_back(spark: SparkSessi
 
     dealt = collect(map_rows(spread(spark, rows, _SIZE, 3), together, schema))
     assert [[0, 3, 6], [1, 4], [2, 5]] == sorted(row["task"] for row in dealt)
-    in_turn = collect(map_rows(spread(spark, rows, _SIZE, 3, in_order(7, 3)), together, schema))
+    in_turn = collect(map_rows(spread(spark, rows, _SIZE, 3, consecutive(7, 3)), together, schema))
     assert [[0, 1, 2], [3, 4], [5, 6]] == sorted(row["task"] for row in in_turn)
     assert [] == collect(spread(spark, [], _SIZE, 3))
 

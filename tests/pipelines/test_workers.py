@@ -257,7 +257,7 @@ def test_a_helper_is_given_some_subtrees_at_once_where_it_reads_ahead(
     store, frontier = _to_flush(dirty, options)
     rows, weights = [subtree_row(ref, store.order) for ref in frontier], [ref.weight() for ref in frontier]
     flush = partial(subtrees.flush_rows, order=store.order, target_bytes=store.target_bytes, stamp=1)
-    made: list[worker_pool.Work[Row]] = []
+    made: list[worker_pool.SharedWork[Row]] = []
     monkeypatch.setattr(worker_pool, "run_in_workers", lambda work, *_: made.append(work))
     local.LocalEngine().share(flush, rows, weights, (pa.schema([]),) * 2, store.storage, tasks=1, tell=lambda _: None)
     messages = [made[0].message(index) for index in made[0].some()]
@@ -271,7 +271,7 @@ def test_a_helper_is_given_some_subtrees_at_once_where_it_reads_ahead(
 
 def test_a_helper_is_given_fewer_pieces_towards_the_end() -> None:
     """Nobody waits for one that still has some."""
-    work = worker_pool.Work(list, range(40), [1] * 40, at_once=4)
+    work = worker_pool.SharedWork(list, range(40), [1] * 40, at_once=4)
     given = []
     while some := work.some():
         given.append(len(some))

@@ -25,10 +25,10 @@ _NUMBERS = {
     "node_file_max_size_bytes": "target size of a node file, in bytes (default 1048576)",
     "txn_ttl_millis": "how long a transaction may stay open, in milliseconds, 1000 or more (default 604800000: a week)",
 }
-_LEAST = {"txn_ttl_millis": 1000}
+_LEAST = {"txn_ttl_millis": click.IntRange(1000)}
 DEFINITION = (
     *(
-        option(f"--{name.replace('_', '-')}", type=click.IntRange(_LEAST.get(name)), metavar="N", help=meaning)
+        option(f"--{name.replace('_', '-')}", type=_LEAST.get(name, click.INT), metavar="N", help=meaning)
         for name, meaning in _NUMBERS.items()
     ),
     option(
