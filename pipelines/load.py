@@ -14,7 +14,7 @@ Writers go on during a load. Their commits stay, unless they touch objects that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -218,21 +218,25 @@ class _Load:
             self.watch.lap("build")
         return self.committed(counts, made)
 
-    def tell(self, phase: str) -> None:
-        self.progress(phase, 0, None)
+    def progress_of(self, phase: str) -> Callable[[int, int | None], None]:
+        return partial(self.progress, phase)
 
     def read(self) -> Rows:
         """Return all objects of the source as slices."""
         each = shares.block_bytes(self.files, self.engine.tasks())
         rows = map(shares.block_row, numbers(), blocks(self.files, each))
         given = self.engine.table(rows, shares.BLOCK).keep("number", repeatable=True)
-        tell, by = partial(self.tell, "read"), {"by": "number", "weight": "weight"}
+        by = {"by": "number", "weight": "weight"}
         try:
             work = partial(shares.sampled, target=self.target)
-            sample = self.engine.map_groups(work, given, shares.SAMPLE, self.source, **by, tell=tell)
+            sample = self.engine.map_groups(
+                work, given, shares.SAMPLE, self.source, **by, tell=self.progress_of("sample")
+            )
             self.cut(sample)
             work = partial(shares.read, target=self.target, cuts=self.cuts)
-            new = self.engine.map_groups(work, given, shares.SLICE, self.source, **by, key="share", tell=tell)
+            new = self.engine.map_groups(
+                work, given, shares.SLICE, self.source, **by, key="share", tell=self.progress_of("read bytes")
+            )
         except InvalidInput:
             self.refuse_wrong(given)
             raise
@@ -264,7 +268,7 @@ class _Load:
         """Return the entries of the base as slices. One ``get`` per node."""
         node = self.base.node
         children = len(node.children) or 1
-        parts = min(children, max(shares.PARTS, self.engine.tasks()))
+        parts = min(children, shares.parts(self.engine.tasks()))
         ends = [children * part // parts for part in range(parts + 1)]
         rows = [
             {"number": number, "start": start, "stop": stop, "weight": stop - start}
@@ -273,7 +277,7 @@ class _Load:
         base = shares.Base(self.base.path, bytes(self.base.data))
         work = partial(shares.existing, target=self.target, base=base, cuts=self.cuts)
         given = self.engine.table(rows, shares.PART).keep("number", repeatable=True)
-        storage, tell = self.lake.files.store.storage, partial(self.tell, "compare")
+        storage, tell = self.lake.files.store.storage, self.progress_of("read tree")
         return self.engine.map_groups(
             work, given, shares.SLICE, storage, by="number", weight="weight", key="share", tell=tell
         )
@@ -284,7 +288,7 @@ class _Load:
         rows = self.engine.sql("SELECT objects, hash FROM old", old=old).list()
         self.unchanged = Tally(sum(row["objects"] for row in rows), sum(int(row["hash"]) for row in rows))
         both = self.engine.sql("SELECT * FROM new UNION ALL SELECT * FROM old", new=new, old=old)
-        by, tell = {"by": "share", "weight": "objects"}, partial(self.tell, "compare")
+        by, tell = {"by": "share", "weight": "objects"}, self.progress_of("compare")
         found = self.engine.map_groups(shares.compared, both, shares.FOUND, **by, tell=tell).list()
         found.sort(key=itemgetter("share", "key", "file", "offset"))
         self.refuse(found)
@@ -311,7 +315,7 @@ class _Load:
     def build(self, both: Rows) -> Sequence[Built]:
         """Write the definitions, and one tree per share. One ``put`` per file."""
         work = partial(shares.built, target=self.target, existing=self.config.existing)
-        storage, tell = self.lake.files.store.storage, partial(self.tell, "build")
+        storage, tell = self.lake.files.store.storage, self.progress_of("build")
         found = self.engine.map_groups(
             work, both, shares.BUILT, storage, by="share", weight="objects", tell=tell
         ).list()

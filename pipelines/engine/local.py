@@ -172,14 +172,16 @@ class LocalEngine:
         by: str,
         weight: str,
         key: str = "",
-        tell: Callable[[], None],
+        tell: Callable[[int, int | None], None],
     ) -> LocalRows:
         """Return the result of each group, made in this process and, where that pays, in one more per core."""
         groups = _Groups(self, _local(rows), by)
+        weights = groups.weights(weight)
+        total = sum(weights)
         with self._new_table(schema.names, key) as kept:
             made = _GroupRows(self, kept.stored(), len(schema))
-            shared = worker_pool.SharedWork(work, groups, groups.weights(weight), *storages, results=made)
-            worker_pool.run_in_workers(shared, worker_pool.cores(), tell)
+            shared = worker_pool.SharedWork(work, groups, weights, *storages, results=made)
+            worker_pool.run_in_workers(shared, worker_pool.cores(), lambda: tell(shared.done_weight, total))
         return kept
 
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> LocalRows:

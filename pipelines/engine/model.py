@@ -113,7 +113,7 @@ class Engine(Protocol):
         by: str,
         weight: str,
         key: str = "",
-        tell: Callable[[], None],
+        tell: Callable[[int, int | None], None],
     ) -> Rows:
         """Return, kept, what ``work(groups, *storages)`` makes of each group: tuples in the order of ``schema``.
 
@@ -128,7 +128,7 @@ class Engine(Protocol):
             by: the column with the number of the group, from 0 on.
             weight: the column whose sum is the weight of a group.
             key: the column by which a query looks rows of the result up.
-            tell: called often; if it raises, the work is given up.
+            tell: called with the weight that is done, and the whole if it is known; if it raises, the work is given up.
         """
 
     def table(self, rows: Iterable[Row], schema: pa.Schema) -> Rows:

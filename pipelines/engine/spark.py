@@ -335,11 +335,11 @@ class SparkEngine:
         by: str,
         weight: str,
         key: str = "",
-        tell: Callable[[], None],
+        tell: Callable[[int, int | None], None],
     ) -> SparkRows:
         """Return the result of each group, made in a task of its own."""
         del weight, key
-        tell()
+        tell(0, None)
         groups = self.sql(f"SELECT coalesce(max({by}), 0) AS last FROM rows", rows=rows).one()["last"] + 1
         frame = compat.by_group(_spark_rows(rows).frame, groups, by)
         to = [covered(self._spark, storage) for storage in storages]

@@ -40,7 +40,7 @@ _SHARES: Final = 256
 BLOCK_BYTES_MIN: Final = 256 << 10
 BLOCK_BYTES_MAX: Final = 8 << 20
 PARTS: Final = 64
-"""How many blocks, and parts of the tree, are read; more if there are more tasks."""
+"""How many blocks, and parts of the tree, processes read, each taking the next one; tasks read one each."""
 RUN: Final = 50_000
 """Objects of a run: a compressed file is one block, however many objects are in it."""
 LOOK_BYTES: Final = 8 << 10
@@ -77,7 +77,12 @@ Groups: TypeAlias = Iterable[Sequence[Row]]
 
 def block_bytes(files: Sequence[tuple[str, int]], tasks: int) -> int:
     """Return the number of bytes of files, by name and size, that are read as one block."""
-    return max(BLOCK_BYTES_MIN, min(BLOCK_BYTES_MAX, sum(size for _, size in files) // max(PARTS, tasks) + 1))
+    return max(BLOCK_BYTES_MIN, min(BLOCK_BYTES_MAX, sum(size for _, size in files) // parts(tasks) + 1))
+
+
+def parts(tasks: int) -> int:
+    """Return into how many parts what is read is cut, if it is not too large for them."""
+    return tasks if tasks > 1 else PARTS
 
 
 def cuts_between(sample: Iterable[tuple[str, int]], tasks: int) -> list[str]:
