@@ -19,7 +19,7 @@ from pipelines import expiration, export, orphans
 from pipelines.files import listing as files_listing
 from pipelines.files.gc_roots import slack
 from pipelines.job import dry_run
-from pipelines.sweep import Sweep
+from pipelines.sweep.sweep import Sweep
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY, Case, build
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, operations, reopened

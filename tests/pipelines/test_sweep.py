@@ -12,8 +12,8 @@ from pipelines.engine import Engine, open_engine
 from pipelines.engine import local as local_engine
 from pipelines.files.listing import ROOT, UNKNOWN, Listed, listed
 from pipelines.job import silent
-from pipelines.sweep import Sweep
 from pipelines.sweep.model import Size
+from pipelines.sweep.sweep import Sweep
 from pipelines.trees.walk import FOREVER, Start, TreeSource, walk
 from tests.support.lakes import compacted, filled, new_lake, reopened
 from trinitylake_core import Lakehouse
