@@ -234,6 +234,8 @@ def _metadata(rows: Iterator[Row], storage: Storage) -> Found:
         own = _inside(storage.root, refs.location)
         if not own:
             yield DOUBT, inside, label, f"its metadata say that it lies at {refs.location}: it was copied, or moved"
+        if refs.forbidden:
+            yield from ((DOUBT, each, label, "its owner forbids it (gc.enabled=false)") for each in directories)
         yield from ((CLAIM, each, label, refs.uuid) for each in directories)
         yield from _live(storage, refs.statistics)
         yield from ((LIST, each, own or inside, "") for each in refs.manifest_lists)

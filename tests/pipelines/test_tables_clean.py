@@ -253,6 +253,15 @@ def test_external_tables_and_other_formats_are_left_alone(catalog: TrinityLakeCa
     } == {(each.directory, each.reason) for each in report.doubts}
 
 
+def test_a_table_whose_owner_forbids_it_loses_nothing(catalog: TrinityLakeCatalog) -> None:
+    with_table(catalog, "sales.free", 1).transaction().append(rows(2))
+    with_table(catalog, "sales.kept", 1, properties={"gc.enabled": "false"}).transaction().append(rows(2))
+    kept = {path for path in files(catalog) if "/kept-" in path}
+    report = clean(catalog)
+    assert (3, 1) == (report.deleted, len(report.doubts))
+    assert kept <= files(catalog)
+
+
 def test_an_unreadable_definition_stops_everything(catalog: TrinityLakeCatalog) -> None:
     a_history(catalog)
     expire(catalog)

@@ -22,7 +22,22 @@ from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
-METADATA: Final = {"current-snapshot-id": 5, "snapshots": [{"snapshot-id": 5, "timestamp-ms": 1_700_000_000_000}]}
+METADATA: Final = {
+    "format-version": 1,
+    "table-uuid": "00000000-0000-4000-8000-000000000000",
+    "location": "file:///elsewhere",
+    "last-updated-ms": 1_700_000_000_000,
+    "last-column-id": 1,
+    "schema": {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "id", "required": True, "type": "long"}]},
+    "partition-spec": [],
+    "properties": {},
+    "current-snapshot-id": 5,
+    "snapshots": [
+        {"snapshot-id": 4, "timestamp-ms": 1_600_000_000_000, "manifest-list": "file:///elsewhere/4.avro"},
+        {"snapshot-id": 5, "timestamp-ms": 1_700_000_000_000, "manifest-list": "file:///elsewhere/5.avro"},
+    ],
+}
+"""Of a table that lies elsewhere, with one snapshot too many."""
 MONTH: Final = 30 * 86_400_000
 CHANGES: Final = """
 - create_namespace: {namespace: sales, properties: {owner: emea}}
@@ -84,6 +99,7 @@ expire {lake} --keep-last 2 --engine local --dry-run
 expire {lake} --keep-last 2 --engine local
 clean {lake} --engine local --dry-run
 clean {lake} --engine local
+tables expire {lake} --dry-run
 tables clean {lake} --engine local --dry-run
 doctor {lake}
 completion bash

@@ -23,6 +23,9 @@ _SAME: Final[tuple[tuple[type[Exception], type[Exception]], ...]] = (
     (ours.InvalidDefinition, iceberg.ValidationError),
 )
 
+REFUSED: Final = (iceberg.CommitFailedException, iceberg.ValidationError, FileNotFoundError, ValueError)
+"""What says that one table cannot be read or changed now, and nothing about others."""
+
 
 @contextmanager
 def translated() -> Iterator[None]:

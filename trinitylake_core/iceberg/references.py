@@ -24,6 +24,8 @@ from pyiceberg.types import StructType
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tables import full_uri
 
+GC_ENABLED: Final = "gc.enabled"
+"""The property by which the owner of a table forbids to delete its files."""
 WRITTEN_PATHS: Final = (TableProperties.WRITE_DATA_PATH, TableProperties.WRITE_METADATA_PATH)
 PACKED: Final = ".gz.metadata.json"
 _DELETED: Final = 2
@@ -50,6 +52,7 @@ class References:
         manifest_lists: one of each snapshot.
         manifests: those that a snapshot of format version 1 names itself.
         statistics: files of statistics and of partition statistics.
+        forbidden: whether its owner forbids others to delete its files (``gc.enabled``).
     """
 
     uuid: str
@@ -58,6 +61,7 @@ class References:
     manifest_lists: frozenset[str]
     manifests: frozenset[str]
     statistics: frozenset[str]
+    forbidden: bool
 
 
 def references(data: bytes, location: str) -> References:
@@ -75,6 +79,7 @@ def references(data: bytes, location: str) -> References:
             _uris(*(each["manifest-list"] for each in snapshots if "manifest-list" in each)),
             _uris(*(path for each in snapshots if "manifest-list" not in each for path in each["manifests"])),
             _uris(*(each["statistics-path"] for each in statistics)),
+            str(properties.get(GC_ENABLED, "true")).strip().lower() == "false",
         )
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, OSError) as error:
         raise UnreadableTable(f"it is not a file of table metadata: {repr(error)[:200]}", path=location) from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchIcebergTableError, NoSuchNamespaceError, NoSuchTableError
@@ -90,6 +91,31 @@ class TableReader(Namespaces):
         location = self._metadata_location(view, namespace, name)
         metadata = self._places.read(location, self._load_file_io(location=location))
         return self._table(namespace, name, metadata, location)
+
+    def metadata_of(self, table: TableDef) -> TableMetadata:
+        """Return the metadata that the definition of an Iceberg table names. One ``get``.
+
+        Raises:
+            FileNotFoundError: the file is gone, or nothing was written yet.
+            ValidationError, ValueError: it is garbage.
+        """
+        location = metadata_uri(self._places.storage.root, table)
+        if location is None:
+            raise FileNotFoundError("nothing has written its metadata yet")
+        return self._places.read(location, self._load_file_io(location=location))
+
+    def _load_many(self, view: CatalogView, names: Sequence[tuple[str, str]]) -> Iterator[Table]:
+        """Yield those of several tables that are there. One ``get`` each, side by side."""
+        found: list[tuple[str, str, str]] = []
+        for namespace, name in names:
+            with suppress(NoSuchTableError):
+                found.append((namespace, name, self._metadata_location(view, namespace, name)))
+
+        def load(each: tuple[str, str, str]) -> Table:
+            metadata = self._places.read(each[2], self._load_file_io(location=each[2]))
+            return self._table(each[0], each[1], metadata, each[2])
+
+        return self._places.storage.map(found, load)
 
     def _table(self, namespace: str, name: str, metadata: TableMetadata, location: str) -> Table:
         io = self._load_file_io(metadata.properties, location)

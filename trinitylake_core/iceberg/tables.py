@@ -27,6 +27,7 @@ from trinitylake_core.errors import AlreadyExists
 from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_table, translated
 from trinitylake_core.iceberg.fields import table_fields
+from trinitylake_core.iceberg.snapshot_expiration import Expiring, SnapshotRules, expiring
 from trinitylake_core.iceberg.table_reader import TableReader
 from trinitylake_core.iceberg.table_updates import resolved
 from trinitylake_core.keys import VIEW
@@ -215,6 +216,38 @@ class Tables(TableReader):
         with translated():
             return self._change(update, what if len(names) <= _NAMED else f"{what}, ... ({len(names)} tables)")
 
+    def expire_snapshots(
+        self, identifiers: Sequence[Identifier], rules: SnapshotRules, now_millis: int
+    ) -> dict[Identifier, Expiring]:
+        """Remove snapshots and references of several tables as one version; return what each of them lost.
+
+        Their own properties decide, and ``rules`` where they say nothing. No file is deleted, so a rollback brings the
+        snapshots back. Tables that are gone, or have nothing to remove, are left out. One ``get`` and one ``put`` for
+        each table, side by side, and a commit.
+
+        Raises:
+            ValueError: a property that must be a number is none, or a table forbids it.
+            FileNotFoundError, ValidationError: metadata that cannot be read.
+            CommitFailedException, CommitStateUnknownException, ForbiddenError: as :meth:`commit_table`.
+        """
+        names = [self._split(each, NoSuchTableError) for each in identifiers]
+
+        def expire(change: Attempt) -> dict[Identifier, Expiring]:
+            found: dict[Identifier, Expiring] = {}
+            staged: list[tuple[Table, StagedTable]] = []
+            for current in self._load_many(change.txn, names):
+                losing = expiring(current.metadata, rules, now_millis)
+                if updates := losing.updates():
+                    found[current.name()] = losing
+                    staged.append((current, self._staged(current, current.name(), (), updates)))
+            for current, new in self._places.storage.map(staged, lambda each: _written(change, *each)):
+                namespace, name = self._split(current.name(), NoSuchTableError)
+                self._set(change, namespace, name, new.metadata, new.metadata_location, replace=True)
+            return found
+
+        with translated():
+            return self._change(expire, f"expire snapshots of {len(names)} tables")
+
     def _update(
         self,
         change: Attempt,
@@ -310,6 +343,11 @@ class Tables(TableReader):
     def _delete_old_metadata(self, io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:  # type: ignore[override]  # static there
         """Delete metadata files as the table's own properties say, once the commit is made."""
         self._after_commit(lambda: Catalog._delete_old_metadata(io, base, metadata))  # noqa: SLF001 - PyIceberg's hook
+
+
+def _written(change: Attempt, current: Table, staged: StagedTable) -> tuple[Table, StagedTable]:
+    change.write_metadata(staged.metadata, staged.metadata_location, staged.io, current.metadata)
+    return current, staged
 
 
 def _what(updates: tuple[TableUpdate, ...]) -> str:

@@ -1,14 +1,48 @@
-"""Commands about Iceberg tables and their files: tables clean."""
+"""Commands about Iceberg tables and their files: tables expire, tables clean."""
 
 from __future__ import annotations
 
 from pipelines import orphans
 from pipelines import tables_clean as cleaning
-from pipelines.cli.command import Call, Result, command, option, reported
+from pipelines import tables_expire as expiring
+from pipelines.cli.command import DONE, Call, Result, command, option, reported
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, SPARK, VERBOSE, YES
-from pipelines.cli.commands.retention import PLANS, age_of, exit_code
+from pipelines.cli.commands.retention import PLANS, SOME_FAILED, age_of, exit_code
+from trinitylake_core.durations import parse_age
 
 PATTERN = {"PATTERN": "NAMESPACE.TABLE; * for any text, ? for one character (default: all)"}
+
+
+@command(
+    "tables expire",
+    "trinitylake tables expire file:///data/lake 'sales.*' --older-than 5d --dry-run",
+    arguments=PATTERN,
+    options=(
+        option("--older-than", metavar="AGE", help="keep snapshots up to this age (default 5d)"),
+        option("--keep-last", type=int, default=1, metavar="N", help="keep the newest N of each branch (default 1)"),
+        option("--refs-older-than", metavar="AGE", help="keep tags and branches up to this age (default: all)"),
+        DRY_RUN,
+        VERBOSE,
+        YES,
+    ),
+    details="The properties of a table decide (history.expire.*); the options are for tables without them.\n"
+    "Many tables are one version, and no file is deleted: a rollback brings the snapshots back. `tables clean`\n"
+    "removes the files.",
+)
+def tables_expire(call: Call) -> Result:
+    """Expire snapshots of tables."""
+    options, age = call.options, age_of(call)
+    config = expiring.Config(
+        pattern=options.pattern,
+        older_than_seconds=expiring.MAX_AGE_SECONDS if age is None else age,
+        keep_last=options.keep_last,
+        max_ref_age_seconds=None if options.refs_older_than is None else parse_age(options.refs_older_than),
+    )
+
+    def result(done: expiring.Report) -> Result:
+        return reported(call, done, code=SOME_FAILED if done.failures else DONE)
+
+    return result(expiring.run(call.open(), config, review=call.review(result), progress=call.progress))
 
 
 @command(

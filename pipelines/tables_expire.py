@@ -1,0 +1,276 @@
+"""Expiring snapshots of Iceberg tables (``tables expire``): many tables are one version, and no file is deleted.
+
+What older versions of the lakehouse name stays readable, and a rollback brings the snapshots back. ``tables clean``
+removes their files when those versions have expired. So a table may expire its snapshots as early as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Stopwatch, silent
+from pipelines.summary import DRY_RUN, Table, count, failures_table
+from trinitylake_core import Lakehouse
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.definitions import TableDef, decode_table
+from trinitylake_core.durations import DAY, millis
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput
+from trinitylake_core.keys import TABLE
+from trinitylake_core.recovery.patterns import Pattern
+from trinitylake_core.tables import ICEBERG, MANAGED, METADATA_LOCATION
+
+if TYPE_CHECKING:
+    from trinitylake_core.iceberg import TrinityLakeCatalog
+    from trinitylake_core.iceberg.snapshot_expiration import SnapshotRules
+
+MAX_AGE_SECONDS: Final = 5 * DAY
+"""The default of Iceberg."""
+TOGETHER: Final = 100
+"""Tables of one version: a conflict over one of them repeats the others, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What to expire. The properties of a table decide (``history.expire.*``); these are for tables without them.
+
+    Attributes:
+        pattern: only tables of these names: ``sales.*``.
+        older_than_seconds: snapshots up to this age stay.
+        keep_last: so many snapshots of each branch stay.
+        max_ref_age_seconds: tags, and branches but ``main``, up to this age stay; ``None``: all.
+        now_millis: the time, for tests.
+    """
+
+    pattern: str | None = None
+    older_than_seconds: float = MAX_AGE_SECONDS
+    keep_last: int = 1
+    max_ref_age_seconds: float | None = None
+    now_millis: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.older_than_seconds < 0 or (self.max_ref_age_seconds or 0) < 0:
+            raise InvalidInput("the age of snapshots must not be negative")
+        if self.keep_last < 1:
+            raise InvalidInput(
+                f"at least one snapshot of each branch stays, so keep_last is at least 1, not {self.keep_last}"
+            )
+
+    def rules(self) -> SnapshotRules:
+        """Return the rules for tables that say nothing themselves."""
+        from trinitylake_core.iceberg.snapshot_expiration import SnapshotRules
+
+        refs = None if self.max_ref_age_seconds is None else millis(self.max_ref_age_seconds)
+        return SnapshotRules(millis(self.older_than_seconds), self.keep_last, refs)
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What one table lost, or would lose: snapshots, and names of tags and branches."""
+
+    table: str
+    snapshots: int
+    refs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was expired, or on a dry run would be.
+
+    Attributes:
+        version: the version that was looked at; ``version_after`` the last that was made, ``None`` without one.
+        tables: MANAGED Iceberg tables that were looked at.
+        external: EXTERNAL tables of these names, which are never changed.
+        expired: the tables that lose something.
+        snapshots: how many they lose together.
+        versions: how many versions that made.
+        failures: tables that were left alone, with the reason.
+    """
+
+    root: str
+    version: int
+    dry_run: bool
+    version_after: int | None = None
+    tables: int = 0
+    external: int = 0
+    expired: tuple[Expired, ...] = ()
+    snapshots: int = 0
+    versions: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> Iterator[str]:
+        """Yield what was expired."""
+        what = f"{count(self.snapshots, 'snapshot')} of {count(len(self.expired), 'table')} among {self.tables:,}"
+        if not self.expired:
+            yield f"nothing to do: no snapshot of {count(self.tables, 'table')} expires"
+        else:
+            yield f"{DRY_RUN}: {what} would expire" if self.dry_run else f"{what} expired"
+            yield "no file is deleted: a rollback brings them back; `tables clean` removes what no version needs"
+        if self.failures:
+            yield f"left alone: {count(len(self.failures), 'table')}"
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield what each table loses, and those that were left alone."""
+        rows = [[each.table, each.snapshots, ", ".join(each.refs)] for each in self.expired]
+        yield Table("expired", ("table", "snapshots", "tags and branches"), rows, detail=True)
+        yield failures_table(self.failures)
+
+
+def run(
+    lake: Lakehouse,
+    config: Config | None = None,
+    *,
+    review: Review[Report] | None = None,
+    cancel: Cancel | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Remove snapshots of tables from their newest metadata; the handle moves to the newest version.
+
+    Costs the nodes that contain the tables, one ``get`` for each definition and for the metadata of each MANAGED table;
+    then for each hundred tables that lose something, a ``get`` and a ``put`` each, and a commit.
+
+    Args:
+        lake: any handle of the lakehouse.
+        config: what.
+        review: called with what would expire; ``False`` changes nothing.
+        cancel: checked before each version.
+        progress: called with phase, done and total.
+
+    Raises:
+        InvalidInput: PyIceberg is not installed.
+        ReadOnly, StorageError.
+    """
+    if find_spec("pyiceberg") is None:
+        raise InvalidInput("tables need the extra 'iceberg': pip install 'trinitylake-maintenance[iceberg]'")
+    return _Expiration(lake.refresh(), config or Config(), progress or silent).run(review, cancel or NEVER_CANCELLED)
+
+
+class _Expiration:
+    def __init__(self, lake: Lakehouse, config: Config, progress: Progress) -> None:
+        from trinitylake_core.iceberg import TrinityLakeCatalog
+
+        self.lake = lake
+        self.config = config
+        self.progress = progress
+        self.catalog: TrinityLakeCatalog = TrinityLakeCatalog.over(lake)
+        self.rules = config.rules()
+        self.now = now_millis() if config.now_millis is None else config.now_millis
+        self.failures: dict[str, str] = {}
+        self.losers: list[tuple[str, ...]] = []
+        self.watch = Stopwatch()
+        self.meter = Meter(lake.storage)
+
+    def run(self, review: Review[Report] | None, cancel: Cancel) -> Report:
+        """Plan, have that reviewed, and expire."""
+        managed, external = self.tables()
+        planned = self.planned(managed)
+        self.watch.lap("plan")
+        found = self.with_costs(
+            Report(
+                self.lake.root,
+                self.lake.version,
+                dry_run=True,
+                tables=len(managed),
+                external=external,
+                expired=planned,
+                snapshots=sum(each.snapshots for each in planned),
+            )
+        )
+        if (review is not None and not review(found)) or not planned:
+            return found if review is not None else replace(found, dry_run=False)
+        return self.act(found, cancel)
+
+    def with_costs(self, found: Report) -> Report:
+        """Return a report with what it has cost so far."""
+        return replace(
+            found, failures=dict(self.failures), requests=self.meter.by_kind(), seconds=dict(self.watch.seconds)
+        )
+
+    def tables(self) -> tuple[list[tuple[str, str, TableDef]], int]:
+        """Return the MANAGED Iceberg tables of the pattern that have metadata, and how many EXTERNAL ones there are."""
+        pattern = None if self.config.pattern is None else Pattern(self.config.pattern)
+        entries = [
+            each
+            for each in self.lake.objects(kind=TABLE)
+            if pattern is None or pattern.matches(each.namespace, each.name)
+        ]
+        managed, external = [], 0
+        contents = self.lake.storage.read_many([each.path for each in entries])
+        for entry, (path, data) in zip(entries, contents, strict=True):
+            name = f"{entry.namespace}.{entry.name}"
+            try:
+                if isinstance(data, FileMissing):
+                    raise data
+                table = decode_table(data, path)
+            except (Corrupt, FileMissing) as error:
+                self.failures[name] = f"its definition cannot be read: {error}"
+                continue
+            if table.table_format == ICEBERG and table.format_properties.get(METADATA_LOCATION):
+                if table.table_type == MANAGED:
+                    managed.append((entry.namespace, entry.name or "", table))
+                else:
+                    external += 1
+        return managed, external
+
+    def planned(self, tables: list[tuple[str, str, TableDef]]) -> tuple[Expired, ...]:
+        """Return what each table would lose."""
+        planned = []
+        looked = zip(tables, self.lake.storage.map(tables, self.losing), strict=True)
+        for done, (table, (name, found)) in enumerate(looked):
+            self.progress("metadata", done + 1, len(tables))
+            if isinstance(found, str):
+                self.failures[name] = found
+            elif found.snapshots or found.refs:
+                planned.append(found)
+                self.losers.append((*table[0].split("."), table[1]))
+        return tuple(planned)
+
+    def losing(self, table: tuple[str, str, TableDef]) -> tuple[str, Expired | str]:
+        """Return what a table would lose, or in a text why that is not known. One ``get``."""
+        from trinitylake_core.iceberg.errors import REFUSED
+        from trinitylake_core.iceberg.snapshot_expiration import expiring
+
+        name = f"{table[0]}.{table[1]}"
+        try:
+            metadata = self.catalog.metadata_of(table[2])
+            found = expiring(metadata, self.rules, self.now)
+        except (Corrupt, InvalidInput, *REFUSED) as error:
+            return name, f"{error}"
+        return name, Expired(name, len(found.snapshots), found.refs)
+
+    def act(self, planned: Report, cancel: Cancel) -> Report:
+        """Expire, some tables a version; those that fail are named, and the others go on."""
+        from trinitylake_core.iceberg.errors import REFUSED
+
+        names = list(self.losers)
+        done: list[Expired] = []
+        versions, last = 0, None
+        for begin in range(0, len(names), TOGETHER):
+            cancel.check()
+            some = names[begin : begin + TOGETHER]
+            try:
+                lost = self.catalog.expire_snapshots(some, self.rules, self.now)
+            except REFUSED as error:
+                self.failures |= {".".join(each): f"{error}" for each in some}
+                continue
+            done += [Expired(".".join(name), len(each.snapshots), each.refs) for name, each in lost.items()]
+            if lost:
+                versions, last = versions + 1, self.catalog.lakehouse.version
+            self.progress("expire", begin + len(some), len(names))
+        self.lake.refresh()
+        self.watch.lap("expire")
+        snapshots = sum(each.snapshots for each in done)
+        return self.with_costs(
+            replace(
+                planned,
+                dry_run=False,
+                version_after=last,
+                expired=tuple(done),
+                snapshots=snapshots,
+                versions=versions,
+            )
+        )

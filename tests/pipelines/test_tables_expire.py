@@ -1,0 +1,215 @@
+"""Snapshots of tables expire by the rules of Iceberg, many tables as one version, and a rollback brings them back."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+
+from pipelines import tables_clean, tables_expire
+from pipelines.cli import main
+from pipelines.job import dry_run
+from tests.support.icebergs import ids, new_iceberg, rows, with_table
+from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.iceberg.snapshot_expiration import Expiring, SnapshotRules, expiring
+
+DAY = 86_400_000
+NOW = 1_000 * DAY
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> TrinityLakeCatalog:
+    return new_iceberg(tmp_path)
+
+
+def expire(catalog: TrinityLakeCatalog, review: Any = None, **options: Any) -> tables_expire.Report:
+    """Expire a month later."""
+    config = tables_expire.Config(now_millis=int(time.time() * 1000) + 30 * DAY, **options)
+    return tables_expire.run(catalog.lakehouse, config, review=review)
+
+
+def grown(catalog: TrinityLakeCatalog, name: str, snapshots: int = 3, **properties: str) -> Table:
+    table = with_table(catalog, name, properties=properties)
+    for number in range(snapshots):
+        table.append(rows(number))
+    return table
+
+
+# -- the rules -----------------------------------------------------------------------------------------
+
+
+def metadata(
+    ages: dict[int, tuple[int, int | None]], refs: dict[str, dict[str, Any]], **properties: str
+) -> TableMetadata:
+    """Return table metadata with snapshots of these ages in days, each with its parent."""
+    found = {
+        "format-version": 2,
+        "table-uuid": "00000000-0000-4000-8000-000000000000",
+        "location": "file:///x",
+        "last-sequence-number": 9,
+        "last-updated-ms": NOW,
+        "last-column-id": 1,
+        "schemas": [{"type": "struct", "schema-id": 0, "fields": []}],
+        "current-schema-id": 0,
+        "partition-specs": [{"spec-id": 0, "fields": []}],
+        "default-spec-id": 0,
+        "last-partition-id": 999,
+        "sort-orders": [{"order-id": 0, "fields": []}],
+        "default-sort-order-id": 0,
+        "properties": properties,
+        "current-snapshot-id": refs.get("main", {}).get("snapshot-id"),
+        "refs": refs,
+        "snapshots": [
+            {
+                "snapshot-id": number,
+                "parent-snapshot-id": parent,
+                "sequence-number": number,
+                "timestamp-ms": NOW - age * DAY,
+                "manifest-list": f"file:///x/{number}.avro",
+                "summary": {"operation": "append"},
+            }
+            for number, (age, parent) in ages.items()
+        ],
+    }
+    return TableMetadataUtil.parse_raw(json.dumps(found))
+
+
+MAIN = {"main": {"snapshot-id": 4, "type": "branch"}}
+LINE: dict[int, tuple[int, int | None]] = {1: (9, None), 2: (7, 1), 3: (5, 2), 4: (1, 3)}
+
+
+@pytest.mark.parametrize(
+    ("ages", "refs", "properties", "expected"),
+    [
+        (LINE, MAIN, {}, Expiring((1, 2))),  # five days old is not older than five days
+        (LINE, MAIN, {"history.expire.max-snapshot-age-ms": str(8 * DAY)}, Expiring((1,))),
+        (LINE, MAIN, {"history.expire.max-snapshot-age-ms": "1"}, Expiring((1, 2, 3))),
+        (LINE, MAIN, {"history.expire.min-snapshots-to-keep": "3"}, Expiring((1,))),
+        (LINE, {**MAIN, "v1": {"snapshot-id": 1, "type": "tag"}}, {}, Expiring((2,))),
+        (
+            LINE,
+            {**MAIN, "v1": {"snapshot-id": 1, "type": "tag", "max-ref-age-ms": 8 * DAY}},
+            {},
+            Expiring((1, 2), ("v1",)),
+        ),
+        (
+            LINE,
+            {**MAIN, "old": {"snapshot-id": 2, "type": "branch", "min-snapshots-to-keep": 2}},
+            {"history.expire.max-ref-age-ms": str(9 * DAY)},
+            Expiring(),
+        ),
+        ({**LINE, 5: (8, 1), 6: (2, 1)}, MAIN, {}, Expiring((1, 2, 5))),  # of no branch: the young one stays
+        ({1: (90, None)}, {"main": {"snapshot-id": 1, "type": "branch"}}, {}, Expiring()),
+    ],
+)
+def test_what_expires_is_what_the_specification_says(
+    ages: Any, refs: Any, properties: dict[str, str], expected: Expiring
+) -> None:
+    assert expected == expiring(metadata(ages, refs, **properties), SnapshotRules(), NOW)
+
+
+@pytest.mark.parametrize(
+    "properties", [{"gc.enabled": "false"}, {"history.expire.max-snapshot-age-ms": "a week"}], ids=str
+)
+def test_a_table_that_forbids_it_or_says_nonsense_is_refused(properties: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=next(iter(properties))):
+        expiring(metadata(LINE, MAIN, **properties), SnapshotRules(), NOW)
+
+
+# -- the job -------------------------------------------------------------------------------------------
+
+
+def test_many_tables_are_one_version_and_a_rollback_brings_the_snapshots_back(catalog: TrinityLakeCatalog) -> None:
+    for name in ("sales.one", "sales.two", "other.three"):
+        grown(catalog, name)
+    version = catalog.lakehouse.version
+    report = expire(catalog)
+    assert (3, 6, 1, version + 1) == (len(report.expired), report.snapshots, report.versions, report.version_after)
+    assert "expire snapshots of 3 tables" == catalog.lakehouse.info().reason
+    table = catalog.load_table("sales.one")
+    assert (1, [0, 1, 2]) == (len(table.metadata.snapshots), ids(table))
+    assert "nothing to do" in next(iter(expire(catalog).summary()))
+    time.sleep(0.02)
+    tables_clean.run(catalog.lakehouse, tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True))
+    catalog.lakehouse.rollback(version=version, reason="r")
+    table = catalog.load_table("sales.one")
+    counts = [ids_at(table, each.snapshot_id) for each in table.metadata.snapshots]
+    assert [[0], [0, 1], [0, 1, 2]] == counts
+
+
+def ids_at(table: Table, snapshot: int) -> list[int]:
+    return sorted(table.scan(snapshot_id=snapshot).to_arrow()["id"].to_pylist())
+
+
+def test_properties_patterns_and_options_choose(catalog: TrinityLakeCatalog) -> None:
+    grown(catalog, "sales.keeps", **{"history.expire.max-snapshot-age-ms": str(100 * DAY)})
+    grown(catalog, "sales.goes")
+    grown(catalog, "other.goes")
+    report = expire(catalog, review=dry_run, pattern="sales.*", keep_last=2)
+    assert (True, 2, [("sales.goes", 1)]) == (
+        report.dry_run,
+        report.tables,
+        [(each.table, each.snapshots) for each in report.expired],
+    )
+    assert 3 == len(catalog.load_table("sales.goes").metadata.snapshots)
+
+
+def test_a_table_that_cannot_be_read_is_named_and_the_others_go_on(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    theirs = grown(new_iceberg(tmp_path / "other"), "a.b")
+    grown(catalog, "sales.good")
+    grown(catalog, "sales.forbids", **{"gc.enabled": "false"})
+    gone = grown(catalog, "sales.gone")
+    catalog.register_table("sales.theirs", theirs.metadata_location)
+    Path(gone.metadata_location.removeprefix("file://")).unlink()
+    report = expire(catalog)
+    assert (["sales.good"], 1) == ([each.table for each in report.expired], report.external)
+    assert {"sales.forbids", "sales.gone"} == report.failures.keys()
+    assert 3 == len(theirs.refresh().metadata.snapshots)
+
+
+def test_a_race_over_one_of_them_loses_nothing(catalog: TrinityLakeCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append between the plan and its commit is kept, and its table expires all the same."""
+    for name in ("sales.one", "sales.two"):
+        grown(catalog, name)
+    met: list[int] = []
+
+    class Cancel:
+        def check(self) -> None:
+            met.append(1)
+            catalog.load_table("sales.one").append(rows(9))
+
+    config = tables_expire.Config(now_millis=int(time.time() * 1000) + 30 * DAY)
+    report = tables_expire.run(catalog.lakehouse, config, cancel=Cancel())
+    one = catalog.load_table("sales.one")
+    assert ([1], 5) == (met, report.snapshots)
+    assert ([0, 1, 2, 9], 1) == (ids(one), len(one.metadata.snapshots))
+
+
+def test_its_costs_are_a_read_for_each_table_and_another_with_a_write_for_those_that_lose(
+    catalog: TrinityLakeCatalog,
+) -> None:
+    for number in range(6):
+        grown(catalog, f"sales.t{number}", 1 if number % 2 else 3)
+    planned = expire(catalog, review=dry_run).requests
+    report = expire(catalog)
+    assert 6 + 6 <= planned["get"] <= 6 + 6 + 6
+    # three metadata files, three definitions and the hint
+    assert (3 + 3 + 1, 3) == (report.requests["put"], len(report.expired))
+
+
+def test_the_command_line(catalog: TrinityLakeCatalog, capsys: pytest.CaptureFixture[str]) -> None:
+    grown(catalog, "sales.one")
+    words = ["tables", "expire", catalog.lakehouse.root, "--older-than", "0s", "--json"]
+    time.sleep(0.02)
+    assert 0 == main([*words, "--dry-run"])
+    planned = json.loads(capsys.readouterr().out)
+    assert 0 == main(words)
+    done = json.loads(capsys.readouterr().out)
+    assert (2, 2, None) == (planned["snapshots"], done["snapshots"], planned["version_after"])
+    assert done["version_after"] == catalog.lakehouse.version
