@@ -112,7 +112,7 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
         found = run_supervised(context, settings, spark, work)
         metadata = reports.of_report(found)
         yield dg.AssetCheckResult(passed=found.ok, metadata=metadata, description=metadata["outcome"])
-        if not found.ok:  # before Dagster says no more than that a blocking check failed
+        if not found.ok:  # or Dagster would only report that a blocking check failed
             text = f"nothing that rewrites or deletes was started: {reports.text_of(found, 3)}\n{REPAIR}"
             raise dg.Failure(text, metadata=metadata, allow_retries=False)
 

@@ -58,7 +58,7 @@ def compaction_pays(policy: Compaction, lake: Lakehouse, state: SensorState, now
 
 
 def debt_of(stats: Stats) -> int:
-    """Return how many messages are buffered: in the whole tree, or in the root if it does not count the others."""
+    """Return the number of buffered messages: in the whole tree, or in the root if it does not count the others."""
     return stats.messages if stats.messages is not None else stats.root_messages
 
 

@@ -1,6 +1,6 @@
 """Launchpads derived from dataclasses: the fields that Dagster shows, and what is refused before a run exists.
 
-A field's name, type and default are those of the dataclass, its description is what the docstring says under
+A field's name, type and default are those of the dataclass, its description is the text of the docstring under
 ``Attributes``. Dagster's webserver checks names, types and choices. Everything else is checked by the dataclass itself.
 """
 

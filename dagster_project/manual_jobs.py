@@ -232,7 +232,7 @@ class Launch:
 
 
 def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:
-    """Return how a job that leads back works: it logs its plan, and then carries out this plan and no other."""
+    """Return the work of a job that leads back: it logs its plan, and then carries out this plan and no other."""
 
     def work(launch: Launch) -> reports.Metadata:
         options = launch.options

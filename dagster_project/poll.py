@@ -124,7 +124,7 @@ def observation_event(
 
 
 def failed(state: SensorState, trouble: Trouble) -> tuple[SensorState, bool]:
-    """Return what to remember after a poll that failed, and whether to send it to the webhook now."""
+    """Return the state after a poll that failed, and whether to send it to the webhook now."""
     failing = state.failing + 1
     alert = not state.alerted and (not trouble.passes or failing >= _TRIES)
     return replace(state, failing=failing), alert

@@ -38,7 +38,7 @@ def _load() -> None:
     try:
         definitions = importlib.import_module("dagster_project.definitions")
         definitions.defs.get_repository_def().load_all_definitions()
-    except Exception:  # noqa: BLE001 - the file may be damaged by now: each run loads it itself, and says why it fails
+    except Exception:  # noqa: BLE001 - the file may be damaged by now: each run loads it itself, and reports why it fails
         _log.exception("cannot load the definitions now: each run loads them itself")
     if _TASKS.is_dir() and len(list(_TASKS.iterdir())) > 1:
         _log.error("runs are forked from a process with more than one thread: they may hang")

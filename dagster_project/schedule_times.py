@@ -64,7 +64,7 @@ def last_due(settings: LakehouseSettings, now: datetime) -> datetime | None:
 
 
 def freshness(settings: LakehouseSettings | None) -> dg.FreshnessPolicy | None:
-    """Return how old the result of a maintenance may become; ``None`` without a schedule, and for a fleet.
+    """Return the greatest age of the result of a maintenance; ``None`` without a schedule, and for a fleet.
 
     Dagster warns after one and a half intervals and fails after three, when two in a row did not come. The interval
     is the longest of the schedule: on weekdays only, the weekend.

@@ -46,7 +46,7 @@ class Scope:
         pool: the pool that lets one run at a time write; ``None`` where runs are serialised by their tag.
         owners: who owns the assets.
         partitions: the partitions of the assets.
-        tags: of runs and assets. In a fleet Dagster's tag of the partition says which lakehouse a run is for.
+        tags: of runs and assets. In a fleet the run's lakehouse is in Dagster's tag of the partition.
     """
 
     slug: str

@@ -274,7 +274,7 @@ class LakehouseTick(Tick):
         return [*good]
 
     def again(self, state: SensorState, seconds: float, *, quiet: int) -> SensorState:  # noqa: D102
-        return state  # Dagster's minimum interval says when
+        return state  # after Dagster's minimum interval
 
     def check_events(self) -> Iterator[Event]:
         """Yield the results that differ from what was recorded last: runs evaluate the same checks."""

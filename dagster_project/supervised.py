@@ -50,7 +50,7 @@ _ADVICE: Final[tuple[tuple[type[errors.TrinityLakeError], str], ...]] = (
     ),
     (errors.CommitConflict, "Another writer committed first: launch again."),
     (errors.ReadOnly, "First upgrade the lakehouse to another root with the job `upgrade`."),
-    (errors.Refused, "The message says what would allow it."),
+    (errors.Refused, "The message names what would allow it."),
     (errors.Corrupt, "Run the job `verify`, then `rollback` to an intact version, or restore from an export."),
     (errors.StorageDenied, "Check the credentials in `storage_options` of lakehouses.yaml, and their permissions."),
     (errors.UnsafeStorage, "This storage ignores exclusive creation, so writing to it is unsafe: use another one."),

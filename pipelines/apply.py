@@ -104,7 +104,7 @@ def run(
         ReadOnly, StorageError.
     """
     transaction = lake.transaction(isolation=isolation, reason=reason)
-    with suppress(InvalidName):  # told with the entry that has it
+    with suppress(InvalidName):  # reported with the entry that has it
         transaction.look_ahead([entry.object() for entry in entries])
     losses = [loss for entry in entries for loss in _carry_out(transaction, entry)]
     if losses and not (allow_loss or review is dry_run):
@@ -184,7 +184,7 @@ def _loaded(text: str, name: str) -> Any:
     if text.lstrip().startswith("["):  # JSON, or YAML that looks like it
         try:
             return json.loads(text, object_pairs_hook=_object)
-        except (RecursionError, ValueError):  # YAML's loader says where
+        except (RecursionError, ValueError):  # the message of YAML's loader has the place
             pass
     from pipelines.source import yaml_text
 

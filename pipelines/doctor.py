@@ -31,7 +31,7 @@ class TableRetention:
 
     Attributes:
         kept_seconds: the age of the oldest version or snapshot that is kept.
-        tables: Iceberg tables that were looked at, at most 200.
+        tables: Iceberg tables that were examined, at most 200.
         more: whether there are more.
         too_soon: of them, those that may expire snapshots which the lakehouse still keeps, by name; the first 20.
         too_soon_count: how many there are.
@@ -71,7 +71,7 @@ def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None =
     found.more = len(entries) > most
     contents = lake.storage.read_many([entry.path for entry in entries[:most]])
     for entry, (path, data) in zip(entries, contents, strict=False):
-        if isinstance(data, FileMissing):  # `verify` tells
+        if isinstance(data, FileMissing):  # `verify` reports it
             continue
         try:
             table = decode_table(data, path)

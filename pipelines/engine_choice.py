@@ -28,7 +28,7 @@ EXECUTOR_SECONDS: Final = 180.0
 _SPARKS: Final = frozenset({"pyspark", "py4j", "grpc"})
 """The packages whose errors a start of Spark may raise, besides our own and those of the operating system."""
 _CAUSE: Final = 400
-"""So many characters of what Spark says are shown; the rest is Java's own stack."""
+"""So many characters of Spark's message are shown; the rest is Java's own stack."""
 
 
 def expected_engine(engine: str, spark: Session, amount: int, spark_from: int) -> str:

@@ -384,8 +384,8 @@ class _Expiration:
     def advance_boundary(self, boundary: int) -> int:
         """Raise the boundary file to what is committed, and return below which version roots may be deleted.
 
-        That is what the file says durably, but never more than the newest root says: a file can lie. Two ``get``, and
-        one ``put`` to write it; some ``get`` more if another run was further.
+        That is the number in the file, once it is durable, but never more than that of the newest root: a file can be
+        wrong. Two ``get``, and one ``put`` to write it; some ``get`` more if another run was further.
         """
         says = raise_boundary(self.files.versions, boundary)
         self.report = replace(self.report, boundary_after=says)
@@ -397,7 +397,7 @@ class _Expiration:
         return min(says, newest.oldest_version)
 
     def prove_root(self) -> None:
-        """Read the root again that says the boundary, after the file says it too. One ``get``. Raises ``CorruptNode``.
+        """Read the root with the boundary again, after the file has it, too. One ``get``. Raises ``CorruptNode``.
 
         A rollback over a root that cannot be read trusts the file, and keeps what lies above it. If this root became
         unreadable before the file was raised, that rollback may have read the file before, and nothing may be deleted.

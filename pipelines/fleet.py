@@ -172,7 +172,7 @@ def run(members: Iterable[Member], config: Config | None = None) -> Report:
         member = wanted[outcome.name]
         problem = outcome.error
         found[outcome.name] = outcome.get() if problem is None else State(member.name, member.root, _said(problem))
-    late = NoAnswer(f"not looked at: the time for all of them, {config.total_seconds:.0f} s, was over")
+    late = NoAnswer(f"not read: the time for all of them, {config.total_seconds:.0f} s, was over")
     states = [found.get(name, State(name, member.root, str(late))) for name, member in wanted.items()]
     return Report(sorted(states, key=lambda state: state.rank), round(time.monotonic() - began, 3))
 

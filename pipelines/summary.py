@@ -55,7 +55,7 @@ class Table:
 
 
 class Summarised(Protocol):
-    """A report that says what was done."""
+    """A report with sentences on what was done."""
 
     def summary(self) -> Iterable[str]:
         """Return sentences: what was done, or would be, the most important one first."""

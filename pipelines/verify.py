@@ -212,7 +212,7 @@ class _Verification:
         return None
 
     def refuse_unknown_version(self, version: int) -> None:
-        with suppress(Corrupt):  # a finding, told by the passes
+        with suppress(Corrupt):  # the passes report it
             self.versions.root(version)
 
     def of_one_shape(self, chosen: Sequence[int], shape: Shape) -> list[int]:
@@ -240,12 +240,12 @@ class _Verification:
         paths: set[str] = set()
         try:
             snapshots = self.versions.definition(self.newest).snapshots
-        except (Corrupt, InvalidDefinition):  # told by the pass over the roots
+        except (Corrupt, InvalidDefinition):  # the pass over the roots reports it
             return []
         for snapshot in snapshots.values():
             try:
                 paths |= set() if snapshot.target_uri else {validate_path(snapshot.root_node_file_path)}
-            except InvalidLocation:  # told by I17
+            except InvalidLocation:  # a violation of I17, reported elsewhere
                 continue
         return [asked(path, FOREVER, FOREVER) for path in sorted(paths)]
 

@@ -110,7 +110,7 @@ class SnapshotPolicy(Model):
     grace: Duration | None = None
 
     def grace_of(self, period: Period) -> timedelta:
-        """Return how long after the start of a period its snapshot may be missing."""
+        """Return the time after the start of a period for which its snapshot may be missing."""
         default = timedelta(hours=1) if period == "hourly" else _DAY
         return default if self.grace is None else self.grace
 
@@ -239,7 +239,7 @@ def _overlap(one: str, two: str) -> bool:
 
 
 class Notifications(Model):
-    """Who hears of failures. ``webhook`` is a URL, or better the name of a variable that holds one.
+    """Where failures are reported. ``webhook`` is a URL, or better the name of a variable that holds one.
 
     ``ui`` is the URL of Dagster's pages: messages then have a link to the run, or to the check that fails.
     """

@@ -36,7 +36,7 @@ def of_stats(stats: Stats) -> Metadata:
 
 
 def of_deep(health: Deep) -> Metadata:
-    """Return what a walk over the tree found: sums, which Dagster plots, and a table of the levels."""
+    """Return the figures of a walk over the tree: sums, which Dagster plots, and a table of the levels."""
     rows = [{"height": each.height, "nodes": each.nodes, "holds": _holds(each)} for each in health.levels]
     plan = health.compaction
     return of_stats(health.summary) | given(
@@ -53,7 +53,7 @@ def of_deep(health: Deep) -> Metadata:
 
 
 def _holds(level: Level) -> str:
-    """Return what a level holds, for people: a table of more columns is cut off on the page of an asset."""
+    """Return the content of a level, for people: a table of more columns is cut off on the page of an asset."""
     parts = [
         f"{count(level.keys, 'key')} ({level.fill:.0%} full)",
         count(level.messages, "buffered message"),

@@ -45,7 +45,7 @@ def tree(strips: Sequence[Strip], title: str) -> dg.MarkdownMetadataValue:
 def trees(pictured: Sequence[tuple[str, Sequence[Strip]]]) -> dg.MarkdownMetadataValue:
     """Return a picture of trees side by side, such as before and after: a pair of bars per node, in key order.
 
-    Its size depends on the height of the trees alone; of a level with many nodes it shows a sample, and says so.
+    Its size depends on the height of the trees alone; of a level with many nodes it shows a sample, with a note.
     """
     return _markdown(drawn(pictured), "; ".join(title for title, _ in pictured))
 

@@ -153,7 +153,7 @@ class Call:
     progress: Progress
     stack: ExitStack
     ask: Callable[[Iterable[Line]], bool] | None = None
-    """Shows a person the plan and asks; ``None`` where a program calls, or the person has said yes."""
+    """Shows a person the plan and asks; ``None`` where a program calls, or the person has agreed."""
     log_level: str = "OFF"
     environment_options: Mapping[str, Any] = field(default_factory=dict)
     """Storage options of the environment, for every root that takes them."""
@@ -235,7 +235,7 @@ class Call:
 
 
 def _does_nothing(planned: Any) -> bool:
-    """Whether a plan changes nothing, so that there is nothing to ask: its first sentence says so."""
+    """Whether a plan changes nothing, so that there is nothing to ask: its first sentence begins so."""
     return hasattr(planned, "summary") and next(iter(planned.summary())).startswith("nothing ")
 
 
@@ -391,7 +391,7 @@ def key_value(what: str, text: str) -> tuple[str, str]:
 
 
 def limited(rows: Iterator[T], limit: int | None) -> Iterator[T]:
-    """Return the first rows, as many as ``--limit`` says. Raises ``InvalidInput``."""
+    """Return the first rows, ``--limit`` of them. Raises ``InvalidInput``."""
     if limit is not None and limit < 0:
         raise InvalidInput(f"--limit must not be negative: {limit}")
     return islice(rows, None if limit is None else min(limit, sys.maxsize))

@@ -156,7 +156,7 @@ class LocalEngine:
         tasks: int,
         tell: Callable[[int], None],
     ) -> list[Row]:
-        """Return what became of each piece, in this process and, where that pays, in one more per core."""
+        """Return the result of each piece, in this process and, where that pays, in one more per core."""
         del schemas, tasks
         shared = worker_pool.SharedWork(
             work, pieces, weights, storage, at_once=1 if storage.concurrency == 1 else _GIVEN

@@ -76,10 +76,10 @@ class Engine(Protocol):
         """
 
     def not_counted(self, requests: int) -> int:
-        """Return how many of the requests (or bytes) of :meth:`map` the storages of this process did not count."""
+        """Return the requests (or bytes) of :meth:`map` that the storages of this process did not count."""
 
     def tasks(self, wanted: int | None = None) -> int:
-        """Return how many pieces of about the same weight :meth:`share` needs: those ``wanted``, if they are tasks."""
+        """Return the number of equal pieces that :meth:`share` needs: those ``wanted``, if they are tasks."""
 
     def share(
         self,
@@ -92,7 +92,7 @@ class Engine(Protocol):
         tasks: int,
         tell: Callable[[int], None],
     ) -> list[Row]:
-        """Return what became of each piece, in their order. What was written is durable after the next barrier.
+        """Return the results of the pieces, in their order. What was written is durable after the next barrier.
 
         Args:
             work: ``work(pieces, storage)`` yields one row for each piece, in their order. It may be sent to another

@@ -169,7 +169,7 @@ def map_rows(
 ) -> DataFrame:
     """Return the rows that ``work(rows, *storages)`` yields in every task; see :func:`map_batches`.
 
-    A row weighs one, or what ``weight`` says; about 8,192 together are handed on at once.
+    A row weighs one, or the result of ``weight``; about 8,192 together are handed on at once.
     """
     return map_batches(frame, partial(_rows_as_batches, work, schema, weight or _weighs_one), schema, *storages)
 
@@ -316,7 +316,7 @@ class SparkEngine:
         tasks: int,
         tell: Callable[[int], None],
     ) -> list[Row]:
-        """Return what became of each piece, in tasks that are about as heavy as one another."""
+        """Return the result of each piece, in tasks that are about as heavy as one another."""
         given, made = (schema.append(_PIECE) for schema in schemas)
         tasks = min(len(pieces), tasks)
         tell(0)
@@ -431,14 +431,14 @@ def stream(frame: DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def refuse_missing_module(text: str) -> None:
-    """Raise ``InvalidInput`` if what Spark says of a failure is that a module is missing where its tasks run."""
+    """Raise ``InvalidInput`` if Spark failed because a module is missing where its tasks run."""
     missing = _MISSING.search(text)
     if missing is not None:
         module = missing[1] or missing[2].lower()
         raise InvalidInput(
             f"the Python that runs the tasks of Spark has no module {module!r}: executors need the packages that this "
             "program needs, as an image, an archive, or a Python that has them (spark.pyspark.python); "
-            "docs/clusters.md says how"
+            "see docs/clusters.md"
         )
 
 

@@ -199,7 +199,7 @@ def looked_up(storage: Storage, paths: list[str]) -> Iterator[tuple[str, int]]:
 
 
 def _check(order: int, path: str, data: bytes) -> None:
-    """Raise ``Corrupt`` if a file is not what its name says: the checksum of a node, the form of a definition."""
+    """Raise ``Corrupt`` if a file does not fit its name: the checksum of a node, the form of a definition."""
     parsed = parse(path)
     kind = None if parsed is None else parsed.kind
     if kind == "node":

@@ -74,7 +74,7 @@ def _delete_batch(storage: Storage, sizes: Mapping[str, int]) -> Deleted:
 
 
 def delete_rows(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[Any, ...]]:
-    """Delete files (path, bytes), and yield a row of :data:`DELETED` that tells what became of each batch."""
+    """Delete files (path, bytes), and yield a row of :data:`DELETED` for the outcome of each batch."""
     for part in delete(storage, ((row["path"], row["bytes"]) for row in rows)):
         yield (*(getattr(part, name) for name in DELETED.names[:-1]), list(part.failures.items()))
 

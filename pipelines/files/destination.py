@@ -113,7 +113,7 @@ class Destination:
         except AlreadyExists:
             if self.storage.read(path) != data:
                 raise AlreadyExists(
-                    f"{self.storage.root}{path} was created by somebody else meanwhile; export to another root URI"
+                    f"{self.storage.root}{path} is of another writer, who came in between; export to another root URI"
                 ) from None
 
     def finish(self) -> int:

@@ -33,7 +33,7 @@ class GcRoots:
     """The roots of a lakehouse at one moment. ``boundary`` is read before ``newest``: nothing in between is missed."""
 
     boundary: int
-    """What the boundary file says, or the newest root where that says more."""
+    """The number in the boundary file, or in the newest root if that is larger."""
     newest: Root
     definition: LakehouseDef
     snapshots: dict[str, str]

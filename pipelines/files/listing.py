@@ -134,7 +134,7 @@ def everything(path: str) -> bool:
 
 
 def maybe_transaction(path: str) -> bool:
-    """Want files whose names may be those of saved transactions: only they need to be looked at closely."""
+    """Want files whose names may be those of saved transactions: only they need to be examined."""
     return "-txn-" in path
 
 

@@ -143,7 +143,7 @@ class StoredPlan:
             raise InvalidInput(f"the plan {uri} is incomplete, or was made by another release; make a new one")
 
     def files(self) -> Iterator[Listed]:
-        """Yield the files to delete; their kind is what their name says, not what the plan says."""
+        """Yield the files to delete; their names decide of which kind they are, not the plan."""
         for batch in self._file.iter_batches(_ROWS, columns=["path", "bytes", "modified_millis"]):
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 yield listed(*row)

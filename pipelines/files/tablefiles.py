@@ -30,7 +30,7 @@ from trinitylake_core.versions import from_millis
 
 TABLES: Final = "tables"
 TABLES_UNKNOWN: Final = "tables unknown"
-"""What is counted: metadata files that were looked for, and those of which nothing can be said from here."""
+"""What is counted: metadata files that were searched, and those that cannot be reached from here."""
 EVERY: Final = 1.0
 """The share of tables that means all of them."""
 _SHARES: Final = 1_000_000
@@ -88,7 +88,7 @@ class TableFiles:
                 yield violation("I19", path, f"the metadata file of table {label!r} does not exist: {where}")
 
     def _exists(self, table: TableDef) -> bool | None:
-        """Return whether the metadata file exists; ``None`` if that cannot be said from here."""
+        """Return whether the metadata file exists; ``None`` if that cannot be found out from here."""
         try:
             storage, path = self._opened(table)
             storage.info(path)
@@ -108,7 +108,7 @@ class TableFiles:
     def states(self, tables: Iterable[tuple[str, str, TableDef]]) -> Iterator[TableState]:
         """Yield where tables stand, given as namespace, name and definition.
 
-        No request where the definition says it, as one that our catalog wrote does; else one ``get`` of the metadata.
+        No request where the definition contains it, as those of our catalog do; else one ``get`` of the metadata.
         """
         return self._storage.map(tables, lambda each: self._state(*each))
 

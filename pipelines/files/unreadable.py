@@ -1,4 +1,4 @@
-"""Versions of a history whose roots cannot be read: what an export leaves out, and says so (format, section 6).
+"""Versions of a history whose roots cannot be read: an export leaves them out and lists them (format, section 6).
 
 A rollback leaves such a root behind. It is in the history until it expires, and must be in a copy, too: where a root is
 missing, a search for the newest version would end. So its bytes are copied as they are, and what its tree held is not.

@@ -34,7 +34,7 @@ _ROOTS_HERE: Final = 32
 _HERE: Final = 128
 """Levels of so many nodes are visited in this process: four times as many as are read at once."""
 _HERE_CHILDREN: Final = 1 << 15
-"""What is said of so many children is held in memory at most."""
+"""What parents record about so many children is held in memory, at most."""
 _OTHER: Final = "other"
 """Stands in the place of an invariant for a version that must be verified on its own."""
 
@@ -84,11 +84,11 @@ class Shape:
 def root_pass(versions: Versions, version: int, shape: Shape) -> Iterator[tuple[Any, ...]]:
     """Yield what is wrong with a root, its link and its lakehouse definition. At most three ``get``.
 
-    A row whose invariant is ``other`` says that the version has another shape.
+    A row whose invariant is ``other`` stands for a version of another shape.
     """
     try:
         root = versions.try_root(version)
-        if root is None:  # the pass over the nodes tells
+        if root is None:  # the pass over the nodes reports it
             return
         definition = versions.definition_file(root)
     except (Corrupt, InvalidDefinition) as error:
@@ -191,7 +191,7 @@ class Checks:
         return Walked(walk.nodes_read, max(0, nbytes - here))
 
     def _choose(self, walk: Walk, height: int, *, meaning: GatheredContent) -> Work:
-        """Return what is done at the nodes of a level: nothing where there are findings enough."""
+        """Return the work at the nodes of a level: nothing where there are findings enough."""
         if self._found.most_wanted() is not None:
             self._add_findings(walk)
         examiner = self._shape.examiner(meaning)
@@ -240,7 +240,7 @@ class Checks:
 def _roots(
     rows: Iterator[Row], storage: Storage, *, here: _Here, shape: Shape, total: int
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield what is wrong with each root, several looked at at the same time.
+    """Yield what is wrong with each root, several at the same time.
 
     Each root is asked for twice, by its own version and by the next one, and a definition by all that refer to it.
     """
@@ -255,7 +255,7 @@ def _changes(
     rows: Iterator[Row], storage: Storage, *, here: _Here, shape: Shape, definitions: bool, tables: float | None,
     total: int,
 ) -> Iterator[tuple[Any, ...]]:  # fmt: skip
-    """Yield what is wrong with each change, several looked at at the same time; nodes are read through one cache."""
+    """Yield what is wrong with each change, several at the same time; nodes are read through one cache."""
     contents = shape.contents(here.versions(storage), definitions=definitions, tables=tables)
     pairs = ((row["before"], row["version"]) for row in rows)
     found = storage.map(pairs, lambda pair: list(change_pass(contents, *pair)), nested=True)

@@ -45,14 +45,14 @@ IntArray: TypeAlias = npt.NDArray[np.int32]
 Kept: TypeAlias = tuple[Any, ...]
 """A row of :data:`KEPT`."""
 UNREADABLE: Final = -1
-"""The height of a node that could not be read: what lies below it is not looked at."""
+"""The height of a node that could not be read: nothing below it is read."""
 ASKED: Final = pa.schema(
     {
         "path": TEXT, "height": INT, "first": LONG, "last": LONG, "lo": TEXT, "hi": TEXT, "keys_min": LONG,
         "keys_max": LONG, "messages_min": LONG, "messages_max": LONG, "parent": TEXT,
     }
 )  # fmt: skip
-"""What parents say about a child; ``parent`` is one of them. NULL = nothing is said."""
+"""What parents record about a child; ``parent`` is one of them. NULL = nothing."""
 FINDING: Final = 2
 ENTRY: Final = 3
 KIND: Final = 4
@@ -99,7 +99,7 @@ class Examiner:
         codec: of their keys.
         meaning_of: the first of all versions that are walked; the entries of the nodes that it reaches are kept.
         above: hashes of all keys that nodes above the leaves say something about (:func:`hashes_of`), if they are
-            known: what a leaf says of another key is its meaning, and is settled.
+            known: the value that a leaf has for another key is its meaning, and is settled.
     """
 
     order: int
@@ -178,7 +178,7 @@ class Examiner:
         yield from (violation("I11", path, each) for each in (*table, *proved.values()) if each is not None)
 
     def _sound(self, node: Node) -> bool:
-        """Return whether keys and values of the key table are well formed; ``False`` says nothing."""
+        """Return whether keys and values of the key table are well formed; ``False`` proves nothing."""
         with suppress(InvalidLocation):
             validate_paths(node.values)
             return self.codec.well_formed(node.keys)

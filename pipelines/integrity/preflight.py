@@ -29,7 +29,7 @@ from trinitylake_core.recovery.recover import check_lakehouse_definition
 from trinitylake_core.versions import Root
 
 SHOWN: Final = 10
-"""How many findings a pre-flight looks for before it gives up."""
+"""After so many findings a pre-flight ends."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Checked:
 
 @dataclass(slots=True)
 class Preflight:
-    """A pre-flight for :meth:`Lakehouse.rollback`; afterwards ``checked`` tells what it read.
+    """A pre-flight for :meth:`Lakehouse.rollback`; afterwards ``checked`` contains what it read.
 
     Attributes:
         spark: a session, or a function that returns one.

@@ -1,4 +1,4 @@
-"""What a load refuses, and how it says so: wrong lines, objects given twice, there already, or without a namespace."""
+"""The refusals of a load: wrong lines, objects given twice, there already, or without a namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trinitylake_core.storage import Storage
 
 SHOWN: Final = 5
 WRONG_SHOWN: Final = 20
-"""How many wrong lines are told; the others are counted."""
+"""The number of wrong lines that a message lists; it counts the others."""
 
 
 class Wrong(NamedTuple):

@@ -44,10 +44,10 @@ PARTS: Final = 64
 RUN: Final = 50_000
 """Objects of a run: a compressed file is one block, however many objects are in it."""
 LOOK_BYTES: Final = 8 << 10
-"""How much of each block is looked at to guess the cuts."""
+"""The bytes of each block that are read first, to guess the cuts."""
 _EVERY: Final = 2
 _EVERY_PACKED: Final = 64
-"""Of the lines that are looked at, each of so many counts. A compressed file is looked at as a whole."""
+"""One of so many lines is sampled, and of a compressed file, which is unpacked as a whole, one of more."""
 _CODEC: Final = "zstd"
 _HEADER: Final = 8
 BLOCK: Final = pa.schema({"number": INT, "file": TEXT, "start": LONG, "stop": LONG, "size": LONG, "weight": LONG})

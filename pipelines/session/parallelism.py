@@ -48,9 +48,9 @@ def on_one_machine(spark: SparkSession) -> bool:
 def session_parallelism(spark: SparkSession) -> int:
     """Return the number of tasks that the session runs at once, at least 1.
 
-    What :class:`SessionConfig` says, or else what Spark's configuration does, or else what there is. That is asked once
-    a session, when it is needed first: by then executors have registered that had not when the session started. While
-    executors come and go (dynamic allocation without an upper limit) it is asked each time.
+    The value of :class:`SessionConfig`, or else that of Spark's configuration, or else what there is. It is asked for
+    once a session, when it is needed first: by then executors have registered that had not when the session started.
+    While executors come and go (dynamic allocation without an upper limit) it is asked for each time.
     """
     known = _known.setdefault(spark, _Known())
     if known.parallelism is None:
@@ -155,7 +155,7 @@ def _settled_parallelism(spark: SparkSession) -> int:
 
 
 def note(session: SparkSession, parallelism: int | None, *, choose_partitions: bool) -> None:
-    """Note what is known of a session that starts: how many tasks run at once, if its owner said so.
+    """Note what is known of a session that starts: how many tasks run at once, if its owner knows.
 
     With ``choose_partitions`` the number of shuffle partitions is not configured. Few are best: each costs a Python
     task.

@@ -55,8 +55,8 @@ _SQL: Final[Mapping[str, str]] = {
 """What may be set on a running session, also over Spark Connect.
 
 What is kept on disk between two jobs is read back in batches of rows, and Java's serializer holds on to a hundred of
-them. A row may be all that a node says: batches of 10,000 rows or 4 MB, Spark's own choice, fill a gigabyte of Java as
-soon as two tasks read some.
+them. A row may be all that a node contains: batches of 10,000 rows or 4 MB, Spark's own choice, fill a gigabyte of Java
+as soon as two tasks read some.
 """
 _CORE: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
@@ -188,7 +188,7 @@ class LazySession:
 
 
 def on_other_machines(spark: SparkSession | Callable[[], SparkSession] | None) -> bool:
-    """Return whether tasks run elsewhere; of a session that does not run yet, only a :class:`LazySession` tells.
+    """Return whether tasks run elsewhere; of a session that does not run yet, only a :class:`LazySession` knows.
 
     Raises ``InvalidInput`` for a session that cannot be started.
     """
@@ -285,7 +285,7 @@ def check_java() -> None:
     """Prove that the Java that Spark would start is new enough.
 
     Raises:
-        InvalidInput: it is missing or too old; the message says how to get one.
+        InvalidInput: it is missing or too old; the message shows how to get one.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"

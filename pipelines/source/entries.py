@@ -101,7 +101,7 @@ class Entry:
     def plain_table(self) -> bytes | None:
         """Return the file of a new table of plain columns, checked, with an ID of its own; ``None`` for all else.
 
-        Columns, and what is said beside them, are checked and encoded once, however many tables have them. What is
+        Columns, and the arguments beside them, are checked and encoded once, however many tables have them. What is
         wrong is ``None``, too: :meth:`definition`, and what is made of it, says what.
         """
         if self.action != "create_table" or not _SHARED.isdisjoint(self.arguments):

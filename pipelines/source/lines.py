@@ -73,7 +73,7 @@ def lines(storage: Storage, block: Block) -> Iterator[tuple[Place, bytes]]:
     """Yield the lines that begin in a block, without those that are empty. One ``get``, or a few where it ends.
 
     Raises:
-        InvalidInput: a line is too long, or the file is not what its name says.
+        InvalidInput: a line is too long, or the file is not of the kind that its name promises.
         FileMissing, StorageError.
     """
     if block.file.endswith(PACKED):

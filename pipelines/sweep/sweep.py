@@ -97,7 +97,7 @@ class Sweep:
         return self._union([self._table(top.files), below])
 
     def _inventory(self, uri: str, options: Mapping[str, Any]) -> Rows:
-        """Return each file of an inventory once: of two entries the one counts that says it is younger."""
+        """Return each file of an inventory once: of two entries the younger one counts."""
         texts = self.engine.table([{"text": each} for each in inventory_files(uri, options)], _TEXT)
         entries = self.engine.map(partial(_read_each, options=dict(options)), texts, SCHEMA, self._storage, each=1)
         return self.engine.sql(

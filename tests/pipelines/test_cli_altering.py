@@ -95,7 +95,7 @@ def test_the_delete_guard_of_a_lakehouse_is_set_and_removed(run: Run, lake: Lake
     ("words", "code", "message"),
     [
         (["alter", "typo.x", "--set", "a=1"], 2, "there is no object 'typo.x' in version 1"),
-        (["alter", "sales", "--comment", "x", "--set", "comment=y"], 2, "--comment says what the property comment is"),
+        (["alter", "sales", "--comment", "x", "--set", "comment=y"], 2, "--comment sets the property comment"),
         (["alter", "sales.orders"], 2, "say what to change: --set KEY=VALUE, --unset KEY or --comment TEXT"),
         (["alter", "--kind", "table", "--set", "a=1"], 2, "--kind and --namespace are about an OBJECT"),
         (["alter", "sales.iceberg", "--set", "a=1"], 3, "its properties are in its metadata file"),

@@ -59,7 +59,7 @@ def freeze_of(definition: LakehouseDef) -> Freeze | None:
 
 
 def parse_freeze(text: str) -> Freeze | None:
-    """Return what a value of the property ``maintenance.freeze`` means, also if it has ended; ``None``: nothing."""
+    """Return the meaning of a value of the property ``maintenance.freeze``, also if it has ended; ``None``: nothing."""
     try:
         about = json.loads(text)
         until = None if about["until"] is None else from_millis(int(about["until"]))

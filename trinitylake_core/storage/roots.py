@@ -20,7 +20,7 @@ BLOBS = {"az": "az", "abfs": "az", "abfss": "az", "gs": "gs", "gcs": "gs"}
 
 
 def root_uri(root: str | os.PathLike[str]) -> str:
-    """Return what people write for a root as a URI: a path becomes that of its directory, a URI stays. No request.
+    """Return a root, as people write it, as a URI: a path becomes that of its directory, a URI stays. No request.
 
     Raises ``InvalidLocation`` for a path that cannot be one.
     """

@@ -256,7 +256,7 @@ def version_info(root: Root) -> VersionInfo:
 
 
 def _changes_of(root: Root) -> int:
-    """Return how many objects a version changed: its own messages, or what it says that it loaded. No request."""
+    """Return the number of objects that a version changed: its own messages, or what it loaded. No request."""
     loaded = [root.summary.get(name, 0) for name in ("added", "replaced")] if root.operation == spec.OP_LOAD else []
     return len(root.own_messages()) + sum(each for each in loaded if isinstance(each, int))
 

@@ -74,7 +74,7 @@ def _changed(call: Call) -> dict[str, str | None]:
     changed |= dict.fromkeys(options.unset)
     if options.comment is not None:
         if _COMMENT in changed:
-            raise InvalidInput("--comment says what the property comment is: leave --set and --unset of it out")
+            raise InvalidInput("--comment sets the property comment: leave out --set and --unset of it")
         changed[_COMMENT] = options.comment or None
     if not changed:
         raise InvalidInput("say what to change: --set KEY=VALUE, --unset KEY or --comment TEXT")

@@ -175,5 +175,5 @@ def doctor(call: Call) -> Result:
 def _table_retention(call: Call) -> TableRetention | None:
     try:
         return table_retention(call.open())
-    except (NotALakehouse, Corrupt):  # `verify` looks at what is damaged
+    except (NotALakehouse, Corrupt):  # `verify` examines what is damaged
         return None
