@@ -28,7 +28,7 @@ from typing import Any, Final
 import click
 
 from pipelines.cli import output
-from pipelines.cli.command import Answer, Call, Command, Line, key_value
+from pipelines.cli.command import Answer, Call, Command, Line, Result, key_value
 from pipelines.cli.program import complete, overview, run, sentence
 from pipelines.cli.progress import Printed, printed
 from pipelines.cli.report import plain
@@ -155,12 +155,13 @@ def _run(command: Command, options: SimpleNamespace, root: str, secrets: list[st
             else:
                 output.print_lines(result.lines, progress, paged=command.name in _PAGED)
         except output.OutputFailed as error:
-            raise output.OutputFailed(f"{error}{_committed(result.data)}") from error
+            raise output.OutputFailed(f"{error}{_committed(result)}") from error
         return result.code
 
 
-def _committed(data: Any) -> str:
+def _committed(result: Result) -> str:
     """Return a text with the version that a command committed and could not print; empty if it committed none."""
+    data = result.data if result.committed is None else {"version_after": result.committed}
     for inner in (data, getattr(data, "rollback", None), getattr(data, "registered", None)):
         fields = inner if isinstance(inner, Mapping) else {"version_after": getattr(inner, "version_after", None)}
         if (version := fields.get("version_after")) is not None:

@@ -54,13 +54,15 @@ R = TypeVar("R")
 class Result:
     """What a command returns: ``data`` for ``--json``, ``lines`` for people, the exit code, and ``table`` for CSV.
 
-    All may hold iterators; only one of the three is read.
+    All may hold iterators; only one of the three is read. ``committed`` is the version that the command committed, if
+    ``data`` has no ``version_after``.
     """
 
     data: Any
     lines: Iterable[Line] = ()
     code: int = DONE
     table: Table | None = None
+    committed: int | None = None
 
 
 class Answer(Exception):

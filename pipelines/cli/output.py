@@ -114,11 +114,11 @@ def write_document(value: Any) -> None:
     sys.stdout.flush()
 
 
-def json_of(run: Callable[[], Result], said_of: Callable[[Any], str]) -> int:
+def json_of(run: Callable[[], Result], said_of: Callable[[Result], str]) -> int:
     """Run a command and print its result when it is complete: half a JSON document is of no use.
 
     Raises:
-        OutputFailed: it cannot be printed; ``said_of`` its data is added to the message.
+        OutputFailed: it cannot be printed; ``said_of`` it is added to the message.
     """
     import tempfile  # brings compression and randomness along, for which no list on a terminal must wait
 
@@ -132,7 +132,7 @@ def json_of(run: Callable[[], Result], said_of: Callable[[Any], str]) -> int:
                 write(block)
             flush()
         except OutputFailed as error:
-            raise OutputFailed(f"{error}{said_of(result.data)}") from error
+            raise OutputFailed(f"{error}{said_of(result)}") from error
     return result.code
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from typing import Any
 
 import dagster as dg
+import pytest
 
 from dagster_project.metadata import health, pictures
 from pipelines import stats
 from pipelines.summary import human_bytes
 from pipelines.trees.sketch import WIDTH, Strip, sketch, spread
+from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -89,3 +92,18 @@ def test_the_levels_of_a_tree_are_sentences_with_units(lake: Lakehouse) -> None:
         f"{level.keys} keys ({level.fill:.0%} full), {level.messages} buffered messages, {human_bytes(level.bytes)}"
     )
     assert filled == root["holds"]
+
+
+def test_markers_of_the_timeline_are_not_cut_off_at_the_edge(lake: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker at the highest value is drawn whole: half of it is above the line."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(pictures, "_markdown", lambda figure, _: drawn.append(figure))
+    compacted(lake)
+    pictures.timeline([*lake.refresh().history()])
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    top = figure.axes[0]
+    points = [line.get_transform().transform(line.get_xydata()) for line in top.lines if line.get_marker() != "None"]
+    half = max(line.get_markersize() for line in top.lines) * figure.dpi / 72 / 2
+    assert points
+    assert all((each[:, 1] + half <= top.bbox.y1).all() for each in points)

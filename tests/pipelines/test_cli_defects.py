@@ -260,7 +260,15 @@ def test_a_file_as_root_is_called_one(run: Run) -> None:
 # -- 4, 9: what was committed, and exit codes -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [["alter", "lake", "--set", "a=b"], ["alter", "lake", "--set", "a=b", "--json"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["alter", "lake", "--set", "a=b"],
+        ["alter", "lake", "--set", "a=b", "--json"],
+        ["freeze", "lake", "--reason", "x"],
+        ["snapshot", "create", "lake", "s", "--json"],
+    ],
+)
 def test_a_commit_that_cannot_be_printed_is_named(lake: Lakehouse, words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

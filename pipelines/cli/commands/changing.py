@@ -77,7 +77,8 @@ def create(call: Call) -> Result:
     lake = Lakehouse.create(call.root, storage_options=call.options_for(call.root), **definition_of(call))
     definition = to_dict(lake.definition)
     data = {"root": lake.root, "version": lake.version, "definition": definition}
-    return Result(data, in_order([f"created {lake.root}, version {lake.version}"], report.fields(definition)))
+    lines = in_order([f"created {lake.root}, version {lake.version}"], report.fields(definition))
+    return Result(data, lines, committed=lake.version)
 
 
 @command(

@@ -55,9 +55,11 @@ def freeze(call: Call) -> Result:
     """Freeze the lakehouse."""
     lasts = call.options.lasts
     until = None if lasts is None else datetime.now(UTC) + timedelta(seconds=parse_age(lasts))
-    done = call.open().freeze(reason=call.options.reason, until=until)
+    lake = call.open()
+    done = lake.freeze(reason=call.options.reason, until=until)
     end = "it is thawed" if done.until is None else utc(done.until)
-    return Result(asdict(done), [f"frozen until {end}: commits and loads are refused; maintenance and recovery go on"])
+    line = f"frozen until {end}: commits and loads are refused; maintenance and recovery go on"
+    return Result(asdict(done), [line], committed=lake.catch_up().version)
 
 
 @command(

@@ -52,7 +52,7 @@ def snapshot_create(call: Call) -> Result:
         if options.target is not None:
             raise InvalidInput("--target is only for --kind full")
         made = lake.create_snapshot(name, version=version, kind=options.kind, expires_at=expires, reason=options.reason)
-        return Result(made, report.fields(made))
+        return Result(made, report.fields(made), committed=lake.catch_up().version)
     if options.target is None:
         raise InvalidInput("--kind full needs --target, the root URI of the copy")
     done = snapshots.full(
@@ -66,7 +66,7 @@ def snapshot_create(call: Call) -> Result:
         storage_options=target_options(call, options.target),
         progress=call.progress,
     )
-    return Result(done, report.fields(done))
+    return Result(done, report.fields(done), committed=lake.catch_up().version if done.snapshot else None)
 
 
 @command(
