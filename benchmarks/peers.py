@@ -22,10 +22,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from benchmarks import lakes, report
-from benchmarks.rivals import LMDB, BareArrow, Change, Changes, Delta, Lance, Ours, Rival, SQLite
+from benchmarks.rivals import LMDB, BareArrow, Change, Changes, Delta, DuckLake, Lance, Ours, Rival, SQLite
 
 RIVALS: Final[dict[str, Callable[[Path], Rival]]] = {
-    "ours": Ours, "deltalake": Delta, "Lance": Lance, "SQLite FULL": SQLite, "LMDB": LMDB, "bare pyarrow": BareArrow,
+    "ours": Ours, "deltalake": Delta, "Lance": Lance, "DuckLake": DuckLake, "SQLite FULL": SQLite, "LMDB": LMDB,
+    "bare pyarrow": BareArrow,
 }  # fmt: skip
 OBJECTS: Final = {"small": 100_000, "full": 1_000_000}
 _COMMITS: Final = 30
@@ -34,7 +35,7 @@ _WARM: Final = 300
 _WORK: Final = {
     "bulk create": "s", "small commit": "ms", "10 % merged": "s", "cold lookup": "ms", "warm lookup": "ms", "scan": "s",
 }  # fmt: skip
-_SLOW_WARM: Final = {"deltalake": 10, "Lance": 30}
+_SLOW_WARM: Final = {"deltalake": 10, "DuckLake": 10, "Lance": 30}
 """How many warm lookups are enough for those of milliseconds."""
 
 Times = dict[str, dict[str, list[tuple[float, float]]]]
@@ -144,8 +145,8 @@ def page(figures: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any])
     cpu_ratios = _cells(figures, names, lambda row, _: f"{row['cpu ratio']:.3g}")
     return (
         "# Benchmarks\n\nThe catalog of a lakehouse beside what people might use instead: the same keys and paths as "
-        "rows of a Delta table (deltalake) or a Lance table, in a database file (SQLite, LMDB), or in plain Arrow "
-        "files.\n\n"
+        "rows of a table of Delta (deltalake), Lance or DuckLake, in a database file (SQLite, LMDB), or in plain "
+        "Arrow files.\n\n"
         f"`python -m benchmarks peers --scale {facts['scale']}` wrote this page.\n\n"
         f"* {facts['objects']:,} objects, {facts['rounds']} rounds in which the systems take turns; "
         f"commit `{facts['commit']}`\n"
@@ -159,13 +160,14 @@ def page(figures: dict[str, dict[str, dict[str, float]]], facts: dict[str, Any])
 
 
 _NOTES: Final = """
-* **bulk create**: all rows, sorted, in memory as Arrow columns, into an empty catalog; no definition files.
+* **bulk create**: all rows, sorted, in memory as Arrow columns, into an empty catalog; no definition files. Each path
+  ends in a random UUID, as paths of definitions do.
 * **small commit**: rows committed one at a time. deltalake and Lance do not wait for the disk; bare pyarrow syncs one
   file and links it.
 * **10 % merged**: a third of the changes sets, a third deletes, a third inserts; ours commits and compacts.
   Keys and paths are made before the clock starts.
 * **cold lookup**: opens the catalog, and looks up one key. LMDB stays open: a process cannot open it twice. Lance has
-  an index on the key.
+  an index on the key. DuckLake attaches its catalog, a DuckDB file, again.
 * **warm lookup**: in an open catalog, keys that were looked up before.
 * **scan**: reads all rows into memory.
 * **bare pyarrow** is not a catalog: it writes and reads files like ours, without checksums, proofs and order.

@@ -208,6 +208,56 @@ class Lance:
         return int(lance.dataset(self._place).to_table().num_rows)
 
 
+class DuckLake:
+    """A table of a DuckLake, whose catalog is a DuckDB file."""
+
+    def __init__(self, folder: Path) -> None:
+        import duckdb
+        import duckdb_extension_ducklake
+
+        self._attach = f"attach 'ducklake:{folder}/catalog.ducklake' as lake (data_path '{folder}/ducklake')"
+        self._handle = duckdb.connect(config={"allow_unsigned_extensions": True})
+        file = next(Path(next(iter(duckdb_extension_ducklake.__path__))).rglob("*.duckdb_extension"))
+        self._handle.execute(f"load '{file}'")
+        self._handle.execute(self._attach)
+
+    def create(self, rows: pa.Table) -> None:
+        """Create a table of all rows."""
+        self._handle.register("rows", rows)
+        self._handle.execute("create table lake.catalog as select key, path from rows")
+
+    def commit(self, key: str, path: str) -> None:
+        """Insert."""
+        self._handle.execute("insert into lake.catalog values (?, ?)", [key, path])
+
+    def merge(self, changes: Changes) -> None:
+        """Delete, then merge what is set, in one transaction: a merge of its own does one of both."""
+        self._handle.register("changes", changes.table)
+        self._handle.execute("begin")
+        self._handle.execute("delete from lake.catalog where key in (select key from changes where path is null)")
+        self._handle.execute(
+            "merge into lake.catalog t using (select * from changes where path is not null) s on t.key = s.key "
+            "when matched then update set path = s.path "
+            "when not matched then insert (key, path) values (s.key, s.path)"
+        )
+        self._handle.execute("commit")
+
+    def cold(self, key: str) -> str | None:
+        """Attach the catalog again, and select."""
+        self._handle.execute("detach lake")
+        self._handle.execute(self._attach)
+        return self.warm(key)
+
+    def warm(self, key: str) -> str | None:
+        """Select."""
+        found = self._handle.execute("select path from lake.catalog where key = ?", [key]).fetchone()
+        return None if found is None else str(found[0])
+
+    def scan(self) -> int:
+        """Select all, in key order."""
+        return int(self._handle.execute("select key, path from lake.catalog order by key").to_arrow_table().num_rows)
+
+
 class SQLite:
     """A table with a primary key."""
 

@@ -12,16 +12,19 @@ unopened subtrees. A subtree that is dropped, or stands twice, breaks the sum. O
 place breaks the order, which is proved where a node is written: its keys ascend strictly, and the subtree between
 two of them lies between them.
 
+Messages that wait for a child are one hash, which is taken out again where the child is read: another split of them,
+or a change on the way, leaves both.
+
 A range is half-open, *(low, high)*: every key below is at least ``low`` and less than ``high``. Costs one hash per
-entry and per child, no request.
+entry and per child, no request. Entries that go from leaf to leaf as columns are proved by ``leafrun``, and cost none.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from operator import add, ge, gt
+from operator import add, ge, gt, lt
 from typing import Final
 
 import mmh3
@@ -37,6 +40,7 @@ EVERYWHERE: Final[Range] = ("", "\U0010ffff")
 _FAILED: Final = "the proof of a new node failed"
 _BUG: Final = "nothing was committed, please report this as a bug"
 _MASK: Final = 2**128 - 1
+_BETWEEN: Final = "\1"
 _LEAST: Final = "\0"
 """No key holds it: behind a key it makes the smallest text that is larger."""
 
@@ -66,12 +70,12 @@ class Proof:
     def add_subtree(self, path: str | None, within: Range, pending: Messages) -> None:
         """Add a subtree that another rewriter hands over, and the messages that wait for it."""
         self.before += 0 if path is None else _subtree(path, within)
-        self.waiting += _messages(_meanings(pending))
+        self.waiting += _messages(pending)
 
     def remove_subtree(self, path: str | None, within: Range, pending: Messages) -> None:
         """Remove a subtree that is handed over to another rewriter, and the messages that wait for it."""
         self.before -= 0 if path is None else _subtree(path, within)
-        self.waiting -= _messages(_meanings(pending))
+        self.waiting -= _messages(pending)
 
     def hand_over(self, node: Node, within: Range) -> None:
         """Remove a part of a node, its subtrees and its messages: another rewriter reads the part as a root."""
@@ -80,22 +84,21 @@ class Proof:
         self.before -= part.before
         self.waiting -= part.waiting
 
-    def read(self, node: Node, path: str | None, within: Range, pending: Messages) -> dict[str, str | None]:
-        """Add what a node means for which messages wait; return those that go on to its children.
+    def read(self, node: Node, path: str | None, within: Range, pending: Messages) -> dict[int, Messages]:
+        """Add what a node means for which messages wait; return those that go on, by the index of the child.
 
         ``path`` is ``None`` for a root, to which nothing points.
 
         Raises:
             CorruptNode: keys do not ascend, or a key or a message lies outside of the range, where nothing finds it.
         """
-        newest = dict(zip(node.buffer.keys, node.buffer.values, strict=True))
-        newest.update(_meanings(pending))
-        _refuse_disorder(node, path, within, newest)
-        rows, below = _carried_out(node, newest) if newest else (None, {})
+        newest = _newest(node.buffer, pending)
+        _refuse_disorder(node, path, within, newest.keys)
+        rows, below = _carried_out(node, newest) if newest.keys else (None, {})
         self.before += _rows(node) if rows is None else entries_hash([*rows], [*rows.values()])
         self.before += sum(map(_subtree, node.children, ranges(node, within))) if node.children else 0
         self.before -= 0 if path is None else _subtree(path, within)
-        self.waiting += _messages(below.items()) - _messages(_meanings(pending))
+        self.waiting += sum(map(_messages, below.values())) - _messages(pending)
         return below
 
     def add_entries(self, keys: Sequence[str], values: Sequence[str]) -> None:
@@ -169,13 +172,13 @@ class Witness:
 
     def begin(self, root: Node, children: Iterable[int] | None = None) -> None:
         """Expect some children of a root, by default all, each with the messages for it and the pivot behind it."""
-        rows, below = _carried_out(root, dict(zip(root.buffer.keys, root.buffer.values, strict=True)))
+        rows, below = _carried_out(root, _newest(root.buffer, Messages()))
         if root.is_leaf:
             self.proof.before += entries_hash([*rows], [*rows.values()])
             return
-        parts, within = _parted(root, below), ranges(root, EVERYWHERE)
+        within = ranges(root, EVERYWHERE)
         for index in range(len(root.children)) if children is None else children:
-            path, pending = root.children[index], parts.get(index, Messages())
+            path, pending = root.children[index], below.get(index, Messages())
             self.proof.add_subtree(path, within[index], pending)
             self._expected[path] = pending, within[index]
             pivot = root.keys[index : index + 1]
@@ -203,9 +206,9 @@ class Witness:
         if path not in self._expected:
             raise Corrupt(f"node file {path!r} was read where nothing points to it; {_BUG}", path=path)
         pending, within = self._expected.pop(path)
-        parts = _parted(node, self.proof.read(node, path, within, pending))
+        below = self.proof.read(node, path, within, pending)
         for index, each in enumerate(ranges(node, within) if node.children else ()):
-            self._expected[node.children[index]] = parts.get(index, Messages()), each
+            self._expected[node.children[index]] = below.get(index, Messages()), each
         return node
 
     def watched(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -221,26 +224,38 @@ class Witness:
             raise Corrupt(f"a scan lost or changed entries; {_BUG}")
 
 
-def _carried_out(node: Node, newest: Mapping[str, str | None]) -> tuple[dict[str, str], dict[str, str | None]]:
-    """Return the rows of a node with messages carried out, and the messages for its children."""
+def _newest(older: Messages, newer: Messages) -> Messages:
+    """Return messages in key order, the newest of each key."""
+    if not older.keys or not newer.keys:
+        alone = older if older.keys else newer
+        if all(map(lt, alone.keys, alone.keys[1:])):
+            return alone
+    newest = dict(older.meanings())
+    newest.update(newer.meanings())
+    keys = sorted(newest)
+    return Messages(keys, [*map(newest.__getitem__, keys)], [""] * len(keys))
+
+
+def _carried_out(node: Node, newest: Messages) -> tuple[dict[str, str], dict[int, Messages]]:
+    """Return the rows of a node with messages in key order carried out, and those for its children, by their index."""
     rows = dict(zip(node.keys, node.values, strict=True))
-    below: dict[str, str | None] = {}
-    for key, value in newest.items():
-        if node.children and key not in rows:
-            below[key] = value
-        elif value is None:
+    mine, below, hits = newest.meanings(), dict[int, Messages](), list[int]()
+    if node.children:
+        keys, start = newest.keys, 0
+        for child in range(len(node.children)):
+            pivot = node.keys[child : child + 1]
+            stop = bisect_left(keys, pivot[0], start) if pivot else len(keys)
+            if stop > start:
+                below[child] = newest.slice(start, stop)
+            start = stop + (stop < len(keys) and keys[stop : stop + 1] == pivot)
+            hits += range(stop, start)
+        mine = iter([(keys[row], newest.values[row]) for row in hits])
+    for key, value in mine:
+        if value is None:
             rows.pop(key, None)
         else:
             rows[key] = value
     return rows, below
-
-
-def _parted(node: Node, messages: Mapping[str, str | None]) -> dict[int, Messages]:
-    """Return messages by the child whose range holds them."""
-    parts: dict[int, Messages] = {}
-    for key in sorted(messages):
-        parts.setdefault(bisect_right(node.keys, key), Messages()).append(key, messages[key], "")
-    return parts
 
 
 def _rows(node: Node) -> int:
@@ -251,23 +266,22 @@ def _subtree(path: str, within: Range) -> int:
     return mmh3.hash128(f"{path}\1{within[0]}\1{within[1]}")
 
 
-def _meanings(messages: Messages) -> Iterable[tuple[str, str | None]]:
-    return zip(messages.keys, messages.values, strict=True)
+def _messages(messages: Messages) -> int:
+    """Return a hash of all messages that wait for one subtree, in key order. No key and no path holds a control."""
+    if not messages.keys:
+        return 0
+    values = _BETWEEN.join([_LEAST if value is None else value for value in messages.values])
+    return mmh3.hash128(f"{len(messages)}{_BETWEEN}{_BETWEEN.join(messages.keys)}{_BETWEEN}{values}")
 
 
-def _messages(rows: Iterable[tuple[str, str | None]]) -> int:
-    texts = [key + _LEAST if value is None else f"{key}\1{value}" for key, value in rows]
-    return sum(map(mmh3.hash128, texts))
-
-
-def _refuse_disorder(node: Node, path: str | None, within: Range, messages: Mapping[str, str | None]) -> None:
+def _refuse_disorder(node: Node, path: str | None, within: Range, messages: Sequence[str]) -> None:
     low, high = within
     keys = node.keys
     if any(map(ge, keys, keys[1:])):
         raise CorruptNode(f"node file {path!r}: keys are not strictly ascending", path=path, invariant="I3")
     if keys and not low <= keys[0] <= keys[-1] < high:
         raise CorruptNode(f"node file {path!r}: a key lies outside of the range of the node", path=path, invariant="I4")
-    if messages and not low <= min(messages) <= max(messages) < high:
+    if messages and not low <= messages[0] <= messages[-1] < high:
         raise CorruptNode(f"node file {path!r}: a message lies outside of its range", path=path, invariant="I5")
 
 
