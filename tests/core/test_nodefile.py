@@ -461,3 +461,10 @@ def test_bit_rot_anywhere_in_a_lakehouse_never_changes_what_it_says(lake: Lakeho
             assert expected == content(Lakehouse.open(lake.root, storage_options=FAST))
         surgery.write(path, data)
     assert expected == content(Lakehouse.open(lake.root, storage_options=FAST))
+
+
+def test_a_node_with_too_many_keys_is_refused() -> None:
+    """Arrow does not survive a column of fewer than no rows."""
+    node = Node(["C1", "C2", "C3"], ["u", "v", "w"])
+    with pytest.raises(ValueError, match="at most 2 keys"):
+        nodefile.encode(node, 3)

@@ -59,7 +59,7 @@ def encode(node: Node, order: int, path: str | None = None) -> memoryview:
 
     ``node.system`` holds the rows that only this node has; the counted rows and the name are derived here.
     Without a ``path`` the node is no file: it travels to a task, or back.
-    REQUIRES: at most ``order - 1`` keys; children none or one more than keys; counts set.
+    REQUIRES: children none or one more than keys; counts set. Raises ``ValueError`` for more than ``order - 1`` keys.
     """
     return file_of(_columns(node, order, path))
 
@@ -98,6 +98,8 @@ def _array(column: Sequence[str | None]) -> pa.StringArray:
 def _columns(node: Node, order: int, path: str | None) -> list[pa.StringArray]:
     system, buffer = system_rows(node, count=len(node.keys), path=path), node.buffer
     unused = order - 1 - len(node.keys)
+    if unused < 0:
+        raise ValueError(f"a node of order {order} holds at most {order - 1} keys, not {len(node.keys)}")
     return [
         _joined([*system, None, *node.keys], unused, buffer.keys),
         _joined([*system.values(), None, *node.values], unused, buffer.values),
