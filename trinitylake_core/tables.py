@@ -80,23 +80,23 @@ class Located:
     """The storages of files that are named by URIs: those of a lakehouse, or elsewhere by its credentials."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
         self._others: dict[str, Storage] = {}
 
     def is_own(self, uri: str) -> bool:
         """Return whether a file lies below the root of the lakehouse."""
-        return path_below(self._storage.root, uri) is not None
+        return path_below(self.storage.root, uri) is not None
 
     def find(self, uri: str) -> tuple[Storage, str]:
         """Return the storage of a file, and its path there. No request. Raises ``InvalidInput``."""
-        inside = path_below(self._storage.root, uri)
+        inside = path_below(self.storage.root, uri)
         if inside is not None:
-            return self._storage, inside
+            return self.storage, inside
         scheme, _, rest = full_uri(uri).partition("://")
         authority, _, path = rest.partition("/")
         above = f"{scheme}://{authority}/"
         if above not in self._others:
-            self._others[above] = open_storage(above, options_for(above, *self._storage.spec()))
+            self._others[above] = open_storage(above, options_for(above, *self.storage.spec()))
         return self._others[above], path
 
 

@@ -73,6 +73,7 @@ SECTIONS: Final[dict[str, tuple[Entry, ...]]] = {
         Entry("verify ROOT", "check every invariant of the format; exit code 1 if one is broken", "retention"),
         Entry("expire ROOT", "remove old versions that no retention rule keeps", "retention"),
         Entry("clean ROOT", "remove files that no version, snapshot or saved transaction needs", "retention"),
+        Entry("tables health ROOT [PATTERN]", "show files, bytes and snapshots of Iceberg tables", "tables"),
         Entry("tables expire ROOT [PATTERN]", "remove old snapshots of Iceberg tables; no file is deleted", "tables"),
         Entry(
             "tables clean ROOT [PATTERN]",

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -53,6 +53,7 @@ of a table that claims a directory, or why a directory is in doubt."""
 _PATHS: Final = pa.schema({"path": TEXT})
 _LABEL: Final = re.compile(r"(?:.*/)?\d{8}-table-(.+)-[0-9a-f-]{36}\.binpb")
 _SHARED: Final = "another table claims this directory, too"
+T = TypeVar("T")
 Found = Iterator[tuple[str, str, str, str]]
 
 
@@ -266,10 +267,10 @@ def _manifests(rows: Iterator[Row], storage: Storage) -> Found:
         if isinstance(found, str):
             yield DOUBT, row["owner"], "", f"its manifest {row['path']} {found}"
         else:
-            yield from _live(storage, [row["path"], *found])
+            yield from _live(storage, [row["path"], *(each.uri for each in found)])
 
 
-def _all_of(parse: Callable[[bytes, str], Iterable[str]], data: bytes, uri: str) -> list[str]:
+def _all_of(parse: Callable[[bytes, str], Iterable[T]], data: bytes, uri: str) -> list[T]:
     return list(parse(data, uri))
 
 

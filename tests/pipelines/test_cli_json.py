@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipelines import cli, register
+from pipelines import cli, register, tables_health
 from pipelines.cli.contents import ENTRIES
 from pipelines.cli.program import JSON_VERSION
 from pipelines.cli.report import to_json
@@ -147,6 +147,11 @@ def test_what_another_catalog_registered_is_what_is_declared() -> None:
     assert [] == list(mismatches(DECLARED[name], to_json(done), name, set()))
 
 
+def test_the_health_of_tables_is_what_is_declared() -> None:
+    done = tables_health.Report("file:///x/", 1, "local", (tables_health.TableHealth("a.b", "MANAGED"),))
+    assert [] == list(mismatches(DECLARED["tables health"], to_json(done), "tables health", set()))
+
+
 def test_the_version_of_the_contract_is_that_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--version", "--json"], ["--json", "--version"]):
         assert 0 == cli.main(words)
@@ -171,6 +176,6 @@ def test_what_differs_is_found(declared: Any, value: Any, wrong: str) -> None:
     assert [wrong] == list(mismatches(declared, value, "x", set()))
 
 
-_RARE = ("Hole", "Errors", "load iceberg:NAME", "serve")
+_RARE = ("Hole", "Errors", "load iceberg:NAME", "serve", "tables health")
 RARE = {field for name in _RARE for field in declared_fields(DECLARED[name], name)}
 """Declared, and printed only where something is wrong or damaged, by another catalog, or when a server ends."""

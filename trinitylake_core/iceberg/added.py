@@ -117,7 +117,7 @@ class AddedFiles:
         lists = dict(self._read(new | old, manifests_in, lenient=old))
         newer, older = _union(lists[uri] for uri in new), _union(lists[uri] for uri in old)
         made, replaced = newer - older, older - newer
-        files = dict(self._read(made | replaced, files_in, lenient=replaced))
+        files = dict(self._read(made | replaced, _uris_in, lenient=replaced))
         added = _union(files[uri] for uri in made) - _union(files[uri] for uri in replaced)
         added |= _union(_statistics(each.after) - _statistics(each.before) for each in self._tables)
         return self._in_area(added | new | made | {each.location for each in self._tables})
@@ -132,7 +132,7 @@ class AddedFiles:
         lists = _union(_lists(each.before) for each in self._tables)
         manifests = _union(found for _, found in self._read(lists, manifests_in, lenient=lists))
         kept = void.intersection(self._in_area(lists | manifests))
-        for _, found in self._read(manifests, files_in, lenient=manifests):
+        for _, found in self._read(manifests, _uris_in, lenient=manifests):
             kept |= void.intersection(self._in_area(found))
         return kept
 
@@ -158,6 +158,10 @@ class AddedFiles:
                 ) from error
 
         return self._storage.map(sorted(uris), read)
+
+
+def _uris_in(data: bytes, location: str) -> Iterable[str]:
+    return (each.uri for each in files_in(data, location))
 
 
 def _lists(metadata: TableMetadata | None) -> set[str]:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from pyiceberg.avro.decoder import StreamingBinaryDecoder, new_decoder
 from pyiceberg.avro.file import META_SCHEMA, SYNC_SIZE, AvroFileHeader
@@ -33,8 +33,9 @@ _LIST: Final = (500,)
 """``manifest_path`` of a manifest list, by the IDs that the Iceberg specification gives to columns."""
 _MANIFEST: Final = (0, 2)
 """``status`` and ``data_file`` of a manifest."""
-_DATA_FILE: Final = (100,)
-"""``file_path`` of a data file."""
+_DATA_FILE: Final = (100, 104, 134)
+"""``file_path``, ``file_size_in_bytes`` and ``content`` of a data file; without the last it holds data."""
+_OPTIONAL: Final = frozenset({134})
 
 
 class UnreadableTable(Corrupt):
@@ -64,10 +65,21 @@ class References:
     forbidden: bool
 
 
-def references(data: bytes, location: str) -> References:
-    """Return what the metadata file at ``location`` refers to. Raises ``UnreadableTable``."""
+def decoded(data: bytes, location: str) -> dict[str, Any]:
+    """Return table metadata as JSON. Raises ``UnreadableTable``."""
     try:
         found = json.loads(gzip.decompress(data) if location.endswith(PACKED) else data)
+    except (ValueError, EOFError, OSError) as error:
+        raise UnreadableTable(f"it is not a file of table metadata: {repr(error)[:200]}", path=location) from error
+    if not isinstance(found, dict):
+        raise UnreadableTable("it is not a file of table metadata: it is no JSON object", path=location)
+    return found
+
+
+def references(data: bytes, location: str) -> References:
+    """Return what the metadata file at ``location`` refers to. Raises ``UnreadableTable``."""
+    found = decoded(data, location)
+    try:
         snapshots = found.get("snapshots") or []
         statistics = [*(found.get("statistics") or []), *(found.get("partition-statistics") or [])]
         properties = found.get("properties") or {}
@@ -81,7 +93,7 @@ def references(data: bytes, location: str) -> References:
             _uris(*(each["statistics-path"] for each in statistics)),
             str(properties.get(GC_ENABLED, "true")).strip().lower() == "false",
         )
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableTable(f"it is not a file of table metadata: {repr(error)[:200]}", path=location) from error
 
 
@@ -94,12 +106,20 @@ def manifests_in(data: bytes, location: str) -> Iterator[str]:
     return (full_uri(row[0]) for row in _rows(data, location, _LIST))
 
 
-def files_in(data: bytes, location: str) -> Iterator[str]:
-    """Yield the URIs of the data and delete files in a manifest, without those it says are deleted.
+class TableFile(NamedTuple):
+    """A data or delete file: its URI, its size in bytes, and whether it holds deletes."""
 
-    Raises ``UnreadableTable``.
-    """
-    return (full_uri(row[1][0]) for row in _rows(data, location, _MANIFEST) if row[0] != _DELETED)
+    uri: str
+    size: int
+    deletes: bool
+
+
+def files_in(data: bytes, location: str) -> Iterator[TableFile]:
+    """Yield the data and delete files in a manifest, without those it says are deleted. Raises ``UnreadableTable``."""
+    for status, file in (tuple(row) for row in _rows(data, location, _MANIFEST)):
+        if status != _DELETED:
+            content = file[2] if len(file) > _DATA_FILE.index(134) else 0
+            yield TableFile(full_uri(file[0]), file[1], bool(content))
 
 
 def _rows(data: bytes, location: str, wanted: tuple[int, ...]) -> Iterator[Any]:
@@ -137,6 +157,7 @@ def _only(struct: StructType, whole: Reader, wanted: tuple[int, ...]) -> Reader:
         position, inner = wanted.index(each.field_id) if each.field_id in wanted else None, each.field_type
         taken = position is not None and isinstance(inner, StructType)
         readers.append((position, _only(cast("StructType", inner), reader, _DATA_FILE) if taken else reader))
-    if not set(range(len(wanted))) <= {position for position, _ in readers}:
+    missing = {wanted.index(each) for each in wanted if each not in _OPTIONAL} - {position for position, _ in readers}
+    if missing:
         raise ValueError(f"there are no columns {wanted}")
     return StructReader(tuple(readers), Record, struct)

@@ -1,16 +1,32 @@
-"""Commands about Iceberg tables and their files: tables expire, tables clean."""
+"""Commands about Iceberg tables and their files: tables health, tables expire, tables clean."""
 
 from __future__ import annotations
 
 from pipelines import orphans
 from pipelines import tables_clean as cleaning
 from pipelines import tables_expire as expiring
+from pipelines import tables_health as looking
 from pipelines.cli.command import DONE, Call, Result, command, option, reported
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, SPARK, VERBOSE, YES
 from pipelines.cli.commands.retention import PLANS, SOME_FAILED, age_of, exit_code
 from trinitylake_core.durations import parse_age
 
 PATTERN = {"PATTERN": "NAMESPACE.TABLE; * for any text, ? for one character (default: all)"}
+
+
+@command(
+    "tables health",
+    "trinitylake tables health file:///data/lake 'sales.*'",
+    arguments=PATTERN,
+    options=(VERBOSE, ENGINE, *SPARK),
+    details="Reads metadata, manifest lists and manifests of the newest version, and no data file. Small files are\n"
+    "those that Iceberg's rewrite_data_files takes: below 75 % of the table's target size.",
+)
+def tables_health(call: Call) -> Result:
+    """Show files, bytes and snapshots of tables."""
+    config = looking.Config(pattern=call.options.pattern, engine=call.options.engine)
+    done = looking.run(call.open(), config, call.spark, progress=call.progress)
+    return reported(call, done, code=SOME_FAILED if done.failures else DONE)
 
 
 @command(

@@ -1,0 +1,195 @@
+"""Health of Iceberg tables (``tables health``): what their metadata say, and nothing is written.
+
+Files, bytes, small files, delete files, manifests, snapshots, and what only old snapshots keep: the figures by which
+people decide about compaction of data, ``tables expire`` and ``tables clean``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipelines.engine import Row
+from pipelines.engine.model import LONG, READ_AHEAD, TEXT
+from pipelines.engine_choice import choose_engine_for_all
+from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
+from pipelines.summary import Table, count, failures_table, human_bytes
+from trinitylake_core import Lakehouse
+from trinitylake_core.definitions import decode_table
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError
+from trinitylake_core.keys import TABLE
+from trinitylake_core.recovery.patterns import Pattern
+from trinitylake_core.storage import Storage
+from trinitylake_core.tables import ICEBERG, METADATA_LOCATION, Located, metadata_uri
+
+_ENTRY: Final = pa.schema({"name": TEXT, "path": TEXT})
+_FIGURES: Final = (
+    "snapshots", "committed_at_millis", "manifests", "data_files", "small_files", "delete_files", "bytes", "old_bytes",
+)  # fmt: skip
+_HEALTH: Final = pa.schema({"table": TEXT, "table_type": TEXT, "failure": TEXT, **dict.fromkeys(_FIGURES, LONG)})
+_EACH: Final = 16
+"""Tables of a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Which tables to look at, and where.
+
+    Attributes:
+        pattern: only tables of these names: ``sales.*``.
+        engine: ``spark``, ``local``, or ``auto``: Spark on other machines for large lakehouses.
+    """
+
+    pattern: str | None = None
+    engine: str = "local"
+
+    def __post_init__(self) -> None:
+        refuse_unknown(self.engine)
+
+
+@dataclass(frozen=True, slots=True)
+class TableHealth:
+    """The figures of one table, of its newest metadata.
+
+    Attributes:
+        table: its name.
+        table_type: MANAGED or EXTERNAL.
+        snapshots: how many there are; ``committed_at_millis`` is when the current one was made, ``None`` without one.
+        manifests: those of the current snapshot; so are ``data_files``, ``delete_files`` and ``bytes``.
+        small_files: data files below 75 % of the table's target size, which Iceberg's ``rewrite_data_files`` takes.
+        old_bytes: what only older snapshots keep: ``tables expire`` lets them go.
+    """
+
+    table: str
+    table_type: str
+    snapshots: int = 0
+    committed_at_millis: int | None = None
+    manifests: int = 0
+    data_files: int = 0
+    small_files: int = 0
+    delete_files: int = 0
+    bytes: int = 0
+    old_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The health of the tables of a version, the heaviest first.
+
+    Attributes:
+        tables: those that could be read.
+        failures: the others, with the reason.
+        requests: those of this process; Spark tasks make their own.
+    """
+
+    root: str
+    version: int
+    engine: str
+    tables: tuple[TableHealth, ...] = ()
+    data_files: int = 0
+    small_files: int = 0
+    delete_files: int = 0
+    bytes: int = 0
+    old_bytes: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def summary(self) -> Iterator[str]:
+        """Yield the sums."""
+        yield (
+            f"{count(len(self.tables), 'table')}: {count(self.data_files, 'data file')}, {human_bytes(self.bytes)}, "
+            f"{self.small_files:,} of them small, {count(self.delete_files, 'delete file')}"
+        )
+        if self.old_bytes:
+            yield f"{human_bytes(self.old_bytes)} for old snapshots of tables only: `tables expire`, `tables clean`"
+        if self.failures:
+            yield f"cannot be read: {count(len(self.failures), 'table')}"
+
+    def summary_tables(self) -> Iterator[Table]:
+        """Yield a row for each table, the heaviest first, and those that could not be read."""
+        columns = [each.name for each in fields(TableHealth) if each.name != "committed_at_millis"]
+        yield Table("tables", tuple(columns), [[getattr(each, name) for name in columns] for each in self.tables])
+        yield failures_table(self.failures)
+
+
+def run(
+    lake: Lakehouse, config: Config | None = None, engine: Session = None, *, progress: Progress | None = None
+) -> Report:
+    """Read the metadata of all Iceberg tables of the newest version. Nothing is written.
+
+    Costs the nodes that contain the tables; for each table one ``get`` for its definition, its metadata, each manifest
+    list and each distinct manifest.
+
+    Args:
+        lake: any handle of the lakehouse.
+        config: which tables.
+        engine: a Spark session, or a function that returns one and is called only if Spark is needed.
+        progress: called with phase, done and total.
+
+    Raises:
+        InvalidInput: PyIceberg is not installed.
+        Corrupt, StorageError: the lakehouse itself cannot be read.
+    """
+    if find_spec("pyiceberg") is None:
+        raise InvalidInput("tables need the extra 'iceberg': pip install 'trinitylake-maintenance[iceberg]'")
+    config, tell, watch = config or Config(), progress or silent, Stopwatch()
+    lake, meter = lake.refresh(), Meter(lake.storage)
+    pattern = None if config.pattern is None else Pattern(config.pattern)
+    entries = [
+        {"name": f"{each.namespace}.{each.name}", "path": each.path}
+        for each in lake.objects(kind=TABLE)
+        if pattern is None or pattern.matches(each.namespace, each.name)
+    ]
+    work = choose_engine_for_all(config.engine, engine, lake.root_node)
+    tables: list[TableHealth] = []
+    failures: dict[str, str] = {}
+    try:
+        found = work.map(_healths, work.table(entries, _ENTRY), _HEALTH, lake.storage, each=_EACH)
+        for done, row in enumerate(found.stream()):
+            tell("tables", done + 1, len(entries))
+            if row["failure"] is not None:
+                failures[row["table"]] = row["failure"]
+            else:
+                tables.append(TableHealth(row["table"], row["table_type"], *(row[name] for name in _FIGURES)))
+    finally:
+        work.close()
+    watch.lap("read")
+    tables.sort(key=lambda each: (-each.bytes - each.old_bytes, each.table))
+    sums = {name: sum(getattr(each, name) for each in tables) for name in _SUMMED}
+    return Report(
+        lake.root, lake.version, work.name, tuple(tables), **sums, failures=dict(sorted(failures.items())),
+        requests=meter.by_kind(), seconds=dict(watch.seconds),
+    )  # fmt: skip
+
+
+_SUMMED: Final = ("data_files", "small_files", "delete_files", "bytes", "old_bytes")
+
+
+def _healths(rows: Iterator[Row], storage: Storage) -> Iterator[tuple[Any, ...]]:
+    """Yield the health of Iceberg tables; others are left out."""
+    located = Located(storage)
+    while some := list(islice(rows, READ_AHEAD)):
+        for found in storage.map(some, lambda row: list(_health(row["name"], row["path"], located))):
+            yield from found
+
+
+def _health(name: str, path: str, located: Located) -> Iterator[tuple[Any, ...]]:
+    from trinitylake_core.iceberg.health import figures
+
+    try:
+        table = decode_table(located.storage.read(path), path)
+        if table.table_format != ICEBERG or not table.format_properties.get(METADATA_LOCATION):
+            return
+        found = figures(located, metadata_uri(located.storage.root, table) or "")
+    except FileMissing as missing:
+        yield (name, "", f"a file is missing: {missing}", *(None for _ in _FIGURES))
+    except (Corrupt, InvalidInput, StorageError) as error:
+        yield (name, "", f"{error}", *(None for _ in _FIGURES))
+    else:
+        yield (name, table.table_type, None, *(getattr(found, each) for each in _FIGURES))

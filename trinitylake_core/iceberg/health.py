@@ -1,0 +1,110 @@
+"""What the metadata of an Iceberg table say about its health. No data file is read or asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import mmh3
+
+from trinitylake_core.iceberg.references import TableFile, UnreadableTable, decoded, files_in, manifests_in, references
+from trinitylake_core.tables import Located, full_uri
+
+_TARGET: Final = "write.target-file-size-bytes"
+_TARGET_DEFAULT: Final = 512 << 20
+_SMALL: Final = 0.75
+"""Iceberg's ``rewrite_data_files`` takes files below this share of the target size."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of a table.
+
+    Attributes:
+        snapshots: how many its newest metadata hold; ``committed_at_millis`` is when the current one was made.
+        manifests: those of the current snapshot.
+        data_files: those of the current snapshot, and so ``delete_files``, and the ``bytes`` of both.
+        small_files: data files below 75 % of the table's target size.
+        old_bytes: what only older snapshots in its newest metadata keep.
+    """
+
+    snapshots: int = 0
+    committed_at_millis: int | None = None
+    manifests: int = 0
+    data_files: int = 0
+    small_files: int = 0
+    delete_files: int = 0
+    bytes: int = 0
+    old_bytes: int = 0
+
+
+def figures(located: Located, location: str) -> Figures:
+    """Return the figures of the table with this metadata file.
+
+    One ``get`` for it, for each manifest list, and for each distinct manifest. Memory: sixteen bytes for each file.
+
+    Raises:
+        FileMissing, UnreadableTable: a file is gone, or garbage.
+        InvalidInput, StorageError: it cannot be opened, or the storage fails.
+    """
+    storage, path = located.find(location)
+    data = storage.read(path)
+    refs, found = references(data, location), decoded(data, location)
+    current = _current(found, location)
+    lists = dict(_each(located, refs.manifest_lists, manifests_in))
+    now = set(lists.get(full_uri(str(current.get("manifest-list", ""))), ()))
+    rest = refs.manifests.union(*lists.values()) - now
+    sizes: dict[int, int] = {}
+    data_files = small = deletes = 0
+    target = _target(found)
+    for _, files in _each(located, now, files_in):
+        for file in files:
+            sizes[_number(file)] = file.size
+            data_files, deletes = data_files + (not file.deletes), deletes + file.deletes
+            small += not file.deletes and file.size < _SMALL * target
+    old: dict[int, int] = {}
+    for _, files in _each(located, rest, files_in):
+        old |= {number: file.size for file in files if (number := _number(file)) not in sizes}
+    return Figures(
+        len(found.get("snapshots") or ()),
+        current.get("timestamp-ms"),
+        len(now),
+        data_files,
+        small,
+        deletes,
+        sum(sizes.values()),
+        sum(old.values()),
+    )
+
+
+def _number(file: TableFile) -> int:
+    return int(mmh3.hash64(file.uri)[0])
+
+
+def _current(found: dict[str, Any], location: str) -> dict[str, Any]:
+    """Return the current snapshot; empty where there is none."""
+    number = found.get("current-snapshot-id")
+    if number in {None, -1}:
+        return {}
+    snapshots: list[dict[str, Any]] = found.get("snapshots") or []
+    current = next((each for each in snapshots if each.get("snapshot-id") == number), None)
+    if current is None:
+        raise UnreadableTable(f"it names snapshot {number} as the current one, and does not hold it", path=location)
+    return current
+
+
+def _target(found: dict[str, Any]) -> int:
+    text = str((found.get("properties") or {}).get(_TARGET, ""))
+    return int(text) if text.isascii() and text.isdecimal() else _TARGET_DEFAULT
+
+
+def _each(
+    located: Located, uris: Iterable[str], parse: Callable[[bytes, str], Iterable[_T]]
+) -> Iterable[tuple[str, list[_T]]]:
+    def read(uri: str) -> tuple[str, list[_T]]:
+        storage, path = located.find(uri)
+        return uri, list(parse(storage.read(path), uri))
+
+    return located.storage.map(sorted(uris), read)
