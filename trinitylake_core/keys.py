@@ -37,22 +37,6 @@ def encode_schema_id(schema_id: int) -> str:
     return digits.ljust(4, "=")
 
 
-def decode_schema_id(prefix: str) -> int:
-    """Return the number that :func:`encode_schema_id` encoded."""
-    digits = prefix.rstrip("=")
-    if (
-        len(prefix) != 4
-        or not digits
-        or any(c not in _DIGITS for c in digits)
-        or (len(digits) > 1 and digits[0] == "A")
-    ):
-        raise InvalidInput(f"{prefix!r} is not an encoded schema ID")
-    number = 0
-    for digit in digits:
-        number = number * 64 + _DIGITS.index(digit)
-    return number
-
-
 _PREFIX: Final = {
     NAMESPACE: encode_schema_id(spec.SCHEMA_NAMESPACE),
     TABLE: encode_schema_id(spec.SCHEMA_TABLE),
