@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import time
 
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+
+from pipelines import compaction, expiration, tables_clean
 from tests.support.icebergs import ids, opened, rows, with_table
 from tests.support.s3_servers import KEY, SECRET, S3Server
 from trinitylake_core import Lakehouse
@@ -33,3 +37,34 @@ def test_a_table_on_s3_is_written_and_read_with_the_options_of_either_side(moto_
     assert [1, 2] == ids(table.refresh())
     assert [1] == ids(opened(root, version=str(good), **theirs).load_table("sales.orders"))
     assert [] == list(catalog.lakehouse.check(definitions=True))
+
+
+@pytest.mark.s3
+def test_tables_on_s3_are_cleaned_by_the_times_that_the_server_gives(moto_server: S3Server) -> None:
+    """Times of whole seconds: a file of the second of the fence stays, and is accepted."""
+    root = moto_server.new_root()
+    Lakehouse.create(root, storage_options=moto_server.options)
+    ours = {f"storage.{name}": value for name, value in moto_server.options.items()}
+    catalog = opened(root, **ours)
+    table = with_table(catalog, "sales.orders", 1, properties={"commit.retry.num-retries": "0"})
+    with_table(catalog, "sales.dropped", 2)
+    catalog.drop_table("sales.dropped")
+    late = table.transaction()
+    late.append(rows(3))
+    compaction.run(catalog.lakehouse, compaction.Config(engine="local"))
+    month = int(time.time() * 1000) + 30 * 86_400_000
+    expiration.run(catalog.lakehouse, expiration.Config(engine="local", keep_last=1, now_millis=month))
+    time.sleep(1.1)
+    config = tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True)
+    report = tables_clean.run(catalog.lakehouse, config)
+    left = [each.path for each in catalog.lakehouse.storage.list("tables/")]
+    assert (0, 0) == (report.failed, len(report.doubts))
+    assert 3 < report.deleted
+    assert not any("/dropped-" in path for path in left)
+    with pytest.raises(CommitFailedException, match="write them again"):
+        late.commit_transaction()
+    table.refresh().append(rows(4))
+    time.sleep(1.1)
+    assert 0 < tables_clean.run(catalog.lakehouse, config).deleted, "what the refused commit wrote"
+    assert [1, 4] == ids(catalog.load_table("sales.orders"))
+    assert 0 == tables_clean.run(catalog.lakehouse, config).orphan_files
