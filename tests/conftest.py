@@ -152,7 +152,7 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark_session() -> Iterator[SparkSession]:
     """Return one local Spark session for all tests; it costs ten seconds once.
 
     The lakehouses of tests are small: much would be done in this process, and tasks would have nothing to do. For so
@@ -167,6 +167,16 @@ def spark() -> Iterator[SparkSession]:
         session = get_session(SessionConfig(conf=_INTERPRETED))
         yield session
         session.stop()
+
+
+@pytest.fixture
+def spark(spark_session: SparkSession) -> Iterator[SparkSession]:
+    """Return the Spark session of all tests; what a test kept there is dropped.
+
+    Spark compares the plan of each later query with that of all it keeps: after ten walks a query took minutes.
+    """
+    yield spark_session
+    spark_session.catalog.clearCache()
 
 
 def unpacked(directory: Path) -> str:

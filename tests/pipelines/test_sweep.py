@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -65,7 +66,11 @@ def by_path(files: list[Listed]) -> dict[str, Listed]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("engine", "seed"),
+    [*product(["memory", "files"], range(3)), pytest.param("spark", 0, marks=pytest.mark.spark)],
+    indirect=["engine"],
+)
 def test_what_is_listed_and_not_marked_is_told_by_age_and_kind(tmp_path: Path, engine: Engine, seed: int) -> None:
     pick, lake = Random(seed), new_lake(tmp_path / "lake")
     files = files_at_random(pick, 150)

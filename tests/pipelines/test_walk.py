@@ -19,6 +19,11 @@ from trinitylake_core.errors import CorruptNode
 from trinitylake_core.locations import root_path
 
 
+ORDER = 5
+here = pytest.mark.parametrize("engine", ["local"], indirect=True)
+"""Of what queries alone decide; that both engines answer them alike, the other tests and those of a sweep prove."""
+
+
 @pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Both engines."""
@@ -29,8 +34,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lakehouse:
-    """Three levels of at most four children, and versions that share nodes."""
-    made = filled(new_lake(tmp_path_factory.mktemp("lake")), tables=40)
+    """Three levels, and versions that share nodes."""
+    made = filled(new_lake(tmp_path_factory.mktemp("lake"), order=ORDER), tables=40)
     compacted(made)
     with made.refresh().transaction() as txn:
         txn.alter_table("ns1", "t001", properties={"a": "b"})
@@ -53,7 +58,7 @@ def leaves_of(walked: Walk) -> list[str]:
 
 def test_nodes_that_versions_share_are_read_once(lake: Lakehouse, engine: Engine) -> None:
     seen, before = list[int](), lake.storage.counts.snapshot()
-    source = TreeSource(lake.storage, 4)
+    source = TreeSource(lake.storage, ORDER)
     walked = walk(engine, source, starts(*range(lake.version + 1)), lambda _, done, __: seen.append(done))
     nodes = rows(walked, NODE)
     assert walked.nodes_read == len(nodes) == len({row["path"] for row in nodes}) == max(seen)
@@ -61,9 +66,10 @@ def test_nodes_that_versions_share_are_read_once(lake: Lakehouse, engine: Engine
     assert (lake.storage.counts - before).get == (len(nodes) if engine.name == "local" else 0)
 
 
+@here
 def test_each_file_says_which_versions_reach_it(lake: Lakehouse, engine: Engine) -> None:
     def reached(*versions: int) -> dict[str, tuple[int, int]]:
-        walked = walk(engine, TreeSource(lake.storage, 4, figures=False), starts(*versions), silent)
+        walked = walk(engine, TreeSource(lake.storage, ORDER, figures=False), starts(*versions), silent)
         found: dict[str, tuple[int, int]] = {}
         for row in rows(walked, NODE, NAMED):
             first, last = found.get(row["path"], (row["first"], row["last"]))
@@ -79,18 +85,19 @@ def test_each_file_says_which_versions_reach_it(lake: Lakehouse, engine: Engine)
     assert every.keys() == set().union(*each.values())
 
 
+@here
 def test_roots_of_different_heights_share_one_walk(lake: Lakehouse, engine: Engine) -> None:
     last = lake.version
-    walked = walk(engine, TreeSource(lake.storage, 4), [Start(root_path(0), FOREVER, FOREVER), *starts(last)], silent)
-    apart = [walk(engine, TreeSource(lake.storage, 4), starts(version), silent) for version in (0, last)]
+    walked = walk(engine, TreeSource(lake.storage, ORDER), [Start(root_path(0), FOREVER, FOREVER), *starts(last)], silent)
+    apart = [walk(engine, TreeSource(lake.storage, ORDER), starts(version), silent) for version in (0, last)]
     assert {row["path"] for row in rows(walked, NODE)} == {row["path"] for each in apart for row in rows(each, NODE)}
 
 
 def test_known_nodes_and_what_is_below_them_are_left_out(lake: Lakehouse, engine: Engine) -> None:
     """Two compactions in a row share all subtrees but one."""
-    source, last = TreeSource(lake.storage, 4), lake.version
+    source, last = TreeSource(lake.storage, ORDER), lake.version
     known = walk(engine, source, starts(last - 2), silent)
-    every = {row["path"] for row in rows(walk(engine, source, starts(last), silent), NODE)}
+    every = {row["path"] for row in rows(walk(LocalEngine(), source, starts(last), silent), NODE)}
     left = walk(engine, source, starts(last), silent, known.levels)
     assert every - {row["path"] for row in rows(known, NODE)} == {row["path"] for row in rows(left, NODE)}
     assert 0 < left.nodes_read < len(every)
@@ -102,18 +109,19 @@ def test_a_walk_without_figures_names_the_same_files(lake: Lakehouse, monkeypatc
     found = []
     for figures, many in ((True, 1 << 18), (False, 1 << 18), (False, 0)):
         monkeypatch.setattr(walking, "_MANY_BYTES", many)
-        walked = walk(LocalEngine(), TreeSource(copy.storage, 4, figures=figures), starts(copy.version), silent)
+        walked = walk(LocalEngine(), TreeSource(copy.storage, ORDER, figures=figures), starts(copy.version), silent)
         found.append(rows(walked, NODE, NAMED))
         assert bool(rows(walked, KEYS, MESSAGES)) == figures
     assert found[0] == found[1] == found[2]
 
 
+@here
 @pytest.mark.parametrize("figures", [True, False])
 def test_a_leaf_in_the_place_of_another_is_found(tmp_path: Path, figures: bool, engine: Engine) -> None:
-    lake = filled(new_lake(tmp_path), tables=40)
+    lake = filled(new_lake(tmp_path, order=ORDER), tables=40)
     compacted(lake)
     lake = reopened(lake)
-    source = TreeSource(lake.storage, 4, figures=figures)
+    source = TreeSource(lake.storage, ORDER, figures=figures)
     leaves = [
         row["path"] for row in rows(walk(engine, source, starts(lake.version), silent), NODE) if not row["height"]
     ]
@@ -127,10 +135,10 @@ def test_a_leaf_in_the_place_of_another_is_found(tmp_path: Path, figures: bool, 
 
 @pytest.mark.spark
 def test_a_walk_that_fails_keeps_nothing_on_the_disks_of_executors(tmp_path: Path, spark: Any) -> None:
-    lake = filled(new_lake(tmp_path), tables=40)
+    lake = filled(new_lake(tmp_path, order=ORDER), tables=40)
     compacted(lake)
     lake = reopened(lake)
-    source = TreeSource(lake.storage, 4)
+    source = TreeSource(lake.storage, ORDER)
     (leaf, *_) = (
         row["path"]
         for row in rows(walk(LocalEngine(), source, starts(lake.version), silent), NODE)
@@ -147,5 +155,5 @@ def test_a_walk_that_fails_keeps_nothing_on_the_disks_of_executors(tmp_path: Pat
 
 
 def test_a_walk_from_nowhere_finds_nothing(lake: Lakehouse, engine: Engine) -> None:
-    walked = walk(engine, TreeSource(lake.storage, 4), [], silent)
+    walked = walk(engine, TreeSource(lake.storage, ORDER), [], silent)
     assert (0, []) == (walked.nodes_read, rows(walked, NODE, NAMED))
