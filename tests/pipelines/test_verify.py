@@ -58,7 +58,7 @@ def verified(lake: Lakehouse, versions: str | int = "all", spark: Any = None, **
     return verify.run(open_storage(*lake.storage.spec()), verify.Config(versions, engine=engine, **options), spark)
 
 
-FEW = 30
+FEW = 24
 """Tables that make a level less: the plan of a query of Spark doubles with each."""
 
 
@@ -330,7 +330,7 @@ def test_spark_finds_the_same(tmp_path: Path, spark: SparkSession) -> None:
     assert (one.nodes_read, one.nodes_named, one.versions) == (two.nodes_read, two.nodes_named, two.versions)
     assert (one.definitions_read, one.definitions_proved) == (two.definitions_read, two.definitions_proved)
     assert 0 < one.definitions_proved
-    assert len({each.invariant for each in one.findings}) >= 5
+    assert {"I8", "I10", "I14", "I17"} <= {each.invariant for each in one.findings}
 
 
 @pytest.mark.spark

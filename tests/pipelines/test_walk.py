@@ -18,7 +18,6 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.locations import root_path
 
-
 ORDER = 5
 here = pytest.mark.parametrize("engine", ["local"], indirect=True)
 """Of what queries alone decide; that both engines answer them alike, the other tests and those of a sweep prove."""
@@ -88,7 +87,9 @@ def test_each_file_says_which_versions_reach_it(lake: Lakehouse, engine: Engine)
 @here
 def test_roots_of_different_heights_share_one_walk(lake: Lakehouse, engine: Engine) -> None:
     last = lake.version
-    walked = walk(engine, TreeSource(lake.storage, ORDER), [Start(root_path(0), FOREVER, FOREVER), *starts(last)], silent)
+    walked = walk(
+        engine, TreeSource(lake.storage, ORDER), [Start(root_path(0), FOREVER, FOREVER), *starts(last)], silent
+    )
     apart = [walk(engine, TreeSource(lake.storage, ORDER), starts(version), silent) for version in (0, last)]
     assert {row["path"] for row in rows(walked, NODE)} == {row["path"] for each in apart for row in rows(each, NODE)}
 
