@@ -53,6 +53,8 @@ class CatalogEdits(CatalogView):
         self._before: dict[str, bool] = {}
         """Whether each written key exists in the base. Keys that are missing here are looked up when counted."""
         self._definitions: dict[str, tuple[str, _Definition]] = {}
+        self._last_read: tuple[str, bytes] = ("", b"")
+        """The path and content of a definition: what is looked at is often changed next."""
         self._footprint = Footprint()
 
     @property
@@ -113,7 +115,11 @@ class CatalogEdits(CatalogView):
         return self._scan(within, own)
 
     def _read_definition(self, path: str) -> bytes:
-        return encode(self._definitions[path][1]) if path in self._definitions else super()._read_definition(path)
+        if path in self._definitions:
+            return encode(self._definitions[path][1])
+        if path != self._last_read[0]:
+            self._last_read = path, super()._read_definition(path)
+        return self._last_read[1]
 
     # -- namespaces ----------------------------------------------------------------------------
 
