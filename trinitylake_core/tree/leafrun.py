@@ -161,6 +161,8 @@ def merged(old: Leaves, keys: Any, changes: Columns) -> Plan:
 
 def _positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
     """Return where each sought key stands, or would be inserted, and whether it is there."""
+    if not len(sought):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
     view, needles = _fixed_width(keys), _fixed_width(sought)
     if view is not None and needles is not None and view.dtype == needles.dtype:
         at = np.searchsorted(view, needles)
