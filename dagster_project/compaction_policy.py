@@ -32,7 +32,7 @@ def too_soon(policy: Compaction, last: float, now: float) -> Decision | None:
 
 
 def with_debt(state: SensorState, lake: Lakehouse, now: float) -> SensorState:
-    """Return what to remember of the waiting messages. No request.
+    """Return the state of the waiting messages for the next poll. No request.
 
     Fewer than half of the messages of the last poll: another process has compacted in between.
     """

@@ -36,7 +36,7 @@ def fields_of(config: type, changed: Mapping[str, Any]) -> dict[str, dg.Field]:
 
 
 def descriptions(config: type) -> dict[str, str]:
-    """Return what the docstrings of a dataclass, and of those that it extends, say of each field."""
+    """Return the text for each field from the docstrings of a dataclass and of those that it extends."""
     found: dict[str, str] = {}
     for each in reversed(config.__mro__):
         section = (each.__doc__ or "").partition("    Attributes:\n")[2]

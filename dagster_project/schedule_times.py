@@ -23,7 +23,7 @@ _ENOUGH: Final = 4
 
 
 def offset(settings: LakehouseSettings) -> timedelta:
-    """Return how long after the time of its cron schedule a lakehouse is maintained: whole minutes below ``spread``."""
+    """Return the delay of a lakehouse after the time of its cron schedule: whole minutes below ``spread``."""
     minutes = settings.schedules.spread // _MINUTE
     return _MINUTE * (zlib.crc32(settings.name.encode()) % minutes) if minutes else timedelta()
 

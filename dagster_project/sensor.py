@@ -144,7 +144,7 @@ class Tick(ABC):
 
     @abstractmethod
     def skip_reason(self, polled: int, waiting: int) -> str:
-        """Return what the tick found, where it requested nothing."""
+        """Return the findings of a tick that requested nothing."""
 
     def page(self) -> dg.AssetKey:
         """Return the asset with the check of what cannot be opened."""

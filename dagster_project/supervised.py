@@ -245,7 +245,7 @@ def _failure(why: str, future: Future[T]) -> dg.Failure:
 
 
 def advice(error: errors.TrinityLakeError) -> str:
-    """Return what to do next about an error."""
+    """Return the next step after an error."""
     return next((text for kind, text in _ADVICE if isinstance(error, kind)), "")
 
 

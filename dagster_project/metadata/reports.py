@@ -119,7 +119,7 @@ def with_sizes(metadata: Metadata) -> Metadata:
 
 
 def of_recovery(done: rollback.Report | restore.Report | undo.Report) -> Metadata:
-    """Return what a job that leads back did, and after a dry run what to launch next."""
+    """Return the figures of a job that leads back, and after a dry run the next job to launch."""
     inner = done.rollback if isinstance(done, undo.Report) else done
     again = None
     if inner.dry_run and (inner.plan.changes or inner.plan.operation != "restore"):
@@ -174,7 +174,7 @@ def _time(millis: int | None) -> datetime | None:
 
 
 def of_deletion(deletion: Deletion[Any]) -> Metadata:
-    """Return what an expiration or a removal of orphans planned, file by file, and what it did."""
+    """Return the plan of an expiration or a removal of orphans, file by file, and its outcome."""
     report, dry = replace(deletion.report, plan=None), deletion.done is None  # its plan was a temporary file
     found = of_report(
         report,
@@ -192,7 +192,7 @@ def of_deletion(deletion: Deletion[Any]) -> Metadata:
 
 
 def _why_kept(planned: expiration.Report | orphans.Report) -> str | None:
-    """Return which rule keeps most versions, where none expires."""
+    """Return the rule that keeps most versions, where none expires."""
     if isinstance(planned, orphans.Report) or planned.versions_expired or not planned.kept:
         return None
     rule = planned.kept[0]
@@ -222,7 +222,7 @@ def _names(names: tuple[str, ...]) -> str | None:
 
 
 def of_alteration(done: Alteration) -> Metadata:
-    """Return which properties of a lakehouse changed."""
+    """Return the properties of a lakehouse that changed."""
     rows = [{"property": name, "before": old, "after": new} for name, (old, new) in done.changes.items()]
     named = ", ".join(done.changes) or "nothing to change"
     if done.version_after is not None:

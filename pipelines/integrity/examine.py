@@ -109,7 +109,7 @@ class Examiner:
     _buffered: dict[_Pair, str | None] = field(default_factory=dict)
 
     def __call__(self, row: Row, data: bytes | FileMissing) -> list[Kept]:
-        """Return what is kept of a node, with its findings.
+        """Return the rows that are kept of a node, with its findings.
 
         Where a node cannot be read, or has another height than its parents record, nothing below it is read.
         """
@@ -117,7 +117,7 @@ class Examiner:
         return _unreadable(row, node) if isinstance(node, Violation) else self.examine(row, node)
 
     def examine(self, row: Row, node: Node) -> list[Kept]:
-        """Return what is kept of a node that was read."""
+        """Return the rows that are kept of a node that was read."""
         path, expected = row["path"], _expected(row)
         astray = check_place(node, path, expected)
         if astray is not None:

@@ -58,7 +58,7 @@ def appended(
 
 
 def set_and_deleted(own: Messages) -> dict[str, int]:
-    """Return how many messages set a key, and how many delete one, for the summary of a version."""
+    """Return the numbers of messages that set and that delete a key, for the summary of a version."""
     deleted = own.values.count(None)
     return {"set": len(own) - deleted, "deleted": deleted}
 
@@ -117,7 +117,7 @@ class TransactionChange(CatalogEdits):
             raise TransactionExpired(f"the transaction cannot go on: {error}; begin a new one") from error
 
     def conflicts(self) -> Conflicts:
-        """Return what others must not have changed for this to be committed."""
+        """Return the keys that no other transaction may have changed for this to be committed."""
         return self._footprint.against(self._writes, serializable=self.isolation == SERIALIZABLE)
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
