@@ -309,6 +309,18 @@ def _after(answer: Answer, lake: Lakehouse) -> dict[str, str]:
     return lake.refresh().view_info("a", "v").sql
 
 
+def test_a_view_whose_columns_count_from_zero_comes_back_as_it_was(call: Client, catalog: RestCatalog) -> None:
+    """As Spark makes them; the format counts from one."""
+    catalog.create_namespace("a")
+    fields = [{"id": number, "name": f"c{number}", "type": "long", "required": False} for number in range(2)]
+    body = _view("v", ("spark", "select 1 c0, 2 c1"))
+    body["schema"] = {"type": "struct", "schema-id": 0, "fields": fields}
+    assert fields == call("POST", _VIEWS, body).json()["metadata"]["schemas"][0]["fields"]
+    properties = {"updates": [{"action": "set-properties", "updates": {"k": "v"}}]}
+    for answer in (call("POST", f"{_VIEWS}/v", properties), call("GET", f"{_VIEWS}/v")):
+        assert fields == answer.json()["metadata"]["schemas"][0]["fields"]
+
+
 def test_a_dialect_of_a_view_is_not_lost_by_accident(call: Client, catalog: RestCatalog) -> None:
     catalog.create_namespace("a")
     both = ("spark", "select 1 x"), ("trino", "select 1 x")

@@ -219,10 +219,17 @@ class Views(Tables):
             VIEW_METADATA_LOCATION: path_below(self._places.storage.root, location) or location,
             _VERSION: _json(version, exclude={"representations"}),
         }
-        if (metadata.versions, metadata.version_log) != ([version], [_log_entry(version)]) or len(metadata.schemas) > 1:
+        schema = schema_of(metadata, version.schema_id)
+        held = _held(schema)
+        alone = (metadata.schemas, metadata.versions, metadata.version_log) == (
+            [held],
+            [version],
+            [_log_entry(version)],
+        )
+        if not alone:
             own[_OLDER] = _json(metadata, include={"schemas", "versions", "version_log"})
         return {
-            "schema": schema_from_iceberg(schema_of(metadata, version.schema_id)),
+            "schema": schema_from_iceberg(held),
             "sql_representations": [each.root.model_dump() for each in version.representations],
             "properties": transform_dict_value_to_str(metadata.properties) | own,
         }
@@ -287,6 +294,9 @@ class Views(Tables):
         version = ViewVersion.model_validate({**stored, "representations": _representations(definition)})
         schema = schema_to_iceberg(definition.schema).model_copy(update={"schema_id": version.schema_id})
         older = json.loads(properties.get(_OLDER, "{}"))
+        for each in map(Schema.model_validate, older.get("schemas", [])):
+            if each.schema_id == schema.schema_id and _held(each).as_struct() == schema.as_struct():
+                schema = each
         fields = {
             "view-uuid": definition.id,
             "format-version": 1,
@@ -314,6 +324,11 @@ def _representations(definition: ViewDef) -> list[ViewRepresentation]:
         ViewRepresentation(SQLViewRepresentation(type="sql", sql=each.sql, dialect=each.dialect))
         for each in definition.sql_representations
     ]
+
+
+def _held(schema: Schema) -> Schema:
+    """Return a schema with column IDs that the format can hold: they begin with 1, and with 0 in Spark's views."""
+    return schema if all(each > 0 for each in schema.field_ids) else assign_fresh_schema_ids(schema)
 
 
 def _with(stored: list[dict[str, Any]], number: str, newest: Schema | ViewVersion) -> list[Any]:
