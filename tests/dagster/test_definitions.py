@@ -46,7 +46,7 @@ JOBS = (
     "upgrade", "verify",
 )  # fmt: skip
 LOADS = """
-import json, resource, socket, sys, time
+import json, socket, sys
 from trinitylake_core.storage.base import BaseStorage
 
 def explode(*args, **kwargs):
@@ -54,24 +54,22 @@ def explode(*args, **kwargs):
 
 BaseStorage.__init__ = explode
 socket.socket.connect = explode
-started = time.process_time()
 from dagster_project.definitions import defs
 defs.get_repository_def()
-print(json.dumps({"seconds": time.process_time() - started, "spark": "pyspark" in sys.modules}))
+costly = {"aiobotocore", "botocore", "duckdb", "obstore", "pandas", "pyiceberg", "pyspark", "s3fs", "starlette"}
+print(json.dumps(sorted(costly & sys.modules.keys())))
 """
 
 
 def test_definitions_load_quickly_silently_and_touch_nothing(tmp_path: Path) -> None:
-    """Warnings are errors, storage and network explode, and processor time counts: others use this machine too."""
+    """Warnings are errors, storage and network explode, and what takes seconds to import is not imported."""
     path = tmp_path / "lakehouses.yaml"
     path.write_text(TWO)
     env = os.environ | {config.ENV_FILE: str(path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error", "-c", LOADS]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert ("", 0) == (done.stderr, done.returncode)
-    found = json.loads(done.stdout)
-    assert found["seconds"] < 6
-    assert not found["spark"]
+    assert [] == json.loads(done.stdout)
 
 
 def test_dagster_finds_nothing_to_complain_about(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_phases_follow_each_other() -> None:
     watch.lap("list")
     watch.lap("mark")
     assert ["list", "mark"] == list(watch.seconds)
-    assert all(0 <= seconds < 5 for seconds in watch.seconds.values())
+    assert all(seconds >= 0 for seconds in watch.seconds.values())
 
 
 def test_a_phase_that_comes_again_counts_as_a_whole() -> None:

@@ -226,7 +226,9 @@ def _to_flush(lake: Lakehouse, options: dict[str, Any]) -> tuple[NodeStore, list
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_a_task_lets_go_of_what_it_flushed(dirty: Lakehouse, concurrency: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_lets_go_of_what_it_flushed(
+    dirty: Lakehouse, concurrency: int, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """Else a task of Spark holds all subtrees that it was given, with all that was read and written of them."""
     store, frontier = _to_flush(dirty, {"durable": False, "max_concurrency": concurrency})
     rows = [subtree_row(ref, store.order) for ref in frontier]
@@ -240,6 +242,8 @@ def test_a_task_lets_go_of_what_it_flushed(dirty: Lakehouse, concurrency: int, m
 
     monkeypatch.setattr(subtrees, "_received", noted)
     held = []
+    gc.freeze()  # what other tests left is not searched again and again
+    request.addfinalizer(gc.unfreeze)
     for done, _ in enumerate(flush_subtrees(store, rows, 1), 1):
         gc.collect()
         held.append(sum(flush() is not None for flush in made[:done]))
