@@ -91,12 +91,10 @@ def test_a_skip_fails_in_ci() -> None:
     assert "skipped" == expected.outcome
 
 
-@pytest.mark.slow
 def test_another_process_collects_the_same_tests_in_the_same_order(request: pytest.FixtureRequest) -> None:
     """Tests are shared out by ID: none depends on the time, on randomness or on an address.
 
     The other process begins seconds later, with another seed of the hashes that sets are ordered by.
-    The processes of `make test` prove it at each run, but for the time: xdist refuses collections that differ.
     """
     time.sleep(max(0.0, COLLECTED + 2 - time.monotonic()))
     here = [item.nodeid for item in request.session.items]

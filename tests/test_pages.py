@@ -167,7 +167,7 @@ def test_every_command_in_the_pages_has_the_options_that_it_is_given(capsys: pyt
     ]
     unknown: list[tuple[object, ...]] = []
     for page, (name, rest) in calls:
-        words = (name, rest.split()[0]) if name == "snapshot" and rest.split() else (name,)
+        words = (name, rest.split()[0]) if name in {"snapshot", "tables"} and rest.split() else (name,)
         if words not in helps:
             helps[words] = capsys.readouterr().out if 0 == cli.main([*words, "--help"]) else ""
         options = re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest.partition(" #")[0])

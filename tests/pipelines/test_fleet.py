@@ -75,7 +75,7 @@ def test_one_that_hangs_costs_its_deadline_and_one_with_an_odd_error_only_itself
 def test_what_there_was_no_time_for_is_told(tmp_path: Path) -> None:
     root = lake(tmp_path / "a", 1)
     report = fleet.run([Member(f"l{n}", root) for n in range(3)], Config(at_once=1, total_seconds=0.0))
-    assert all("not looked at" in str(state.problem) for state in report.states)
+    assert all("not read" in str(state.problem) for state in report.states)
 
 
 def test_openmetrics_are_what_prometheus_reads() -> None:

@@ -106,7 +106,7 @@ def _dealt(headers: Headers) -> list[Piece]:
 
 @pytest.mark.parametrize(
     ("objects", "messages", "least"),
-    [(10_000_000, _even, 0.9), (10_000_000, _uneven, 0.75), (30_000_000, _uneven, 0.9), (1_000_000, _even, 0.5)],
+    [(10_000_000, _even, 0.9), (10_000_000, _uneven, 0.75), (30_000_000, _uneven, 0.85), (1_000_000, _even, 0.5)],
     ids=["10M", "10M uneven", "30M uneven", "1M"],
 )
 def test_two_hundred_cores_are_kept_busy(objects: int, messages: Callable[[float], int], least: float) -> None:
@@ -128,4 +128,5 @@ def test_nodes_above_the_leaves_are_opened_only_where_they_are_too_few() -> None
     large, small = Headers(10_000_000, _even), Headers(1_000_000, _even)
     assert not [piece for piece in _dealt(large) if isinstance(piece, Slice)]
     assert 7 == large.reads, "the nodes of height 2, and none below"
-    assert all(isinstance(piece, Slice) for piece in _dealt(small))
+    whole = [piece for piece in _dealt(small) if not isinstance(piece, Slice)]
+    assert 1 >= len(whole), "but the last node of its height, which has too few leaves"

@@ -287,12 +287,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     "a group is fenced by its oldest base": Mutation(
         lambda: {(CommitGroup, "_stand"): _fenced_by_the_tip},
         ("group", "clean"),
-        schedule="0 14>1 92~0:day 97>1",
+        schedule="0 10>1 88~0:day 93>1",
     ),
     "what began to expire is marked again": Mutation(
         lambda: {(marking.Marking, "mark_since"): _trusting},
         ("write", "write-large", "clean", "expire"),
-        schedule="0 3>1 16>2 102>1 179~3:month",
+        schedule="0 2>1 15>2 101>1 178~3:month",
     ),
     "a late file of a saved transaction is dead": Mutation(
         lambda: {(gc_roots, "_is_there"): lambda storage, path: True},

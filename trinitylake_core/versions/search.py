@@ -174,33 +174,42 @@ def newest_readable(files: RootFiles) -> tuple[Root, list[Root]]:
     The latter are newest first. For reading the remaining versions when :func:`find_newest` fails, and for a rollback
     that leaves the unreadable ones behind: a process that takes an older version for the newest one would undo commits
     of others. So each file is read twice, for an answer that was cut short on its way proves nothing. One ``list`` a
-    page, and two ``get`` for each root that cannot be read.
+    page, and two ``get`` for each root that cannot be read; all of it again before none is found.
 
     Raises:
         NotALakehouse: there is no root at all.
         Corrupt: none of those above the boundary can be read.
         StorageError: a file is not the same each time it is read.
     """
-    version, files.sdk = newest_listed(files)
-    boundary = files.boundary()
-    unreadable: dict[int, str] = {}
-    while version >= boundary:
-        try:
-            root = _openable(files, version)
-            if root is not None:
+    boundary = -1
+    while True:
+        version, files.sdk = newest_listed(files)
+        before, boundary = boundary, files.boundary()
+        unreadable: dict[int, str] = {}
+        while version >= boundary:
+            root = _openable_or_why(files, version)
+            if isinstance(root, Root):
                 when = root.created_at_millis
                 return root, [unreadable_root(each, files.path(each), why, when) for each, why in unreadable.items()]
-            unreadable[version] = "it is missing"
-        except Corrupt as error:
-            _refuse_fickle(files, version)
-            unreadable[version] = str(error)
-        version -= 1
+            unreadable[version] = root
+            version -= 1
+        if boundary == before:
+            break  # else others may have committed and expired versions since the listing
     raise CorruptNode(
         f"{files.storage.root}: no root from the boundary {boundary} on can be read "
         f"({next(iter(unreadable.values()), 'there is none')}); restore it from an export",
         path=files.path(boundary),
         invariant="I13",
     )
+
+
+def _openable_or_why(files: RootFiles, version: int) -> Root | str:
+    """Return a root whose lakehouse definition can be read, too, or why it cannot. Raises ``StorageError``."""
+    try:
+        return _openable(files, version) or "it is missing"
+    except Corrupt as error:
+        _refuse_fickle(files, version)
+        return str(error)
 
 
 def _openable(files: RootFiles, version: int) -> Root | None:
