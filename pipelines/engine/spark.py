@@ -128,9 +128,9 @@ def map_batches(frame: DataFrame, work: Callable[..., Batches], schema: pa.Schem
     ship_packages(frame.sparkSession)
     specs = [storage.spec() for storage in storages]
 
-    def task(batches: Batches) -> Batches:
+    def task(batches: Iterable[Any]) -> Batches:
         with _silent_afterwards():
-            yield from work(batches, *(open_storage(*spec) for spec in specs))
+            yield from work(iter(batches), *(open_storage(*spec) for spec in specs))
 
     return frame.mapInArrow(task, ddl(schema))
 
