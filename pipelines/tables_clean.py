@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Final, cast
 
 from pipelines import orphans
 from pipelines.files.gc_roots import GcRoots, SavedTransactions
 from pipelines.files.listing import everything
+from pipelines.files.tablefiles import refuse_no_iceberg
 from pipelines.job import NEVER_CANCELLED, Cancel, Progress, Review, Session, silent
 from pipelines.orphans import SAFETY_AGE_SECONDS
 from pipelines.summary import Table, count
@@ -103,8 +103,7 @@ def run(
         InvalidInput: PyIceberg is not installed, or an inventory was given.
         Refused, PlanOutdated, Corrupt, ReadOnly, StorageError: as ``orphans.run``.
     """
-    if find_spec("pyiceberg") is None:
-        raise InvalidInput("tables need the extra 'iceberg': pip install 'trinitylake-maintenance[iceberg]'")
+    refuse_no_iceberg()
     cleaning = TablesCleaning(engine, lake, config or Config(), review, cancel or NEVER_CANCELLED, progress or silent)
     return cast("Report", cleaning.run())
 

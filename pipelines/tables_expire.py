@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from pipelines.files.tablefiles import refuse_no_iceberg, tables_of
 from pipelines.job import NEVER_CANCELLED, Cancel, Meter, Progress, Review, Stopwatch, silent
 from pipelines.summary import DRY_RUN, Table, count, failures_table
 from trinitylake_core import Lakehouse
@@ -18,8 +18,6 @@ from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.durations import DAY, millis
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput
-from trinitylake_core.keys import TABLE
-from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.tables import ICEBERG, MANAGED, METADATA_LOCATION
 
 if TYPE_CHECKING:
@@ -144,8 +142,7 @@ def run(
         InvalidInput: PyIceberg is not installed.
         ReadOnly, StorageError.
     """
-    if find_spec("pyiceberg") is None:
-        raise InvalidInput("tables need the extra 'iceberg': pip install 'trinitylake-maintenance[iceberg]'")
+    refuse_no_iceberg()
     return _Expiration(lake.refresh(), config or Config(), progress or silent).run(review, cancel or NEVER_CANCELLED)
 
 
@@ -192,12 +189,7 @@ class _Expiration:
 
     def tables(self) -> tuple[list[tuple[str, str, TableDef]], int]:
         """Return the MANAGED Iceberg tables of the pattern that have metadata, and how many EXTERNAL ones there are."""
-        pattern = None if self.config.pattern is None else Pattern(self.config.pattern)
-        entries = [
-            each
-            for each in self.lake.objects(kind=TABLE)
-            if pattern is None or pattern.matches(each.namespace, each.name)
-        ]
+        entries = list(tables_of(self.lake, self.config.pattern))
         managed, external = [], 0
         contents = self.lake.storage.read_many([each.path for each in entries])
         for entry, (path, data) in zip(entries, contents, strict=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from importlib.util import find_spec
 from itertools import islice
 from typing import Any, Final
 
@@ -17,13 +16,12 @@ import pyarrow as pa
 from pipelines.engine import Row
 from pipelines.engine.model import LONG, READ_AHEAD, TEXT
 from pipelines.engine_choice import choose_engine_for_all
+from pipelines.files.tablefiles import refuse_no_iceberg, tables_of
 from pipelines.job import Meter, Progress, Session, Stopwatch, refuse_unknown, silent
 from pipelines.summary import Table, count, failures_table, human_bytes
 from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import decode_table
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, StorageError
-from trinitylake_core.keys import TABLE
-from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import ICEBERG, METADATA_LOCATION, Located, metadata_uri
 
@@ -136,16 +134,10 @@ def run(
         InvalidInput: PyIceberg is not installed.
         Corrupt, StorageError: the lakehouse itself cannot be read.
     """
-    if find_spec("pyiceberg") is None:
-        raise InvalidInput("tables need the extra 'iceberg': pip install 'trinitylake-maintenance[iceberg]'")
+    refuse_no_iceberg()
     config, tell, watch = config or Config(), progress or silent, Stopwatch()
     lake, meter = lake.refresh(), Meter(lake.storage)
-    pattern = None if config.pattern is None else Pattern(config.pattern)
-    entries = [
-        {"name": f"{each.namespace}.{each.name}", "path": each.path}
-        for each in lake.objects(kind=TABLE)
-        if pattern is None or pattern.matches(each.namespace, each.name)
-    ]
+    entries = [{"name": f"{each.namespace}.{each.name}", "path": each.path} for each in tables_of(lake, config.pattern)]
     work = choose_engine_for_all(config.engine, engine, lake.root_node)
     tables: list[TableHealth] = []
     failures: dict[str, str] = {}

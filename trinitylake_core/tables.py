@@ -58,6 +58,15 @@ def path_below(root: str, location: str) -> str | None:
     return validate_path(uri.removeprefix(base)) if uri.startswith(base) else None
 
 
+def area_path(root: str, location: str) -> str | None:
+    """Return the path of a file that `tables clean` may remove: below ``tables/`` of the lakehouse; else ``None``.
+
+    Raises ``InvalidLocation`` as :func:`path_below` does.
+    """
+    path = path_below(root, location)
+    return path if path is not None and path.startswith(DIRECTORY) else None
+
+
 def metadata_uri(root: str, table: TableDef) -> str | None:
     """Return the URI of a table's metadata file, or ``None`` where the definition names none.
 

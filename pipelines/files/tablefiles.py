@@ -8,15 +8,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from typing import Any, Final
 
 import mmh3
 
-from trinitylake_core import Change
+from trinitylake_core import Change, Lakehouse
+from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.check import Violation, violation
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.errors import FileMissing, InvalidInput, InvalidLocation, StorageError
 from trinitylake_core.keys import TABLE
+from trinitylake_core.recovery.patterns import Pattern
+from trinitylake_core.recovery.selection import matching
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import (
     MANAGED,
@@ -52,6 +56,22 @@ class TableState:
     snapshot_id: int | None = None
     snapshot_at: datetime | None = None
     known: bool = True
+
+
+def refuse_no_iceberg() -> None:
+    """Raise ``InvalidInput``, which names the extra, where PyIceberg is not installed."""
+    if find_spec("pyiceberg") is None:
+        raise InvalidInput("tables need the extra 'iceberg': pip install 'trinitylake-maintenance[iceberg]'")
+
+
+def tables_of(lake: Lakehouse, pattern: str | None) -> Iterator[ObjectEntry]:
+    """Yield the tables of a version whose names match a pattern such as ``sales.*``, or all, in key order.
+
+    Reads only nodes that hold names with the beginning of the pattern. Raises ``InvalidInput`` for a bad pattern.
+    """
+    if pattern is None:
+        return lake.objects(kind=TABLE)
+    return matching(lake.store, lake.root_node.node, lake.codec, Pattern(pattern), (TABLE,))
 
 
 def refuse_no_share(share: float | None) -> None:

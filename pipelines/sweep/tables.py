@@ -33,6 +33,7 @@ from trinitylake_core.tables import (
     ICEBERG,
     VIEW_METADATA_LOCATION,
     Located,
+    area_path,
     base_uri,
     metadata_uri,
     path_below,
@@ -295,8 +296,7 @@ def _parsed(uri: str, located: Located, parse: Callable[[bytes, str], Any]) -> A
 def _live(storage: Storage, uris: Iterable[str]) -> Found:
     """Yield files of the area as live; on a disk with the checksum file that Hadoop's writers put beside each."""
     for uri in uris:
-        path = path_below(storage.root, uri)
-        if path is not None and path.startswith(DIRECTORY):
+        if (path := area_path(storage.root, uri)) is not None:
             yield LIVE, path, "", ""
             if storage.root.startswith("file:"):
                 above, _, name = path.rpartition("/")

@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from trinitylake_core.errors import CommitConflict, FileMissing, InvalidLocation
 from trinitylake_core.iceberg.references import UnreadableTable, files_in, manifests_in
 from trinitylake_core.storage import Storage
-from trinitylake_core.tables import DIRECTORY, Located, full_uri, path_below
+from trinitylake_core.tables import Located, area_path, full_uri, path_below
 from trinitylake_core.versions import RootRows
 
 _NAMED: Final = 3
@@ -138,8 +138,7 @@ class AddedFiles:
 
     def _in_area(self, uris: Iterable[str]) -> Iterator[str]:
         for uri in uris:
-            path = path_below(self._storage.root, uri)
-            if path is not None and path.startswith(DIRECTORY):
+            if (path := area_path(self._storage.root, uri)) is not None:
                 yield path
 
     def _read(self, uris: set[str], parse: Parse, *, lenient: set[str]) -> Iterator[tuple[str, list[str]]]:

@@ -8,7 +8,14 @@ from typing import Any, Final, TypeVar
 
 import mmh3
 
-from trinitylake_core.iceberg.references import TableFile, UnreadableTable, decoded, files_in, manifests_in, references
+from trinitylake_core.iceberg.references import (
+    TableFile,
+    UnreadableTable,
+    decoded,
+    files_in,
+    manifests_in,
+    references_in,
+)
 from trinitylake_core.tables import Located, full_uri
 
 _TARGET: Final = "write.target-file-size-bytes"
@@ -50,8 +57,8 @@ def figures(located: Located, location: str) -> Figures:
         InvalidInput, StorageError: it cannot be opened, or the storage fails.
     """
     storage, path = located.find(location)
-    data = storage.read(path)
-    refs, found = references(data, location), decoded(data, location)
+    found = decoded(storage.read(path), location)
+    refs = references_in(found, location)
     current = _current(found, location)
     lists = dict(_each(located, refs.manifest_lists, manifests_in))
     now = set(lists.get(full_uri(str(current.get("manifest-list", ""))), ()))
