@@ -52,28 +52,28 @@ def open_storage(root: str, options: Mapping[str, Any] | None = None) -> storage
     return storage.open_storage(root, options)
 
 
-def flusher(*arguments: Any) -> Callable[[Any], Any]:
-    """Return what a helper does with subtrees, its requests written down."""
-    from pipelines.trees import workers
+def answerer(*arguments: Any) -> Callable[[Any], Any]:
+    """Return the function by which a helper process does pieces, its requests written down."""
+    from pipelines import worker_pool
 
     _count_here()
-    return workers.flusher(*arguments)
+    return worker_pool.answerer(*arguments)
 
 
 @contextmanager
 def observed(folder: Path) -> Iterator[None]:
     """Write down the requests of this process, and of those that jobs start, until the block ends."""
+    from pipelines import worker_pool
     from pipelines.engine import spark as tasks
-    from pipelines.trees import workers
 
-    before = tasks.open_storage, workers.flusher
+    before = tasks.open_storage, worker_pool.answerer
     os.environ[_FOLDER] = str(folder)
     _count_here()
-    tasks.open_storage, workers.flusher = open_storage, flusher  # type: ignore[attr-defined]
+    tasks.open_storage, worker_pool.answerer = open_storage, answerer  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        tasks.open_storage, workers.flusher = before  # type: ignore[attr-defined]
+        tasks.open_storage, worker_pool.answerer = before  # type: ignore[attr-defined]
         Requests.interceptor = None
         del os.environ[_FOLDER]
 
