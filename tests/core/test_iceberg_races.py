@@ -13,7 +13,6 @@ from pipelines import verify
 from tests.support.appends import TABLES, Appended, append, maintain
 from tests.support.icebergs import SCHEMA, ids
 from tests.support.lakes import FAST
-from tests.support.s3_servers import S3Server
 from tests.support.writers import pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -60,27 +59,13 @@ def _prove(lake: Lakehouse, done: list[Appended]) -> None:
     assert {name: sorted(numbers) for name, numbers in expected.items()} == there
     report = verify.run(lake, verify.Config("all", definitions=True, tables=1.0, engine="local"))
     assert ([], 0) == (report.findings, report.tables_unknown)
-    past = {"storage.durable": "false"} if lake.root.startswith("file:") else {}
-    options = lake.storage.spec()[1]
     for version in report.versions[:: max(1, len(report.versions) // 5)]:
-        old = TrinityLakeCatalog(
-            "past", uri=lake.root, version=str(version), **past, **({} if past else _as_properties(options))
-        )
+        old = TrinityLakeCatalog("past", uri=lake.root, version=str(version), **{"storage.durable": "false"})
         for name in TABLES:
             assert set(ids(old.load_table(name))) <= set(expected[name])
     assert 0 < min(Counter(name for ended in done for name, _ in ended.acknowledged).values())
 
 
-def _as_properties(options: Any) -> dict[str, Any]:
-    return {f"storage.{name}": value for name, value in options.items()}
-
-
 @pytest.mark.slow
 def test_every_acknowledged_append_is_there_once_for_a_minute(tmp_path: Path) -> None:
     _prove(*_race(((tmp_path / "lake").as_uri(), dict(FAST)), writers=8, count=6, seconds=60))
-
-
-@pytest.mark.s3
-@pytest.mark.slow
-def test_every_acknowledged_append_is_there_once_on_s3(moto_server: S3Server) -> None:
-    _prove(*_race((moto_server.new_root(), moto_server.options), writers=8, count=6, seconds=60))

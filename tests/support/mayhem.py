@@ -1,9 +1,8 @@
 """Everything at once, against one lakehouse and its copies: processes fail, stall, die, and disagree about the time.
 
-    python -m tests.support.mayhem ROOT ROLE SEED LOG OPTIONS      one process, until it is killed
-
-Each process writes down what it is about to do and what it was told, line by line and durably, so that the lines of a
-process that was killed count, too. :func:`judge` compares them with what the lakehouse and its copies hold.
+Each process lives until it is killed, and writes down what it is about to do and what it was told, line by line and
+durably, so that the lines of a process that was killed count, too. :func:`judge` compares them with what the lakehouse
+and its copies hold.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SHARE: Final = 0.02
 FAULTS: Final = ("fail", "lose", "late", "delay")
 NAMESPACE: Final = "a"
 _NOW: Final = time.time_ns
-_COPIES: Final = 4
+COPIES: Final = 4
 
 
 class Faults:
@@ -163,7 +162,7 @@ class Process:
 
     def copy(self) -> str:
         """Return the root of a copy."""
-        return f"{self.root.rstrip('/')}-copy{self.chance.randrange(_COPIES)}/"
+        return f"{self.root.rstrip('/')}-copy{self.chance.randrange(COPIES)}/"
 
     def export(self) -> None:
         """Export the newest version, or the history, to a copy that others may write to."""
@@ -187,8 +186,10 @@ class Process:
             yield self.chance.choice(roles[role])
 
 
-def work(root: str, role: str, seed: int, log: Path, options: dict[str, Any]) -> None:
-    """Act until this process is killed. Refusals are noted; an error that is none of ours ends it."""
+def live(root: str, role: str, seed: int, log: Path, options: dict[str, Any]) -> None:
+    """Act until this process is killed. Refusals are noted; an error that is none of ours ends it, and is kept."""
+    with log.with_suffix(".err").open("ab") as errors:
+        os.dup2(errors.fileno(), sys.stderr.fileno())
     process = Process(root, seed, Log(log), options)
     days = process.chance.randrange(-3, 4)
     time.time_ns = lambda: _NOW() + days * DAY * 1_000_000
@@ -254,7 +255,3 @@ def _judge_root(root: str, told: list[dict[str, Any]], options: dict[str, Any], 
         at = lake.at(version=info.version)
         judged.versions_checked += 1
         judged.wrong += [f"{root}@{info.version}: {each}" for each in at.check(definitions=True)]
-
-
-if __name__ == "__main__":
-    work(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]), json.loads(sys.argv[5]))
