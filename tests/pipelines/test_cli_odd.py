@@ -10,6 +10,7 @@ import pytest
 from pipelines import cli
 from pipelines.cli.contents import ENTRIES
 from pipelines.cli.program import load
+from pipelines.session import spark as spark_sessions
 from trinitylake_core import Lakehouse
 
 ROOT = "{root}"
@@ -30,7 +31,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("ROOT", "STORAGE_OPTIONS", "LAKEHOUSES", "SPARK_MASTER", "SPARK_REMOTE", "DEBUG"):
         monkeypatch.delenv(f"TRINITYLAKE_{name}", raising=False)
-    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # whatever starts Spark says so, in one line
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")  # whatever starts Spark says so, in one line,
+    monkeypatch.setattr(spark_sessions, "active_session", lambda: None)  # and takes none that runs already
     monkeypatch.chdir(tmp_path)
 
 

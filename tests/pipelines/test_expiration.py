@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import random
 import threading
 import time
@@ -13,21 +12,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import compaction, expiration, orphans, verify
+from pipelines import compaction, expiration, orphans
 from pipelines.job import NEVER_CANCELLED, dry_run, silent
 from tests.pipelines.test_orphans import assert_sound, directory_of
 from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY
-from tests.support.lakes import FAST, CancelBy, compacted, content, filled, new_lake, operations, reopened
+from tests.support.lakes import CancelBy, compacted, content, filled, new_lake, operations, reopened
 from tests.support.moto_s3 import IGNORES_IF_MATCH
 from tests.support.s3_servers import S3Server
 from tests.support.surgery import Surgery, listing
 from tests.support.sweep import S3Place
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.check import check_version
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import (
-    CommitConflict,
     InvalidInput,
     OutcomeUnknown,
     PlanOutdated,
@@ -402,85 +399,6 @@ def test_a_compaction_of_an_expired_version_starts_over(tmp_path: Path) -> None:
     assert 1 == report.restarts
     assert "meanwhil" in reopened(lake).namespaces()
     assert_sound(lake, boundary(lake))
-
-
-# -- the race ----------------------------------------------------------------------------------------------
-
-
-def _write(root: str, seed: int, until: float, answers: Any) -> None:
-    draw, acknowledged = random.Random(seed), {}
-    lake = Lakehouse.open(root, storage_options=FAST)
-    number = 0
-    while time.time() < until:
-        number += 1
-        name = f"w{seed}n{number:04}"
-        try:
-            with lake.refresh().transaction() as txn:
-                txn.create_table("ns0", name)
-                if number > 5 and draw.random() < 0.3:
-                    gone = draw.choice(sorted(acknowledged))
-                    txn.drop_table("ns0", gone)
-                    del acknowledged[gone]
-            acknowledged[name] = txn.version
-        except (CommitConflict, TransactionExpired):
-            continue
-        time.sleep(draw.random() * 0.02)
-    answers.put((seed, acknowledged))
-
-
-def _compact(root: str, seed: int, until: float, answers: Any) -> None:
-    """Compact until the time is over, and until once there was something to compact: a busy machine takes longer."""
-    lake, done = Lakehouse.open(root, storage_options=FAST), 0
-    while time.time() < until + (0 if done else 30):
-        try:
-            done += compaction.run(lake.refresh(), compaction.Config(engine="local")).version_after is not None
-        except (CommitConflict, TransactionExpired):
-            continue
-        time.sleep(0.1)
-    answers.put((seed, done))
-
-
-@pytest.mark.parametrize("seconds", [11, pytest.param(60, marks=pytest.mark.slow)])
-def test_writers_compactions_expiration_and_cleaning_race(tmp_path: Path, seconds: int) -> None:
-    """The ages are the smallest that make sense: a time to live and a safety age of a few seconds.
-
-    Afterwards every version that is kept is intact, and whatever was acknowledged is there.
-    """
-    lake = filled(new_lake(tmp_path, order=5, txn_ttl_millis=2000), tables=30)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    answers, until = context.Queue(), time.time() + seconds
-    work = [(_write, seed) for seed in range(4)] + [(_compact, 100)]
-    processes = [context.Process(target=each, args=(lake.root, seed, until, answers)) for each, seed in work]
-    for process in processes:
-        process.start()
-    expired = deleted = 0
-    maintainer = reopened(lake)
-    while (any(process.is_alive() for process in processes) and answers.qsize() < len(work)) or (
-        not (expired and deleted) and time.time() < until + 60  # a machine that is busy with other things
-    ):
-        expired += expiration.run(maintainer.refresh(), expiration.Config(engine="local", keep_last=1)).versions_expired
-        config = orphans.Config(engine="local", older_than_seconds=7, allow_recent=True)
-        cleaned = orphans.run(maintainer.refresh(), config)
-        assert 0 == cleaned.failed
-        deleted += cleaned.deleted
-        time.sleep(0.02)
-    results = dict(answers.get(timeout=30) for _ in work)
-    for process in processes:
-        process.join(30)
-        assert 0 == process.exitcode
-    lake = reopened(lake)
-    report = verify.run(lake, verify.Config("all", definitions=True, engine="local"))
-    assert [] == report.findings
-    for version in (report.versions[0], report.versions[-1]):
-        assert [] == list(check_version(lake.files.versions, version, definitions=True))
-    assert expired > 0
-    assert deleted > 0
-    assert results[100] > 0
-    assert sum(len(results[seed]) for seed in range(4)) > 10
-    tables = set(lake.tables("ns0"))
-    for seed in range(4):
-        assert results[seed].keys() <= tables
 
 
 def test_the_guard_is_looked_at_again_before_the_commit(tmp_path: Path) -> None:
