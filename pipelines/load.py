@@ -43,11 +43,10 @@ from pipelines.source.lines import Place, blocks, text_files
 from pipelines.summary import DRY_RUN, count, human_bytes
 from pipelines.trees.handback import adopt, root_of
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.changes import FilesVoid, commit_summary
+from trinitylake_core.commits.changes import FilesVoid, LoadChange, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.commits.frozen import refuse_frozen
-from trinitylake_core.commits.loaded import LoadChange
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.storage import options_for
 from trinitylake_core.tree.node import Node

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from trinitylake_core.storage import durability
+from trinitylake_core.storage import disk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,8 +146,8 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
-        if durability._syncfs is not None:
-            patch.setattr(durability, "_syncfs", lambda _: 0)
+        if disk._syncfs is not None:
+            patch.setattr(disk, "_syncfs", lambda _: 0)
         yield
 
 

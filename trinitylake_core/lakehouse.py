@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self, Unpack
 
+from trinitylake_core.commits.changes import create_empty, create_first
 from trinitylake_core.commits.commit import now_millis, require_writable
-from trinitylake_core.commits.creation import create_empty, create_first
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.frozen import Freeze
 from trinitylake_core.definitions import LakehouseOptions, new_lakehouse_def, usual_order

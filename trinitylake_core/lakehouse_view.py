@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final, Never, Self
 from trinitylake_core.catalog import CatalogView, codec_of
 from trinitylake_core.check import Violation, check_lakehouse, check_version
 from trinitylake_core.commits.commit import is_other_generation
-from trinitylake_core.commits.damaged import newest_base
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.frozen import Freeze, freeze_of
-from trinitylake_core.commits.rolled_back import refuse_lost
+from trinitylake_core.commits.rolled_back import newest_base, refuse_lost
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
 from trinitylake_core.recovery.target import RecoveryTarget

@@ -21,8 +21,7 @@ from google.protobuf.json_format import ParseDict, ParseError
 
 from trinitylake_core.definitions import Schema, check_schema, encoded_column, encoded_type
 from trinitylake_core.definitions.arrow_types import column_leaf
-from trinitylake_core.definitions.schema import ID_METADATA, PROPERTY_METADATA, TYPE_METADATA
-from trinitylake_core.definitions.schema_checks import COLUMNS_MAX, NESTING_MAX
+from trinitylake_core.definitions.schema import COLUMNS_MAX, ID_METADATA, NESTING_MAX, PROPERTY_METADATA, TYPE_METADATA
 from trinitylake_core.errors import InvalidDefinition, InvalidInput
 
 _TYPES: Final[Mapping[str, tuple[pa.DataType, str | None]]] = {

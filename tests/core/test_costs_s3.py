@@ -16,7 +16,7 @@ from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import Fence
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.locations import root_path
-from trinitylake_core.storage import RequestCounts, precondition_check
+from trinitylake_core.storage import RequestCounts, base
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import encode
@@ -114,7 +114,7 @@ def test_a_commit_of_ten_tables(lake: Lakehouse, measured: Measure) -> None:
 
 def test_the_first_commit_of_a_process(lake: Lakehouse, measured: Measure) -> None:
     """It also proves that the store refuses to create what exists."""
-    precondition_check._proven.clear()
+    base._proven.clear()
     other = _reopened(lake)
     counts = measured(other, lambda: _add(other, "new"))
     assert {"put": 2, "create": 2, "get": 1, "head": 1} == {

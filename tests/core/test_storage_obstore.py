@@ -19,8 +19,7 @@ from tests.support.s3_servers import KEY, SECRET, S3Server
 from trinitylake_core.errors import FileMissing, InvalidInput, StorageDenied, StorageError
 from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.objects import ObjectStorage
-from trinitylake_core.storage.obstore_client import ObstoreClient
-from trinitylake_core.storage.patience import Pace, Patience
+from trinitylake_core.storage.obstore_client import ObstoreClient, Pace, Patience
 from trinitylake_core.storage.store_errors import Answered, answered, is_slow_down
 
 pytestmark = pytest.mark.s3
@@ -179,7 +178,7 @@ def test_credentials_are_renewed_in_a_long_job(
     program.chmod(0o700)
     (tmp_path / "config").write_text(f"[profile role]\nregion = us-east-1\ncredential_process = {program}\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setattr("trinitylake_core.storage.s3_settings._RENEWED", timedelta(0))
+    monkeypatch.setattr("trinitylake_core.storage.s3._RENEWED", timedelta(0))
     options = {"profile": "role", "endpoint_url": proxy.endpoint, "hedged_share": 0}
     storage = open_storage(moto_server.new_root(), options)
     storage.replace("file", b"x")

@@ -13,7 +13,7 @@ from tests.support.lakes import FAST
 from tests.support.rounds import Rounds
 from trinitylake_core.errors import FileMissing, StorageError
 from trinitylake_core.storage import Storage, open_storage
-from trinitylake_core.storage.parallel import RequestThreads
+from trinitylake_core.storage.requests import RequestThreads
 
 NAMES = [f"file{number:03}" for number in range(100)]
 

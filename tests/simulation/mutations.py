@@ -16,8 +16,8 @@ from pipelines.sweep.tables import TableSweep
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import snapshots
 from trinitylake_core.commits import acknowledge as acknowledging
+from trinitylake_core.commits import changes, fences, rolled_back
 from trinitylake_core.commits import commit as commits
-from trinitylake_core.commits import creation, damaged, fences, rolled_back
 from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import TransactionDef, encode
@@ -25,7 +25,7 @@ from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
 from trinitylake_core.iceberg import added
 from trinitylake_core.recovery import recover
 from trinitylake_core.spec import BOUNDARY_FILE, FREEZE
-from trinitylake_core.transactions import aborts, saved, savedfile
+from trinitylake_core.transactions import saved, savedfile
 from trinitylake_core.transactions.group import CommitGroup
 from trinitylake_core.transactions.transaction_change import TransactionChange
 from trinitylake_core.versions import Versions, search
@@ -106,9 +106,9 @@ def _blind_settling(files: Any, to: int, known: Any, **about: Any) -> bool:
     return True
 
 
-def _on_the_readable_one(files: Any) -> damaged.Base:
+def _on_the_readable_one(files: Any) -> rolled_back.Base:
     readable = files.versions.newest_readable()[0]
-    return damaged.Base(readable, readable)
+    return rolled_back.Base(readable, readable)
 
 
 def _deleting(versions: Any, root: Any) -> None:
@@ -157,7 +157,7 @@ def _mark_the_newest(self: Any, starts: Any, paths: Any, *, afresh: bool = False
 
 _mark = TableSweep.mark
 _prove = TransactionChange.prove
-_decide_abort = aborts.decide_abort
+_decide_abort = saved.decide_abort
 _stand = CommitGroup._stand
 _mark_since = marking.Marking.mark_since
 MUTATIONS: Final[dict[str, Mutation]] = {
@@ -210,7 +210,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(savedfile.SavedFile, "replace"): _blind_replace}, ("save-again", "publish")
     ),
     "the abort of what was taken is decided by a root": Mutation(
-        lambda: {(aborts, "decide_abort"): lambda files, base, transaction_id: None}, ("publish", "abort")
+        lambda: {(saved, "decide_abort"): lambda files, base, transaction_id: None}, ("publish", "abort")
     ),
     "the place of a copy is claimed": Mutation(
         lambda: {(destination, "claim_boundary"): _blind_claim},
@@ -253,7 +253,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         fault=("cut",),
     ),
     "an abort whose base has expired is refused": Mutation(
-        lambda: {(aborts, "decide_abort"): _abort_all_the_same}, ("abort", "publish", "later")
+        lambda: {(saved, "decide_abort"): _abort_all_the_same}, ("abort", "publish", "later")
     ),
     "files of a commit are held to the fence of tables": Mutation(
         lambda: {(added.AddedFiles, "refuse_void"): lambda self, base: None}, ("append", "tables-clean")
@@ -275,7 +275,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         lambda: {(TableSweep, "mark"): _mark_the_newest}, ("append", "compact", "tables-clean"), preemptions=0
     ),
     "a creator looks at the boundary": Mutation(
-        lambda: {(creation, "confirm_commit"): lambda versions, root: write_hint(versions.storage, root.version)},
+        lambda: {(changes, "confirm_commit"): lambda versions, root: write_hint(versions.storage, root.version)},
         ("create", "expire"),
         preemptions=0,
     ),

@@ -17,8 +17,7 @@ from trinitylake_core.storage import opening
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
-from trinitylake_core.storage.requests import Interceptor
-from trinitylake_core.storage.retry import CommonOptions
+from trinitylake_core.storage.requests import CommonOptions, Interceptor
 
 T = TypeVar("T")
 Item = TypeVar("Item")

@@ -21,9 +21,8 @@ from typing import Any, Final
 from tests.support.rounds import Rounds
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.failures import TransientError
-from trinitylake_core.storage.obstore_client import patience_of_kinds
-from trinitylake_core.storage.patience import Patience
-from trinitylake_core.storage.retry import RetryPolicy
+from trinitylake_core.storage.obstore_client import Patience, patience_of_kinds
+from trinitylake_core.storage.requests import RetryPolicy
 
 LATE_SECONDS: Final = 2.0
 STALL_SECONDS: Final = 40.0

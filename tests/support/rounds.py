@@ -22,8 +22,7 @@ from typing import Any, Self
 
 from trinitylake_core.storage import Storage
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.parallel import RequestThreads
-from trinitylake_core.storage.retry import RetryPolicy
+from trinitylake_core.storage.requests import RequestThreads, RetryPolicy
 
 
 class Rounds:

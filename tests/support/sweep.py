@@ -69,7 +69,7 @@ from trinitylake_core.rest.principals import MANAGE, Principal
 from trinitylake_core.rest.requests import Request
 from trinitylake_core.rest.table_routes import commit_tables
 from trinitylake_core.spec import BOUNDARY_FILE, HINT_FILE
-from trinitylake_core.storage import Storage, open_storage, precondition_check
+from trinitylake_core.storage import Storage, base, open_storage
 from trinitylake_core.tables import base_uri
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import from_millis
@@ -871,7 +871,7 @@ def _copy(files: Files) -> Iterator[Path]:
 
 def disturbed(operation: Operation, arg: Any, open_at: Open, plan: FaultPlan) -> None:
     """Run an operation with every storage it opened under one plan, as the first of its process would."""
-    precondition_check._proven.clear()
+    base._proven.clear()
     opened: list[Storage] = []
 
     def opening(path: str) -> Storage:

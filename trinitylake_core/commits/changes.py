@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
-from trinitylake_core.commits.commit import Draft, new_id, whoami
+from trinitylake_core.commits.acknowledge import confirm_commit, remove_quietly
+from trinitylake_core.commits.commit import Draft, finished, new_id, now_millis, whoami
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef, encode
-from trinitylake_core.errors import CommitConflict
+from trinitylake_core.errors import CommitConflict, UnsafeStorage
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange
 from trinitylake_core.locations import lakehouse_def_path
 from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.nodefile import encode as encode_node
 from trinitylake_core.tree.nodestore import NodeWriter
-from trinitylake_core.versions import Delta, ObjectCounts, Root, copy_of_definition
+from trinitylake_core.tree.search import lookup, scan
+from trinitylake_core.versions import Delta, ObjectCounts, Root, Versions, copy_of_definition
 
 _NO_MESSAGES = Messages()
 
@@ -235,3 +240,105 @@ class CompactionChange:
             f"version {base.version} (clean) removes files as old as those that were written for this; {self.again}",
             version=base.version,
         )
+
+
+# -- bulk load -------------------------------------------------------------------------------------
+
+
+class LoadChange(CompactionChange):
+    """A root of a new tree: what version ``base`` says, and what was loaded. Nothing is deleted by it.
+
+    Commits of others stay, if they touch nothing that the load wrote, and drop no namespace that it filled.
+    """
+
+    operation = spec.OP_LOAD
+    again = "load again"
+
+    def __init__(self, files: LakehouseStore, base: Root, node: Node, summary: dict[str, Any]) -> None:
+        """Take the tree of a load. Two ``get`` per level at the most, to count what it holds."""
+        super().__init__(node, summary, object_counts(files.store, node, codec_of(files.definition(base))))
+        self._files = files
+        self._before = base.node
+        self._gained = None if self._counts is None else self._counts.less(base.counts)
+
+    def _counted(self, base: Root) -> ObjectCounts | None:
+        """Return the object counts: those of other commits since, and the objects that the load added."""
+        if not self._is_rebased:
+            return self._counts
+        return None if self._gained is None else self._gained.plus(base.counts)
+
+    def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
+        """Take over the messages of newer versions. About one ``get`` per level and changed key, twice.
+
+        Raises:
+            CommitConflict: one of them touches what was loaded.
+            Corrupt: the version below the load has expired, and a cleaning removed its nodes; or they are damaged.
+        """
+        super().rebase(base, newer)
+        codec = codec_of(self._files.definition(base))
+        for root in newer:
+            own = root.own_messages()
+            touched = [key for key, value in zip(own.keys, own.values, strict=True) if self._loaded(codec, key, value)]
+            if touched:
+                named = ", ".join(str(codec.decode(key)) for key in touched[:5])
+                raise CommitConflict(
+                    f"version {root.version} changed {named}, which this load wrote or depends on; {self.again}",
+                    keys=touched,
+                    version=root.version,
+                )
+
+    def _loaded(self, codec: KeyCodec, key: str, value: str | None) -> bool:
+        before, after = (lookup(self._files.store, node, key) for node in (self._before, self._node))
+        name = codec.decode(key)
+        return before != after or (value is None and name.kind == NAMESPACE and self._filled(codec, name.namespace))
+
+    def _filled(self, codec: KeyCodec, namespace: str) -> bool:
+        """Return whether the load put anything into a namespace. One ``get`` per node of it, twice."""
+        for kind in (TABLE, VIEW):
+            within = codec.range(kind, namespace)
+            before, after = (chain.from_iterable(self._values(node, within)) for node in (self._before, self._node))
+            if any(one != two for one, two in zip_longest(before, after)):
+                return True
+        return False
+
+    def _values(self, node: Node, within: KeyRange) -> Iterator[list[str]]:
+        return (values for _, values in scan(self._files.store, node, within))
+
+
+# -- version 0 -------------------------------------------------------------------------------------
+
+
+def create_empty(versions: Versions, message: LakehouseDef) -> Root:
+    """Create version 0 of a lakehouse without objects. Costs and raises as :func:`create_first`."""
+    node = Node(subtree_keys=0, subtree_messages=0)
+    draft = Draft(node, spec.OP_CREATE, new_id(), commit_summary(), counts=ObjectCounts())
+    return create_first(versions, message, draft)
+
+
+def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Root:
+    """Create version 0 from a draft whose non-root nodes are written already.
+
+    One ``put``, one ``create``; then the hint, the boundary and the next version, as every writer looks at them.
+
+    Raises:
+        AlreadyExists: there is a version 0, of another lakehouse.
+        OutcomeUnknown: the boundary lies beyond version 0: another lakehouse was created and expired its first
+            versions in the meantime, or an export to this place has begun.
+        UnsafeStorage, StorageError.
+    """
+    storage = versions.storage
+    path, data = lakehouse_def_path(), encode(message)
+    storage.write_many([(path, data)])
+    try:
+        storage.prove_exclusive_create(path, data)
+    except UnsafeStorage:
+        remove_quietly(storage, [path])
+        raise
+    draft.system = definition_rows(path, data) | draft.system
+    node = finished(None, draft, now_millis())
+    content = encode_node(node, message.order, versions.path(0))
+    storage.create(versions.path(0), content)
+    node.nbytes = len(content)
+    root = Root(0, versions.path(0), node, content)
+    confirm_commit(versions, root)
+    return root

@@ -29,12 +29,13 @@ from trinitylake_core.definitions.objects import (
     AnySchema,
     altered_namespace,
     altered_table,
+    altered_view,
     namespace_def,
     table_def,
+    view_def,
 )
 from trinitylake_core.definitions.options import LakehouseOptions, TableChanges, TableOptions, ViewChanges, ViewOptions
-from trinitylake_core.definitions.schema import schema_from_arrow, schema_to_arrow
-from trinitylake_core.definitions.schema_checks import check_schema
+from trinitylake_core.definitions.schema import check_schema, schema_from_arrow, schema_to_arrow
 from trinitylake_core.definitions.trinitylake_pb2 import (
     Column,
     DataType,
@@ -49,7 +50,6 @@ from trinitylake_core.definitions.trinitylake_pb2 import (
     TransactionDef,
     ViewDef,
 )
-from trinitylake_core.definitions.views import altered_view, view_def
 
 __all__ = [
     "DECODERS",

@@ -27,7 +27,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from trinitylake_core import spec
 from trinitylake_core.definitions.checks import CONTROL_CHARACTERS, checked_text
 from trinitylake_core.definitions.objects import new_id, table_def
-from trinitylake_core.definitions.schema_checks import check_schema
+from trinitylake_core.definitions.schema import check_schema
 from trinitylake_core.definitions.trinitylake_pb2 import (
     Column,
     DataType,

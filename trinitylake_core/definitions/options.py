@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypedDict
 
-from trinitylake_core.definitions.objects import AnySchema, Keys
-from trinitylake_core.definitions.views import FullNames, Representations
+from trinitylake_core.definitions.objects import AnySchema, FullNames, Keys, Representations
 
 
 class LakehouseOptions(TypedDict, total=False):

@@ -5,14 +5,23 @@ sides and is skipped. The rest is compared as two streams in key order. The modu
 
 * ``stream``: one side, in key order, whose subtrees are opened only on request;
 * ``descent``: both sides from the top down: which subtrees they do not share, and which leaves will be read;
-* ``compare``: two streams against each other;
-* ``damaged``: a comparison around nodes that cannot be read.
+* ``compare``: two streams against each other, also around nodes that cannot be read.
 """
 
 from __future__ import annotations
 
-from trinitylake_core.diff.compare import ADDED, CHANGED, REMOVED, Change, Row, changes, diff_foreign, diff_nodes
-from trinitylake_core.diff.damaged import NotCompared, diff_damaged
+from trinitylake_core.diff.compare import (
+    ADDED,
+    CHANGED,
+    REMOVED,
+    Change,
+    NotCompared,
+    Row,
+    changes,
+    diff_damaged,
+    diff_foreign,
+    diff_nodes,
+)
 from trinitylake_core.diff.descent import DifferingSubtrees, differing_subtrees
 from trinitylake_core.diff.stream import EVERYWHERE, Span
 

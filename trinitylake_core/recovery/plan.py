@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Final
 
 from trinitylake_core import diff, spec
 from trinitylake_core.catalog import codec_of
-from trinitylake_core.check import Violation, check_definitions, violation
+from trinitylake_core.check import (
+    Expected,
+    Violation,
+    check_counts,
+    check_definitions,
+    check_names,
+    check_node,
+    check_place,
+    objects_without_namespace,
+    said_below,
+    violation,
+    without_namespace,
+)
 from trinitylake_core.commits.files import LakehouseStore
+from trinitylake_core.commits.rolled_back import Base, newest_base, refuse_lost
 from trinitylake_core.diff import Change, NotCompared
+from trinitylake_core.diff.compare import OLD
 from trinitylake_core.errors import Corrupt, InvalidDefinition
+from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.recovery.selection import label_of
 from trinitylake_core.short_repr import Brief
+from trinitylake_core.tree import search
+from trinitylake_core.tree.node import Node
 from trinitylake_core.versions import Root, VersionInfo, Versions, version_info
 
 SHOWN: Final = 1000
@@ -138,3 +156,137 @@ def prove_intact(target: Root, violations: Iterable[Violation]) -> None:
             path=found[0].file,
             invariant=found[0].invariant,
         )
+
+
+# -- the proof of a rollback's target --------------------------------------------------------------
+#
+# Nodes and definitions that both versions share are in use now. The others are what a rollback brings back, and they
+# are what the comparison of the two trees opens: each of these nodes is proved when it is read, and each definition
+# among the changes when it is named. So the cost follows what is undone, however large the lakehouse is.
+
+_CHANGES_HELD: Final = 32_768
+"""Changes that are held before their definitions are proved."""
+
+
+def planned_rollback(
+    files: LakehouseStore, newest: Base, target: Root, reason: str, definitions: DefinitionsPreflight
+) -> RecoveryPlan:
+    """Return the plan of a rollback whose target is proved, as far as the newest version does not share it.
+
+    Costs one ``get`` for each node that one of the two versions does not share, or for which other messages wait in
+    it, one for each namespace of what changes at the most, and ``definitions``. The newest version may be damaged: then
+    the plan names what could not be compared.
+
+    Raises:
+        Corrupt: a file that only the target uses is missing or damaged; named.
+        VersionExpired, SnapshotNotFound: the target is no longer kept.
+    """
+    proof = _Proof(files, target, definitions)
+    try:
+        found = _changes(proof, newest, target)
+        planned = plan_of(files, spec.OP_ROLLBACK, newest.root, target, proof.proved(found), reason)
+    except Corrupt:  # of the newest version, of the target, or of a target that expired since
+        refuse_lost(files, newest_base(files).root, target)
+        proof = _Proof(files, target, definitions)
+        found, holes = diff.diff_damaged(proof, newest.readable.node, proof, target.node, proof.codec)
+        planned = plan_of(files, spec.OP_ROLLBACK, newest.root, target, proof.proved(found), reason)
+        planned = replace(planned, not_compared=tuple(each for each in holes if each.side == OLD)[:SHOWN])
+    prove_intact(target, proof.found)
+    planned = replace(planned, nodes_proved=proof.nodes)
+    if newest.root.unreadable is None:
+        return planned
+    why = f"{newest.root.unreadable}; compared is version {newest.readable.version}, the newest one that can be read"
+    return replace(planned, not_compared=(NotCompared(OLD, newest.root.path, None, None, why), *planned.not_compared))
+
+
+def _changes(proof: _Proof, newest: Base, target: Root) -> Iterator[Change]:
+    return diff.changes(diff.diff_nodes(proof, newest.readable.node, proof, target.node), proof.codec)
+
+
+class _Proof:
+    """The reader of a comparison. What the target's nodes point to is proved when it is read for the first time.
+
+    Attributes:
+        found: what is wrong. ``nodes`` counts the nodes of the target that were proved, beside its root.
+    """
+
+    def __init__(self, files: LakehouseStore, target: Root, definitions: DefinitionsPreflight) -> None:
+        definition = files.definition(target)
+        self.codec = codec_of(definition)
+        self.found: list[Violation] = list(check_lakehouse_definition(files.versions, target))
+        self.nodes = -1
+        self._store = files.fork().store  # what another reader has cached may be gone by now
+        self._order = definition.order
+        self._target = target
+        self._definitions = definitions
+        self._expected: dict[str, Expected] = {target.path: Expected()}
+        self._prove(target.path, target.node)
+
+    # -- nodes -----------------------------------------------------------------------------------
+
+    def read(self, path: str) -> Node:
+        """Return a node; one of the target is proved. Raises ``Corrupt``."""
+        try:
+            return self._prove(path, self._store.read(path))
+        except Corrupt as error:
+            if path in self._expected:
+                self._found_once(violation(error.invariant, error.path or path, str(error)))
+            raise
+
+    def read_many(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes in order, reading ahead; each that is of the target is proved."""
+        return map(self._prove, paths, self._store.read_many(paths))
+
+    def held(self, paths: Sequence[str]) -> Iterator[Node]:
+        """Yield nodes as the store does, proved."""
+        return map(self._prove, paths, self._store.held(paths))
+
+    def prefetch(self, paths: Iterable[str]) -> AbstractContextManager[None]:
+        """Read nodes ahead as the store does."""
+        return self._store.prefetch(paths)
+
+    def _prove(self, path: str, node: Node) -> Node:
+        """Prove a node that the target points to, the first time. No request."""
+        expected = self._expected.pop(path, None)
+        if expected is None:  # of the newest version only, or proved already
+            return node
+        self.nodes += 1
+        astray = check_place(node, path, expected)
+        if astray is not None:
+            self._found_once(astray)
+            return node
+        for each in (
+            *check_node(node, path, self._order, expected),
+            *check_counts(node, path, expected, said_below(node)),
+            *check_names(node, path, self.codec),
+        ):
+            self._found_once(each)
+        height = expected.height if node.height is None else node.height
+        self._expected.update(expected.children(node, path, height))
+        return node
+
+    def _found_once(self, what: Violation) -> None:
+        if what not in self.found:
+            self.found.append(what)
+
+    # -- objects ---------------------------------------------------------------------------------
+
+    def proved(self, changes: Iterable[Change]) -> Iterator[Change]:
+        """Yield changes; prove the definitions and the namespaces that they need. Stops after a few findings."""
+        remaining = iter(changes)
+        while len(self.found) < FINDINGS and (part := list(islice(remaining, _CHANGES_HELD))):
+            yield from part
+            self.found += self._wrong(part)
+
+    def _wrong(self, part: Sequence[Change]) -> Iterator[Violation]:
+        back = [each for each in part if each.new_path is not None]
+        inside = [each for each in back if each.kind != NAMESPACE]
+        homes = {each.namespace: self.codec.namespace(each.namespace) for each in inside}
+        there = search.lookup_many(self, self._target.node, sorted(homes.values()))
+        for each in inside:
+            if homes[each.namespace] not in there:
+                yield without_namespace(self._target.path, self.codec, each.key)
+        for each in part:
+            if each.kind == NAMESPACE and each.new_path is None:
+                yield from objects_without_namespace(self, self._target, self.codec, each.namespace)
+        yield from self._definitions(back)

@@ -9,9 +9,8 @@ from dataclasses import replace
 from trinitylake_core import spec
 from trinitylake_core.commits.changes import commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
-from trinitylake_core.commits.damaged import Base, newest_base
 from trinitylake_core.commits.files import LakehouseStore
-from trinitylake_core.commits.rolled_back import RolledBack, refuse_changed, refuse_lost
+from trinitylake_core.commits.rolled_back import Base, RolledBack, newest_base, refuse_changed, refuse_lost
 from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import NAMESPACE
 from trinitylake_core.recovery.plan import (
@@ -26,9 +25,9 @@ from trinitylake_core.recovery.plan import (
     default_definitions_preflight,
     default_differ,
     plan_of,
+    planned_rollback,
     prove_intact,
 )
-from trinitylake_core.recovery.proof import planned_rollback
 from trinitylake_core.recovery.selection import Side, to_restore
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Delta, Root, Versions

@@ -1,16 +1,19 @@
 """The base class of all backends: the operations of the port, made of raw requests, with recovery of lost answers.
 
 A backend provides the raw requests. Requests that may be repeated are repeated here. After a lost answer to any other
-request the file is read back and compared.
+request the file is read back and compared. A store that must prove its preconditions inherits from
+:class:`CheckedByTrying`.
 """
 
 from __future__ import annotations
 
 import abc
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar
 
-from trinitylake_core.errors import AlreadyExists, FileMissing, OutcomeUnknown, StorageError
+from trinitylake_core.errors import AlreadyExists, FileMissing, OutcomeUnknown, StorageError, UnsafeStorage
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
 from trinitylake_core.storage.requests import Requests
@@ -221,3 +224,67 @@ class BaseStorage(Requests):
             batch = again
             attempt += 1
         return result
+
+
+# -- checked preconditions -------------------------------------------------------------------------
+#
+# Stores exist that accept the preconditions of exclusive creation and of compare-and-set, and ignore them.
+
+_proven: set[tuple[str, str]] = set()
+_proven_swaps: set[tuple[str, str]] = set()
+_lock = threading.Lock()
+
+
+class CheckedByTrying(BaseStorage):
+    """A storage that has to prove that its server decides."""
+
+    #: a state that no file is in
+    OTHER: ClassVar[Tagged] = Tagged(b"", '"00000000000000000000000000000000"')
+    #: the server that decides, where it is not the one that the root names
+    _endpoint: str = ""
+
+    def prove_exclusive_create(self, path: str, data: bytes) -> None:
+        """Try to create what exists. One ``create`` the first time. Raises ``UnsafeStorage``.
+
+        One that succeeds is tried again: another process may have removed the file, but not twice.
+        """
+        self._guard(path)
+        proof = (self.root, self._endpoint)
+        with _lock:
+            if proof in _proven:
+                return
+        if self._accepts_second_create(path, data) and self._accepts_second_create(path, data):
+            raise UnsafeStorage(
+                f"{self.root}: this store ignores exclusive creation (If-None-Match: *): concurrent commits would "
+                "overwrite each other. Reading works; write to a store that honours it"
+            )
+        with _lock:
+            _proven.add(proof)
+
+    def _accepts_second_create(self, path: str, data: bytes) -> bool:
+        try:
+            self._retrying("create", path, partial(self._create, path, data))
+        except AlreadyExists:
+            return False
+        return True
+
+    def prove_compare_and_set(self, path: str, data: bytes) -> None:
+        """Try to replace a file by itself in place of a state that it is not in. One ``put`` the first time.
+
+        Raises ``UnsafeStorage``.
+        """
+        self._guard(path)
+        proof = (self.root, self._endpoint)
+        with _lock:
+            if proof in _proven_swaps:
+                return
+        try:
+            self._retrying("put", path, partial(self._swap, path, data, self.OTHER))
+        except Outdated:
+            with _lock:
+                _proven_swaps.add(proof)
+            return
+        raise UnsafeStorage(
+            f"{self.root}: this store ignores compare-and-set (If-Match): two expirations at a time could bring "
+            "expired versions back. Reading and committing work; expire on a store that honours it"
+        )

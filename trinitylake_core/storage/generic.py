@@ -26,9 +26,9 @@ from trinitylake_core.errors import (
     TrinityLakeError,
     UnsafeStorage,
 )
+from trinitylake_core.storage.base import CheckedByTrying
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
-from trinitylake_core.storage.precondition_check import CheckedByTrying
 
 _WITHIN_ONE_PROCESS: Final = "memory"
 _MODIFIED_FIELDS: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")

@@ -18,26 +18,30 @@ from typing import Any, ClassVar
 
 from trinitylake_core.errors import AlreadyExists, InvalidInput, StorageError, TrinityLakeError, UnsafeStorage
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.storage.directories import Directories
 from trinitylake_core.storage.disk import (
+    LOCK_FILE,
     MISSING,
     NO_LINKS,
+    SYNC_MODES,
     TEMPORARY_PREFIX,
+    Directories,
+    Unsynced,
     explain,
     is_temporary,
+    locked,
     map_error,
     overwrite_small,
+    prove_lock,
     remove_quietly,
     remove_temporary,
     replace_unsynced,
     scan,
+    sync_path,
     write_file,
 )
-from trinitylake_core.storage.durability import SYNC_MODES, Unsynced, sync_path
 from trinitylake_core.storage.failures import Outdated, TransientError
-from trinitylake_core.storage.filelock import LOCK_FILE, locked, prove_lock
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
-from trinitylake_core.storage.retry import CommonOptions, take_flag
+from trinitylake_core.storage.requests import CommonOptions, take_flag
 from trinitylake_core.storage.roots import local_path
 
 

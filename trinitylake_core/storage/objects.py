@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from trinitylake_core.errors import TrinityLakeError
+from trinitylake_core.storage.base import CheckedByTrying
 from trinitylake_core.storage.failures import TransientError
 from trinitylake_core.storage.obstore_client import Kind, MakeStore, ObstoreClient, shared
 from trinitylake_core.storage.port import Data, FileInfo, Tagged
-from trinitylake_core.storage.precondition_check import CheckedByTrying
-from trinitylake_core.storage.retry import take_number
+from trinitylake_core.storage.requests import take_number
 from trinitylake_core.storage.store_errors import is_beyond_the_end, map_error, refused_swap
 
 T = TypeVar("T")

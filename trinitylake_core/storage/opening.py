@@ -11,7 +11,7 @@ from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.generic import FsspecStorage
 from trinitylake_core.storage.local import LocalStorage
 from trinitylake_core.storage.port import Storage
-from trinitylake_core.storage.retry import CommonOptions
+from trinitylake_core.storage.requests import CommonOptions
 from trinitylake_core.storage.roots import BLOBS, S3_SCHEMES, normalise_root
 
 _BACKENDS: dict[str, type[BaseStorage]] = {"file": LocalStorage}

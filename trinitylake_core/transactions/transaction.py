@@ -22,9 +22,9 @@ from trinitylake_core.errors import (
     TransactionNotFound,
 )
 from trinitylake_core.transactions import saved
-from trinitylake_core.transactions.aborts import abort_saved, decide_abort
 from trinitylake_core.transactions.footprint import Footprint
 from trinitylake_core.transactions.group import CommitGroup
+from trinitylake_core.transactions.saved import abort_saved, decide_abort
 from trinitylake_core.transactions.savedfile import SavedFile
 from trinitylake_core.transactions.transaction_change import SERIALIZABLE, SNAPSHOT, AlreadyCommitted, TransactionChange
 from trinitylake_core.versions import Root

@@ -8,10 +8,8 @@ from typing import Any, Final
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
 from trinitylake_core.commits.commit import Draft, whoami
-from trinitylake_core.commits.damaged import newest_base
 from trinitylake_core.commits.files import LakehouseStore
-from trinitylake_core.commits.rolled_back import refuse_lost
-from trinitylake_core.commits.root_flush import flushed_for
+from trinitylake_core.commits.rolled_back import newest_base, refuse_lost
 from trinitylake_core.definitions import commit_buffer_bytes, encode
 from trinitylake_core.errors import (
     CommitConflict,
@@ -26,7 +24,33 @@ from trinitylake_core.transactions.edits import CatalogEdits
 from trinitylake_core.transactions.footprint import Conflicts
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
+from trinitylake_core.tree.rewrite import Rewriter
+from trinitylake_core.tree.subtree import heaviest_children
 from trinitylake_core.versions import Delta, ObjectCounts, Root
+
+# -- the flush of a root by a commit ---------------------------------------------------------------
+
+
+def flushed_for(writer: NodeWriter, base: Root, own: Messages, stamp: int, buffer_bytes: int) -> Node:
+    """Return the node of ``base``, its older messages pushed down if with ``own`` the root would grow too large.
+
+    That is: a write buffer of more than ``buffer_bytes``, which every commit writes again, or a node over its target.
+    Then the heaviest children get their messages, until half of either is free; about one ``put`` per such child. So a
+    flush is rare: all commits until the buffer is full again write nothing but the root.
+    """
+    node, target = base.node, writer.target_bytes
+    size, buffered = own.nbytes(), node.buffer.nbytes()
+    if not buffered or (buffered + size <= buffer_bytes and node.estimated_bytes() + size <= target):
+        return node
+    rewriter = Rewriter(writer, stamp)
+    tree = rewriter.ref_of(node)
+    top, below = rewriter.open(tree), max(target - size, target // 2)
+    room = node.table_bytes() + buffer_bytes // 2
+    of_root, of_others = heaviest_children(min(room, below)), heaviest_children(below)
+    tree = rewriter.flush(tree, lambda work: (of_root if work is top else of_others)(work))
+    rewriter.open(tree)
+    return rewriter.node_of(tree)
+
 
 SNAPSHOT: Final = "SNAPSHOT"
 SERIALIZABLE: Final = "SERIALIZABLE"

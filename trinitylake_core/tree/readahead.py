@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from trinitylake_core.errors import FileMissing
 from trinitylake_core.storage import Storage
-from trinitylake_core.storage.parallel import awaited, has_room
+from trinitylake_core.storage.requests import awaited, has_room
 from trinitylake_core.tree.node import Node
 
 T = TypeVar("T")
