@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from trinitylake_core.recovery.selection import exactly
+from trinitylake_core.recovery.patterns import exactly
 
 if TYPE_CHECKING:  # the help texts of the command line must not wait for Arrow
     from pipelines.files.tablefiles import TableState

@@ -26,7 +26,7 @@ from pipelines.sweep.model import Size, Totals
 from pipelines.sweep.tables import Doubt, TableSweep
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.recovery.selection import Pattern
+from trinitylake_core.recovery.patterns import Pattern
 
 __all__ = ["SAFETY_AGE_SECONDS", "Config", "Report", "run"]
 _SHOWN: Final = 5

@@ -19,7 +19,8 @@ from trinitylake_core.check import Violation, violation
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.errors import FileMissing, InvalidInput, InvalidLocation, StorageError
 from trinitylake_core.keys import TABLE
-from trinitylake_core.recovery.selection import Pattern, matching
+from trinitylake_core.recovery.patterns import Pattern
+from trinitylake_core.recovery.selection import matching
 from trinitylake_core.storage import Storage
 from trinitylake_core.tables import (
     MANAGED,

@@ -34,8 +34,8 @@ from trinitylake_core.commits.changes import NewDefinition, SameContent, commit_
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.locations import root_path
+from trinitylake_core.recovery.patterns import Pattern, exactly
 from trinitylake_core.recovery.recover import SINCE_SHOWN
-from trinitylake_core.recovery.selection import Pattern, exactly
 from trinitylake_core.tree.nodefile import encode
 from trinitylake_core.versions import Root, from_millis
 

@@ -18,7 +18,7 @@ from tests.pipelines.conftest import Run
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput, InvalidName
 from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec, ObjectName
-from trinitylake_core.recovery.selection import Pattern
+from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.storage.base import BaseStorage
 
 

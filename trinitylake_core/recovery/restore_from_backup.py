@@ -20,6 +20,7 @@ from trinitylake_core.diff import changes as changes_of
 from trinitylake_core.errors import CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, StorageError
 from trinitylake_core.keys import NAMESPACE, KeyCodec, ObjectName
 from trinitylake_core.locations import validate_path
+from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.plan import (
     DefinitionsPreflight,
     Differ,
@@ -30,7 +31,7 @@ from trinitylake_core.recovery.plan import (
     prove_intact,
 )
 from trinitylake_core.recovery.recover import required
-from trinitylake_core.recovery.selection import Pattern, Side, matching, to_restore
+from trinitylake_core.recovery.selection import Side, matching, to_restore
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Root
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from itertools import takewhile
 from typing import NamedTuple
 
 from trinitylake_core import diff
@@ -13,91 +10,11 @@ from trinitylake_core.catalog import ObjectEntry, codec_of, entries
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import InvalidInput, InvalidName, NamespaceNotEmpty, ObjectNotFound
-from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
+from trinitylake_core.recovery.patterns import Pattern, exactly
 from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Node
 from trinitylake_core.versions import Root
-
-# -- patterns --------------------------------------------------------------------------------------
-#
-# ``*`` stands for any text, ``?`` for one character. Names may hold dots, stars and question marks: a backslash takes
-# the next character as it is, and in a pattern with a backslash a bare dot is the one between namespace and name. So
-# ``\*`` is a namespace of that name, and ``a\.b.c`` is ``c`` in the namespace ``a.b``.
-
-_BETWEEN = "\0"
-"""What stands between namespace and name in the text that is matched: no name can hold it."""
-_SPECIAL = frozenset("\\.*?")
-NOT_PLAIN = frozenset("\\*?")
-"""What a text holds that says more than a name."""
-_WILD = frozenset({("*", True), ("?", True)})
-
-
-class Pattern:
-    """A pattern. Raises ``InvalidInput`` for a backslash at its end."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._strict = "\\" in text
-        self._parts = list(self._read(text))
-        self.is_plain = _WILD.isdisjoint(self._parts)
-        """Whether it names one object, without ``*`` and ``?``."""
-        self._compiled = re.compile("".join(map(self._regex, self._parts)), re.DOTALL)
-
-    @staticmethod
-    def _read(text: str) -> Iterator[tuple[str, bool]]:
-        """Yield each character, and whether it stands bare."""
-        characters = iter(text)
-        for character in characters:
-            if character != "\\":
-                yield character, True
-                continue
-            taken = next(characters, None)
-            if taken is None:
-                raise InvalidInput(f"the pattern {text!r} ends in a backslash; write two for one in a name")
-            yield taken, False
-
-    def _regex(self, part: tuple[str, bool]) -> str:
-        character, bare = part
-        special = {"*": ".*", "?": ".", ".": re.escape(_BETWEEN) if self._strict else f"[.{_BETWEEN}]"}
-        return special.get(character, re.escape(character)) if bare else re.escape(character)
-
-    def matches(self, namespace: str, name: str | None) -> bool:
-        """Whether an object has a name that this is a pattern of."""
-        whole = namespace if name is None else f"{namespace}{_BETWEEN}{name}"
-        return self._compiled.fullmatch(whole) is not None
-
-    def readings(self) -> Iterator[ObjectName]:
-        """Yield every object that a plain pattern may mean: where dots are not told apart, each may be the one."""
-        text = "".join(character for character, _ in self._parts)
-        dots = [at for at, (character, bare) in enumerate(self._parts) if character == "." and bare]
-        if not (self._strict and dots):
-            yield ObjectName(NAMESPACE, text)
-        for dot in dots if not self._strict or len(dots) == 1 else ():
-            for kind in (TABLE, VIEW):
-                yield ObjectName(kind, text[:dot], text[dot + 1 :])
-
-    def ranges(self, codec: KeyCodec, kinds: Sequence[str] = KINDS) -> Iterator[KeyRange]:
-        """Yield ranges of keys that hold all objects of some kinds that this matches: none twice, in key order."""
-        if codec.utf16:  # such names may begin with spaces, which no pattern shows
-            yield from map(codec.range, kinds)
-            return
-        start = list(takewhile(lambda part: part not in _WILD, self._parts))
-        text = "".join(character for character, _ in start)
-        dots = [at for at, part in enumerate(start) if part == (".", True)]
-        for kind in kinds:
-            for dot in dots if kind != NAMESPACE else ():
-                with suppress(InvalidName):  # no object has such a name
-                    yield codec.beginning(text[dot + 1 :], kind, text[:dot])
-            if not (self._strict and dots):
-                yield codec.beginning(text, kind)
-
-
-def exactly(namespace: str, name: str | None) -> str:
-    """Return the pattern that names one object and no other."""
-    sides = ["".join(f"\\{each}" if each in _SPECIAL else each for each in side) for side in (namespace, name or "")]
-    if name is None:
-        return sides[0] if sides[0] != namespace else f"\\{namespace}"
-    return ".".join(sides) if sides != [namespace, name] else f"{namespace}.\\{name}"
 
 
 class Side(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.errors import InvalidInput, InvalidName, ObjectNotFound
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, ObjectName
-from trinitylake_core.recovery.selection import Pattern
+from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.tree.search import lookup
 
 

@@ -16,7 +16,8 @@ from trinitylake_core import Lakehouse, ObjectEntry
 from trinitylake_core.definitions import TableDef, to_dict
 from trinitylake_core.errors import ObjectNotFound
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE
-from trinitylake_core.recovery.selection import NOT_PLAIN, Pattern, matching
+from trinitylake_core.recovery.patterns import NOT_PLAIN, Pattern
+from trinitylake_core.recovery.selection import matching
 from trinitylake_core.tables import SNAPSHOT_BYTES, SNAPSHOT_ID, SNAPSHOT_ROWS
 
 if TYPE_CHECKING:
