@@ -96,6 +96,7 @@ class Report:
         expired: the tables that lose something.
         snapshots: how many they lose together.
         versions: how many versions that made.
+        forbidden: tables that were left alone because their owners forbid it (``gc.enabled=false``).
         idle: patterns of policies that count for no MANAGED table.
         failures: tables that were left alone, with the reason.
     """
@@ -109,6 +110,7 @@ class Report:
     expired: tuple[Expired, ...] = ()
     snapshots: int = 0
     versions: int = 0
+    forbidden: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
     failures: dict[str, str] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
@@ -124,6 +126,8 @@ class Report:
             yield "no file is deleted: a rollback brings them back; `tables clean` removes what no version needs"
         if self.failures:
             yield f"left alone: {count(len(self.failures), 'table')}"
+        if self.forbidden:
+            yield f"left alone, because their owners forbid it (gc.enabled=false): {', '.join(self.forbidden)}"
         if self.idle:
             yield f"a policy counts for no table: {', '.join(self.idle)}"
 
@@ -173,6 +177,7 @@ class _Expiration:
         self.policies = [(Pattern(each.pattern or "*"), each) for each in config.policies]
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.failures: dict[str, str] = {}
+        self.forbidden: list[str] = []
         self.losers: dict[SnapshotRules, list[tuple[str, ...]]] = {}
         self.watch = Stopwatch()
         self.meter = Meter(lake.storage)
@@ -190,6 +195,7 @@ class _Expiration:
                 dry_run=True,
                 tables=len(managed),
                 external=external,
+                forbidden=tuple(self.forbidden),
                 idle=tuple(each.pattern or "*" for each in self.config.policies if each not in counting),
                 expired=planned,
                 snapshots=sum(each.snapshots for each in planned),
@@ -232,22 +238,26 @@ class _Expiration:
         looked = zip(tables, self.lake.storage.map(tables, self.losing), strict=True)
         for done, (table, (name, found)) in enumerate(looked):
             self.progress("metadata", done + 1, len(tables))
-            if isinstance(found, str):
+            if found is None:
+                self.forbidden.append(name)
+            elif isinstance(found, str):
                 self.failures[name] = found
             elif found.snapshots or found.refs:
                 planned.append(found)
                 self.losers.setdefault(self.policy_of(*table[:2]).rules(), []).append((*table[0].split("."), table[1]))
         return tuple(planned)
 
-    def losing(self, table: tuple[str, str, TableDef]) -> tuple[str, Expired | str]:
-        """Return what a table would lose, or in a text why that is not known. One ``get``."""
+    def losing(self, table: tuple[str, str, TableDef]) -> tuple[str, Expired | str | None]:
+        """Return what a table would lose, or why that is not known; ``None`` if its owner forbids it. One ``get``."""
         from trinitylake_core.iceberg.errors import REFUSED
-        from trinitylake_core.iceberg.snapshot_expiration import expiring
+        from trinitylake_core.iceberg.snapshot_expiration import Forbidden, expiring
 
         name = f"{table[0]}.{table[1]}"
         try:
             metadata = self.catalog.metadata_of(table[2])
             found = expiring(metadata, self.policy_of(*table[:2]).rules(), self.now)
+        except Forbidden:
+            return name, None
         except (Corrupt, InvalidInput, *REFUSED) as error:
             return name, f"{error}"
         return name, Expired(name, len(found.snapshots), found.refs)
