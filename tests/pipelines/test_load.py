@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 COLUMNS = [{"name": "id", "type": "bigint", "nullable": False}, {"name": "tags", "type": "list", "element": "text"}]
 Entry = dict[str, dict[str, Any]]
-engines = pytest.mark.parametrize(
-    "engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
-)
+engines = pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
 
 
 @pytest.fixture
@@ -369,7 +367,7 @@ def test_on_s3_with_a_source_on_s3(spark: SparkSession, moto_server: S3Server) -
     assert ("spark", 201, []) == (done.engine, done.added, list(Lakehouse.open(lake.storage).check(definitions=True)))
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[on_spark, pytest.mark.slow])])
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=on_spark)])
 def test_all_wrong_lines_are_told_at_once(
     engine: str, session: SparkSession | None, lake: Lakehouse, tmp_path: Path
 ) -> None:

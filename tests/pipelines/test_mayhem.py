@@ -6,15 +6,13 @@ MAYHEM_SECONDS=600 .venv/bin/python -m pytest -m slow tests/pipelines/test_mayhe
 from __future__ import annotations
 
 import os
-import random
-import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.mayhem import COPIES, NAMESPACE, Judged, judge, live
+from tests.support.mayhem import COPIES, NAMESPACE, Judged, disturb, judge, live
 from tests.support.s3_servers import S3Server
 from tests.support.writers import forking
 from trinitylake_core import Lakehouse
@@ -49,29 +47,15 @@ def _mayhem(root: str, options: dict[str, Any], logs: Path, seconds: float) -> N
     lake = Lakehouse.create(root, storage_options=options, order=8, node_file_max_size_bytes=20_000)
     with lake.transaction() as txn:
         txn.create_namespace(NAMESPACE)
-    chance, kills, stops = random.Random(7), 0, 0
-    running = [_start(root, number, 0, logs, options) for number in range(len(ROLES))]
     deadline = time.monotonic() + seconds
-    try:
-        while time.monotonic() < deadline or (_missing(logs) and time.monotonic() < deadline + _LATE_SECONDS):
-            time.sleep(chance.random())
-            number = chance.randrange(len(ROLES))
-            if not running[number].is_alive() or chance.random() < 0.1:
-                running[number].kill()
-                running[number].join()
-                kills += 1
-                running[number] = _start(root, number, kills, logs, options)
-            elif chance.random() < 0.5:
-                os.kill(running[number].pid, signal.SIGSTOP)
-                time.sleep(chance.random() * 2)
-                os.kill(running[number].pid, signal.SIGCONT)
-                stops += 1
-    finally:
-        for process in running:
-            process.kill()
-            process.join()
+
+    def enough() -> bool:
+        left = deadline - time.monotonic()
+        return left <= -_LATE_SECONDS or (left <= 0 and not _missing(logs))
+
+    done = disturb(lambda number, life: _start(root, number, life, logs, options), len(ROLES), enough, stall=2)
     judged = _judged(root, options, logs)
-    print(f"{kills} kills, {stops} stops, {judged}")
+    print(f"{done}, {judged}")
     crashed = [path.read_text() for path in logs.glob("*.err") if "Traceback" in path.read_text()]
     assert [] == judged.wrong
     assert [] == crashed

@@ -22,14 +22,14 @@ _SOON_SECONDS: Final = 0.2
 
 
 @contextmanager
-def connected(served: Served, warehouse: str = "lake") -> Iterator[duckdb.DuckDBPyConnection]:
+def connected(served: Served, warehouse: str = "lake", more: str = "") -> Iterator[duckdb.DuckDBPyConnection]:
     """Attach a warehouse as ``l`` in a DuckDB of its own; the extensions are files of their packages."""
     with duckdb.connect() as connection:
         for name in ("avro", "httpfs", "iceberg"):
             package = Path(next(iter(import_module(f"duckdb_extension_{name}").__path__)))
             connection.execute(f"LOAD '{next(package.rglob('*.duckdb_extension'))}'")
         connection.execute(f"CREATE SECRET here (TYPE iceberg, TOKEN '{served.token}')")
-        attached = f"ATTACH '{warehouse}' AS l (TYPE iceberg, ENDPOINT '{served.uri}', SECRET here)"
+        attached = f"ATTACH '{warehouse}' AS l (TYPE iceberg, ENDPOINT '{served.uri}', SECRET here{more})"
         connection.execute(attached)
         yield connection
 

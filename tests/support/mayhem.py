@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +35,8 @@ FAULTS: Final = ("fail", "lose", "late", "delay")
 NAMESPACE: Final = "a"
 _NOW: Final = time.time_ns
 COPIES: Final = 4
+KILLS: Final = 0.07
+"""Of all disturbances, so many kill a process."""
 
 
 class Faults:
@@ -186,10 +190,15 @@ class Process:
             yield self.chance.choice(roles[role])
 
 
-def live(root: str, role: str, seed: int, log: Path, options: dict[str, Any]) -> None:
-    """Act until this process is killed. Refusals are noted; an error that is none of ours ends it, and is kept."""
+def keep_errors(log: Path) -> None:
+    """Let what this process writes to its standard error go to a file beside its log."""
     with log.with_suffix(".err").open("ab") as errors:
         os.dup2(errors.fileno(), sys.stderr.fileno())
+
+
+def live(root: str, role: str, seed: int, log: Path, options: dict[str, Any]) -> None:
+    """Act until this process is killed. Refusals are noted; an error that is none of ours ends it, and is kept."""
+    keep_errors(log)
     process = Process(root, seed, Log(log), options)
     days = process.chance.randrange(-3, 4)
     time.time_ns = lambda: _NOW() + days * DAY * 1_000_000
@@ -200,6 +209,45 @@ def live(root: str, role: str, seed: int, log: Path, options: dict[str, Any]) ->
             process.log.note("refused", act=act.__name__, error=f"{type(error).__name__}: {error}"[:600])
         else:
             process.log.note("done", act=act.__name__)
+
+
+def disturb(start: Callable[[int, int], BaseProcess], count: int, enough: Callable[[], bool], *, stall: float) -> str:
+    """Run so many processes until it is enough, stop each now and then for up to ``stall`` seconds, and kill some.
+
+    ``start`` starts one, by its number and the number of lives before; one that ended is started again.
+    """
+    chance, kills, stops = random.Random(7), 0, 0
+    running, asleep = [start(number, 0) for number in range(count)], dict[int, float]()
+    try:
+        while not enough():
+            time.sleep(chance.random())
+            for number in [each for each, until in asleep.items() if until < time.monotonic()]:
+                _signal(running[number], signal.SIGCONT)
+                del asleep[number]
+            number = chance.randrange(count)
+            if not running[number].is_alive() or chance.random() < KILLS:
+                _end(running[number])
+                asleep.pop(number, None)
+                kills += 1
+                running[number] = start(number, kills)
+            elif chance.random() < 0.5 and number not in asleep:
+                _signal(running[number], signal.SIGSTOP)
+                asleep[number] = time.monotonic() + chance.random() * stall
+                stops += 1
+    finally:
+        for process in running:
+            _end(process)
+    return f"{kills} kills, {stops} stops"
+
+
+def _signal(process: BaseProcess, number: signal.Signals) -> None:
+    assert process.pid is not None
+    os.kill(process.pid, number)
+
+
+def _end(process: BaseProcess) -> None:
+    process.kill()
+    process.join()
 
 
 @dataclass

@@ -1,0 +1,169 @@
+"""Engines write, drop and purge tables beside every job that deletes, with SIGSTOP and SIGKILL: every version reads.
+
+MAYHEM_SECONDS=600 .venv/bin/python -m pytest -m slow tests/pipelines/test_mayhem_tables.py -s
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import compaction, expiration, tables_clean
+from tests.support.icebergs import SCHEMA
+from tests.support.mayhem import DAY, disturb
+from tests.support.s3_servers import KEY, SECRET, S3Server, free_port
+from tests.support.table_mayhem import (
+    NAMESPACE,
+    SHARED,
+    History,
+    Plan,
+    contents,
+    lines_of,
+    live,
+    places,
+    reachable,
+    serve,
+)
+from tests.support.writers import forking
+from trinitylake_core import Lakehouse
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.iceberg import TrinityLakeCatalog
+
+SECONDS = float(os.environ.get("MAYHEM_SECONDS", "60"))
+STALL_SECONDS = 8.0
+ENDPOINTS = 2
+SHORT = ("direct", "rest", "duckdb", "maintainer", "reader")
+ROLES = ("direct", "direct", "rest", "duckdb", "maintainer", "maintainer", "reader")
+SOME = 12
+DIED = "Process ForkServer"
+TICK_SECONDS = 1.1
+"""Object stores give times of whole seconds."""
+
+
+@dataclass(frozen=True)
+class Mayhem:
+    """Where it takes place, and the processes: endpoints, and others by their roles."""
+
+    plan: Plan
+    lake: Lakehouse
+    logs: Path
+    roles: tuple[str, ...] = ROLES
+
+    def start(self, number: int, life: int) -> Any:
+        """Start an endpoint, or a process of a role."""
+        log, role = self.logs / f"{number}.log", number - ENDPOINTS
+        seed = number + (ENDPOINTS + len(self.roles)) * life
+        target, args = (serve, (number,)) if role < 0 else (live, (self.roles[role], seed))
+        process = forking().Process(target=target, args=(self.plan, *args, log))
+        process.start()
+        return process
+
+    def run(self, enough: Callable[[], bool], stall: float) -> None:
+        """Let them work, stop and kill them; judge what they noted and what is left."""
+        self.logs.mkdir()
+        disturbed = disturb(self.start, ENDPOINTS + len(self.roles), enough, stall=stall)
+        lines = lines_of(sorted(self.logs.glob("*.log")))
+        history = History(lines)
+        for line in lines:
+            if line["what"] == "read":
+                history.compare(line["version"], line["tables"])
+        judged = history.judged
+        judged.wrong += [f"{line}" for line in lines if line["what"] == "wrong"]
+        failed = {line["error"][:150] for line in lines if line["what"] == "failed"}
+        _clean(self.lake.refresh(), history)
+        print(f"{disturbed}, {self.lake.refresh().version} versions, {judged}", *sorted(failed), sep="\n")
+        assert [] == judged.wrong
+        assert [] == self._crashed()
+        assert 0 < judged.ended["done"] * judged.reads
+
+    def _crashed(self) -> list[str]:
+        """Return how processes ended by an error. PyIceberg logs that files of a failed commit are gone already."""
+        told = [path.read_text() for path in self.logs.glob("*.err")]
+        return [text[text.index(DIED) :] for text in told if DIED in text]
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    deadline = time.monotonic() + seconds
+    return lambda: time.monotonic() >= deadline
+
+
+def _mayhem(root: str, options: dict[str, object], logs: Path, roles: tuple[str, ...] = ROLES, **told: Any) -> Mayhem:
+    lake = Lakehouse.create(root, storage_options=options, order=8, node_file_max_size_bytes=20_000)
+    with TrinityLakeCatalog.over(lake).transaction() as txn:
+        txn.create_namespace(NAMESPACE)
+        for number, name in enumerate(SHARED):
+            txn.create_table(name, SCHEMA, properties={"format-version": str(1 + (number > 0))})
+    plan = Plan(root, options, [f"http://127.0.0.1:{free_port()}" for _ in range(ENDPOINTS)], **told)
+    return Mayhem(plan, lake, logs, roles)
+
+
+def _clean(lake: Lakehouse, history: History) -> None:
+    """Clean: every version reads as before, and as told; roll back to the oldest one; let all others expire."""
+    before = _everything(lake)
+    for version, tables in before:
+        history.compare(version, tables)
+    _cleaned(lake)
+    after = _everything(lake)
+    assert [] == [version for version, tables in before if (version, tables) not in after]
+    oldest, tables = before[0]
+    lake.refresh().rollback(version=oldest, reason="test", force=True)
+    assert tables == dict(contents(lake.refresh()))
+    for name in [each.name for each in lake.refresh().snapshots()]:
+        lake.refresh().drop_snapshot(name)
+    compaction.run(lake, compaction.Config(engine="local"))
+    config = expiration.Config(engine="local", keep_last=1, now_millis=now_millis() + 30 * DAY)
+    expiration.run(lake, config)
+    _cleaned(lake)
+    assert tables == dict(contents(lake.refresh()))
+    left = {each.path for each in lake.storage.list("tables/")}
+    assert (set(), set()) == (left - (live := reachable(lake.refresh())), live - left)
+
+
+def _everything(lake: Lakehouse) -> list[tuple[int, dict[str, list[int]]]]:
+    return [(version, dict(contents(lake, **at))) for version, at in places(lake.refresh())]
+
+
+def _cleaned(lake: Lakehouse) -> None:
+    time.sleep(TICK_SECONDS)
+    report = tables_clean.run(lake, tables_clean.Config(engine="local", older_than_seconds=0, allow_recent=True))
+    assert (0, (), 0) == (report.failed, report.doubts, report.foreign.files)
+
+
+def test_a_short_mayhem(tmp_path: Path) -> None:
+    """On this disk, without syncs, until some commits were made and some versions read."""
+    mayhem = _mayhem((tmp_path / "lake").as_uri(), {"durable": False}, tmp_path / "logs", SHORT)
+
+    def enough() -> bool:
+        told = Counter(line["what"] for line in lines_of(mayhem.logs.glob("*.log")))
+        return told["done"] >= SOME and told["read"] >= SOME // 4
+
+    mayhem.run(enough, stall=2)
+
+
+@pytest.mark.slow
+def test_mayhem_on_a_disk(tmp_path: Path) -> None:
+    """For longer."""
+    mayhem = _mayhem((tmp_path / "lake").as_uri(), {"durable": False}, tmp_path / "logs")
+    mayhem.run(_after(SECONDS), STALL_SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.s3
+def test_mayhem_on_s3(tmp_path: Path, moto_server: S3Server) -> None:
+    """On an object store, whose address DuckDB must be told: the endpoint gives no credentials away."""
+    address = moto_server.endpoint.removeprefix("http://")
+    secret = (
+        f"CREATE SECRET s (TYPE s3, KEY_ID '{KEY}', SECRET '{SECRET}', ENDPOINT '{address}', URL_STYLE 'path', "
+        "USE_SSL false, REGION 'us-east-1')"
+    )
+    root = moto_server.new_root()
+    told: dict[str, Any] = {"attached": ", ACCESS_DELEGATION_MODE 'none'", "secret": secret}
+    mayhem = _mayhem(root, moto_server.options, tmp_path / "logs", **told)
+    mayhem.run(_after(SECONDS), STALL_SECONDS)
