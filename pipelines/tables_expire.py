@@ -18,6 +18,7 @@ from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.durations import DAY, millis
 from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput
+from trinitylake_core.recovery.patterns import Pattern, first_match
 from trinitylake_core.tables import ICEBERG, MANAGED, METADATA_LOCATION
 
 if TYPE_CHECKING:
@@ -31,22 +32,20 @@ TOGETHER: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """What to expire. The properties of a table decide (``history.expire.*``); these are for tables without them.
+class Policy:
+    """What expires. The properties of a table decide (``history.expire.*``); this is for tables without them.
 
     Attributes:
         pattern: only tables of these names: ``sales.*``.
         older_than_seconds: snapshots up to this age stay.
         keep_last: so many snapshots of each branch stay.
         max_ref_age_seconds: tags, and branches but ``main``, up to this age stay; ``None``: all.
-        now_millis: the time, for tests.
     """
 
     pattern: str | None = None
     older_than_seconds: float = MAX_AGE_SECONDS
     keep_last: int = 1
     max_ref_age_seconds: float | None = None
-    now_millis: int | None = None
 
     def __post_init__(self) -> None:
         if self.older_than_seconds < 0 or (self.max_ref_age_seconds or 0) < 0:
@@ -62,6 +61,19 @@ class Config:
 
         refs = None if self.max_ref_age_seconds is None else millis(self.max_ref_age_seconds)
         return SnapshotRules(millis(self.older_than_seconds), self.keep_last, refs)
+
+
+@dataclass(frozen=True, slots=True)
+class Config(Policy):
+    """Which tables to expire, and by which policy.
+
+    Attributes:
+        policies: the first whose pattern matches a table counts; those of this object are for tables that none matches.
+        now_millis: the time, for tests.
+    """
+
+    policies: tuple[Policy, ...] = ()
+    now_millis: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,8 @@ class Report:
         expired: the tables that lose something.
         snapshots: how many they lose together.
         versions: how many versions that made.
+        forbidden: tables that were left alone because their owners forbid it (``gc.enabled=false``).
+        idle: patterns of policies that count for no MANAGED table.
         failures: tables that were left alone, with the reason.
     """
 
@@ -96,6 +110,8 @@ class Report:
     expired: tuple[Expired, ...] = ()
     snapshots: int = 0
     versions: int = 0
+    forbidden: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
     failures: dict[str, str] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -110,6 +126,10 @@ class Report:
             yield "no file is deleted: a rollback brings them back; `tables clean` removes what no version needs"
         if self.failures:
             yield f"left alone: {count(len(self.failures), 'table')}"
+        if self.forbidden:
+            yield f"left alone, because their owners forbid it (gc.enabled=false): {', '.join(self.forbidden)}"
+        if self.idle:
+            yield f"a policy counts for no table: {', '.join(self.idle)}"
 
     def summary_tables(self) -> Iterator[Table]:
         """Yield what each table loses, and those that were left alone."""
@@ -154,16 +174,18 @@ class _Expiration:
         self.config = config
         self.progress = progress
         self.catalog: TrinityLakeCatalog = TrinityLakeCatalog.over(lake)
-        self.rules = config.rules()
+        self.policies = [(Pattern(each.pattern or "*"), each) for each in config.policies]
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.failures: dict[str, str] = {}
-        self.losers: list[tuple[str, ...]] = []
+        self.forbidden: list[str] = []
+        self.losers: dict[SnapshotRules, list[tuple[str, ...]]] = {}
         self.watch = Stopwatch()
         self.meter = Meter(lake.storage)
 
     def run(self, review: Review[Report] | None, cancel: Cancel) -> Report:
         """Plan, have that reviewed, and expire."""
         managed, external = self.tables()
+        counting = {self.policy_of(*each[:2]) for each in managed}
         planned = self.planned(managed)
         self.watch.lap("plan")
         found = self.with_costs(
@@ -173,6 +195,8 @@ class _Expiration:
                 dry_run=True,
                 tables=len(managed),
                 external=external,
+                forbidden=tuple(self.forbidden),
+                idle=tuple(each.pattern or "*" for each in self.config.policies if each not in counting),
                 expired=planned,
                 snapshots=sum(each.snapshots for each in planned),
             )
@@ -214,45 +238,57 @@ class _Expiration:
         looked = zip(tables, self.lake.storage.map(tables, self.losing), strict=True)
         for done, (table, (name, found)) in enumerate(looked):
             self.progress("metadata", done + 1, len(tables))
-            if isinstance(found, str):
+            if found is None:
+                self.forbidden.append(name)
+            elif isinstance(found, str):
                 self.failures[name] = found
             elif found.snapshots or found.refs:
                 planned.append(found)
-                self.losers.append((*table[0].split("."), table[1]))
+                self.losers.setdefault(self.policy_of(*table[:2]).rules(), []).append((*table[0].split("."), table[1]))
         return tuple(planned)
 
-    def losing(self, table: tuple[str, str, TableDef]) -> tuple[str, Expired | str]:
-        """Return what a table would lose, or in a text why that is not known. One ``get``."""
+    def losing(self, table: tuple[str, str, TableDef]) -> tuple[str, Expired | str | None]:
+        """Return what a table would lose, or why that is not known; ``None`` if its owner forbids it. One ``get``."""
         from trinitylake_core.iceberg.errors import REFUSED
-        from trinitylake_core.iceberg.snapshot_expiration import expiring
+        from trinitylake_core.iceberg.snapshot_expiration import Forbidden, expiring
 
         name = f"{table[0]}.{table[1]}"
         try:
             metadata = self.catalog.metadata_of(table[2])
-            found = expiring(metadata, self.rules, self.now)
+            found = expiring(metadata, self.policy_of(*table[:2]).rules(), self.now)
+        except Forbidden:
+            return name, None
         except (Corrupt, InvalidInput, *REFUSED) as error:
             return name, f"{error}"
         return name, Expired(name, len(found.snapshots), found.refs)
+
+    def policy_of(self, namespace: str, name: str) -> Policy:
+        """Return the policy that counts for a table."""
+        return first_match(self.policies, namespace, name, self.config)
+
+    def together(self) -> Iterator[tuple[SnapshotRules, list[tuple[str, ...]]]]:
+        """Yield the tables that become one version: some of those with the same rules."""
+        for rules, names in self.losers.items():
+            for begin in range(0, len(names), TOGETHER):
+                yield rules, names[begin : begin + TOGETHER]
 
     def act(self, planned: Report, cancel: Cancel) -> Report:
         """Expire, some tables a version; those that fail are named, and the others go on."""
         from trinitylake_core.iceberg.errors import REFUSED
 
-        names = list(self.losers)
         done: list[Expired] = []
         versions, last = 0, None
-        for begin in range(0, len(names), TOGETHER):
+        for rules, some in self.together():
             cancel.check()
-            some = names[begin : begin + TOGETHER]
             try:
-                lost = self.catalog.expire_snapshots(some, self.rules, self.now)
+                lost = self.catalog.expire_snapshots(some, rules, self.now)
             except REFUSED as error:
                 self.failures |= {".".join(each): f"{error}" for each in some}
                 continue
             done += [Expired(".".join(name), len(each.snapshots), each.refs) for name, each in lost.items()]
             if lost:
                 versions, last = versions + 1, self.catalog.lakehouse.version
-            self.progress("expire", begin + len(some), len(names))
+            self.progress("expire", len(done), len(planned.expired))
         self.lake.refresh()
         self.watch.lap("expire")
         snapshots = sum(each.snapshots for each in done)

@@ -54,6 +54,8 @@ of a table that claims a directory, or why a directory is in doubt."""
 _PATHS: Final = pa.schema({"path": TEXT})
 _LABEL: Final = re.compile(r"(?:.*/)?\d{8}-table-(.+)-[0-9a-f-]{36}\.binpb")
 _SHARED: Final = "another table claims this directory, too"
+_EXTERNAL: Final = "it is EXTERNAL, and those are never cleaned"
+_FORBIDDEN: Final = "its owner forbids it (gc.enabled=false)"
 T = TypeVar("T")
 Found = Iterator[tuple[str, str, str, str]]
 
@@ -71,6 +73,11 @@ class Doubt:
     table: str
     directory: str
     reason: str
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its owner wants this, so that nobody has to do anything about it."""
+        return self.reason in {_EXTERNAL, _FORBIDDEN}
 
 
 class TableSweep(Sweep):
@@ -213,7 +220,7 @@ def _defined(table: TableDef, label: str, storage: Storage) -> Found:
         return
     external = table.table_type == EXTERNAL
     if external and (held := _directory(root, metadata) or location):
-        yield DOUBT, held, label, "it is EXTERNAL, and those are never cleaned"
+        yield DOUBT, held, label, _EXTERNAL
     yield METADATA, metadata, label, EXTERNAL if external else ""
 
 
@@ -237,7 +244,7 @@ def _metadata(rows: Iterator[Row], storage: Storage) -> Found:
         if not own:
             yield DOUBT, inside, label, f"its metadata say that it lies at {refs.location}: it was copied, or moved"
         if refs.forbidden:
-            yield from ((DOUBT, each, label, "its owner forbids it (gc.enabled=false)") for each in directories)
+            yield from ((DOUBT, each, label, _FORBIDDEN) for each in directories)
         yield from ((CLAIM, each, label, refs.uuid) for each in directories)
         yield from _live(storage, refs.statistics)
         yield from ((LIST, each, own or inside, "") for each in refs.manifest_lists)

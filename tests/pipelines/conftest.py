@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
 from pipelines import cli
 
-Run = Callable[..., tuple[int, str, str]]
+
+class Ran(NamedTuple):
+    """What a command returned and printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one document on standard output."""
+        return json.loads(self.out)
+
+
+Run = Callable[..., Ran]
 """A command line, without the name of the program, to its exit code, standard output and standard error."""
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return what runs a command in this process, with no root in the environment."""
-    monkeypatch.delenv("TRINITYLAKE_ROOT", raising=False)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget what the environment says of lakehouses."""
+    for name in [name for name in os.environ if name.startswith("TRINITYLAKE_")]:
+        monkeypatch.delenv(name)
 
-    def call(*words: str) -> tuple[int, str, str]:
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], no_environment: None) -> Run:
+    """Return what runs a command in this process, with no lakehouse in the environment."""
+
+    def call(*words: str) -> Ran:
         capsys.readouterr()
-        return (cli.main(words), *capsys.readouterr())
+        return Ran(cli.main(words), *capsys.readouterr())
 
     return call

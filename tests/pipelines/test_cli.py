@@ -11,9 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +21,7 @@ from pipelines.cli.contents import ENTRIES
 from pipelines.cli.program import load
 from pipelines.cli.progress import PrintedProgress
 from pipelines.session import spark as spark_sessions
+from tests.pipelines.conftest import Run
 from tests.support.lakes import filled, new_lake, reopened
 from trinitylake_core import CommitConflict, Lakehouse, StorageError, UnsafeStorage
 from trinitylake_core.locations import root_path
@@ -46,39 +45,7 @@ CHANGES = """
 """
 
 
-@dataclass(frozen=True)
-class Ran:
-    """What a command returned and printed."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """The one document on standard output."""
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("TRINITYLAKE_")]:
-        monkeypatch.delenv(name)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs a command in this process."""
-
-    def call(*words: str) -> Ran:
-        capsys.readouterr()
-        code = cli.main(words)
-        return Ran(code, *capsys.readouterr())
-
-    return call
+pytestmark = pytest.mark.usefixtures("no_environment")
 
 
 @pytest.fixture
@@ -807,17 +774,6 @@ def test_an_output_that_takes_nothing_is_told_in_one_line(sales: str, words: str
     assert 4 == done.returncode
     assert says in done.stderr
     assert 1 == len(done.stderr.splitlines()), done.stderr
-
-
-@pytest.mark.parametrize(
-    "words", ["alter {root} --set a=b", "alter {root} --set a=b --json", "rollback {root} --to-version 0 --reason r"]
-)
-def test_a_commit_that_cannot_be_printed_is_named(sales: str, words: str) -> None:
-    line = f'"{sys.executable}" -m pipelines.cli {words.format(root=sales)} >/dev/full'
-    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
-    assert 4 == done.returncode
-    assert done.stderr.endswith("No space left on device; version 2 was committed\n"), done.stderr
-    assert 2 == Lakehouse.open(sales).version
 
 
 def test_ctrl_c_ends_with_130_and_one_line(root: str) -> None:

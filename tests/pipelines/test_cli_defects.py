@@ -9,7 +9,6 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,26 +18,22 @@ import pytest
 import trinitylake_core
 from dagster_project import factory
 from dagster_project.config.settings import LakehouseSettings
-from pipelines import cli, lakehouses
+from pipelines import lakehouses
 from pipelines.apply import parse
 from pipelines.cli import app
 from pipelines.cli.app import INTERRUPTED, READER_GONE
-from pipelines.cli.contents import ENTRIES
-from pipelines.cli.program import load
 from pipelines.source.columns import schema_of
+from tests.pipelines.conftest import Run
 from trinitylake_core import Lakehouse, SnapshotNotFound, VersionNotFound, launch
 from trinitylake_core.definitions import SnapshotDef
 from trinitylake_core.errors import InvalidInput
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
 CHECKOUT = Path(__file__).parents[2]
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("ROOT", "STORAGE_OPTIONS", "LAKEHOUSES", "SPARK_MASTER", "SPARK_REMOTE", "DEBUG"):
-        monkeypatch.delenv(f"TRINITYLAKE_{name}", raising=False)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_environment: None) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -52,17 +47,6 @@ def lake(tmp_path: Path) -> Lakehouse:
     with made.transaction() as txn:
         txn.create_table("sales", "refunds")
     return made.refresh()
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs a command line: exit code, standard output, standard error."""
-
-    def go(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        return (cli.main(list(words)), *capsys.readouterr())
-
-    return go
 
 
 # -- 1: lakehouses.yaml ----------------------------------------------------------------------------------
@@ -263,10 +247,9 @@ def test_a_file_as_root_is_called_one(run: Run) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["alter", "lake", "--set", "a=b"],
         ["alter", "lake", "--set", "a=b", "--json"],
         ["freeze", "lake", "--reason", "x"],
-        ["snapshot", "create", "lake", "s", "--json"],
+        ["rollback", "lake", "--to-version", "0", "--reason", "r"],
     ],
 )
 def test_a_commit_that_cannot_be_printed_is_named(lake: Lakehouse, words: list[str]) -> None:
@@ -278,14 +261,6 @@ def test_a_commit_that_cannot_be_printed_is_named(lake: Lakehouse, words: list[s
         )  # fmt: skip
     assert 4 == done.returncode
     assert done.stderr.endswith("No space left on device; version 3 was committed\n")
-
-
-def test_who_is_asked_and_says_no_gets_no_error(lake: Lakehouse, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.cli.output.is_terminal", lambda stream: True)
-    monkeypatch.setattr("click.confirm", lambda *_: False)
-    code, _, told = run("rollback", "lake", "--to-version", "0", "--reason", "x", "--engine", "local", "--quiet")
-    assert (3, "nothing was done\n") == (code, told)
-    assert 2 == Lakehouse.open("lake").version
 
 
 # -- 12, 13, 14: riddles and silence ---------------------------------------------------------------------
@@ -379,46 +354,6 @@ def test_the_table_of_exit_codes_is_that_of_the_program(run: Run) -> None:
     assert {0, 1, INTERRUPTED, READER_GONE, *(code for _, code in app._EXIT_CODES)} == set(documented)
     shown = run("--help")[1].partition("exit codes:")[2]
     assert set(documented) == {int(each) for each in re.findall(r"(?<!\S)(\d+) [a-z]", shown)}
-
-
-@pytest.mark.parametrize("name", list(ENTRIES))
-def test_every_command_keeps_the_table(lake: Lakehouse, run: Run, name: str) -> None:
-    """Wrong usage is 2; so is a root without a lakehouse; --help is 0."""
-    command, words = load(name), name.split()
-    assert 0 == run(*words, "--help")[0]
-    assert 2 == run(*words, "--no-such-option")[0]
-    names = [each for each, _ in command.entry.arguments]
-    if names[:1] == ["ROOT"] and name not in {"create", "doctor"}:
-        arguments = ["./nowhere", *("x" for _, required in command.entry.arguments[1:] if required)]
-        assert 2 == run(*words, *arguments, *_NEEDED.get(name, ()))[0]
-    if any(required for _, required in command.entry.arguments):
-        assert 2 == run(*words)[0]
-
-
-_NEEDED = {
-    "rollback": ("--to-version", "0", "--reason", "x"),
-    "restore": ("--only", "x", "--version", "0", "--reason", "x"),
-    "undo": ("--author", "x", "--reason", "x"),
-    "alter": ("--set", "a=b"),
-    "freeze": ("--reason", "x"),
-}
-
-
-def test_the_other_codes(lake: Lakehouse, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 2 == run("create", "./lake")[0]  # it exists
-    assert 2 == run("snapshot", "drop", "lake", "none")[0]
-    assert (
-        3
-        == run(
-            "rollback", "lake", "--to-version", "0", "--reason", "x", "--expected-version", "1", "--engine", "local"
-        )[0]
-    )
-    newest = max(Path("lake").glob("_*.ipc"), key=lambda each: each.stat().st_mtime)
-    newest.write_bytes(newest.read_bytes()[:100])
-    assert 4 == run("ls", "lake")[0]
-    assert 1 == run("verify", "lake", "--engine", "local")[0]
-    monkeypatch.setattr("pipelines.cli.app.run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    assert 130 == run("ls", "lake")[0]
 
 
 # -- to build besides ------------------------------------------------------------------------------------

@@ -102,12 +102,10 @@ def _section(words: list[str]) -> str:
 
 
 def test_every_command_prints_what_is_declared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_environment: None
 ) -> None:
     """Each field, with its type; none more, none less; and every declared field was printed by one of them."""
     monkeypatch.chdir(tmp_path)
-    for name in ("ROOT", "LAKEHOUSES", "STORAGE_OPTIONS"):
-        monkeypatch.delenv(f"TRINITYLAKE_{name}", raising=False)
     roots = roots_in(tmp_path)
     prepare(tmp_path)
     seen: set[str] = set()

@@ -426,6 +426,7 @@ def test_the_ledger_tells_what_was_deleted(tmp_path: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_what_is_not_deleted_frees_no_bytes_on_either_engine(tmp_path: Path, spark: Any) -> None:
     """A file of a name that the format does not know is somebody else's, though a version names it."""
     lake = filled(new_lake(tmp_path), tables=4)

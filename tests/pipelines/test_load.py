@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 COLUMNS = [{"name": "id", "type": "bigint", "nullable": False}, {"name": "tags", "type": "list", "element": "text"}]
 Entry = dict[str, dict[str, Any]]
-engines = pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+engines = pytest.mark.parametrize(
+    "engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
+)
 
 
 @pytest.fixture
@@ -367,7 +369,7 @@ def test_on_s3_with_a_source_on_s3(spark: SparkSession, moto_server: S3Server) -
     assert ("spark", 201, []) == (done.engine, done.added, list(Lakehouse.open(lake.storage).check(definitions=True)))
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=on_spark)])
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[on_spark, pytest.mark.slow])])
 def test_all_wrong_lines_are_told_at_once(
     engine: str, session: SparkSession | None, lake: Lakehouse, tmp_path: Path
 ) -> None:

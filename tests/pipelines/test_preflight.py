@@ -12,7 +12,7 @@ from tests.support.lakes import compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, Violation
 
-ENGINES = ["local", pytest.param("spark", marks=pytest.mark.spark)]
+ENGINES = ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ def lake(tmp_path: Path) -> Lakehouse:
     return with_a_mistake(tmp_path)
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
 def test_a_restore_proves_the_definitions_it_brings_back(
     lake: Lakehouse, engine: str, request: pytest.FixtureRequest
 ) -> None:

@@ -22,7 +22,7 @@ from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.versions import from_millis
 
-ENGINES = ["local", pytest.param("spark", marks=pytest.mark.spark)]
+ENGINES = ["local", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])]
 DAY = 86_400_000
 
 

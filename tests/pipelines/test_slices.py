@@ -123,6 +123,7 @@ def test_a_node_that_was_cut_becomes_what_it_would_have_become(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_slices_go_through_spark(base: Lakehouse, tmp_path: Path, spark: SparkSession) -> None:
     lake = _dirty(_copy(base, tmp_path / "dirty"), 7, 0.15)
     before = content(lake)

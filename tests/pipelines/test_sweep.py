@@ -25,7 +25,7 @@ CUTOFF = 1000
 BOUNDARY = 3
 
 
-@pytest.fixture(params=["memory", "files", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(params=["memory", "files", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Everything fits into memory, or next to nothing does, or it is in tasks."""
     if request.param == "files":

@@ -354,6 +354,7 @@ def test_the_command_line(catalog: TrinityLakeCatalog, capsys: pytest.CaptureFix
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_finds_the_same(catalog: TrinityLakeCatalog, spark: SparkSession, tmp_path: Path) -> None:
     a_history(catalog)
     two = with_table(catalog, "sales.two", 3, location=catalog.load_table("sales.orders").location())

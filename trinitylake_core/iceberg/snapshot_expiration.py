@@ -19,6 +19,10 @@ MAX_REF_AGE: Final = "history.expire.max-ref-age-ms"
 """Properties of a table."""
 
 
+class Forbidden(ValueError):
+    """The owner of a table forbids that its snapshots expire."""
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotRules:
     """What holds for tables that do not say it themselves; the defaults are Iceberg's.
@@ -54,10 +58,11 @@ def expiring(metadata: TableMetadata, rules: SnapshotRules, now_millis: int) -> 
     no branch or tag at all.
 
     Raises:
-        ValueError: a property that must be a number is none, or the table forbids it (``gc.enabled``).
+        Forbidden: the table forbids it (``gc.enabled``).
+        ValueError: a property that must be a number is none.
     """
     if metadata.properties.get(GC_ENABLED, "true").strip().lower() == "false":
-        raise ValueError(f"the table has the property {GC_ENABLED}=false")
+        raise Forbidden(f"the table has the property {GC_ENABLED}=false")
     own = _own_rules(metadata, rules)
     snapshots = {each.snapshot_id: each for each in metadata.snapshots}
     refs = {name: ref for name, ref in metadata.refs.items() if _stays(name, ref, snapshots, own, now_millis)}

@@ -8,13 +8,15 @@ the next character as it is, and in a pattern with a backslash a bare dot is the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
+from typing import TypeVar
 
 from trinitylake_core.errors import InvalidInput, InvalidName
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName
 
+T = TypeVar("T")
 _BETWEEN = "\0"
 """What stands between namespace and name in the text that is matched: no name can hold it."""
 _SPECIAL = frozenset("\\.*?")
@@ -81,6 +83,11 @@ class Pattern:
                     yield codec.beginning(text[dot + 1 :], kind, text[:dot])
             if not (self._strict and dots):
                 yield codec.beginning(text, kind)
+
+
+def first_match(patterns: Iterable[tuple[Pattern, T]], namespace: str, name: str, otherwise: T) -> T:
+    """Return what stands beside the first pattern that a table or view has a name of."""
+    return next((each for pattern, each in patterns if pattern.matches(namespace, name)), otherwise)
 
 
 def exactly(namespace: str, name: str | None) -> str:
