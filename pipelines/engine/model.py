@@ -143,3 +143,9 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release the disk and memory of all tables."""
+
+
+def union(engine: Engine, parts: Sequence[Rows], columns: str = "*") -> Rows:
+    """Return the rows of tables with the same columns as one table. At least one table."""
+    tables = {f"part{number}": rows for number, rows in enumerate(parts)}
+    return engine.sql(" UNION ALL ".join(f"SELECT {columns} FROM {name}" for name in tables), **tables)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows
+from pipelines.engine.model import LONG, TEXT, Engine, Row, Rows, union
 from pipelines.files.deletion import BATCH, DELETED, Deleted, delete_rows, deleted_of
 from pipelines.files.listing import (
     CANDIDATES,
@@ -94,7 +94,7 @@ class Sweep:
         self.unknown.directories = tuple(sorted(top.unknown)[:SHOWN])
         prefixes = self.engine.table([{"text": prefix} for prefix in top.prefixes], _TEXT)
         below = self.engine.map(partial(_list_each, wanted=wanted), prefixes, SCHEMA, self._storage, each=1)
-        return self._union([self._table(top.files), below])
+        return union(self.engine, [self._table(top.files), below])
 
     def _inventory(self, uri: str, options: Mapping[str, Any]) -> Rows:
         """Return each file of an inventory once: of two entries the younger one counts."""
@@ -204,11 +204,7 @@ class Sweep:
         remaining, parts = iter(files), [self._table(())]
         while piece := list(islice(remaining, _LOADED)):
             parts.append(self._table(piece).keep())
-        self._orphans = self._union(parts).keep("path")
-
-    def _union(self, parts: Sequence[Rows], columns: str = "*") -> Rows:
-        tables = {f"part{number}": rows for number, rows in enumerate(parts)}
-        return self.engine.sql(" UNION ALL ".join(f"SELECT {columns} FROM {name}" for name in tables), **tables)
+        self._orphans = union(self.engine, parts).keep("path")
 
     def live_orphans(self) -> list[str]:
         """Return some orphans that are live."""
@@ -267,7 +263,7 @@ class Sweep:
     def _tags(self, where: str = "") -> Rows:
         """Return every file that is live: path, and the first and the last version that reaches it."""
         query = "SELECT path, min(first) AS first, max(last) AS last FROM live GROUP BY path"
-        live = self._union(self._live, "path, first, last")
+        live = union(self.engine, self._live, "path, first, last")
         return self.engine.sql(f"SELECT * FROM ({query}) tags {where}", live=live)
 
     def _ask(self, query: str) -> Rows:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from pipelines.engine.local import LocalEngine
-from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Kept, Row, Rows, Work
+from pipelines.engine.model import INT, LONG, READ_AHEAD, TEXT, Engine, Kept, Row, Rows, Work, union
 from pipelines.job import Progress
 from trinitylake_core import spec
 from trinitylake_core.errors import CorruptNode, FileMissing
@@ -169,8 +169,7 @@ class Walk:
 
     def rows(self) -> Rows:
         """Return all kept rows."""
-        tables = {f"level{number}": level for number, level in enumerate(self.levels)}
-        return self.engine.sql(" UNION ALL ".join(f"SELECT * FROM {name}" for name in tables), **tables)
+        return union(self.engine, self.levels)
 
     def ask(self, query: str) -> Rows:
         """Return the result of a query of the table ``walked``, the kept rows."""

@@ -12,6 +12,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
     ValidationError,
+    ViewAlreadyExistsError,
 )
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
@@ -30,7 +31,7 @@ from trinitylake_core.iceberg.fields import table_fields
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, SnapshotRules, expiring
 from trinitylake_core.iceberg.table_reader import TableReader
 from trinitylake_core.iceberg.table_updates import resolved
-from trinitylake_core.keys import VIEW
+from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.storage.roots import refuse_credentials
 
 if TYPE_CHECKING:
@@ -297,23 +298,27 @@ class Tables(TableReader):
         """
         namespace, name = self._split(from_identifier, NoSuchTableError)
         to_namespace, to_name = self._split(to_identifier, NoSuchNamespaceError)
-        renaming = f"Cannot rename {namespace}.{name} to {to_namespace}.{to_name}"
 
         def rename(change: Attempt) -> Table:
             self._definition(change.txn, namespace, name)
-            self._make_namespace(change, to_namespace)
-            try:
-                change.txn.need_absent(VIEW, to_namespace, to_name)
-            except AlreadyExists:
-                raise TableAlreadyExistsError(f"{renaming}. View already exists") from None
-            try:
-                change.txn.rename_table(namespace, name, to_namespace, to_name)
-            except AlreadyExists:
-                raise TableAlreadyExistsError(f"{renaming}. Table already exists") from None
+            self._rename(change, TABLE, (namespace, name), (to_namespace, to_name))
             return self._load(change.txn, to_namespace, to_name)
 
         with translated():
             return self._change(rename, f"rename table {namespace}.{name} to {to_namespace}.{to_name}")
+
+    def _rename(self, change: Attempt, kind: str, old: tuple[str, str], new: tuple[str, str]) -> None:
+        """Rename a table or a view; raise PyIceberg's error for a name that one of them has."""
+        other, taken = (VIEW, TableAlreadyExistsError) if kind == TABLE else (TABLE, ViewAlreadyExistsError)
+        rename = change.txn.rename_table if kind == TABLE else change.txn.rename_view
+        self._make_namespace(change, new[0])
+        found = other
+        try:
+            change.txn.need_absent(other, *new)
+            found = kind
+            rename(*old, *new)
+        except AlreadyExists:
+            raise taken(f"Cannot rename {'.'.join(old)} to {'.'.join(new)}. {found.title()} already exists") from None
 
     def drop_table(self, identifier: str | Identifier) -> None:
         """Drop a table. Its files stay: older versions and snapshots read them. Raises ``NoSuchTableError``.

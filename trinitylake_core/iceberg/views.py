@@ -269,19 +269,10 @@ class Views(Tables):
         """
         namespace, name = self._split(from_identifier, NoSuchViewError)
         to_namespace, to_name = self._split(to_identifier, NoSuchNamespaceError)
-        renaming = f"Cannot rename {namespace}.{name} to {to_namespace}.{to_name}"
 
         def rename(change: Attempt) -> None:
             _view_def(change.txn, namespace, name)
-            self._make_namespace(change, to_namespace)
-            try:
-                change.txn.need_absent(TABLE, to_namespace, to_name)
-            except AlreadyExists:
-                raise ViewAlreadyExistsError(f"{renaming}. Table already exists") from None
-            try:
-                change.txn.rename_view(namespace, name, to_namespace, to_name)
-            except AlreadyExists:
-                raise ViewAlreadyExistsError(f"{renaming}. View already exists") from None
+            self._rename(change, VIEW, (namespace, name), (to_namespace, to_name))
 
         with translated():
             self._change(rename, f"rename view {namespace}.{name} to {to_namespace}.{to_name}")

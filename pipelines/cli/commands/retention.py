@@ -26,9 +26,13 @@ def age_of(call: Call) -> float | None:
     return None if text is None else parse_age(text)
 
 
-def exit_code(done: expiration.Report | orphans.Report) -> int:
-    """Return the exit code of a job that deletes."""
-    return SOME_FAILED if done.failed else DONE
+def deleting(call: Call, job: Any, config: Any, *engine: Any) -> Result:
+    """Run a job that shows its plan first; the exit code says whether it failed at something."""
+
+    def result(done: Any) -> Result:
+        return reported(call, done, code=SOME_FAILED if done.failures else DONE)
+
+    return result(job.run(call.open(), config, *engine, review=call.review(result), progress=call.progress))
 
 
 @command(
@@ -61,11 +65,7 @@ def expire(call: Call) -> Result:
         plan_to=options.plan_to,
         plan=options.plan,
     )
-
-    def result(done: expiration.Report) -> Result:
-        return reported(call, done, code=exit_code(done))
-
-    return result(expiration.run(call.open(), config, call.spark, review=call.review(result), progress=call.progress))
+    return deleting(call, expiration, config, call.spark)
 
 
 @command(
@@ -101,11 +101,7 @@ def clean(call: Call) -> Result:
         plan_to=options.plan_to,
         plan=options.plan,
     )
-
-    def result(done: orphans.Report) -> Result:
-        return reported(call, done, code=exit_code(done))
-
-    return result(orphans.run(call.open(), config, call.spark, review=call.review(result), progress=call.progress))
+    return deleting(call, orphans, config, call.spark)
 
 
 @command(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pipelines import orphans
 from pipelines import tables_clean as cleaning
 from pipelines import tables_expire as expiring
 from pipelines import tables_health as looking
 from pipelines.cli.command import DONE, Call, Result, command, option, reported
 from pipelines.cli.commands.options import DRY_RUN, ENGINE, SPARK, VERBOSE, YES
-from pipelines.cli.commands.retention import PLANS, SOME_FAILED, age_of, exit_code
+from pipelines.cli.commands.retention import PLANS, SOME_FAILED, age_of, deleting
 from trinitylake_core.durations import parse_age
 
 PATTERN = {"PATTERN": "NAMESPACE.TABLE; * for any text, ? for one character (default: all)"}
@@ -54,11 +53,7 @@ def tables_expire(call: Call) -> Result:
         keep_last=options.keep_last,
         max_ref_age_seconds=None if options.refs_older_than is None else parse_age(options.refs_older_than),
     )
-
-    def result(done: expiring.Report) -> Result:
-        return reported(call, done, code=SOME_FAILED if done.failures else DONE)
-
-    return result(expiring.run(call.open(), config, review=call.review(result), progress=call.progress))
+    return deleting(call, expiring, config)
 
 
 @command(
@@ -91,8 +86,4 @@ def tables_clean(call: Call) -> Result:
         plan=options.plan,
         pattern=options.pattern,
     )
-
-    def result(done: orphans.Report) -> Result:
-        return reported(call, done, code=exit_code(done))
-
-    return result(cleaning.run(call.open(), config, call.spark, review=call.review(result), progress=call.progress))
+    return deleting(call, cleaning, config, call.spark)

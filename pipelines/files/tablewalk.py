@@ -1,0 +1,344 @@
+"""From the trees of versions to the files of their Iceberg tables: definitions, metadata, manifest lists, manifests.
+
+Each file is read once, whichever tables, snapshots and versions share it. What it refers to becomes a row with the file
+itself as ``parent``, so the tables that need a file, or a file that is missing, are found by going back up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pipelines.engine.model import READ_AHEAD, TEXT, Engine, Row, Rows, Work, union
+from pipelines.files.listing import kind_of
+from pipelines.files.tablefiles import EVERY, in_sample
+from pipelines.job import Progress
+from pipelines.trees.walk import NAMED
+from trinitylake_core.definitions import TableDef, decode_table, decode_view
+from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, StorageError
+from trinitylake_core.keys import TABLE, VIEW
+from trinitylake_core.storage import Storage
+from trinitylake_core.tables import (
+    DIRECTORY,
+    EXTERNAL,
+    ICEBERG,
+    VIEW_METADATA_LOCATION,
+    Located,
+    base_uri,
+    full_uri,
+    metadata_uri,
+    path_below,
+    table_location,
+)
+
+DEFINITION: Final = "definition"
+METADATA: Final = "metadata"
+LIST: Final = "manifest list"
+MANIFEST: Final = "manifest"
+LIVE: Final = "live"
+BESIDE: Final = "beside"
+CLAIM: Final = "claim"
+DOUBT: Final = "doubt"
+UNREADABLE: Final = "unreadable"
+"""What a row says of its path: a file to read or a live one, the checksum file of Hadoop beside one, a directory that a
+table claims, one in doubt, or a file that is missing or cannot be read."""
+_FOUND: Final = pa.schema(
+    {"role": TEXT, "path": TEXT, "parent": TEXT, "label": TEXT, "about": TEXT, "size": pa.int64()}
+)
+"""``path`` lies below the root, or is a URI. ``parent`` is the file that names it; ``label`` the table. ``about``: the
+identity of a table that claims a directory; why a directory is in doubt, or what is wrong with a file; of lists and
+manifests the root that their table was written below, if that was another one."""
+_EXTERNAL: Final = "it is EXTERNAL, and those are never cleaned"
+_FORBIDDEN: Final = "its owner forbids it (gc.enabled=false)"
+BY_WISH: Final = frozenset({_EXTERNAL, _FORBIDDEN})
+"""Doubts that the owner of a table wants."""
+_LABEL: Final = re.compile(r"(?:.*/)?\d{8}-table-(.+)-[0-9a-f-]{36}\.binpb")
+_HOPS: Final = 4
+"""From a data file to its manifest, the manifest list and the metadata."""
+Found = Iterator[tuple[str, str, str, str, str, int | None]]
+Parse = Callable[[bytes, str], Any]
+Inner = Callable[[bytes, str], Iterable[tuple[str, str, int | None]]]
+"""Yields role, URI and size of what is in a file."""
+
+
+class TableWalk:
+    """What the metadata of tables refer to, in tables of an engine.
+
+    Attributes:
+        found: rows of what was found, kept by their key ``path``.
+        read: how many distinct files of each kind were read.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        storage: Storage,
+        progress: Progress,
+        *,
+        share: float = EVERY,
+        lenient: bool = False,
+    ) -> None:
+        """Begin without anything.
+
+        Args:
+            engine: where files are read.
+            storage: that of the lakehouse.
+            progress: called with how many files of a kind were read.
+            share: the share of the tables that is looked at.
+            lenient: look at EXTERNAL tables elsewhere, too; a definition that cannot be read is no error.
+        """
+        self._engine = engine
+        self._storage = storage
+        self._progress = progress
+        self._definitions = partial(_definitions, share=share, lenient=lenient)
+        self._metadata = partial(_metadata, everywhere=lenient)
+        self._asked: dict[str, list[Rows]] = {}
+        self.found: list[Rows] = []
+        self.read: dict[str, int] = {}
+
+    def follow(self, levels: Sequence[Rows]) -> list[Rows]:
+        """Go on from the definitions that a walk kept; return the rows of ``found`` that are new.
+
+        One ``get`` for each file that was not read before. A file of a table that is missing or cannot be read is a
+        row.
+
+        Raises:
+            Corrupt: a definition cannot be read, so it is unknown which files are needed.
+        """
+        known = len(self.found)
+        query = f"SELECT path, '' AS label, '' AS about FROM level WHERE role = {NAMED}"
+        self._stage(DEFINITION, self._definitions, [self._engine.sql(query, level=each) for each in levels])
+        inner = partial(_inner, role=LIST, parse=_in_list), partial(_inner, role=MANIFEST, parse=_in_manifest)
+        for role, work in ((METADATA, self._metadata), (LIST, inner[0]), (MANIFEST, inner[1])):
+            query = f"SELECT path, label, about FROM found WHERE role = {role!r}"
+            self._stage(role, work, [self._engine.sql(query, found=each) for each in self.found[known:]])
+        return self.found[known:]
+
+    def _stage(self, role: str, work: Work, sources: Sequence[Rows]) -> None:
+        """Read the files of a kind that were not read before, and keep what they say."""
+        if not sources:
+            return
+        known = {f"known{number}": rows for number, rows in enumerate(self._asked.get(role, ()))}
+        absent = "".join(f" AND NOT EXISTS (SELECT 1 FROM {name} k WHERE k.path = a.path)" for name in known)
+        query = f"""SELECT a.path, min(a.label) AS label, min(a.about) AS about FROM every a
+            WHERE 1 = 1{absent} GROUP BY a.path"""
+        pending = self._engine.sql(query, every=union(self._engine, sources), **known).keep("path", repeatable=True)
+        self._asked.setdefault(role, []).append(pending)
+        self.read[role] = self.read.get(role, 0) + pending.count()
+        found = self._engine.map(work, pending, _FOUND, self._storage, each=READ_AHEAD)
+        self.found.append(found.keep("path", repeatable=True, progress=partial(self._tell, role)))
+
+    def _tell(self, role: str, rows: int) -> None:
+        self._progress(f"read {role}s", rows, None)
+
+    def ask(self, query: str, **tables: Rows) -> Rows:
+        """Return the result of a query of the table ``found``, and of others."""
+        return self._engine.sql(query, found=union(self._engine, self.found), **tables)
+
+    def owners(self, files: Rows) -> Rows:
+        """Return the tables that need files: ``origin``, which is the file, ``label``, ``metadata``, ``definition``."""
+        owners, asked = [], self._engine.sql("SELECT path AS origin, path FROM files", files=files).keep()
+        for _ in range(_HOPS):
+            above = []
+            for found in self.found:
+                joined = "FROM asked a JOIN found f ON f.path = a.path"
+                query = f"""SELECT a.origin, f.label, f.path AS metadata, f.parent AS definition {joined}
+                    WHERE f.role = {METADATA!r}"""
+                owners.append(self._engine.sql(query, asked=asked, found=found).keep())
+                query = f"""SELECT a.origin, f.parent AS path {joined}
+                    WHERE f.role IN ({LIST!r}, {MANIFEST!r}, {LIVE!r})"""
+                above.append(self._engine.sql(query, asked=asked, found=found))
+            every = union(self._engine, above)
+            asked = self._engine.sql("SELECT DISTINCT origin, path FROM every", every=every).keep()
+        query = "SELECT DISTINCT origin, label, metadata, definition FROM owners"
+        return self._engine.sql(query, owners=union(self._engine, owners)).keep()
+
+    def drop(self) -> None:
+        """Forget everything."""
+        for rows in (*self.found, *(each for asked in self._asked.values() for each in asked)):
+            rows.drop()
+        self.found, self._asked, self.read = [], {}, {}
+
+
+# -- what files say ------------------------------------------------------------------------------------
+
+
+def _contents(rows: Iterator[Row], read: Callable[[Row], Any], storage: Storage) -> Iterator[tuple[Row, Any]]:
+    while some := list(islice(rows, READ_AHEAD)):
+        yield from zip(some, storage.map(some, read), strict=True)
+
+
+def _definitions(rows: Iterator[Row], storage: Storage, *, share: float, lenient: bool) -> Found:
+    """Yield what definitions of tables and views name. One ``get`` each; objects of other kinds are not read."""
+    wanted = (row for row in rows if kind_of(row["path"])[0] in {TABLE, VIEW} and in_sample(row["path"], share))
+    for row, data in _contents(wanted, lambda row: storage.read_or_missing(row["path"]), storage):
+        path = row["path"]
+        try:
+            if isinstance(data, FileMissing):
+                message = f"definition {path!r} is missing, so the files that it names are unknown"
+                raise CorruptDefinition(message, path=path)
+            yield from _defined(path, data, storage)
+        except Corrupt:  # the pass over the definitions reports it
+            if not lenient:
+                raise
+
+
+def _defined(path: str, data: bytes, storage: Storage) -> Found:
+    if kind_of(path)[0] == TABLE:
+        match = _LABEL.fullmatch(path)
+        yield from _table(decode_table(data, path), path, match[1] if match else path, storage.root)
+    elif metadata := decode_view(data, path).properties.get(VIEW_METADATA_LOCATION):
+        uri = metadata if "://" in metadata else f"{base_uri(storage.root)}{metadata}"
+        yield from _named(storage.root, path, [(LIVE, uri, None)])
+
+
+def _table(table: TableDef, path: str, label: str, root: str) -> Found:
+    try:
+        metadata = metadata_uri(root, table) if table.table_format == ICEBERG else None
+        location = _inside(root, table_location(root, table))
+        file = None if metadata is None else _spelled(root, metadata)
+    except InvalidLocation as error:
+        yield DOUBT, "", path, label, str(error), None
+        return
+    if file is None:
+        if location:
+            why = "it has a location and names no metadata, so nothing tells its files"
+            yield DOUBT, location, path, label, why, None
+        return
+    if table.table_type == EXTERNAL and (held := directory_of(file) or location):
+        yield DOUBT, held, path, label, _EXTERNAL, None
+    yield METADATA, file, path, label, "", None
+
+
+def _metadata(rows: Iterator[Row], storage: Storage, *, everywhere: bool) -> Found:
+    """Yield what metadata files refer to. One ``get`` each."""
+    from trinitylake_core.iceberg.references import References, references
+
+    located, root = Located(storage), storage.root
+    for row, refs in _contents(rows, lambda row: _parsed(row["path"], located, references), storage):
+        path, label = row["path"], row["label"]
+        if not isinstance(refs, References):
+            yield UNREADABLE, path, path, label, f"its metadata file {uri_of(root, path)} {refs}", None
+            continue
+        yield from _beside(root, path)
+        inside = directory_of(path)
+        directories = [each for each in (_inside(root, uri) for uri in sorted(refs.directories)) if each]
+        if not inside:
+            yield from ((DOUBT, each, path, label, "its metadata lie elsewhere", None) for each in directories)
+            if not everywhere:
+                continue
+        elif not _inside(root, refs.location):
+            why = f"its metadata say that it lies at {refs.location}: it was copied, or moved"
+            yield DOUBT, inside, path, label, why, None
+        if refs.forbidden:
+            yield from ((DOUBT, each, path, label, _FORBIDDEN, None) for each in directories)
+        yield from ((CLAIM, each, path, label, refs.uuid, None) for each in directories)
+        former = _former(root, path, refs.location)
+        inner = ((LIVE, refs.statistics), (LIST, refs.manifest_lists), (MANIFEST, refs.manifests))
+        try:
+            for role, uris in inner:
+                yield from _named(root, path, [(role, each, None) for each in sorted(uris)], former)
+        except InvalidLocation as error:
+            yield UNREADABLE, path, path, label, f"its metadata file {uri_of(root, path)} cannot be read: {error}", None
+
+
+def _inner(rows: Iterator[Row], storage: Storage, *, role: str, parse: Inner) -> Found:
+    """Yield what is in manifest lists, or in manifests. One ``get`` each."""
+    located, root = Located(storage), storage.root
+    listed: Parse = lambda data, uri: list(parse(data, uri))  # noqa: E731 - its errors are those of the reading
+    for row, inner in _contents(rows, lambda row: _parsed(row["path"], located, listed), storage):
+        path, former = row["path"], row["about"]
+        if isinstance(inner, str):
+            yield UNREADABLE, path, path, "", f"its {role} {uri_of(root, path)} {inner}", None
+            continue
+        yield from _beside(root, path)
+        try:
+            yield from _named(root, path, inner, former)
+        except InvalidLocation as error:
+            yield UNREADABLE, path, path, "", f"its {role} {uri_of(root, path)} cannot be read: {error}", None
+
+
+def _in_list(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]:
+    from trinitylake_core.iceberg.references import manifests_in
+
+    return ((MANIFEST, each, None) for each in manifests_in(data, uri))
+
+
+def _in_manifest(data: bytes, uri: str) -> Iterator[tuple[str, str, int | None]]:
+    from trinitylake_core.iceberg.references import files_in
+
+    return ((LIVE, each.uri, each.size) for each in files_in(data, uri))
+
+
+def _parsed(path: str, located: Located, parse: Parse) -> Any:
+    """Return what is in a file, or in a text why that is not known.
+
+    Raises ``StorageError`` if the storage of the lakehouse fails; that of others may refuse to be read.
+    """
+    uri = uri_of(located.storage.root, path)
+    try:
+        storage, inside = located.find(uri)
+        return parse(storage.read(inside), uri)
+    except FileMissing:
+        return "is missing"
+    except (Corrupt, InvalidInput) as error:
+        return f"cannot be read: {error}"
+    except StorageError as error:
+        if located.is_own(uri):
+            raise
+        return f"cannot be read: {error}"
+
+
+# -- places ----------------------------------------------------------------------------------------------
+
+
+def uri_of(root: str, path: str) -> str:
+    """Return the URI of a file as rows name it."""
+    return path if "://" in path else f"{base_uri(root)}{path}"
+
+
+def _spelled(root: str, uri: str, former: str = "") -> str:
+    """Return a file as rows name it: the path below the root, or below the former one, else the URI."""
+    uri = full_uri(uri)
+    if former and uri.startswith(former):
+        uri = base_uri(root) + uri.removeprefix(former)
+    return path_below(root, uri) or uri
+
+
+def _former(root: str, metadata: str, location: str) -> str:
+    """Return the root below which metadata were written that lie below this one now; empty if that is the same."""
+    directory = directory_of(metadata).rstrip("/")
+    former = location.removesuffix(directory) if directory and location.endswith(f"/{directory}") else ""
+    return "" if former == base_uri(root) else former
+
+
+def _named(root: str, parent: str, files: Iterable[tuple[str, str, int | None]], former: str = "") -> Found:
+    """Yield files, given as role, URI and size, that ``parent`` names. Raises ``InvalidLocation``."""
+    for role, uri, size in files:
+        path = _spelled(root, uri, former)
+        yield role, path, parent, "", former, size
+        yield from _beside(root, path) if role == LIVE else ()
+
+
+def _beside(root: str, path: str) -> Found:
+    """Yield the checksum file that Hadoop's writers put beside each file on a disk."""
+    if root.startswith("file:") and "://" not in path:
+        above, _, name = path.rpartition("/")
+        yield BESIDE, f"{above}/.{name}.crc", path, "", "", None
+
+
+def _inside(root: str, location: str | None) -> str:
+    """Return the path of a directory in the area, with a slash at its end; empty where it lies elsewhere."""
+    path = path_below(root, location) if location else None
+    return f"{path}/" if path is not None and f"{path}/".startswith(DIRECTORY) else ""
+
+
+def directory_of(metadata: str) -> str:
+    """Return the directory of the table with this metadata file; empty where that is not in the area."""
+    above = metadata.rpartition("/")[0].removesuffix("/metadata")
+    return f"{above}/" if f"{above}/".startswith(DIRECTORY) else ""
