@@ -24,8 +24,7 @@ from pipelines.job import (
 from pipelines.summary import DRY_RUN, Table, recovery_tables, utc
 from trinitylake_core import Change, Lakehouse, RecoveryPlan, RecoveryTarget
 from trinitylake_core.errors import InvalidInput
-from trinitylake_core.recovery.recover import required
-from trinitylake_core.recovery.restore_from_backup import refuse_no_source
+from trinitylake_core.recovery.recover import refuse_no_source, required
 from trinitylake_core.short_repr import Brief
 from trinitylake_core.storage import open_storage
 from trinitylake_core.versions import Root

@@ -22,12 +22,12 @@ from trinitylake_core.recovery.recover import (
     RecoveryPlan,
     Review,
     newest_root,
+    refuse_no_source,
     required,
     restore,
     rollback,
     rollback_base,
 )
-from trinitylake_core.recovery.restore_from_backup import refuse_no_source, restore_from
 from trinitylake_core.recovery.selection import Side
 from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.snapshots import SnapshotInfo, drop, new_snapshot, snapshot_infos
@@ -383,22 +383,25 @@ class Lakehouse(Handle):
             PlanOutdated: another writer changed objects since the plan.
         """
         required(reason)
+        refuse_no_source(source, damaged=damaged)
         base = newest_root(self._files, expected_version)
         target = RecoveryTarget(version, timestamp, snapshot)
-        options: dict[str, Any] = {
-            "only": [only] if isinstance(only, str) else only,
-            "reason": reason,
-            "exact": exact,
-            "review": _refuse if dry_run else review,
-            "preflight": preflight,
-            "differ": differ,
-            "before_commit": before_commit,
-        }
-        refuse_no_source(source, damaged=damaged)
-        if source is None:
-            return restore(self._files, base, target.root(self._files), **options)
-        there = target.root(source.files) if target.given else source.root_node
-        return restore_from(self._files, base, Side(source.files, there), damaged=damaged, **options)
+        there = self if source is None else source
+        root = source.root_node if source is not None and not target.given else target.root(there.files)
+        return restore(
+            self._files,
+            base,
+            Side(there.files, root),
+            only=[only] if isinstance(only, str) else only,
+            reason=reason,
+            copy=source is not None,
+            exact=exact,
+            damaged=damaged,
+            review=_refuse if dry_run else review,
+            preflight=preflight,
+            differ=differ,
+            before_commit=before_commit,
+        )
 
 
 def _refuse(plan: RecoveryPlan) -> bool:

@@ -18,6 +18,7 @@ from trinitylake_core.definitions.codec import (
 )
 from trinitylake_core.definitions.difference import column_paths, describe_difference
 from trinitylake_core.definitions.lakehouse import (
+    LakehouseOptions,
     altered_lakehouse,
     commit_buffer_bytes,
     effective,
@@ -27,6 +28,10 @@ from trinitylake_core.definitions.lakehouse import (
 )
 from trinitylake_core.definitions.objects import (
     AnySchema,
+    TableChanges,
+    TableOptions,
+    ViewChanges,
+    ViewOptions,
     altered_namespace,
     altered_table,
     altered_view,
@@ -34,7 +39,6 @@ from trinitylake_core.definitions.objects import (
     table_def,
     view_def,
 )
-from trinitylake_core.definitions.options import LakehouseOptions, TableChanges, TableOptions, ViewChanges, ViewOptions
 from trinitylake_core.definitions.schema import check_schema, schema_from_arrow, schema_to_arrow
 from trinitylake_core.definitions.trinitylake_pb2 import (
     Column,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from typing import Any
 
 from trinitylake_core.errors import InvalidDefinition
 
@@ -88,3 +89,12 @@ def merge_properties(what: str, into: MutableMapping[str, str], changes: Mapping
     for name in removed:
         into.pop(name, None)
     into.update(checked)
+
+
+def refuse_unknown(given: Iterable[str], known: Any) -> None:
+    """Raise ``TypeError`` for a keyword that the ``TypedDict`` of a function lacks, as Python does."""
+    for name in given:
+        if name not in known.__optional_keys__:
+            raise TypeError(
+                f"got an unexpected keyword argument {name!r}; known are {', '.join(known.__annotations__)}"
+            )

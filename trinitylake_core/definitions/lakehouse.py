@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from trinitylake_core import locations, spec
 from trinitylake_core.definitions.checks import (
@@ -14,6 +14,7 @@ from trinitylake_core.definitions.checks import (
     checked_int,
     checked_properties,
     merge_properties,
+    refuse_unknown,
 )
 from trinitylake_core.definitions.trinitylake_pb2 import IsolationLevel, LakehouseDef
 from trinitylake_core.errors import InvalidDefinition
@@ -43,20 +44,10 @@ _UNNAMED_DEFINITION_PATH_BYTES: Final = len(locations.definition_path("table", "
 _DEFINITION_PATH_MAX_BYTES: Final = len("0000/0000/0000/") + spec.FILE_NAME_MAX_BYTES
 
 
-def new_lakehouse_def(
-    *,
-    order: int | None = None,
-    namespace_name_max_size_bytes: int | None = None,
-    table_name_max_size_bytes: int | None = None,
-    view_name_max_size_bytes: int | None = None,
-    node_file_max_size_bytes: int | None = None,
-    properties: Mapping[str, str] | None = None,
-    txn_ttl_millis: int | None = None,
-    txn_isolation_level: str | None = None,
-) -> LakehouseDef:
-    """Return the definition of a new lakehouse, with a new ID; ``None`` is the default of the format.
+class LakehouseOptions(TypedDict, total=False):
+    """What ``Lakehouse.create`` takes for the definition of the lakehouse; ``None`` is the default of the format.
 
-    Args:
+    Attributes:
         order: rows of a node key table, at least 3; a node has at most this many children.
         namespace_name_max_size_bytes: the longest namespace name, in bytes of UTF-8.
         table_name_max_size_bytes: the longest table name, likewise.
@@ -65,28 +56,37 @@ def new_lakehouse_def(
         properties: free text by free text.
         txn_ttl_millis: how long a transaction may live, in milliseconds.
         txn_isolation_level: ``SNAPSHOT`` or ``SERIALIZABLE``, for transactions that do not say.
+    """
+
+    order: int | None
+    namespace_name_max_size_bytes: int | None
+    table_name_max_size_bytes: int | None
+    view_name_max_size_bytes: int | None
+    node_file_max_size_bytes: int | None
+    properties: Mapping[str, str] | None
+    txn_ttl_millis: int | None
+    txn_isolation_level: str | None
+
+
+def new_lakehouse_def(**given: Unpack[LakehouseOptions]) -> LakehouseDef:
+    """Return the definition of a new lakehouse, with a new ID.
 
     Raises:
         InvalidDefinition: a value is of the wrong type or out of range, or a full node key table
             (format, section 4) leaves no room for a write buffer.
     """
-    given = {
-        "order": order,
-        "namespace_name_max_size_bytes": namespace_name_max_size_bytes,
-        "table_name_max_size_bytes": table_name_max_size_bytes,
-        "view_name_max_size_bytes": view_name_max_size_bytes,
-        "node_file_max_size_bytes": node_file_max_size_bytes,
-        "txn_ttl_millis": txn_ttl_millis,
-    }
-    level = "SNAPSHOT" if txn_isolation_level is None else txn_isolation_level
+    refuse_unknown(given, LakehouseOptions)
+    level = given.get("txn_isolation_level")
     definition = LakehouseDef(
         id=str(uuid.uuid4()),
         major_version=spec.MAJOR_VERSION,
-        txn_isolation_level=checked_choice("txn_isolation_level", level, IsolationLevel.keys()),
-        properties=_checked(checked_properties("properties", properties)),
+        txn_isolation_level=checked_choice(
+            "txn_isolation_level", "SNAPSHOT" if level is None else level, IsolationLevel.keys()
+        ),
+        properties=_checked(checked_properties("properties", given.get("properties"))),
     )
-    for name, value in given.items():
-        low, high = _LIMITS[name]
+    for name, (low, high) in _LIMITS.items():
+        value = given.get(name)
         setattr(definition, name, checked_int(name, _DEFAULTS[name] if value is None else value, low=low, high=high))
     _check_room_for_a_write_buffer(definition)
     return definition

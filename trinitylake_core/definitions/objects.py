@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from trinitylake_core.definitions.checks import (
     checked_properties,
     checked_text,
     merge_properties,
+    refuse_unknown,
 )
 from trinitylake_core.definitions.schema import all_columns, check_schema, schema_from_arrow
 from trinitylake_core.definitions.trinitylake_pb2 import (
@@ -67,19 +68,34 @@ def altered_namespace(old: NamespaceDef, properties: Mapping[str, str | None] | 
     return new
 
 
-def table_def(
-    schema: AnySchema | None = None,
-    *,
-    table_format: str = "ICEBERG",
-    table_type: str = "MANAGED",
-    primary_keys: Keys | None = None,
-    distribution_keys: Keys | None = None,
-    sort_keys: Keys | None = None,
-    unique_columns: Keys | None = None,
-    format_properties: Mapping[str, str] | None = None,
-    properties: Mapping[str, str] | None = None,
-) -> TableDef:
-    """Return the definition of a new table, with a new ID.
+class _TableKeys(TypedDict, total=False):
+    primary_keys: Keys | None
+    distribution_keys: Keys | None
+    sort_keys: Keys | None
+    unique_columns: Keys | None
+
+
+class TableOptions(_TableKeys, total=False):
+    """What ``create_table`` takes beside names and schema."""
+
+    table_format: str
+    table_type: str
+    format_properties: Mapping[str, str] | None
+    properties: Mapping[str, str] | None
+
+
+class TableChanges(_TableKeys, total=False):
+    """What ``alter_table`` takes: ``None`` leaves a field alone, and as the value of a property removes it."""
+
+    schema: AnySchema | None
+    table_format: str | None
+    table_type: str | None
+    format_properties: Mapping[str, str | None] | None
+    properties: Mapping[str, str | None] | None
+
+
+def table_def(schema: AnySchema | None = None, **options: Unpack[TableOptions]) -> TableDef:
+    """Return the definition of a new table, with a new ID; by default MANAGED, in format ICEBERG.
 
     ``location`` and ``metadata_location`` in ``format_properties`` are full URIs where the table is
     EXTERNAL, and paths inside the lakehouse where it is MANAGED (format, section 2).
@@ -88,35 +104,13 @@ def table_def(
         InvalidDefinition: the schema or a value is one that the format cannot hold, or a key is not
             a column of the schema.
     """
-    new = TableDef(id=new_id(), properties=checked_properties("properties", properties))
-    return _altered_table(
-        new,
-        schema=Schema() if schema is None else schema,
-        table_format=table_format,
-        table_type=table_type,
-        keys={
-            "primary_keys": primary_keys,
-            "distribution_keys": distribution_keys,
-            "sort_keys": sort_keys,
-            "unique_columns": unique_columns,
-        },
-        format_properties=format_properties,
-    )
+    refuse_unknown(options, TableOptions)
+    new = TableDef(id=new_id(), properties=checked_properties("properties", options.pop("properties", None)))
+    given = {"table_format": "ICEBERG", "table_type": "MANAGED", **options}
+    return _altered_table(new, Schema() if schema is None else schema, given)
 
 
-def altered_table(
-    old: TableDef,
-    *,
-    schema: AnySchema | None = None,
-    table_format: str | None = None,
-    table_type: str | None = None,
-    primary_keys: Keys | None = None,
-    distribution_keys: Keys | None = None,
-    sort_keys: Keys | None = None,
-    unique_columns: Keys | None = None,
-    format_properties: Mapping[str, str | None] | None = None,
-    properties: Mapping[str, str | None] | None = None,
-) -> TableDef:
+def altered_table(old: TableDef, **changes: Unpack[TableChanges]) -> TableDef:
     """Return ``old`` with the given changes.
 
     Columns of an Arrow schema keep the IDs of the old columns of the same name, or those in their
@@ -126,22 +120,11 @@ def altered_table(
         InvalidDefinition: the schema or a value is one that the format cannot hold, or a key, new or
             old, is not a column of the new schema.
     """
+    refuse_unknown(changes, TableChanges)
     new = TableDef()
     new.CopyFrom(old)
-    merge_properties("properties", new.properties, properties)
-    return _altered_table(
-        new,
-        schema=schema,
-        table_format=table_format,
-        table_type=table_type,
-        keys={
-            "primary_keys": primary_keys,
-            "distribution_keys": distribution_keys,
-            "sort_keys": sort_keys,
-            "unique_columns": unique_columns,
-        },
-        format_properties=format_properties,
-    )
+    merge_properties("properties", new.properties, changes.pop("properties", None))
+    return _altered_table(new, changes.pop("schema", None), changes)
 
 
 def new_id() -> str:
@@ -149,27 +132,17 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-def _altered_table(
-    new: TableDef,
-    *,
-    schema: AnySchema | None,
-    table_format: str | None,
-    table_type: str | None,
-    keys: Mapping[str, Keys | None],
-    format_properties: Mapping[str, str | None] | None,
-) -> TableDef:
+def _altered_table(new: TableDef, schema: AnySchema | None, changes: Mapping[str, Any]) -> TableDef:
     """Change ``new`` in place and return it."""
     if schema is not None:
         new.schema.CopyFrom(checked_schema(schema, new.schema))
-    if table_format is not None:
-        new.table_format = checked_choice("table_format", table_format, TABLE_FORMATS)
-    if table_type is not None:
-        new.table_type = checked_choice("table_type", table_type, TABLE_TYPES)
-    for name, columns in keys.items():
-        _set_keys(new, name, columns, check=schema is not None)
-    if format_properties is not None:
-        merge_properties("format_properties", new.format_properties, format_properties)
-    if format_properties is not None or table_type is not None:
+    for name, choices in (("table_format", TABLE_FORMATS), ("table_type", TABLE_TYPES)):
+        if changes.get(name) is not None:
+            setattr(new, name, checked_choice(name, changes[name], choices))
+    for name in _TableKeys.__annotations__:
+        _set_keys(new, name, changes.get(name), check=schema is not None)
+    merge_properties("format_properties", new.format_properties, changes.get("format_properties"))
+    if changes.get("format_properties") is not None or changes.get("table_type") is not None:
         _check_locations(new)
     return new
 
@@ -261,49 +234,44 @@ Representations: TypeAlias = Iterable[SQLRepresentation | Mapping[str, str]]
 """SQL texts as messages, or as mappings with ``sql`` and ``dialect``."""
 
 
-def view_def(
-    sql: str | None = None,
-    *,
-    dialect: str = "spark",
-    sql_representations: Representations | None = None,
-    schema: AnySchema | None = None,
-    schema_binding: bool = False,
-    referenced_object_full_names: FullNames | None = None,
-    properties: Mapping[str, str] | None = None,
-) -> ViewDef:
+class _ViewText(TypedDict, total=False):
+    dialect: str
+    sql_representations: Representations | None
+    schema: AnySchema | None
+    referenced_object_full_names: FullNames | None
+
+
+class ViewOptions(_ViewText, total=False):
+    """What ``create_view`` takes beside names and query."""
+
+    schema_binding: bool
+    properties: Mapping[str, str] | None
+
+
+class ViewChanges(_ViewText, total=False):
+    """What ``replace_view`` takes beside names and query; ``None`` as in ``TableChanges``."""
+
+    schema_binding: bool | None
+    properties: Mapping[str, str | None] | None
+
+
+def view_def(sql: str | None = None, **options: Unpack[ViewOptions]) -> ViewDef:
     """Return the definition of a new view, with a new ID.
 
-    The query is ``sql`` in ``dialect``, or ``sql_representations`` where it is written in several.
+    The query is ``sql`` in ``dialect``, by default ``spark``, or ``sql_representations`` where it is written in
+    several.
 
     Raises:
         InvalidDefinition: no query or both forms of it, two in one dialect, a binding without a
             schema, or a value that the format cannot hold.
     """
-    if sql is None and sql_representations is None:
+    refuse_unknown(options, ViewOptions)
+    if sql is None and options.get("sql_representations") is None:
         raise InvalidDefinition("a view needs sql or sql_representations")
-    return altered_view(
-        ViewDef(id=new_id()),
-        sql=sql,
-        dialect=dialect,
-        sql_representations=sql_representations,
-        schema=schema,
-        schema_binding=schema_binding,
-        referenced_object_full_names=referenced_object_full_names,
-        properties=properties,
-    )
+    return altered_view(ViewDef(id=new_id()), sql=sql, **options)
 
 
-def altered_view(
-    old: ViewDef,
-    *,
-    sql: str | None = None,
-    dialect: str = "spark",
-    sql_representations: Representations | None = None,
-    schema: AnySchema | None = None,
-    schema_binding: bool | None = None,
-    referenced_object_full_names: FullNames | None = None,
-    properties: Mapping[str, str | None] | None = None,
-) -> ViewDef:
+def altered_view(old: ViewDef, *, sql: str | None = None, **changes: Unpack[ViewChanges]) -> ViewDef:
     """Return ``old`` with the given changes.
 
     A new query replaces the old one in every dialect, so that no dialect is left with a stale one.
@@ -311,13 +279,16 @@ def altered_view(
     Raises:
         InvalidDefinition: as for ``view_def``.
     """
+    refuse_unknown(changes, ViewChanges)
+    schema, sql_representations = changes.get("schema"), changes.get("sql_representations")
+    schema_binding, names = changes.get("schema_binding"), changes.get("referenced_object_full_names")
     new = ViewDef()
     new.CopyFrom(old)
-    merge_properties("properties", new.properties, properties)
+    merge_properties("properties", new.properties, changes.get("properties"))
     if sql is not None and sql_representations is not None:
         raise InvalidDefinition("pass either sql or sql_representations, not both")
     if sql is not None:
-        sql_representations = [{"sql": sql, "dialect": dialect}]
+        sql_representations = [{"sql": sql, "dialect": changes.get("dialect", "spark")}]
     if sql_representations is not None:
         new.ClearField("substrait_read_rel")
         del new.sql_representations[:]
@@ -330,9 +301,9 @@ def altered_view(
         new.schema_binding = schema_binding
     if new.schema_binding and not new.HasField("schema"):
         raise InvalidDefinition("schema_binding needs a schema to bind the view to")
-    if referenced_object_full_names is not None:
+    if names is not None:
         del new.referenced_object_full_names[:]
-        new.referenced_object_full_names.extend(_full_name(name) for name in referenced_object_full_names)
+        new.referenced_object_full_names.extend(_full_name(name) for name in names)
     return new
 
 

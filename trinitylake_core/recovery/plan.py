@@ -88,16 +88,6 @@ class RecoveryPlan(Brief):
     nodes_proved: int = 0
 
 
-def default_differ(files: LakehouseStore) -> Differ:
-    """Return a function that compares two versions in this process: it reads the nodes that they do not share."""
-
-    def differ(old: Root, new: Root) -> Iterator[Change]:
-        rows = diff.diff_nodes(files.store, old.node, files.store, new.node)
-        return diff.changes(rows, codec_of(files.definition(old)))
-
-    return differ
-
-
 def plan_of(
     files: LakehouseStore, operation: str, base: Root, target: Root, changes: Iterable[Change], reason: str
 ) -> RecoveryPlan:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import islice
+from typing import Final
 
 from trinitylake_core import spec
+from trinitylake_core.catalog import decode_definition
 from trinitylake_core.commits.changes import commit_summary
 from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.rolled_back import Base, RolledBack, newest_base, refuse_changed, refuse_lost
-from trinitylake_core.errors import Corrupt, InvalidInput
-from trinitylake_core.keys import NAMESPACE
+from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, encode
+from trinitylake_core.diff import CHANGED, Change, diff_foreign, diff_nodes
+from trinitylake_core.diff import changes as changes_of
+from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, StorageError
+from trinitylake_core.keys import NAMESPACE, KeyCodec, ObjectName
+from trinitylake_core.locations import validate_path
+from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.plan import (
     SHOWN,
     SINCE_SHOWN,
@@ -23,12 +31,11 @@ from trinitylake_core.recovery.plan import (
     Review,
     check_lakehouse_definition,
     default_definitions_preflight,
-    default_differ,
     plan_of,
     planned_rollback,
     prove_intact,
 )
-from trinitylake_core.recovery.selection import Side, to_restore
+from trinitylake_core.recovery.selection import Side, matching, to_restore
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Delta, Root, Versions
 
@@ -96,64 +103,82 @@ def rollback(
 def restore(
     files: LakehouseStore,
     base: Root,
-    target: Root,
+    there: Side,
     *,
     only: Sequence[str],
     reason: str | None,
+    copy: bool = False,
     exact: bool = False,
+    damaged: bool = False,
     review: Review | None = None,
     preflight: DefinitionsPreflight | None = None,
     differ: Differ | None = None,
     before_commit: Callable[[], None] | None = None,
 ) -> RecoveryPlan:
-    """Bring back the objects that match ``only`` as they were in ``target``, as one ordinary transaction.
+    """Bring back the objects that match ``only`` as they were in another version, as one ordinary transaction.
 
     Costs the nodes that the two versions do not share, one ``get`` for each definition that comes back, and a commit.
+
+    With ``copy`` the version is one of another lakehouse. Only definitions are copied: the data of tables stays where
+    it is. What has the same definition here and there is left alone, so it may be repeated. Each definition costs two
+    ``get`` there, one ``put`` and two ``get`` here. All are held in memory, and each is a message in the new root.
 
     Args:
         files: storage and nodes.
         base: the newest version.
-        target: the version that the objects come from.
+        there: the version that the objects come from; it is only read.
         only: patterns over ``namespace`` and ``namespace.name``, with ``*`` and ``?``. A namespace that
             objects need and that is gone comes back with them.
         reason: why.
-        exact: drop objects that match and did not exist then.
-        review: called with the plan before anything is written; ``False``: return the plan.
+        copy: ``there`` is a version of another lakehouse.
+        exact: drop objects that match and do not exist there.
+        damaged: with ``copy``, where both name the same file, as a lakehouse and its backup do, read it on both sides,
+            and bring in the object whose file here is missing or damaged. Two ``get`` for each object that matches.
+        review: called with the plan before anything is written, its definitions proved; ``False``: return the plan.
         preflight: what proves the definitions that come back; by default they are read here.
         differ: what compares the two versions; by default this process.
         before_commit: called right before the root is created; raising there gives the restore up.
 
     Raises:
-        InvalidInput: no reason, no pattern.
-        ObjectNotFound: a pattern matches nothing, neither then nor now.
+        InvalidInput: no reason, no pattern, or names that are too long here.
+        ObjectNotFound: a pattern matches nothing, neither there nor here.
         NamespaceNotEmpty: with ``exact``, a namespace would be dropped, but not all that is in it.
-        VersionExpired, SnapshotNotFound: the target is no longer kept.
-        Corrupt: a definition to bring back is missing or damaged; named.
+        VersionExpired, SnapshotNotFound: the version is no longer kept.
+        Corrupt: a definition to bring back is missing or damaged; named. Nothing was changed.
         CommitConflict: another writer changed one of these objects.
     """
     reason = required(reason)
     require_writable(files, base)
     if not only:
         raise InvalidInput("say which objects to restore: patterns such as 'sales.orders' or 'sales.*'")
-    refuse_lost(files, base, target)
-    with _still_kept(files, target):
-        differing = (differ or default_differ(files))(base, target)
-        changes = to_restore(Side(files, base), Side(files, target), only, differing, exact=exact)
-        back = [change for change in changes if change.new_path is not None]
-        prove_intact(target, (preflight or default_definitions_preflight(files))(back))
+    here, target = Side(files, base), there.root
+    if not copy:
+        refuse_lost(files, base, target)
+    with nullcontext() if copy else _still_kept(files, target):
+        differing = differ(base, target) if differ is not None else _differing(here, there)
+        if copy:
+            changes = _to_bring_in(here, there, only, differing, exact=exact, damaged=damaged)
+        else:
+            changes = to_restore(here, there, only, differing, exact=exact)
+        if review is not None or not copy:  # what is copied is proved when it is read
+            back = [change for change in changes if change.new_path is not None]
+            prove_intact(target, (preflight or default_definitions_preflight(there.files))(back))
     planned = plan_of(files, spec.OP_RESTORE, base, target, changes, reason)
+    planned = replace(planned, source=there.files.storage.root if copy else None)
     if (review is not None and not review(planned)) or not changes:
         return planned
-    summary = {"target_version": target.version, "only": list(only), "counts": planned.counts}
-    txn = _Restoring(files, base, reason=reason, operation=spec.OP_RESTORE, facts=summary)
-    txn.target = target
-    for change in changes:
-        txn.put(change.key, change.new_path, replaces=change.old_path is not None)
-        if change.kind != NAMESPACE and change.new_path is not None:
-            txn.need_namespace(change.namespace)
-        if change.kind == NAMESPACE and change.new_path is None:
-            txn.close_namespace(change.namespace)
-    return replace(planned, version_after=txn.commit(before_commit=before_commit))
+    facts = {"target_version": target.version, "only": list(only), "counts": planned.counts}
+    facts |= {"source": planned.source} if copy else {}
+    kind = _CopyingIn if copy else _BringingBack
+    txn = kind(files, base, reason=reason, operation=spec.OP_RESTORE, facts=facts)
+    txn.take(there, changes)
+
+    def proved() -> None:
+        txn.prove_copies()
+        if before_commit is not None:
+            before_commit()
+
+    return replace(planned, version_after=txn.commit(before_commit=proved))
 
 
 @contextmanager
@@ -171,10 +196,23 @@ def _still_kept(files: LakehouseStore, target: Root) -> Iterator[None]:
         raise
 
 
-class _Restoring(Transaction):
-    """A transaction whose definitions only ``target`` may keep alive."""
+class _BringingBack(Transaction):
+    """A transaction whose definitions only the version ``target`` may keep alive."""
 
     target: Root
+
+    def take(self, there: Side, changes: Sequence[Change]) -> None:
+        """Point objects to their definitions in another version, and drop what is gone there. No request."""
+        self.target = there.root
+        for change in changes:
+            self.put(change.key, change.new_path, replaces=change.old_path is not None)
+            if change.kind != NAMESPACE and change.new_path is not None:
+                self.need_namespace(change.namespace)
+            if change.kind == NAMESPACE and change.new_path is None:
+                self.close_namespace(change.namespace)
+
+    def prove_copies(self) -> None:
+        """Do nothing: nothing is copied."""
 
     def rebase(self, base: Root, newer: Sequence[Delta]) -> None:
         """Also stop when the target has expired. Raises ``VersionExpired``, ``SnapshotNotFound``."""
@@ -221,3 +259,149 @@ def required(reason: str | None) -> str:
     if reason is None or not reason.strip():
         raise InvalidInput("say why: a reason is required, and stands in the history")
     return reason
+
+
+def refuse_no_source(source: object, *, damaged: bool) -> None:
+    """Raise ``InvalidInput`` if damaged objects are to be restored and the caller named no other lakehouse."""
+    if damaged and source is None:
+        raise InvalidInput("damaged definition files come back from another lakehouse: name it as the source")
+
+
+# -- from another lakehouse ----------------------------------------------------------------------------
+#
+# Files of another lakehouse may be named as files that were here once: those may be cleaned away at any moment. So what
+# is copied gets new names, and is read back before the version that refers to it exists.
+
+_READ_TOGETHER: Final = 1024
+_Name = tuple[str, str, str | None]
+"""Kind, namespace, and name of an object: keys may differ between two lakehouses."""
+_Read = bytes | FileMissing
+
+
+def _to_bring_in(
+    here: Side, there: Side, only: Sequence[str], differing: Iterable[Change], *, exact: bool, damaged: bool
+) -> list[Change]:
+    """Return the changes of objects that match and differ between the two lakehouses, in keys of this lakehouse."""
+    named: set[_Name] = set()
+    noted = _noting(differing, named) if damaged else differing
+    found = list(_really_changed(here, there, to_restore(here, there, only, noted, exact=exact)))
+    if damaged:
+        found += _damaged_here(here, there, _of_one_file(here, only, named))
+    return [_in_keys_of(here.codec, each) for each in found]
+
+
+def _differing(here: Side, there: Side) -> Iterator[Change]:
+    """Yield what changed from here to there. A node that both name is not read on either side."""
+    if here.codec == there.codec:
+        rows = diff_nodes(here.files.store, here.root.node, there.files.store, there.root.node)
+        return changes_of(rows, here.codec)
+    return diff_foreign(here.files.store, here.root.node, here.codec, there.files.store, there.root.node, there.codec)
+
+
+def _really_changed(here: Side, there: Side, changes: Sequence[Change]) -> Iterator[Change]:
+    """Yield the changes without those of which both files say the same: they were copied in before. Two ``get`` each.
+
+    That a file cannot be read here is not a reason to leave it as it is.
+    """
+    for start in range(0, len(changes), _READ_TOGETHER):
+        part = changes[start : start + _READ_TOGETHER]
+        both = [each for each in part if each.old_path is not None and each.new_path is not None]
+        same = {each.key for each, ours, theirs in _read_both(here, there, both) if ours == theirs}
+        yield from (each for each in part if each.key not in same)
+
+
+def _read_both(here: Side, there: Side, changes: Sequence[Change]) -> Iterator[tuple[Change, _Read, _Read]]:
+    """Yield changes with what the files hold that both sides name. Two ``get`` each; a missing one equals no other."""
+    ours = here.files.storage.read_many([_valid(each.old_path) for each in changes])
+    theirs = there.files.storage.read_many([_valid(each.new_path) for each in changes])
+    for each, (_, one), (_, other) in zip(changes, ours, theirs, strict=True):
+        yield each, one, other
+
+
+def _noting(changes: Iterable[Change], named: set[_Name]) -> Iterator[Change]:
+    for change in changes:
+        named.add((change.kind, change.namespace, change.name))
+        yield change
+
+
+def _of_one_file(here: Side, only: Sequence[str], named: set[_Name]) -> Iterator[Change]:
+    """Yield what matches and both sides have the same file of: all but what was ``named`` as differing, each once."""
+    patterns = [Pattern(text) for text in only]
+    for at, pattern in enumerate(patterns):
+        for entry in matching(here.files.store, here.root.node, here.codec, pattern):
+            name = (entry.kind, entry.namespace, entry.name)
+            if name not in named and not any(other.matches(*name[1:]) for other in patterns[:at]):
+                yield Change(CHANGED, *name, entry.key, entry.path, entry.path)
+
+
+def _damaged_here(here: Side, there: Side, alike: Iterator[Change]) -> Iterator[Change]:
+    """Yield the objects whose file is missing or damaged here. Two ``get`` each.
+
+    Files of one name hold the same, so of two that differ one is damaged: ours, unless only theirs cannot be read.
+    """
+    while part := list(islice(alike, _READ_TOGETHER)):
+        for each, ours, theirs in _read_both(here, there, part):
+            if ours != theirs and (_can_be_read(each, theirs) or not _can_be_read(each, ours)):
+                yield each
+
+
+def _can_be_read(change: Change, data: _Read) -> bool:
+    if isinstance(data, FileMissing):
+        return False
+    try:
+        decode_definition(change.kind, data, change.new_path or "")
+    except CorruptDefinition:
+        return False
+    return True
+
+
+def _in_keys_of(codec: KeyCodec, change: Change) -> Change:
+    """Return a change under the key that its object has here. Raises ``InvalidName`` where a name is too long."""
+    return replace(change, key=codec.encode(ObjectName(change.kind, change.namespace, change.name)))
+
+
+class _CopyingIn(Transaction):
+    """A transaction that brings definitions of another lakehouse; held in memory until they are committed."""
+
+    def take(self, there: Side, changes: Sequence[Change]) -> None:
+        """Read and prove definitions, set them here under new names, and drop what is gone there. One ``get`` for each.
+
+        Raises ``CorruptDefinition`` where one is missing or damaged there; nothing was written yet.
+        """
+        self._copy_in(there.files, [change for change in changes if change.new_path is not None])
+        for change in changes:
+            if change.new_path is None:
+                self.put(change.key, None, replaces=True)
+                if change.kind == NAMESPACE:
+                    self.close_namespace(change.namespace)
+
+    def _copy_in(self, source: LakehouseStore, wanted: Sequence[Change]) -> None:
+        for start in range(0, len(wanted), _READ_TOGETHER):
+            part = wanted[start : start + _READ_TOGETHER]
+            for each, definition in zip(part, _definitions(source, part), strict=True):
+                self._before[each.key] = each.old_path is not None
+                self._set(each.kind, each.key, definition, each.namespace, each.name)
+                if each.kind != NAMESPACE:
+                    self.need_namespace(each.namespace)
+
+    def prove_copies(self) -> None:
+        """Read back what was copied in. One ``get`` each. Raises ``StorageError`` if it is not what was written."""
+        held = {path: encode(definition) for path, (_, definition) in self._definitions.items()}
+        for path, data in self._files.storage.read_many(sorted(held)):
+            if isinstance(data, FileMissing) or bytes(data) != held[path]:
+                raise StorageError(f"{path} does not hold what was written to it; nothing was committed")
+
+
+def _definitions(files: LakehouseStore, wanted: Sequence[Change]) -> Iterator[NamespaceDef | TableDef | ViewDef]:
+    paths = [_valid(each.new_path) for each in wanted]
+    for each, (path, data) in zip(wanted, files.storage.read_many(paths), strict=True):
+        if isinstance(data, FileMissing):
+            raise CorruptDefinition(f"{files.storage.root}: definition file {path!r} is missing", path=path)
+        yield decode_definition(each.kind, data, path)
+
+
+def _valid(path: str | None) -> str:
+    try:
+        return validate_path(path or "")
+    except InvalidLocation as error:
+        raise CorruptDefinition(str(error), path=path) from None

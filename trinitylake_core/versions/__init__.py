@@ -1,7 +1,7 @@
 """Versions: roots, the newest one, history and time travel (format, sections 2, 3 and 6).
 
-``root`` is what one root says, ``files`` reads single files, ``search`` finds the newest version, ``history`` all
-others, ``boundary`` moves the boundary, ``versions`` is all of it together, also for a pass over many versions.
+``root`` is the content of one root, ``files`` reads single files, ``search`` finds the newest version, ``boundary``
+moves the boundary, ``versions`` finds all others, also for a pass over many versions.
 """
 
 from trinitylake_core.versions.boundary import (

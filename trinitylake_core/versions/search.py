@@ -39,7 +39,11 @@ def find_newest(files: RootFiles, known: Root | None = None) -> Root:
     """Return the newest root, from one that is known or else from the hint on. Changes nothing but ``files.sdk``.
 
     Four ``get`` in three round trips with a fresh hint, three in two with a known root that is the newest; O(log) more
-    with a stale one. Raises as :meth:`Versions.latest` does.
+    with a stale one. A known root that is still what is stored is not decoded again.
+
+    Raises:
+        NotALakehouse: there is no root at all.
+        CorruptNode: the known root is gone, and has not expired.
     """
     start = files.hint() if known is None else known.version
     found = _Found(None, files.boundary_file()) if start is None else _above(files, start, known)
@@ -60,10 +64,10 @@ def find_newest(files: RootFiles, known: Root | None = None) -> Root:
 def refuse_hole(files: RootFiles, newest: int, listed: Iterable[int] | None = None) -> None:
     """Prove that no root lies beyond a version that is missing above the one where a search has ended.
 
-    A search by probes ends at a version that is missing: at the first of two lost roots that are neighbours, and at a
-    single one if the hint is behind it. ``listed`` are versions that were listed after the search. Those that are not
-    among them are looked for again, for others commit and expire in the meantime. One ``list`` a page unless ``listed``
-    is given, a ``head`` for each version that was committed since the listing, one ``get`` where one is missing.
+    Every job that lists the roots calls this. A search by probes ends at a version that is missing: at the first of two
+    lost roots that are neighbours, and at a single one if the hint is behind it. ``listed`` are versions that were
+    listed after the search. A version that is not among them is searched again: others commit and expire. One ``list``
+    a page unless ``listed`` is given, a ``head`` for each version committed since, one ``get`` where one is missing.
 
     Raises:
         CorruptNode: a root was lost (I14).

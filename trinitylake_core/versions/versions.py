@@ -1,22 +1,27 @@
-"""The versions of one lakehouse."""
+"""The versions of one lakehouse: the newest, by time, back to the boundary, and those committed after one (section 6).
+
+Versions are contiguous from the boundary up. A root that is missing below the boundary has expired, and that is the
+end of history; one that is missing at or above it is damage (I14), and never passed over in silence.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final, Generic, TypeVar
 
 from trinitylake_core import spec
-from trinitylake_core.errors import VersionExpired, VersionNotFound
+from trinitylake_core.errors import CommitConflict, CorruptNode, TransactionExpired, VersionExpired, VersionNotFound
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.readahead import SingleFlight
+from trinitylake_core.versions import search
 from trinitylake_core.versions.boundary import is_claim, lowest_there
 from trinitylake_core.versions.files import RootFiles
-from trinitylake_core.versions.history import at_timestamp, history, since
-from trinitylake_core.versions.root import Delta, Root, RootRows
-from trinitylake_core.versions.search import find_newest, listed_versions, missing_root, newest_readable, refuse_hole
+from trinitylake_core.versions.root import Delta, Root, RootRows, from_millis, to_millis, unreadable_root
+
+_BATCH: Final = 64
 
 
 class Versions(RootFiles):
@@ -38,13 +43,13 @@ class Versions(RootFiles):
         boundary = said or 0
         if data is None and boundary <= version:  # it may have expired while both were read
             boundary = self.boundary()
-        if version < boundary and any(each >= boundary for each in listed_versions(self)):
+        if version < boundary and any(each >= boundary for each in search.listed_versions(self)):
             raise VersionExpired(f"version {version} has expired; the oldest one kept is {boundary}")
         if data is not None:
             return self.decode(version, self.path(version), data)
         newest = self.latest().version
         if version < newest:
-            raise missing_root(self, version, boundary)
+            raise search.missing_root(self, version, boundary)
         raise VersionNotFound(f"version {version} does not exist: version {newest} is the newest")
 
     def kept_from(self, newest: int) -> int:
@@ -59,38 +64,9 @@ class Versions(RootFiles):
         """Return whether an export to this place is not complete (format, section 6). One ``get``."""
         return is_claim(self.storage.read_tagged(spec.BOUNDARY_FILE).data)
 
-    def latest(self, known: Root | None = None) -> Root:
-        """Return the newest root, from one that is known or else the hint on.
-
-        Four ``get`` with a fresh hint, the root itself among them, three with a known root; O(log) more with a
-        stale one. The last two go out together. A known root that is still what is stored is not decoded again.
-
-        Raises:
-            NotALakehouse: there is no root at all.
-            CorruptNode: the known root is gone, and has not expired.
-        """
-        return find_newest(self, known)
-
-    def refuse_hole(self, newest: int, listed: Iterable[int] | None = None) -> None:
-        """Prove that no root lies beyond a version that is missing above ``newest``, the one where a search has ended.
-
-        Every job that lists the roots calls this: a search by probes does not see two lost roots that are neighbours,
-        nor one if the hint is behind it. ``listed`` are the versions that were listed after the search. One ``list`` a
-        page unless they are given, a ``head`` for each version that was committed since the search.
-
-        Raises:
-            CorruptNode: a root was lost (I14).
-        """
-        refuse_hole(self, newest, listed)
-
-    def newest_readable(self) -> tuple[Root, list[Root]]:
-        """Return the newest root that can be read, and what stands for those after it, newest first. A listing.
-
-        Raises:
-            NotALakehouse, Corrupt: there is none.
-            StorageError: a file is not the same each time it is read.
-        """
-        return newest_readable(self)
+    latest = search.find_newest  # the functions of the search are methods here
+    refuse_hole = search.refuse_hole
+    newest_readable = search.newest_readable
 
     def at_timestamp(self, timestamp: datetime | str | int, newest: Root) -> Root:
         """Return the newest root created at or before a time. O(log versions) ``get``.
@@ -99,26 +75,146 @@ class Versions(RootFiles):
             VersionNotFound, VersionExpired: the time lies before the first version that is kept.
             CorruptNode: a root that must exist is missing.
         """
-        return at_timestamp(self, timestamp, newest)
+        millis = to_millis(timestamp)
+        if newest.created_at_millis <= millis:
+            return newest
+        low, high = newest.oldest_version, newest.version
+        best: Root | None = None
+        while low < high:
+            middle = (low + high) // 2
+            root = _readable(self, middle, low)
+            if root is None:
+                low = _expired_up_to(self, middle)
+            elif root.unreadable is not None:
+                low = middle + 1
+            elif root.created_at_millis <= millis:
+                best, low = root, middle + 1
+            else:
+                high = root.version
+        if best is not None:
+            return best
+        when = from_millis(millis).isoformat()
+        if (boundary := self.boundary()) > 0:
+            raise VersionExpired(f"no version at {when} is kept; the oldest one kept is {boundary}")
+        raise VersionNotFound(f"there was no version at {when}; the lakehouse was created later")
 
     def history(self, newest: Root, limit: int | None = None) -> Iterator[Root]:
         """Yield roots from ``newest`` back to the boundary. One ``get`` each, read ahead in parallel.
 
+        For a root that cannot be read one stands that says so; its time is that of the version after it.
+
         Raises:
             CorruptNode: a root that must exist is missing.
         """
-        return history(self, newest, limit)
+        after = newest.created_at_millis
+        yield from [newest] if limit is None or limit > 0 else []
+        version = newest.version - 1
+        left = version + 1 if limit is None else min(limit - 1, version + 1)
+        batch = 4
+        while left > 0 and version >= newest.oldest_version:
+            count = min(batch, left, version - newest.oldest_version + 1)
+            wanted = range(version, version - count, -1)
+            for each, root in zip(wanted, self.readable_roots(wanted), strict=True):
+                if root is None:
+                    _expired_up_to(self, each)
+                    return
+                if root.unreadable is not None:
+                    yield unreadable_root(each, root.path, root.unreadable, after)
+                    continue
+                after = root.created_at_millis
+                yield root
+            version, left, batch = version - count, left - count, min(batch * 2, _BATCH)
 
     def since(self, base: Root) -> tuple[list[Delta], Root]:
         """Return the deltas of all versions after ``base``, oldest first, and the newest root.
 
-        REQUIRES that there is a version after ``base``. One ``get`` each, one that finds nothing, one for the boundary.
+        REQUIRES that there is a version after ``base``. One ``get`` each, one that finds nothing, and one for the
+        boundary. Of the roots only the newest is kept in memory, of all others a few hundred bytes and their messages.
 
         Raises:
             TransactionExpired: versions after ``base`` have expired already.
-            CorruptNode: a root that must exist is missing.
+            CorruptNode: a root that must exist is missing or cannot be read, or is not the one that its successor was
+                committed on.
+            CommitConflict: one that cannot be read was left behind by others: what it changed is not known.
         """
-        return since(self, base)
+        found: list[Delta] = []
+        newest = base
+        while True:
+            for root in _following(self, newest.version):
+                if root.unreadable is not None:
+                    raise _unknown_change(self, root)
+                _refuse_unlinked(newest, root)
+                found.append(root.delta(found[-1] if found else None))
+                newest = root
+            boundary = self.boundary()
+            if found and boundary <= newest.version:
+                return found, newest
+            # A root that was there is missing. Either it has expired since, or it was only just committed.
+            following = self.try_root(newest.version + 1)
+            if following is None and boundary <= newest.version + 1:
+                raise search.missing_root(self, newest.version + 1, boundary)
+            if following is None:
+                raise TransactionExpired(f"the versions after {base.version} have expired; begin a new transaction")
+
+
+def _readable(files: RootFiles, version: int, low: int) -> Root | None:
+    """Return the root of a version, or of the first one down to ``low`` that can be read.
+
+    If none can, what stands for the last of them; ``None`` if the root of the version itself is gone.
+    """
+    found: Root | None = None
+    for each in range(version, low - 1, -1):
+        root = next(files.readable_roots([each]))
+        if root is None:
+            break
+        found = root
+        if root.unreadable is None:
+            break
+    return found
+
+
+def _expired_up_to(files: RootFiles, version: int) -> int:
+    """Return the boundary, which lies above a version whose root is gone. One ``get``. Raises ``CorruptNode``."""
+    boundary = files.boundary()
+    if boundary <= version:
+        raise search.missing_root(files, version, boundary)
+    return boundary
+
+
+def _unknown_change(files: RootFiles, root: Root) -> CommitConflict | CorruptNode:
+    """Return the error for a commit that meets a root which cannot be read. One ``head``."""
+    if files.root_exists(root.version + 1):
+        return CommitConflict(
+            f"version {root.version} cannot be read, and others went on without it; begin a new transaction",
+            version=root.version,
+        )
+    return CorruptNode(f"the newest root {root.path!r} cannot be read: {root.unreadable}", path=root.path)
+
+
+def _refuse_unlinked(before: RootRows, root: RootRows) -> None:
+    """Prove that ``root`` was committed on top of ``before``, as far as it says (format, section 3).
+
+    Raises:
+        CorruptNode: one of the two stands where another root was.
+    """
+    if not root.follows(before):
+        raise CorruptNode(
+            f"the root {root.path!r} was not committed on top of the root {before.path!r} that is there",
+            path=root.path,
+            invariant="I14",
+        )
+
+
+def _following(files: RootFiles, version: int) -> Iterator[Root]:
+    """Yield the roots after a version, up to the first that does not exist."""
+    count = 0
+    while True:
+        wanted = range(version + count + 1, version + count + 1 + min(max(1, count), _BATCH))
+        for root in files.readable_roots(wanted):
+            if root is None:
+                return
+            yield root
+        count += len(wanted)
 
 
 # -- for a pass over many versions -----------------------------------------------------------------
