@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import dagster as dg
 from pydantic import Field
@@ -37,9 +37,16 @@ BACKUP: Final = "backup"
 SNAPSHOTS: Final = "root_version_snapshots"
 EXPIRATION: Final = "version_expiration"
 ORPHANS: Final = "orphan_removal"
-ALL: Final = (HEALTH, COMPACTION, SNAPSHOTS, BACKUP, EXPIRATION, ORPHANS)
+TABLE_HEALTH: Final = "table_health"
+TABLE_EXPIRATION: Final = "table_snapshot_expiration"
+TABLE_CLEANING: Final = "table_cleaning"
+OF_TABLES: Final = (TABLE_HEALTH, TABLE_EXPIRATION, TABLE_CLEANING)
+ALL: Final = (HEALTH, COMPACTION, SNAPSHOTS, BACKUP, EXPIRATION, ORPHANS, *OF_TABLES)
 """What maintenance of a fleet may materialise."""
 NO_BACKUP: Final = "nothing was copied and nothing was read: lakehouses.yaml has no `backup` for this lakehouse"
+
+
+Result: TypeAlias = dg.MaterializeResult  # type: ignore[type-arg]  # all that Dagster knows of a step with checks
 
 
 class Prefixed(Protocol):
@@ -57,6 +64,7 @@ def key(of: Prefixed, name: str) -> dg.AssetKey:
 def maintained(settings: LakehouseSettings) -> list[str]:
     """Return the names of the assets that maintenance materialises: those that a lakehouse has policies for."""
     without = {BACKUP: settings.backup, EXPIRATION: settings.retention, ORPHANS: settings.orphans}
+    without |= dict.fromkeys(OF_TABLES, settings.tables)
     return [name for name in ALL if name not in without or without[name] is not None]
 
 
@@ -66,21 +74,14 @@ def assets_of(scope: Scope) -> list[dg.AssetsDefinition | dg.AssetSpec]:
     return [definition_of(scope), tree_health(scope), tree_compaction(scope), *backups]
 
 
-def writing(
-    scope: Scope,
-    name: str,
-    *,
-    after: Sequence[str],
-    description: str,
-    on_spark: bool = True,
-    **more: Any,
+def reading(
+    scope: Scope, name: str, *, after: Sequence[str], description: str, on_spark: bool = False, **more: Any
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Return the decorator of an asset that writes to a lakehouse: one at a time, retried if the storage fails."""
+    """Return the decorator of an asset of a lakehouse, which is retried if the storage fails."""
     decorator: Callable[[Callable[..., Any]], dg.AssetsDefinition] = dg.asset(
         key=key(scope, name),
         deps=[key(scope, each) for each in after],
         description=description,
-        pool=scope.pool,
         retry_policy=RETRY,
         group_name=scope.slug,
         owners=scope.owners,
@@ -90,6 +91,13 @@ def writing(
         **more,
     )
     return decorator
+
+
+def writing(
+    scope: Scope, name: str, *, on_spark: bool = True, **more: Any
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """Return the decorator of an asset that writes to a lakehouse, one at a time."""
+    return reading(scope, name, on_spark=on_spark, pool=scope.pool, **more)
 
 
 def definition_of(scope: Scope) -> dg.AssetsDefinition | dg.AssetSpec:
@@ -162,18 +170,13 @@ def content_version(lake: Lakehouse) -> int:
 def tree_health(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that measures the tree."""
 
-    @dg.asset(
-        key=key(scope, HEALTH),
-        deps=[key(scope, DEFINITION)],
-        retry_policy=RETRY,
+    @reading(
+        scope,
+        HEALTH,
+        after=[DEFINITION],
         description="The state of the tree: objects, height, buffered messages (the debt that a compaction pays off), "
         "nodes and bytes per level, reads per lookup, and the cost of a compaction now. Numbers are plotted over time. "
         "A damaged node is reported with advice instead of them. Terminating the run stops Spark.",
-        group_name=scope.slug,
-        owners=scope.owners,
-        kinds={"trinitylake"},
-        tags=scope.tags,
-        partitions_def=scope.partitions,
         freshness_policy=freshness(scope.known),
     )
     def measured(context: dg.AssetExecutionContext, spark: SparkResource) -> dg.MaterializeResult[Any]:

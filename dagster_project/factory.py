@@ -24,6 +24,7 @@ from dagster_project.retention import retention_of
 from dagster_project.schedule import health_schedule, maintenance_schedule
 from dagster_project.scope import AssetJob, Scope, every, one
 from dagster_project.sensor import compaction_sensor
+from dagster_project.tables import tables_of
 
 _log: Final = logging.getLogger(__name__)
 MANY: Final = 50
@@ -70,7 +71,7 @@ def _of_lakehouse(
     scope, only = one(settings), Known({settings.name: settings})
     compacted, scheduled = compaction(scope), settings.schedules.maintenance is not None
     return dg.Definitions(
-        assets=[*assets_of(scope), *retention_of(scope)],
+        assets=[*assets_of(scope), *retention_of(scope), *tables_of(scope)],
         asset_checks=checks_of(scope),
         jobs=[maintained, compacted, *manual_jobs(scope)],
         schedules=[maintenance_schedule(scope, maintained, lambda: only)] if scheduled else [],
@@ -97,7 +98,7 @@ def fleet(
     return dg.Definitions.merge(
         _shared(notifications, spark, shares=shares),
         dg.Definitions(
-            assets=[*assets_of(scope), *retention_of(scope), page],
+            assets=[*assets_of(scope), *retention_of(scope), *tables_of(scope), page],
             asset_checks=[*checks_of(scope), fleet_checks(scope, stanzas)],
             jobs=[maintained, compacted, *manual_jobs(scope), survey],
             schedules=[maintenance_schedule(scope, maintained, stanzas.all), health_schedule(survey)],

@@ -4,8 +4,8 @@ Everything that deletes makes a plan first, shows it, and carries out exactly th
 """
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,18 @@ from typing import Any, TypeVar
 import dagster as dg
 from pydantic import Field
 
-from dagster_project.assets import BACKUP, COMPACTION, EXPIRATION, HEALTH, ORPHANS, SNAPSHOTS, key, settings_of, writing
+from dagster_project.assets import (
+    BACKUP,
+    COMPACTION,
+    EXPIRATION,
+    HEALTH,
+    ORPHANS,
+    SNAPSHOTS,
+    Result,
+    key,
+    settings_of,
+    writing,
+)
 from dagster_project.check_results import INTEGRITY, last_result
 from dagster_project.config.settings import LakehouseSettings, Orphans, Retention
 from dagster_project.config.values import format_duration
@@ -40,15 +51,24 @@ class SnapshotConfig(dg.Config):
     dry_run: bool = Field(default=False, description="Show what the policies require; commit nothing.")
 
 
-class DeletionConfig(dg.Config):
-    """The launchpad options of one expiration or removal of orphans."""
+class PlanConfig(dg.Config):
+    """The launchpad options of what shows a plan first."""
 
-    reason: str = Field(default="retention policy", description="Recorded in the history.")
-    engine: str | None = Field(default=None, description="spark, local or auto; overrides lakehouses.yaml.")
     dry_run: bool = Field(default=False, description="Make the plan and show it; delete nothing.")
     delete_without_policy: bool = Field(
         default=False, description="Delete by the default policy where lakehouses.yaml has none for this lakehouse."
     )
+
+    def is_asked_for(self, policy: object) -> bool:
+        """Whether to begin: there is a policy, or the person who launches this wants it without one, or the plan."""
+        return policy is not None or self.delete_without_policy or self.dry_run
+
+
+class DeletionConfig(PlanConfig):
+    """The launchpad options of what deletes files."""
+
+    reason: str = Field(default="retention policy", description="Recorded in the history.")
+    engine: str | None = Field(default=None, description="spark, local or auto; overrides lakehouses.yaml.")
 
 
 # -- snapshots -----------------------------------------------------------------------------------------
@@ -97,45 +117,97 @@ def _required(settings: LakehouseSettings) -> str:
 # -- expiration and orphans ----------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What an asset that deletes works with: the lakehouse, its settings, the launchpad, and who supervises it."""
+
+    settings: LakehouseSettings
+    config: DeletionConfig
+    lake: Lakehouse
+    watch: Supervisor
+
+    @property
+    def engine(self) -> str:
+        """The engine that was chosen, or that of lakehouses.yaml."""
+        return self.config.engine or self.settings.compaction.engine
+
+    @property
+    def stopped_by(self) -> dict[str, Any]:
+        """What can stop the job, and where it reports its progress."""
+        return {"cancel": self.watch, "progress": self.watch.progress}
+
+
+def deleting(
+    scope: Scope,
+    name: str,
+    policy: str,
+    run: Callable[[Task, str, Review[Any]], Any],
+    *,
+    after: Sequence[str],
+    description: str,
+    data_version: str = "version",
+    judge: Callable[[Any], list[dg.AssetCheckResult]] = lambda _: [],
+    **more: Any,
+) -> dg.AssetsDefinition:
+    """Return an asset that makes a plan, shows it, and deletes exactly that.
+
+    Args:
+        scope: what it is for.
+        name: its name.
+        policy: the field of lakehouses.yaml without which it deletes only when it is asked to.
+        run: carries out the job; gets where to write the plan, and who reviews it.
+        after: the assets that it follows.
+        description: what it does, for the browser.
+        data_version: the figure of the report that its data version is.
+        judge: returns the results of its ``check_specs``, by its report.
+        more: further arguments of the asset.
+    """
+    given = scope.known is None or getattr(scope.known, policy) is not None
+    asked = "" if given else "\n\nNot configured in lakehouses.yaml: deletes only with `delete_without_policy: true`."
+
+    @writing(scope, name, after=after, description=description + asked, **more)
+    def deleted(context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource) -> Result:
+        settings = settings_of(scope, context)
+        if not config.is_asked_for(getattr(settings, policy)):
+            return nothing_done(context, policy, [each.name for each in more.get("check_specs", ())])
+        refuse_unsound(context, scope, dry_run=config.dry_run)
+
+        def work(lake: Lakehouse, watch: Supervisor) -> reports.Deletion[Any]:
+            return _reviewed(partial(run, Task(settings, config, lake, watch)), watch, dry=config.dry_run)
+
+        done = run_supervised(context, settings, spark, work)
+        return _shown(context, done, getattr(done.report, data_version))._replace(check_results=judge(done.report))
+
+    return deleted
+
+
 def version_expiration(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that expires versions."""
     known = scope.known
-    # a version that is not in the backup yet must not expire
-    last = SNAPSHOTS if known is not None and known.backup is None else BACKUP
 
-    @writing(
+    def expire(task: Task, plan_to: str, review: Review[Any]) -> expiration.Report:
+        policy = task.settings.retention or Retention()
+        how = expiration.Config(
+            task.engine,
+            policy.keep_last,
+            policy.older_than.total_seconds(),
+            reason=task.config.reason,
+            plan_to=plan_to,
+            plan_options={},
+        )
+        return expiration.run(task.lake, how, task.watch.spark, review=review, **task.stopped_by)
+
+    return deleting(
         scope,
         EXPIRATION,
-        after=[HEALTH, last],
+        "retention",
+        expire,
+        # a version that is not in the backup yet must not expire
+        after=[HEALTH, SNAPSHOTS if known is not None and known.backup is None else BACKUP],
         description=f"Expires old versions. {_kept(known)} Makes a plan, shows what it would free, and carries out "
-        "exactly that plan. Never runs after a failed integrity check."
-        + _on_request(given=known is None or known.retention is not None),
+        "exactly that plan. Never runs after a failed integrity check.",
+        data_version="boundary_after",
     )
-    def expired(
-        context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
-    ) -> dg.MaterializeResult[Any]:
-        settings = settings_of(scope, context)
-        policy = settings.retention or Retention()
-        if settings.retention is None and not _asked_for(config):
-            return _nothing_deleted(context, "retention")
-        refuse_unsound(context, scope, dry_run=config.dry_run)
-        engine = config.engine or settings.compaction.engine
-        age = policy.older_than.total_seconds()
-
-        def work(lake: Lakehouse, watch: Supervisor) -> reports.Deletion[expiration.Report]:
-
-            def run(plan_to: str, review: Review[expiration.Report]) -> expiration.Report:
-                how = expiration.Config(
-                    engine, policy.keep_last, age, reason=config.reason, plan_to=plan_to, plan_options={}
-                )
-                return expiration.run(lake, how, watch.spark, review=review, cancel=watch, progress=watch.progress)
-
-            return _reviewed(run, watch, dry=config.dry_run)
-
-        done = run_supervised(context, settings, spark, work)
-        return _shown(context, done, reports.of_deletion(done), done.report.boundary_after)
-
-    return expired
 
 
 def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
@@ -143,52 +215,32 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
     known = scope.known
     age = "the age in lakehouses.yaml" if known is None else format_duration((known.orphans or Orphans()).older_than)
 
-    @writing(
+    def clean(task: Task, plan_to: str, review: Review[Any]) -> orphans.Report:
+        age = (task.settings.orphans or Orphans()).older_than.total_seconds()
+        how = orphans.Config(task.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
+        return orphans.run(task.lake, how, task.watch.spark, review=review, **task.stopped_by)
+
+    return deleting(
         scope,
         ORPHANS,
+        "orphans",
+        clean,
         after=[HEALTH, EXPIRATION],
         description="Removes files that no version, snapshot or live saved transaction reaches and that are older than "
-        f"{age}. Makes a plan, shows every file, fences them off by a version, and deletes "
-        "those that are orphans still. Deletes nothing if a file that it needs cannot be read. Never runs after a "
-        "failed integrity check." + _on_request(given=known is None or known.orphans is not None),
+        f"{age}. Makes a plan, shows every file, fences them off by a version, and deletes those that are orphans "
+        "still. Deletes nothing if a file that it needs cannot be read. Never runs after a failed integrity check.",
     )
-    def removed(
-        context: dg.AssetExecutionContext, config: DeletionConfig, spark: SparkResource
-    ) -> dg.MaterializeResult[Any]:
-        settings = settings_of(scope, context)
-        policy = settings.orphans or Orphans()
-        if settings.orphans is None and not _asked_for(config):
-            return _nothing_deleted(context, "orphans")
-        refuse_unsound(context, scope, dry_run=config.dry_run)
-        engine = config.engine or settings.compaction.engine
-
-        def work(lake: Lakehouse, watch: Supervisor) -> reports.Deletion[orphans.Report]:
-            age = policy.older_than.total_seconds()
-
-            def run(plan_to: str, review: Review[orphans.Report]) -> orphans.Report:
-                how = orphans.Config(engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
-                return orphans.run(lake, how, watch.spark, review=review, cancel=watch, progress=watch.progress)
-
-            return _reviewed(run, watch, dry=config.dry_run)
-
-        done = run_supervised(context, settings, spark, work)
-        return _shown(context, done, reports.of_deletion(done), done.report.version)
-
-    return removed
 
 
-def _asked_for(config: DeletionConfig) -> bool:
-    return config.delete_without_policy or config.dry_run
-
-
-def _nothing_deleted(context: Context, policy: str) -> dg.MaterializeResult[Any]:
-    """Return the result of an asset that deletes, for a lakehouse without a policy: it has touched nothing."""
+def nothing_done(context: Context, policy: str, checks: Iterable[str] = ()) -> dg.MaterializeResult[Any]:
+    """Return the result of an asset of a lakehouse without a policy: it has touched nothing, and its checks pass."""
     outcome = (
         f"nothing was deleted and nothing was read: lakehouses.yaml has no `{policy}` for this lakehouse. Add it, or "
         "launch with `delete_without_policy: true`; `dry_run: true` shows what that would delete"
     )
     context.log.info(outcome)
-    return dg.MaterializeResult(metadata={"outcome": outcome})
+    passed = [dg.AssetCheckResult(check_name=each, passed=True, description="nothing was read") for each in checks]
+    return dg.MaterializeResult(metadata={"outcome": outcome}, check_results=passed)
 
 
 def _reviewed(run: Callable[[str, Review[T]], T], watch: Supervisor, *, dry: bool) -> reports.Deletion[T]:
@@ -204,9 +256,8 @@ def _reviewed(run: Callable[[str, Review[T]], T], watch: Supervisor, *, dry: boo
     return replace(shown[-1], done=None if dry else done)
 
 
-def _shown(
-    context: Context, done: reports.Deletion[Any], metadata: reports.Metadata, version: int
-) -> dg.MaterializeResult[Any]:
+def _shown(context: Context, done: reports.Deletion[Any], version: int) -> dg.MaterializeResult[Any]:
+    metadata = reports.of_deletion(done)
     context.log.info(metadata["outcome"])
     if done.report.failed:
         raise dg.Failure(
@@ -238,7 +289,3 @@ def _kept(known: LakehouseSettings | None) -> str:
     policy = known.retention or Retention()
     young = format_duration(policy.older_than)
     return f"Keeps the newest {policy.keep_last} versions, those younger than {young}, and all snapshots."
-
-
-def _on_request(*, given: bool) -> str:
-    return "" if given else "\n\nNot configured in lakehouses.yaml: deletes only with `delete_without_policy: true`."

@@ -22,7 +22,7 @@ LOOKED_AT: Final = 200
 _NAMED: Final = 20
 _MAX_AGE: Final = "history.expire.max-snapshot-age-ms"
 _MAX_AGE_DEFAULT_MILLIS: Final = 5 * 86_400_000
-_DELETES_METADATA: Final = "write.metadata.delete-after-commit.enabled"
+DELETES_METADATA: Final = "write.metadata.delete-after-commit.enabled"
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class TableRetention:
         if millis < self.kept_seconds * 1000:
             self.too_soon_count += 1
             self.too_soon += [name] if len(self.too_soon) < _NAMED else []
-        if table.properties.get(_DELETES_METADATA, "").lower() == "true":
+        if table.properties.get(DELETES_METADATA, "").lower() == "true":
             self.deleting_count += 1
             self.deleting += [name] if len(self.deleting) < _NAMED else []
 
@@ -103,5 +103,5 @@ def advice(found: TableRetention, age: str) -> Iterator[str]:
     if found.deleting_count:
         yield (
             f"warning: {found.deleting_count} of {found.tables} Iceberg tables delete old metadata at each commit, "
-            f"and older versions cannot be read then; remove {_DELETES_METADATA}: {', '.join(found.deleting)}"
+            f"and older versions cannot be read then; remove {DELETES_METADATA}: {', '.join(found.deleting)}"
         )

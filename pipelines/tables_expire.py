@@ -201,9 +201,9 @@ class _Expiration:
                 snapshots=sum(each.snapshots for each in planned),
             )
         )
-        if (review is not None and not review(found)) or not planned:
-            return found if review is not None else replace(found, dry_run=False)
-        return self.act(found, cancel)
+        if review is not None and not review(found):
+            return found
+        return self.act(found, cancel) if planned else replace(found, dry_run=False)
 
     def with_costs(self, found: Report) -> Report:
         """Return a report with what it has cost so far."""

@@ -11,6 +11,8 @@ from pydantic import Field, field_validator, model_validator
 
 from dagster_project.config.values import Cron, Duration, EnvRef, MaybeEnv, Model, Options, Owner, TimeZone, resolved
 from pipelines.session import SessionConfig
+from trinitylake_core.keys import NAMESPACE
+from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.storage import normalise_root
 
 LAKEHOUSE_TAG: Final = "trinitylake/lakehouse"
@@ -135,6 +137,46 @@ class Orphans(Model):
         return age
 
 
+class TablePolicy(Model):
+    """What happens to the Iceberg tables of a pattern; their own properties (``history.expire.*``) decide first.
+
+    Of each branch the newest ``keep_last`` snapshots stay, and those that are younger than ``older_than``; tags and
+    branches stay for ``refs_older_than``, or for ever. A table with ``small_files`` small files fails a check.
+    """
+
+    older_than: Duration = timedelta(days=5)
+    keep_last: int = Field(default=1, ge=1)
+    refs_older_than: Duration | None = None
+    small_files: int = Field(default=1000, ge=1)
+
+
+class Tables(Orphans):
+    """How maintenance treats Iceberg tables: by the first pattern of ``policies`` that a table has a name of.
+
+    Tables that none matches have the defaults of a policy. Files that nothing needs are removed once they are older
+    than ``older_than``, one age for the whole lakehouse: its commits refuse files that are older than a cleaning.
+    """
+
+    policies: Mapping[str, TablePolicy] = Field(default_factory=dict)
+
+    @field_validator("policies")
+    @classmethod
+    def _each_counts(cls, policies: Mapping[str, TablePolicy]) -> Mapping[str, TablePolicy]:
+        before: list[Pattern] = []
+        for text in policies:
+            pattern = Pattern(text)
+            if pattern.is_plain and all(each.kind == NAMESPACE for each in pattern.readings()):
+                raise ValueError(f"{text!r} names no table; write {text + '.*'!r} for those of a namespace")
+            if wider := next((each.text for each in before if each.covers(text)), None):
+                raise ValueError(f"{text!r} never counts, because {wider!r} stands before it; the first match counts")
+            before.append(pattern)
+        return policies
+
+    def by_pattern(self) -> list[tuple[Pattern, TablePolicy]]:
+        """Return the policies in their order."""
+        return [(Pattern(text), each) for text, each in self.policies.items()]
+
+
 class Export(Model):
     """Where the jobs ``export`` and ``upgrade`` write to, and how that storage is opened.
 
@@ -182,6 +224,7 @@ class LakehouseSettings(Model):
     snapshots: Mapping[Period, SnapshotPolicy] = Field(default_factory=dict)
     retention: Retention | None = None
     orphans: Orphans | None = None
+    tables: Tables | None = None
     backup: Backup | None = None
     export: Export = Export()
     timeout: Duration = timedelta(hours=6)

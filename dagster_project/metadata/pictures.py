@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import dagster as dg
 
 from pipelines.summary import utc
+from pipelines.tables_health import TableHealth
 from pipelines.trees.sketch import Strip
 from trinitylake_core import VersionInfo
 
@@ -34,6 +35,7 @@ _DEBT_LABEL: Final = "write buffer, as a share of the target size"
 _CROWD: Final = 60
 """From so many nodes in a row on their bars would touch."""
 _DPI: Final = 110
+_MEBIBYTE: Final = 1 << 20
 _WIDEST: Final = 8.7  # inches; wider pictures are cut off by Dagster in a window of 1280 pixels
 
 
@@ -138,6 +140,21 @@ def timeline(versions: Sequence[VersionInfo]) -> dg.MarkdownMetadataValue:
         _plain(axes)
     _time_axis(bottom)
     return _markdown(figure, span)
+
+
+def tables(measured: Sequence[TableHealth]) -> dg.MarkdownMetadataValue:
+    """Return a picture of tables: a bar each, of what the newest snapshot needs and what only old ones keep."""
+    figure = _figure(_WIDEST, 0.28 * len(measured) + 1.1)
+    axes = figure.subplots()
+    names = [each.table for each in measured]
+    live, old = ([getattr(each, name) / _MEBIBYTE for each in measured] for name in ("bytes", "old_bytes"))
+    axes.barh(names, live, color=KEYS, label="the newest snapshot")
+    axes.barh(names, old, left=live, color=DEBT, label="old snapshots only")
+    axes.invert_yaxis()
+    axes.set_xlabel("MiB", color=INK, fontsize=9)
+    axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    _plain(axes)
+    return _markdown(figure, f"the {len(measured)} heaviest tables")
 
 
 def _time_axis(axes: Axes) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -11,17 +13,35 @@ from typing import Any, Final, Generic, TypeVar
 import dagster as dg
 from pyarrow import parquet
 
-from pipelines import expiration, orphans, restore, rollback, snapshot, undo
+from dagster_project.metadata import pictures
+from pipelines import expiration, orphans, restore, rollback, snapshot, tables_health, undo
 from pipelines.summary import Summarised, Table, human_bytes, tables_of, utc
 from trinitylake_core import Alteration, SnapshotInfo
+from trinitylake_core.tables import DIRECTORY
 
 Metadata = dict[str, Any]
 PLAN_LIMIT: Final = 500
+_PICTURED: Final = 20
+_PARTS: Final = re.compile(r"/(?:data|metadata)/")
 _PLAN: Final = ("path", "kind", "bytes", "modified", "reason")
 _SNAPSHOTS: Final = ("name", "version", "kind", "created_at", "expires_at", "expired", "target_uri")
 _MEANINGS: Final = {"debt": "buffered messages as a share of the threshold of compactions; from 1 on, one pays"}
 _TYPES: Final = {int: "int", float: "float", bool: "bool"}
 _LOGGED: Final = 20
+_ROWS: Final = 1000
+_HEAVY: Final = 50
+_HEAVIEST: Final = (
+    "table",
+    "bytes",
+    "old_bytes",
+    "data_files",
+    "small_files",
+    "delete_files",
+    "snapshots",
+    "committed",
+)
+_LEAKS: Final = ("directory", "files", "bytes")
+_LEAKIEST: Final = ("table", "old_bytes", "bytes", "snapshots", "committed")
 T = TypeVar("T")
 
 
@@ -85,7 +105,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> dg.Table
 
 def of_table(shown: Table) -> dg.TableMetadataValue:
     """Return a table of a report."""
-    return table([dict(zip(shown.columns, row, strict=True)) for row in shown.rows], shown.columns)
+    return table([dict(zip(shown.columns, row, strict=True)) for row in shown.rows[:_ROWS]], shown.columns)
 
 
 def _name(shown: Table) -> str:
@@ -147,12 +167,14 @@ class Deletion(Generic[T]):
         done: the report of carrying the plan out; ``None`` on a dry run.
         rows: the first files of the plan, at most ``PLAN_LIMIT``.
         files: how many files the plan has.
+        by_table: the directories of tables from which most bytes go, at most ``_HEAVY``.
     """
 
     planned: T
     done: T | None
     rows: list[dict[str, Any]]
     files: int
+    by_table: list[dict[str, Any]]
 
     @property
     def report(self) -> T:
@@ -160,13 +182,22 @@ class Deletion(Generic[T]):
         return self.planned if self.done is None else self.done
 
 
-def rows_of(plan: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the first rows of a plan, and how many it has."""
+def rows_of(plan: Path) -> tuple[list[dict[str, Any]], int, list[dict[str, Any]]]:
+    """Return the first rows of a plan, how many it has, and the directories of tables from which most bytes go."""
+    rows: list[dict[str, Any]] = []
+    files: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     with parquet.ParquetFile(plan) as file:
-        batch = next(file.iter_batches(PLAN_LIMIT), None)
-        rows: list[dict[str, Any]] = [] if batch is None else batch.to_pylist()
+        for batch in file.iter_batches():
+            rows = rows or batch.slice(0, PLAN_LIMIT).to_pylist()
+            for path, size in zip(batch["path"].to_pylist(), batch["bytes"].to_pylist(), strict=True):
+                if path.startswith(DIRECTORY):
+                    directory = _PARTS.split(path)[0]
+                    files[directory] += 1
+                    sizes[directory] += size or 0
         total = int(file.metadata.num_rows)
-    return [{**row, "modified": _time(row["modified_millis"])} for row in rows], total
+    heaviest = [{"directory": name, "files": files[name], "bytes": size} for name, size in sizes.most_common(_HEAVY)]
+    return [{**row, "modified": _time(row["modified_millis"])} for row in rows], total, heaviest
 
 
 def _time(millis: int | None) -> datetime | None:
@@ -184,6 +215,7 @@ def of_deletion(deletion: Deletion[Any]) -> Metadata:
         plan_files=deletion.files,
         plan_files_shown=len(deletion.rows) if deletion.files > len(deletion.rows) else None,
         plan=table(deletion.rows, _PLAN),
+        leakiest=table(deletion.by_table, _LEAKS) if deletion.by_table else None,
         files_deleted=report.deleted,
         bytes_deleted=0 if dry else report.bytes,
     )
@@ -198,6 +230,28 @@ def _why_kept(planned: expiration.Report | orphans.Report) -> str | None:
     rule = planned.kept[0]
     setting = f" ({rule.setting})" if rule.setting else ""
     return f"{rule.rule}{setting} keeps {rule.versions} versions, from {rule.first} on; the table `kept` has all rules"
+
+
+# -- tables of Iceberg -----------------------------------------------------------------------------------
+
+
+def of_tables(report: tables_health.Report) -> Metadata:
+    """Return the sums, which Dagster plots, the heaviest tables, and those that only old snapshots make heavy."""
+    leaking = sorted((each for each in report.tables if each.old_bytes), key=lambda each: (-each.old_bytes, each.table))
+    shown = given(
+        picture=pictures.tables(report.tables[:_PICTURED]) if report.tables else None,
+        heaviest=_of_some(report.tables, _HEAVIEST),
+        leakiest=_of_some(leaking, _LEAKIEST),
+        unreadable=len(report.failures),
+    )
+    return of_report(replace(report, tables=()), **shown) | {"tables": len(report.tables)}
+
+
+def _of_some(tables: Sequence[tables_health.TableHealth], columns: Sequence[str]) -> dg.TableMetadataValue | None:
+    """Return the first tables; ``None`` without any."""
+    times = [{"committed": _time(each.committed_at_millis)} for each in tables[:_HEAVY]]
+    rows = [{**asdict(each), **time} for each, time in zip(tables, times, strict=False)]
+    return table(rows, columns) if rows else None
 
 
 # -- snapshots and properties ----------------------------------------------------------------------------

@@ -59,6 +59,10 @@ class Pattern:
         whole = namespace if name is None else f"{namespace}{_BETWEEN}{name}"
         return self._compiled.fullmatch(whole) is not None
 
+    def covers(self, other: str) -> bool:
+        """Whether this surely matches all that another pattern matches; never with a ``?`` or a backslash."""
+        return not {"?", "\\"} & {*self.text} and self._compiled.fullmatch(other) is not None
+
     def readings(self) -> Iterator[ObjectName]:
         """Yield every object that a plain pattern may mean: where dots are not told apart, each may be the one."""
         text = "".join(character for character, _ in self._parts)

@@ -1,0 +1,251 @@
+"""The assets of Iceberg tables: health, expiration of snapshots, and cleaning of files.
+
+They come after the steps of the catalog. A table that cannot be read stops none of them: the others go on, and a check
+of the same step names it.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final
+
+import dagster as dg
+
+from dagster_project.assets import (
+    HEALTH,
+    ORPHANS,
+    SNAPSHOTS,
+    TABLE_CLEANING,
+    TABLE_EXPIRATION,
+    TABLE_HEALTH,
+    Result,
+    key,
+    reading,
+    settings_of,
+    writing,
+)
+from dagster_project.config.settings import LakehouseSettings, TablePolicy, Tables
+from dagster_project.metadata import reports
+from dagster_project.resources import SparkResource
+from dagster_project.retention import PlanConfig, Task, deleting, nothing_done, refuse_unsound
+from dagster_project.scope import Scope
+from dagster_project.supervised import Supervisor, reviewed, run_supervised
+from pipelines import doctor, tables_clean, tables_expire, tables_health
+from pipelines.job import Review
+from pipelines.summary import count
+from trinitylake_core import Lakehouse
+from trinitylake_core.recovery.patterns import first_match
+
+READABLE: Final = "tables_readable"
+SMALL_FILES: Final = "small_files"
+ENGINES: Final = "no_engine_deletes"
+EXPIRED: Final = "snapshots_expired"
+CERTAIN: Final = "no_table_in_doubt"
+_NAMED: Final = 5
+_REPAIR: Final = (
+    "Bring the missing file back from a backup of the data, or `restore` or `rollback` the table to a version that can "
+    "be read; or drop the table"
+)
+_CHECKS: Final = {
+    TABLE_HEALTH: {
+        READABLE: "Fails when the metadata of a table cannot be read, and names the table. The others are measured.",
+        SMALL_FILES: "Warns when a table has `small_files` small files, by its policy in lakehouses.yaml.",
+        ENGINES: "Warns when tables let engines delete metadata that older versions of the lakehouse need.",
+    },
+    TABLE_EXPIRATION: {
+        EXPIRED: "Warns when the snapshots of a table could not expire, and when a policy counts for no table.",
+    },
+    TABLE_CLEANING: {
+        CERTAIN: "Fails when a directory was left alone because it is unknown which of its files are needed.",
+    },
+}
+
+
+def tables_of(scope: Scope) -> list[dg.AssetsDefinition]:
+    """Return the assets of Iceberg tables; none for a lakehouse whose stanza has no ``tables``."""
+    if scope.known is not None and scope.known.tables is None:
+        return []
+    return [table_health(scope), table_snapshot_expiration(scope), table_cleaning(scope)]
+
+
+def _specs(scope: Scope, name: str) -> list[dg.AssetCheckSpec]:
+    return [
+        dg.AssetCheckSpec(check, asset=key(scope, name), description=text, partitions_def=scope.partitions)
+        for check, text in _CHECKS[name].items()
+    ]
+
+
+def _checked(
+    check: str, problems: Iterable[tuple[str, str]], fails: str, remedy: str, *, serious: bool = True
+) -> dg.AssetCheckResult:
+    """Return the result of a check: tables, each with what is wrong with it, and what to do about them."""
+    found = list(problems)
+    names = ", ".join(name for name, _ in found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+    rows = [{"table": name, "why": why} for name, why in found[: reports.PLAN_LIMIT]]
+    return dg.AssetCheckResult(
+        check_name=check,
+        passed=not found,
+        severity=dg.AssetCheckSeverity.ERROR if serious else dg.AssetCheckSeverity.WARN,
+        description=f"{count(len(found), 'table')} {fails}: {names}. {remedy}" if found else f"no table {fails}",
+        metadata={"tables": reports.table(rows, ("table", "why"))} if rows else {},
+    )
+
+
+# -- health --------------------------------------------------------------------------------------------
+
+
+def table_health(scope: Scope) -> dg.AssetsDefinition:
+    """Return the asset that measures tables by their metadata."""
+
+    @reading(
+        scope,
+        TABLE_HEALTH,
+        after=[HEALTH, SNAPSHOTS, ORPHANS],
+        description="The state of the Iceberg tables, by their metadata: files, small files, delete files, bytes, "
+        "manifests, snapshots, and the bytes that only old snapshots keep. The heaviest tables and those that old "
+        "snapshots make heavy are tables; the sums are plotted over time.",
+        check_specs=_specs(scope, TABLE_HEALTH),
+    )
+    def measured(context: dg.AssetExecutionContext, spark: SparkResource) -> Result:
+        settings = settings_of(scope, context)
+        if settings.tables is None:
+            return nothing_done(context, "tables", _CHECKS[TABLE_HEALTH])
+        policies = settings.tables
+
+        def work(lake: Lakehouse, watch: Supervisor) -> dg.MaterializeResult[Any]:
+            found = tables_health.run(lake, tables_health.Config(engine="auto"), watch.spark, progress=watch.progress)
+            return dg.MaterializeResult(
+                metadata=reports.of_tables(found),
+                data_version=dg.DataVersion(str(found.version)),
+                check_results=[
+                    _checked(READABLE, found.failures.items(), "cannot be read", _REPAIR),
+                    _small(policies, found),
+                    _engines(lake),
+                ],
+            )
+
+        return run_supervised(context, settings, spark, work)
+
+    return measured
+
+
+def _small(policies: Tables, found: tables_health.Report) -> dg.AssetCheckResult:
+    by_pattern, otherwise = policies.by_pattern(), TablePolicy()
+    most = {
+        each.table: first_match(by_pattern, *each.table.rpartition(".")[::2], otherwise).small_files
+        for each in found.tables
+    }
+    return _checked(
+        SMALL_FILES,
+        (
+            (each.table, f"{each.small_files:,} small files")
+            for each in found.tables
+            if each.small_files >= most[each.table]
+        ),
+        "has too many small files",
+        "Rewrite them with an engine: Iceberg's `rewrite_data_files`",
+        serious=False,
+    )
+
+
+def _engines(lake: Lakehouse) -> dg.AssetCheckResult:
+    found = doctor.table_retention(lake)
+    return _checked(
+        ENGINES,
+        [] if found is None else ((each, f"{doctor.DELETES_METADATA}=true") for each in found.deleting),
+        "lets engines delete metadata at each commit",
+        f"Older versions of the lakehouse cannot be read then: remove the property {doctor.DELETES_METADATA}",
+        serious=False,
+    )
+
+
+# -- expiration of snapshots ---------------------------------------------------------------------------
+
+
+def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
+    """Return the asset that expires snapshots of tables."""
+
+    @writing(
+        scope,
+        TABLE_EXPIRATION,
+        after=[HEALTH, TABLE_HEALTH],
+        description="Expires old snapshots of Iceberg tables, by their own properties and the policies of "
+        "lakehouses.yaml. A hundred tables of one policy are one version, and no file is deleted: a rollback brings "
+        "the snapshots back. Makes a plan and shows it first. Never runs after a failed integrity check.",
+        on_spark=False,
+        check_specs=_specs(scope, TABLE_EXPIRATION),
+    )
+    def expired(context: dg.AssetExecutionContext, config: PlanConfig, spark: SparkResource) -> Result:
+        settings = settings_of(scope, context)
+        if not config.is_asked_for(settings.tables):
+            return nothing_done(context, "tables", _CHECKS[TABLE_EXPIRATION])
+        refuse_unsound(context, scope, dry_run=config.dry_run)
+
+        def work(lake: Lakehouse, watch: Supervisor) -> tuple[tables_expire.Report, list[tables_expire.Report]]:
+            plans: list[tables_expire.Report] = []
+
+            def run(review: Review[tables_expire.Report]) -> tables_expire.Report:
+                how = expiration_of(settings)
+                return tables_expire.run(lake, how, review=review, cancel=watch, progress=watch.progress)
+
+            return reviewed(run, plans.append, watch, dry=config.dry_run), plans
+
+        done, (planned,) = run_supervised(context, settings, spark, work)
+        metadata = reports.of_report(done, plan=reports.of_table(next(iter(planned.summary_tables()))))
+        context.log.info(metadata["outcome"])
+        return dg.MaterializeResult(
+            metadata=metadata,
+            data_version=dg.DataVersion(str(done.version_after or done.version)),
+            check_results=[_left_alone(done)],
+        )
+
+    return expired
+
+
+def _left_alone(done: tables_expire.Report) -> dg.AssetCheckResult:
+    idle = [(each, "a policy of lakehouses.yaml that counts for no table") for each in done.idle]
+    remedy = f"Correct the patterns in lakehouses.yaml. Of a table that cannot be read: {_REPAIR}"
+    return _checked(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy, serious=False)
+
+
+def expiration_of(settings: LakehouseSettings, pattern: str | None = None) -> tables_expire.Config:
+    """Return how the snapshots of tables expire: by the policies of lakehouses.yaml."""
+    policies = {} if settings.tables is None else settings.tables.policies
+    return tables_expire.Config(
+        pattern, policies=tuple(tables_expire.Policy(text, *_rules(each)) for text, each in policies.items())
+    )
+
+
+def _rules(policy: TablePolicy) -> tuple[float, int, float | None]:
+    refs = policy.refs_older_than
+    return policy.older_than.total_seconds(), policy.keep_last, None if refs is None else refs.total_seconds()
+
+
+# -- cleaning of files ---------------------------------------------------------------------------------
+
+
+def table_cleaning(scope: Scope) -> dg.AssetsDefinition:
+    """Return the asset that removes the files of tables that nothing needs."""
+    return deleting(
+        scope,
+        TABLE_CLEANING,
+        "tables",
+        partial(_clean, None),
+        after=[HEALTH, ORPHANS, TABLE_EXPIRATION],
+        description="Removes files of Iceberg tables that no retained version, snapshot or live saved transaction "
+        "needs: those of dropped tables, of failed commits, and of expired snapshots. Makes a plan, shows it by table, "
+        "fences the files off by a version, and deletes those that nothing needs still. Nothing is deleted from a "
+        "directory in doubt. Never runs after a failed integrity check.",
+        check_specs=_specs(scope, TABLE_CLEANING),
+        judge=lambda done: [_in_doubt(done)],
+    )
+
+
+def _clean(pattern: str | None, task: Task, plan_to: str, review: Review[Any]) -> tables_clean.Report:
+    age = (task.settings.tables or Tables()).older_than.total_seconds()
+    how = tables_clean.Config(task.engine, older_than_seconds=age, plan_to=plan_to, plan_options={}, pattern=pattern)
+    return tables_clean.run(task.lake, how, task.watch.spark, review=review, **task.stopped_by)
+
+
+def _in_doubt(done: tables_clean.Report) -> dg.AssetCheckResult:
+    doubts = ((each.directory or each.table, each.reason) for each in done.doubts if not each.is_wanted)
+    return _checked(CERTAIN, doubts, "is in doubt, and nothing of it was deleted", _REPAIR)

@@ -1,0 +1,203 @@
+"""The assets of Iceberg tables: what they show and do, which checks fail and why, and what stops them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_project import assets, tables
+from dagster_project.config.settings import LakehouseSettings
+from dagster_project.factory import merged
+from pipelines import compaction, expiration, orphans
+from pipelines.files import tablefiles
+from tests.dagster.test_assets import metadata
+from tests.support.icebergs import ids, new_iceberg, rows, with_table
+from trinitylake_core.commits.commit import now_millis
+from trinitylake_core.iceberg import TrinityLakeCatalog
+
+DAY = 86_400_000
+STANZA = {"policies": {"sales.*": {"keep_last": 2, "older_than": "1s", "small_files": 3}}, "older_than": "1d"}
+ALL = set(assets.OF_TABLES)
+Later = Callable[[float], None]
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> TrinityLakeCatalog:
+    return new_iceberg(tmp_path)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Return how to make days pass for what expires and deletes."""
+
+    def pass_days(days: float) -> None:
+        then = lambda *_: now_millis() + round(days * DAY)  # noqa: E731
+        for job in ("expiration", "orphans", "tables_expire"):
+            monkeypatch.setattr(f"pipelines.{job}.now_millis", then)
+        monkeypatch.setattr("pipelines.orphans.storage_time", then)
+
+    return pass_days
+
+
+def stanza(catalog: TrinityLakeCatalog, **more: Any) -> LakehouseSettings:
+    raw = {"name": "sales-eu", "root": catalog.lakehouse.root, "compaction": {"engine": "local"}, "tables": STANZA}
+    return LakehouseSettings.model_validate(raw | more)
+
+
+def run(
+    settings: LakehouseSettings, names: set[str], instance: dg.DagsterInstance, **config: Any
+) -> dg.ExecuteInProcessResult:
+    """Materialise some assets, as the UI does."""
+    keys = {assets.key(settings, name) for name in names}
+    ops = {f"lakehouse__sales_eu__{name}": {"config": config} for name in names - {assets.TABLE_HEALTH}}
+    job = merged((settings,)).get_repository_def().get_job("__ASSET_JOB").get_subset(asset_selection=keys)
+    return job.execute_in_process(instance=instance, run_config={"ops": ops}, raise_on_error=False)
+
+
+def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    return {each.check_name: each for each in result.get_asset_check_evaluations()}
+
+
+def failing(result: dg.ExecuteInProcessResult) -> dict[str, str]:
+    return {name: str(each.description) for name, each in checks(result).items() if not each.passed}
+
+
+def files(catalog: TrinityLakeCatalog) -> set[str]:
+    return {each.path for each in catalog.lakehouse.storage.list("tables/")}
+
+
+def grown(catalog: TrinityLakeCatalog, name: str, appends: int = 4, **properties: str) -> Any:
+    table = with_table(catalog, name, properties=properties)
+    for number in range(appends):
+        table.append(rows(number))
+    return table
+
+
+def test_maintenance_measures_expires_and_cleans_tables_last(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+) -> None:
+    """Everything that the lakehouse and its tables let go of is gone after one run, and every row is there."""
+    orders = grown(catalog, "sales.orders")
+    orders.overwrite(rows(7, 8))
+    with_table(catalog, "sales.dropped", 1)
+    catalog.drop_table("sales.dropped")
+    before = files(catalog)
+    later(10)
+    settings = stanza(catalog, retention={"keep_last": 1, "older_than": "1s"}, orphans={"older_than": "1d"})
+    first = merged((settings,)).resolve_job_def("sales_eu_maintenance").execute_in_process(instance=instance)
+    steps = [each.asset_key.path[-1] for each in first.get_asset_materialization_events() if each.asset_key]
+    assert [assets.ORPHANS, *assets.OF_TABLES] == steps[-4:]
+    shown = metadata(first, assets.TABLE_HEALTH)
+    assert (1, 1, 6) == (shown["tables"], shown["data_files"], shown["heaviest"][0]["snapshots"])
+    assert shown["leakiest"][0]["old_bytes"] == shown["old_bytes"] > 0
+    assert shown["picture"].startswith("![the 1 heaviest tables](data:image/png;base64,")
+    done = metadata(first, assets.TABLE_EXPIRATION)
+    assert ([{"table": "sales.orders", "snapshots": 4, "tags and branches": ""}], 4) == (
+        done["plan"],
+        done["snapshots"],
+    )
+    gone = metadata(first, assets.TABLE_CLEANING)
+    assert gone["files_deleted"] == gone["plan_files"] == len(before - files(catalog)) > 0
+    assert any(row["directory"].startswith("tables/sales/dropped-") for row in gone["leakiest"])
+    assert {} == failing(first)
+    assert [7, 8] == ids(catalog.load_table("sales.orders"))
+
+    second = run(settings, {assets.EXPIRATION, *ALL}, instance)  # the version that still named the old snapshots
+    assert metadata(second, assets.TABLE_CLEANING)["files_deleted"] > 0
+    third = run(settings, {assets.EXPIRATION, *ALL}, instance)
+    assert (0, 0) == tuple(metadata(third, name)[figure] for name, figure in (
+        (assets.TABLE_EXPIRATION, "snapshots"), (assets.TABLE_CLEANING, "files_deleted"),
+    ))  # fmt: skip
+    assert [7, 8] == ids(catalog.load_table("sales.orders"))
+
+
+def test_dry_runs_show_the_plans_and_change_nothing(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+) -> None:
+    grown(catalog, "sales.orders")
+    abandoned = catalog.load_table("sales.orders").transaction()
+    abandoned.append(rows(9))
+    later(10)
+    before, version = files(catalog), catalog.lakehouse.refresh().version
+    result = run(stanza(catalog), ALL, instance, dry_run=True)
+    assert (True, before, version) == (result.success, files(catalog), catalog.lakehouse.refresh().version)
+    planned, cleaned = (metadata(result, name) for name in (assets.TABLE_EXPIRATION, assets.TABLE_CLEANING))
+    assert ("sales.orders", 2, True) == (planned["plan"][0]["table"], planned["snapshots"], planned["dry_run"])
+    assert (True, 0) == (cleaned["dry_run"], cleaned["files_deleted"])
+    assert {row["path"] for row in cleaned["plan"]} <= before
+    assert len(cleaned["plan"]) == cleaned["plan_files"] > 0
+
+
+def test_tables_that_cannot_be_read_are_named_by_checks_and_the_others_go_on(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+) -> None:
+    """Red in the graph, each with a remedy; what an owner forbids is no failure."""
+    grown(catalog, "sales.good")
+    grown(catalog, "sales.forbids", **{"gc.enabled": "false"})
+    damaged = grown(catalog, "sales.damaged", 1)
+    Path(damaged.metadata_location.removeprefix("file://")).unlink()
+    later(10)
+    result = run(stanza(catalog), ALL, instance)
+    assert result.success
+    found = failing(result)
+    assert {tables.READABLE, tables.SMALL_FILES, tables.EXPIRED, tables.CERTAIN} == found.keys()
+    for check in (tables.READABLE, tables.EXPIRED, tables.CERTAIN):
+        assert "damaged" in found[check]
+        assert "forbids" not in found[check]
+        assert "Bring the missing file back" in found[check]
+    assert "sales.good" in found[tables.SMALL_FILES]
+    severe = {name for name, each in checks(result).items() if each.severity == dg.AssetCheckSeverity.ERROR}
+    assert {tables.READABLE, tables.CERTAIN} == severe
+    assert 2 == len(catalog.load_table("sales.good").metadata.snapshots)
+    assert 4 == len(catalog.load_table("sales.forbids").metadata.snapshots)
+
+
+def test_warnings_name_tables_that_engines_clean_and_policies_without_tables(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance
+) -> None:
+    with_table(catalog, "sales.orders", properties={"write.metadata.delete-after-commit.enabled": "true"})
+    misspelt = {"policies": {"slaes.*": {"keep_last": 2}}}
+    found = failing(run(stanza(catalog, tables=misspelt), ALL, instance))
+    assert {tables.ENGINES, tables.EXPIRED} == found.keys()
+    assert "sales.orders" in found[tables.ENGINES]
+    assert "slaes.*" in found[tables.EXPIRED]
+
+
+def test_a_failed_integrity_check_stops_what_expires_and_deletes(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+) -> None:
+    grown(catalog, "sales.orders")
+    later(10)
+    settings = stanza(catalog)
+    health = assets.key(settings, assets.HEALTH)
+    instance.report_runless_asset_event(dg.AssetCheckEvaluation(passed=False, asset_key=health, check_name="integrity"))
+    before, version = files(catalog), catalog.lakehouse.refresh().version
+    for name in (assets.TABLE_EXPIRATION, assets.TABLE_CLEANING):
+        result = run(settings, {name}, instance)
+        assert (False, before) == (result.success, files(catalog))
+    assert version == catalog.lakehouse.refresh().version
+
+
+def test_without_pyiceberg_the_step_names_the_extra(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tablefiles, "find_spec", lambda _: None)
+    result = run(stanza(catalog), {assets.TABLE_HEALTH}, instance)
+    (failure,) = result.get_step_failure_events()
+    assert "trinitylake-maintenance[iceberg]" in str(failure.event_specific_data)
+    assert not result.success
+
+
+def test_a_lakehouse_without_tables_has_no_such_assets_and_jobs(catalog: TrinityLakeCatalog) -> None:
+    defined = {}
+    for name, given in (("with", STANZA), ("without", None)):
+        repository = merged((stanza(catalog, tables=given),)).get_repository_def()
+        keys = {each.path[-1] for each in repository.asset_graph.get_all_asset_keys()}
+        defined[name] = (keys & ALL, {each.name for each in repository.get_all_jobs() if "_tables_" in each.name})
+    jobs = {f"sales_eu_tables_{job}" for job in ("health", "expire", "clean")}
+    assert {"with": (ALL, jobs), "without": (set(), set())} == defined
