@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import dagster as dg
 from pydantic import Field
@@ -46,7 +46,10 @@ ALL: Final = (HEALTH, COMPACTION, SNAPSHOTS, BACKUP, EXPIRATION, ORPHANS, *OF_TA
 NO_BACKUP: Final = "nothing was copied and nothing was read: lakehouses.yaml has no `backup` for this lakehouse"
 
 
-Result: TypeAlias = dg.MaterializeResult  # type: ignore[type-arg]  # all that Dagster knows of a step with checks
+if TYPE_CHECKING:
+    Result: TypeAlias = dg.MaterializeResult[Any]
+else:
+    Result = dg.MaterializeResult  # Dagster refuses the annotation with an argument for steps that have checks
 
 
 class Prefixed(Protocol):

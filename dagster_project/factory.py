@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
@@ -24,7 +24,7 @@ from dagster_project.retention import retention_of
 from dagster_project.schedule import health_schedule, maintenance_schedule
 from dagster_project.scope import AssetJob, Scope, every, one
 from dagster_project.sensor import compaction_sensor
-from dagster_project.tables import tables_of
+from dagster_project.tables import has_tables, tables_of
 
 _log: Final = logging.getLogger(__name__)
 MANY: Final = 50
@@ -33,6 +33,13 @@ MANY_TEXT: Final = (
     "%d lakehouses with assets of their own are slow to load; with `layout: partitions` in lakehouses.yaml each is a "
     "partition of assets that all share: keys of assets and names of jobs change, and their history begins again"
 )
+
+TABLE_JOBS: Final = (
+    ("health", assets.TABLE_HEALTH, "Measures the Iceberg tables"),
+    ("expire", assets.TABLE_EXPIRATION, "Expires snapshots of the Iceberg tables"),
+    ("clean", assets.TABLE_CLEANING, "Removes files of Iceberg tables that nothing needs"),
+)
+"""The jobs of Iceberg tables, each with its asset."""
 
 
 def merged(
@@ -73,7 +80,7 @@ def _of_lakehouse(
     return dg.Definitions(
         assets=[*assets_of(scope), *retention_of(scope), *tables_of(scope)],
         asset_checks=checks_of(scope),
-        jobs=[maintained, compacted, *manual_jobs(scope)],
+        jobs=[maintained, compacted, *manual_jobs(scope), *jobs_of_tables(scope)],
         schedules=[maintenance_schedule(scope, maintained, lambda: only)] if scheduled else [],
         sensors=[compaction_sensor(scope, compacted, lambda: only, notifications or Notifications())],
     )
@@ -100,7 +107,7 @@ def fleet(
         dg.Definitions(
             assets=[*assets_of(scope), *retention_of(scope), *tables_of(scope), page],
             asset_checks=[*checks_of(scope), fleet_checks(scope, stanzas)],
-            jobs=[maintained, compacted, *manual_jobs(scope), survey],
+            jobs=[maintained, compacted, *manual_jobs(scope), *jobs_of_tables(scope), survey],
             schedules=[maintenance_schedule(scope, maintained, stanzas.all), health_schedule(survey)],
             sensors=[
                 compaction_sensor(scope, compacted, stanzas.all, notifications or Notifications()),
@@ -122,23 +129,42 @@ def maintenance(scope: Scope) -> AssetJob:
     """Return the job that does all maintenance. In a fleet each run selects some of its assets."""
     names = assets.ALL if scope.known is None else [assets.DEFINITION, *assets.maintained(scope.known)]
     by_sensor = ((assets.HEALTH, REACHABLE), (assets.DEFINITION, NOT_FROZEN))
-    return dg.define_asset_job(
-        f"{scope.slug}_maintenance",
-        selection=dg.AssetSelection.assets(*(assets.key(scope, name) for name in names))
+    return _job(
+        scope,
+        "maintenance",
+        dg.AssetSelection.assets(*(assets.key(scope, name) for name in names))
         - dg.AssetSelection.checks(*(dg.AssetCheckKey(assets.key(scope, name), check) for name, check in by_sensor)),
-        description=f"All maintenance of {scope.label}: observes it, measures its tree, checks every "
-        "invariant, compacts it, and applies the policies of lakehouses.yaml to snapshots, backup and history.",
-        tags=dict(scope.tags),
-        executor_def=dg.in_process_executor,  # its steps share one Spark session
+        f"All maintenance of {scope.label}: observes it, measures its tree, checks every invariant, compacts it, and "
+        "applies the policies of lakehouses.yaml to snapshots, backup, history and Iceberg tables.",
     )
 
 
 def compaction(scope: Scope) -> AssetJob:
     """Return the job that the sensor requests: compaction and its checks, without the one that reads every node."""
+    selection = dg.AssetSelection.assets(assets.key(scope, assets.COMPACTION))
+    return _job(scope, "compaction", selection, f"Compacts {scope.label}.")
+
+
+def jobs_of_tables(scope: Scope) -> list[AssetJob]:
+    """Return a job for each asset of Iceberg tables, if there are any: those that change something are dry runs."""
+    if not has_tables(scope):
+        return []
+    made = []
+    for verb, asset, text in TABLE_JOBS:
+        of = assets.key(scope, asset)
+        dry = {} if verb == "health" else {"ops": {of.to_python_identifier(): {"config": {"dry_run": True}}}}
+        made.append(
+            _job(scope, f"tables_{verb}", dg.AssetSelection.assets(of), f"{text} of {scope.label}.", config=dry)
+        )
+    return made
+
+
+def _job(scope: Scope, name: str, selection: dg.AssetSelection, description: str, **more: Any) -> AssetJob:
     return dg.define_asset_job(
-        f"{scope.slug}_compaction",
-        selection=dg.AssetSelection.assets(assets.key(scope, assets.COMPACTION)),
-        description=f"Compacts {scope.label}.",
+        f"{scope.slug}_{name}",
+        selection=selection,
+        description=description,
         tags=dict(scope.tags),
         executor_def=dg.in_process_executor,  # its steps share one Spark session
+        **more,
     )

@@ -5,7 +5,6 @@ of the same step names it.
 """
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, Final
 
 import dagster as dg
@@ -61,10 +60,13 @@ _CHECKS: Final = {
 
 
 def tables_of(scope: Scope) -> list[dg.AssetsDefinition]:
-    """Return the assets of Iceberg tables; none for a lakehouse whose stanza has no ``tables``."""
-    if scope.known is not None and scope.known.tables is None:
-        return []
-    return [table_health(scope), table_snapshot_expiration(scope), table_cleaning(scope)]
+    """Return the assets of Iceberg tables, if there are any."""
+    return [table_health(scope), table_snapshot_expiration(scope), table_cleaning(scope)] if has_tables(scope) else []
+
+
+def has_tables(scope: Scope) -> bool:
+    """Whether lakehouses.yaml has ``tables`` for the lakehouse; always for a fleet, where each run looks it up."""
+    return scope.known is None or scope.known.tables is not None
 
 
 def _specs(scope: Scope, name: str) -> list[dg.AssetCheckSpec]:
@@ -184,7 +186,7 @@ def table_snapshot_expiration(scope: Scope) -> dg.AssetsDefinition:
             plans: list[tables_expire.Report] = []
 
             def run(review: Review[tables_expire.Report]) -> tables_expire.Report:
-                how = expiration_of(settings)
+                how = _expiration(settings)
                 return tables_expire.run(lake, how, review=review, cancel=watch, progress=watch.progress)
 
             return reviewed(run, plans.append, watch, dry=config.dry_run), plans
@@ -207,11 +209,11 @@ def _left_alone(done: tables_expire.Report) -> dg.AssetCheckResult:
     return _checked(EXPIRED, [*done.failures.items(), *idle], "was left alone", remedy, serious=False)
 
 
-def expiration_of(settings: LakehouseSettings, pattern: str | None = None) -> tables_expire.Config:
+def _expiration(settings: LakehouseSettings) -> tables_expire.Config:
     """Return how the snapshots of tables expire: by the policies of lakehouses.yaml."""
     policies = {} if settings.tables is None else settings.tables.policies
     return tables_expire.Config(
-        pattern, policies=tuple(tables_expire.Policy(text, *_rules(each)) for text, each in policies.items())
+        policies=tuple(tables_expire.Policy(text, *_rules(each)) for text, each in policies.items())
     )
 
 
@@ -229,7 +231,7 @@ def table_cleaning(scope: Scope) -> dg.AssetsDefinition:
         scope,
         TABLE_CLEANING,
         "tables",
-        partial(_clean, None),
+        _clean,
         after=[HEALTH, ORPHANS, TABLE_EXPIRATION],
         description="Removes files of Iceberg tables that no retained version, snapshot or live saved transaction "
         "needs: those of dropped tables, of failed commits, and of expired snapshots. Makes a plan, shows it by table, "
@@ -240,9 +242,9 @@ def table_cleaning(scope: Scope) -> dg.AssetsDefinition:
     )
 
 
-def _clean(pattern: str | None, task: Task, plan_to: str, review: Review[Any]) -> tables_clean.Report:
+def _clean(task: Task, plan_to: str, review: Review[Any]) -> tables_clean.Report:
     age = (task.settings.tables or Tables()).older_than.total_seconds()
-    how = tables_clean.Config(task.engine, older_than_seconds=age, plan_to=plan_to, plan_options={}, pattern=pattern)
+    how = tables_clean.Config(task.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
     return tables_clean.run(task.lake, how, task.watch.spark, review=review, **task.stopped_by)
 
 
