@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import dagster as dg
 from pydantic import Field
@@ -37,6 +37,7 @@ from pipelines.job import Review, dry_run
 from trinitylake_core import Lakehouse
 
 T = TypeVar("T")
+ASK: Final = ", or launch with `delete_without_policy: true`; `dry_run: true` shows what that would delete"
 
 
 def retention_of(scope: Scope) -> list[dg.AssetsDefinition]:
@@ -232,11 +233,12 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
     )
 
 
-def nothing_done(context: Context, policy: str, checks: Iterable[str] = ()) -> dg.MaterializeResult[Any]:
+def nothing_done(
+    context: Context, policy: str, checks: Iterable[str] = (), hint: str = ASK
+) -> dg.MaterializeResult[Any]:
     """Return the result of an asset of a lakehouse without a policy: it has touched nothing, and its checks pass."""
     outcome = (
-        f"nothing was deleted and nothing was read: lakehouses.yaml has no `{policy}` for this lakehouse. Add it, or "
-        "launch with `delete_without_policy: true`; `dry_run: true` shows what that would delete"
+        f"nothing was deleted and nothing was read: lakehouses.yaml has no `{policy}` for this lakehouse. Add it{hint}"
     )
     context.log.info(outcome)
     passed = [dg.AssetCheckResult(check_name=each, passed=True, description="nothing was read") for each in checks]

@@ -4,6 +4,7 @@ They come after the steps of the catalog. A table that cannot be read stops none
 of the same step names it.
 """
 
+import warnings
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -70,10 +71,12 @@ def has_tables(scope: Scope) -> bool:
 
 
 def _specs(scope: Scope, name: str) -> list[dg.AssetCheckSpec]:
-    return [
-        dg.AssetCheckSpec(check, asset=key(scope, name), description=text, partitions_def=scope.partitions)
-        for check, text in _CHECKS[name].items()
-    ]
+    with warnings.catch_warnings():  # checks of partitions are a preview in Dagster 1.13
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        return [
+            dg.AssetCheckSpec(check, asset=key(scope, name), description=text, partitions_def=scope.partitions)
+            for check, text in _CHECKS[name].items()
+        ]
 
 
 def _checked(
@@ -110,7 +113,7 @@ def table_health(scope: Scope) -> dg.AssetsDefinition:
     def measured(context: dg.AssetExecutionContext, spark: SparkResource) -> Result:
         settings = settings_of(scope, context)
         if settings.tables is None:
-            return nothing_done(context, "tables", _CHECKS[TABLE_HEALTH])
+            return nothing_done(context, "tables", _CHECKS[TABLE_HEALTH], hint="")
         policies = settings.tables
 
         def work(lake: Lakehouse, watch: Supervisor) -> dg.MaterializeResult[Any]:

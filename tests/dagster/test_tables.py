@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,16 @@ import dagster as dg
 import pytest
 
 from dagster_project import assets, tables
+from dagster_project.check_results import last_result
+from dagster_project.config.file import Stanzas
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
+from dagster_project.scope import every
 from pipelines.files import tablefiles
 from tests.dagster.test_assets import metadata
-from tests.support.icebergs import ids, new_iceberg, rows, with_table
+from tests.dagster.test_fleet import Lakes
+from tests.support.icebergs import ids, new_iceberg, with_table
+from tests.support.icebergs import rows as some_rows
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
@@ -61,6 +67,13 @@ def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluati
     return {each.check_name: each for each in result.get_asset_check_evaluations()}
 
 
+def named(evaluation: dg.AssetCheckEvaluation) -> set[str]:
+    """Return the tables that a check names; for a directory the name that its table had."""
+    shown = evaluation.metadata["tables"]
+    assert isinstance(shown, dg.TableMetadataValue)
+    return {re.sub(r"^tables/sales/(\w+)-[0-9a-f]{12}/$", r"\1", str(row.data["table"])) for row in shown.records}
+
+
 def failing(result: dg.ExecuteInProcessResult) -> dict[str, str]:
     return {name: str(each.description) for name, each in checks(result).items() if not each.passed}
 
@@ -72,7 +85,7 @@ def files(catalog: TrinityLakeCatalog) -> set[str]:
 def grown(catalog: TrinityLakeCatalog, name: str, appends: int = 4, **properties: str) -> Any:
     table = with_table(catalog, name, properties=properties)
     for number in range(appends):
-        table.append(rows(number))
+        table.append(some_rows(number))
     return table
 
 
@@ -81,7 +94,7 @@ def test_maintenance_measures_expires_and_cleans_tables_last(
 ) -> None:
     """Everything that the lakehouse and its tables let go of is gone after one run, and every row is there."""
     orders = grown(catalog, "sales.orders")
-    orders.overwrite(rows(7, 8))
+    orders.overwrite(some_rows(7, 8))
     with_table(catalog, "sales.dropped", 1)
     catalog.drop_table("sales.dropped")
     before = files(catalog)
@@ -120,7 +133,7 @@ def test_dry_runs_show_the_plans_and_change_nothing(
 ) -> None:
     grown(catalog, "sales.orders")
     abandoned = catalog.load_table("sales.orders").transaction()
-    abandoned.append(rows(9))
+    abandoned.append(some_rows(9))
     later(10)
     before, version = files(catalog), catalog.lakehouse.refresh().version
     result = run(stanza(catalog), ALL, instance, dry_run=True)
@@ -132,28 +145,41 @@ def test_dry_runs_show_the_plans_and_change_nothing(
     assert len(cleaned["plan"]) == cleaned["plan_files"] > 0
 
 
-def test_tables_that_cannot_be_read_are_named_by_checks_and_the_others_go_on(
-    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+def test_what_is_wrong_with_tables_is_named_by_checks_and_the_others_go_on(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Red in the graph, each with a remedy; what an owner forbids is no failure."""
+    """Red in the graph, each with a remedy; what an owner forbids, or others maintain, is no failure."""
     grown(catalog, "sales.good")
     grown(catalog, "sales.forbids", **{"gc.enabled": "false"})
     damaged = grown(catalog, "sales.damaged", 1)
     Path(damaged.metadata_location.removeprefix("file://")).unlink()
+    holed = Path(grown(catalog, "sales.holed", 1).location().removeprefix("file://"))
+    next(holed.glob("metadata/*-m0.avro")).unlink()
+    shared = grown(catalog, "sales.shared", 1)
+    with_table(catalog, "sales.sharing", 1, location=shared.location())
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # where nothing answers
+    away = {"metadata_location": "s3://elsewhere/away/metadata/1.metadata.json"}
+    with catalog.lakehouse.transaction() as txn:
+        txn.create_table("sales", "away", table_type="EXTERNAL", format_properties=away)
+    foreign = "tables/sales/good-notes.txt"
+    catalog.lakehouse.storage.write_many([(foreign, b"x")])
     later(10)
-    result = run(stanza(catalog), ALL, instance)
+    result = run(stanza(catalog, storage_options={"retries": 0}), ALL, instance)
     assert result.success
+    assert {
+        tables.READABLE: {"sales.away", "sales.damaged", "sales.holed"},
+        tables.SMALL_FILES: {"sales.forbids", "sales.good"},
+        tables.EXPIRED: {"sales.damaged"},
+        tables.CERTAIN: {"damaged", "holed", "shared", "sales-away"},
+    } == {name: named(each) for name, each in checks(result).items() if not each.passed}
     found = failing(result)
-    assert {tables.READABLE, tables.SMALL_FILES, tables.EXPIRED, tables.CERTAIN} == found.keys()
-    for check in (tables.READABLE, tables.EXPIRED, tables.CERTAIN):
-        assert "damaged" in found[check]
-        assert "forbids" not in found[check]
-        assert "Bring the missing file back" in found[check]
-    assert "sales.good" in found[tables.SMALL_FILES]
+    assert all(part in found[tables.READABLE] for part in ("sales.away", "Bring the missing file back"))
     severe = {name for name, each in checks(result).items() if each.severity == dg.AssetCheckSeverity.ERROR}
     assert {tables.READABLE, tables.CERTAIN} == severe
     assert 2 == len(catalog.load_table("sales.good").metadata.snapshots)
     assert 4 == len(catalog.load_table("sales.forbids").metadata.snapshots)
+    assert foreign in str(metadata(result, assets.TABLE_CLEANING))
+    assert foreign in files(catalog)
 
 
 def test_warnings_name_tables_that_engines_clean_and_policies_without_tables(
@@ -200,3 +226,67 @@ def test_a_lakehouse_without_tables_has_no_such_assets_and_jobs(catalog: Trinity
         defined[name] = (keys & ALL, {each.name for each in repository.get_all_jobs() if "_tables_" in each.name})
     jobs = {f"sales_eu_tables_{job}" for job in ("health", "expire", "clean")}
     assert {"with": (ALL, jobs), "without": (set(), set())} == defined
+
+
+def test_a_fleet_does_for_each_lakehouse_what_its_stanza_says(
+    tmp_path: Path, instance: dg.DagsterInstance, later: Later
+) -> None:
+    """Three lakehouses, one without ``tables``: by schedule it has no such steps, by hand they say so."""
+    lakes = Lakes(tmp_path, instance)
+    catalogs = {name: new_iceberg(tmp_path / name) for name in ("many", "few", "none")}
+    policies = {"many": {"tables": STANZA}, "few": {"tables": {"policies": {"*": {"older_than": "1s"}}}}}
+    for name, catalog in catalogs.items():
+        grown(catalog, "sales.orders")
+        lakes.add(name, None, **policies.get(name, {}))
+        lakes.stanzas[name]["root"] = catalog.lakehouse.root
+    lakes.write()
+    lakes.tick()
+    later(10)
+    known = Stanzas(lakes.path).all().good
+    assert {"many": ALL, "few": ALL, "none": set()} == {
+        name: {*assets.maintained(each)} & ALL for name, each in known.items()
+    }
+    for name in catalogs:
+        assert lakes.run("maintenance", name).success
+    left = {name: len(each.load_table("sales.orders").metadata.snapshots) for name, each in catalogs.items()}
+    assert {"many": 2, "few": 1, "none": 4} == left
+    small = assets.key(every(Stanzas(lakes.path).find), assets.TABLE_HEALTH)
+    passed = {name: last_result(instance, small, tables.SMALL_FILES, name) for name in catalogs}
+    assert {"many": False, "few": True, "none": True} == passed
+    planned = lakes.run("tables_expire", "none")
+    assert (True, 3) == (planned.success, metadata(planned, assets.TABLE_EXPIRATION)["snapshots"])
+    assert 4 == len(catalogs["none"].load_table("sales.orders").metadata.snapshots)
+
+
+def test_the_jobs_of_tables_are_dry_runs_at_first(
+    catalog: TrinityLakeCatalog, instance: dg.DagsterInstance, later: Later
+) -> None:
+    grown(catalog, "sales.orders")
+    catalog.load_table("sales.orders").transaction().append(some_rows(9))
+    later(10)
+    before, defined = files(catalog), merged((stanza(catalog),))
+    for verb, name in (
+        ("health", assets.TABLE_HEALTH),
+        ("expire", assets.TABLE_EXPIRATION),
+        ("clean", assets.TABLE_CLEANING),
+    ):
+        done = defined.resolve_job_def(f"sales_eu_tables_{verb}").execute_in_process(instance=instance)
+        assert [name] == [each.asset_key.path[-1] for each in done.get_asset_materialization_events() if each.asset_key]
+        assert verb == "health" or metadata(done, name)["dry_run"]
+    assert before == files(catalog)
+    assert metadata(done, assets.TABLE_CLEANING)["plan_files"] > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"policies": {"sales": {}}}, r"'sales' names no table; write 'sales\.\*' for those of a namespace"),
+        ({"policies": {"sales.*": {}, "sales.orders": {}}}, "'sales.orders' never counts, because 'sales\\.\\*'"),
+        ({"policies": {"sales.orders\\": {}}}, "ends in a backslash"),
+        ({"policies": {"*": {"keep_last": 0}}}, "greater than or equal to 1"),
+        ({"older_than": "1h"}, "at least"),
+    ],
+)
+def test_a_stanza_that_means_nothing_is_refused(catalog: TrinityLakeCatalog, given: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        stanza(catalog, tables=given)
