@@ -197,7 +197,8 @@ class _Load:
         self.engine = choose_engine(config.engine, spark, self.bytes, config.spark_from_bytes)
         store = lake.files.store
         stamp = max(now_millis(), self.base.created_at_millis)
-        self.target = Target(lake.codec, store.order, store.target_bytes, stamp)
+        cleaned = lake.root if self.base.tables_void_before_millis else ""
+        self.target = Target(lake.codec, store.order, store.target_bytes, stamp, cleaned)
         self.cuts: Sequence[str] = ()
         self.unchanged = Tally()
         self.watch = Stopwatch()

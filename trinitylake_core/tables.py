@@ -6,9 +6,11 @@ Needs no Iceberg library: what engines wrote into the definition is enough, and 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Final
 
-from trinitylake_core.definitions import TableDef
+from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
+from trinitylake_core.errors import InvalidLocation
 from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage, open_storage, options_for
 from trinitylake_core.storage.roots import S3_SCHEMES, local_path
@@ -30,6 +32,11 @@ SNAPSHOT_ROWS: Final = "current-snapshot-total-records"
 SNAPSHOT_BYTES: Final = "current-snapshot-total-files-size"
 """Format properties under the names that other Iceberg catalogs give them."""
 
+UNPROVED: Final = (
+    "a cleaning of tables may have removed what these metadata refer to. Register them with the Iceberg catalog "
+    "(`register_table`), which proves their files, or restore the table from a version of this lakehouse"
+)
+"""Why a definition with metadata below ``tables/`` is refused, where nothing proves their files."""
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://?")
 
 
@@ -74,6 +81,24 @@ def metadata_uri(root: str, table: TableDef) -> str | None:
         InvalidLocation: a MANAGED table's path that leads out of the lakehouse.
     """
     return _uri(root, table, table.format_properties.get(METADATA_LOCATION, ""))
+
+
+def named_in_area(root: str, definition: NamespaceDef | TableDef | ViewDef) -> str | None:
+    """Return the path of the metadata that a table or a view names, if `tables clean` may remove it; else ``None``."""
+    uri = None
+    with suppress(InvalidLocation):  # no such file can be one of the area
+        if isinstance(definition, TableDef):
+            uri = metadata_uri(root, definition)
+        elif isinstance(definition, ViewDef):
+            uri = view_metadata_uri(root, definition)
+        return area_path(root, uri) if uri else None
+    return None
+
+
+def view_metadata_uri(root: str, view: ViewDef) -> str | None:
+    """Return the URI of the Iceberg metadata file of a view, or ``None`` where its definition names none."""
+    location = view.properties.get(VIEW_METADATA_LOCATION)
+    return location if not location or "://" in location else f"{base_uri(root)}{location}"
 
 
 def table_location(root: str, table: TableDef) -> str | None:

@@ -27,13 +27,13 @@ from trinitylake_core.tables import (
     DIRECTORY,
     EXTERNAL,
     ICEBERG,
-    VIEW_METADATA_LOCATION,
     Located,
     base_uri,
     full_uri,
     metadata_uri,
     path_below,
     table_location,
+    view_metadata_uri,
 )
 
 DEFINITION: Final = "definition"
@@ -192,8 +192,7 @@ def _defined(path: str, data: bytes, storage: Storage) -> Found:
     if kind_of(path)[0] == TABLE:
         match = _LABEL.fullmatch(path)
         yield from _table(decode_table(data, path), path, match[1] if match else path, storage.root)
-    elif metadata := decode_view(data, path).properties.get(VIEW_METADATA_LOCATION):
-        uri = metadata if "://" in metadata else f"{base_uri(storage.root)}{metadata}"
+    elif uri := view_metadata_uri(storage.root, decode_view(data, path)):
         yield from _named(storage.root, path, [(LIVE, uri, None)])
 
 

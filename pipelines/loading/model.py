@@ -27,6 +27,7 @@ from trinitylake_core.errors import Corrupt, InvalidInput
 from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName, refuse_new_name
 from trinitylake_core.locations import definition_path
 from trinitylake_core.storage import Storage
+from trinitylake_core.tables import UNPROVED, named_in_area
 from trinitylake_core.tree.leafbuild import columns_of
 from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.nodestore import NodeStore, NodeWriter
@@ -71,12 +72,21 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a task of a load needs to know of the lakehouse."""
+    """What a task of a load needs to know of the lakehouse.
+
+    Attributes:
+        codec: encodes keys.
+        order: of its tree.
+        target_bytes: of a node.
+        stamp: when the nodes are created, in epoch milliseconds.
+        cleaned: its root URI if its tables were ever cleaned, else empty.
+    """
 
     codec: KeyCodec
     order: int
     target_bytes: int
     stamp: int
+    cleaned: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,7 @@ def tally_of(keys: Iterable[str], paths: Iterable[str]) -> Tally:
     return Tally(len(hashes), sum(hashes))
 
 
-def objects_in(source: Storage, block: Block, codec: KeyCodec, every: int = 1) -> Iterator[New]:
+def objects_in(source: Storage, block: Block, target: Target, every: int = 1) -> Iterator[New]:
     """Yield the objects in the lines that begin in a block, or in the first of each ``every`` lines.
 
     Raises:
@@ -124,12 +134,12 @@ def objects_in(source: Storage, block: Block, codec: KeyCodec, every: int = 1) -
     """
     for place, line in islice(lines(source, block), 0, None, every):
         try:
-            yield _object(line, place, codec)
+            yield _object(line, place, target)
         except InvalidInput as error:
             raise InvalidInput(f"{in_words(source, place)}: {error}; nothing was loaded") from None
 
 
-def _object(line: bytes, place: Place, codec: KeyCodec) -> New:
+def _object(line: bytes, place: Place, target: Target) -> New:
     entry = entry_of("the entry", _value_of(line), _KINDS)
     kind = _KINDS.get(entry.action)
     if kind is None:
@@ -137,7 +147,13 @@ def _object(line: bytes, place: Place, codec: KeyCodec) -> New:
     namespace, *rest = entry.names()
     name = ObjectName(kind, namespace, *rest)
     refuse_new_name(kind, entry.names()[-1])
-    data = entry.plain_table() or encode(_MAKERS[kind](**entry.definition()))
+    codec, names_files = target.codec, bool(target.cleaned and entry.arguments.get("format_properties"))
+    data = None if names_files else entry.plain_table()
+    if data is None:
+        definition = _MAKERS[kind](**entry.definition())
+        if target.cleaned and (named := named_in_area(target.cleaned, definition)):
+            raise InvalidInput(f"{named}: {UNPROVED}")
+        data = encode(definition)
     return New(codec.encode(name), codec.namespace(namespace) if rest else None, data, place)
 
 
@@ -156,12 +172,12 @@ def _value_of(line: bytes) -> Any:
         raise InvalidInput("nested too deeply") from None
 
 
-def wrong_in(source: Storage, block: Block, codec: KeyCodec) -> tuple[int, list[Wrong]]:
+def wrong_in(source: Storage, block: Block, target: Target) -> tuple[int, list[Wrong]]:
     """Return the number of lines that begin in a block and are no objects, and the first of them."""
     count, found = 0, list[Wrong]()
     for place, line in lines(source, block):
         try:
-            _object(line, place, codec)
+            _object(line, place, target)
         except InvalidInput as error:
             count += 1
             found += [Wrong(place, str(error))] if count <= WRONG_SHOWN else []

@@ -215,13 +215,13 @@ def sampled(groups: Groups, source: Storage, *, target: Target) -> Iterator[Tupl
         if not block.file.endswith(PACKED):
             looked = Block(block.file, block.begin, min(block.begin + LOOK_BYTES, block.end), block.size)
             every, part = _EVERY, (looked.end - looked.begin) / (block.end - block.begin)
-        yield [(each.key, round(every / part)) for each in objects_in(source, looked, target.codec, every)]
+        yield [(each.key, round(every / part)) for each in objects_in(source, looked, target, every)]
 
 
 def read(groups: Groups, source: Storage, *, target: Target, cuts: Sequence[str]) -> Iterator[Tuples]:
     """Yield the objects of each block as slices. Raises ``InvalidInput``."""
     for (row,) in groups:
-        objects, slices = objects_in(source, _block(row), target.codec), list[tuple[Any, ...]]()
+        objects, slices = objects_in(source, _block(row), target), list[tuple[Any, ...]]()
         while some := list(islice(objects, RUN)):
             slices += _new_slices(some, cuts)
         yield slices
@@ -230,7 +230,7 @@ def read(groups: Groups, source: Storage, *, target: Target, cuts: Sequence[str]
 def wrong(rows: Iterable[Row], source: Storage, *, target: Target) -> Iterator[tuple[Any, ...]]:
     """Yield the first wrong lines of each block; the first of them counts them all."""
     for row in rows:
-        count, found = wrong_in(source, _block(row), target.codec)
+        count, found = wrong_in(source, _block(row), target)
         for number, each in enumerate(found):
             yield each.place.file, each.place.offset, each.why, 0 if number else count
 

@@ -173,7 +173,10 @@ class Sweep:
 
     def remove_live(self) -> Totals:
         """Take what has been marked since off the orphans; return the totals of what is left."""
-        self._orphans = self._without_live("SELECT f.* FROM files f WHERE 1 = 1", files=self._doomed()).keep()
+        return self._keep_orphans(self._without_live("SELECT f.* FROM files f WHERE 1 = 1", files=self._doomed()))
+
+    def _keep_orphans(self, orphans: Rows) -> Totals:
+        self._orphans = orphans.keep()
         return Totals(self._by_kind(self._orphans))
 
     def _without_live(self, query: str, **tables: Rows) -> Rows:
@@ -221,8 +224,7 @@ class Sweep:
         planned = self.engine.sql("SELECT count(DISTINCT path) AS files FROM planned", planned=self._doomed()).one()
         known = self.engine.sql(f"SELECT {_SUMS} FROM files f WHERE {there}", **tables).one()
         old = f"SELECT f.* FROM files f WHERE modified_millis < {cutoff_millis} AND {there}"
-        self._orphans = self._without_live(old, **tables).keep()
-        return Totals(self._by_kind(self._orphans)), planned["files"] - known["files"]
+        return self._keep_orphans(self._without_live(old, **tables)), planned["files"] - known["files"]
 
     # -- act -----------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from pipelines.engine.model import TEXT, Engine, Rows
 from pipelines.files.listing import TABLE_FILES, Listed, Wanted, table_shards
 from pipelines.files.tablewalk import BY_WISH, CLAIM, DOUBT, UNREADABLE, TableWalk, directory_of
 from pipelines.job import Progress
+from pipelines.sweep.model import Totals
 from pipelines.sweep.sweep import Sweep
 from pipelines.trees.walk import Start, walk
 from trinitylake_core.storage import Storage
@@ -72,6 +73,9 @@ class TableSweep(Sweep):
 
     def _first_listing(self) -> Rows:
         self.list_transactions()
+        return self._area()
+
+    def _area(self) -> Rows:
         return self._in_shards(table_shards(self._storage, self._wanted))
 
     # -- mark ----------------------------------------------------------------------------------------
@@ -90,6 +94,17 @@ class TableSweep(Sweep):
         self._levels += walked.levels
         self._live += self._tables.follow(walked.levels)
         self._protect()
+
+    def remove_live(self) -> Totals:
+        """Take off the orphans what was marked, and what was written again since it was listed; return the totals.
+
+        A client whose answer was lost sends a file once more, under its name: its commit then meets a young file.
+        """
+        super().remove_live()
+        query = """SELECT o.* FROM orphans o JOIN again a ON a.path = o.path
+            WHERE a.modified_millis = o.modified_millis AND a.bytes = o.bytes"""
+        again = self._area().keep("path")
+        return self._keep_orphans(self.engine.sql(query, orphans=self._doomed(), again=again))
 
     @property
     def read(self) -> dict[str, int]:

@@ -18,8 +18,10 @@ from tests.support.rounds import Rounds
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.changes import Fence, commit_summary
 from trinitylake_core.commits.commit import commit
+from trinitylake_core.errors import CommitConflict
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.storage import open_storage
+from trinitylake_core.tables import VIEW_METADATA_LOCATION
 from trinitylake_core.versions import Root
 
 ONCE = {"commit.retry.num-retries": "0"}
@@ -245,3 +247,52 @@ def test_the_row_of_an_unreadable_root_counts_as_a_fence(catalog: TrinityLakeCat
     assert 0 < again.root_node.tables_void_before_millis == int(again.root_node.system[spec.VOID_BEFORE_MILLIS])
     with pytest.raises(CommitFailedException):
         late()
+
+
+def _raw(location: str) -> dict[str, Any]:
+    return {"table_format": "ICEBERG", "format_properties": {"metadata_location": location}}
+
+
+def test_metadata_that_nothing_proves_are_refused_once_tables_were_cleaned(
+    catalog: TrinityLakeCatalog, tmp_path: Path
+) -> None:
+    """By a plain transaction, from a backup, and in a saved transaction; before the fence they were not."""
+    with_table(catalog, "sales.orders", 1)
+    catalog.lakehouse.refresh()
+    location = _definition(catalog)["metadata_location"]
+    backup = Lakehouse.create((tmp_path / "backup").as_uri())
+    with backup.transaction() as txn:
+        txn.create_namespace("sales")
+        txn.create_table("sales", "lost", **_raw(location))
+    with catalog.lakehouse.transaction() as txn:
+        txn.create_table("sales", "copied", **_raw(location))
+    saved = catalog.lakehouse.refresh().transaction()
+    saved.create_table("sales", "saved", **_raw(location))
+    fence(catalog)
+    lake = catalog.lakehouse
+    with pytest.raises(CommitConflict, match="register_table"):
+        saved.save()
+    lake.refresh()
+    with pytest.raises(CommitConflict, match=f"^{location}.*register_table"), lake.transaction() as txn:
+        txn.create_table("sales", "again", **_raw(location))
+    with pytest.raises(CommitConflict, match="register_table"), lake.transaction() as txn:
+        txn.alter_table("sales", "copied", format_properties={"metadata_location": f"{location}x"})
+    with pytest.raises(CommitConflict, match="register_table"), lake.transaction() as txn:
+        txn.create_view("sales", "v", "SELECT 1", properties={VIEW_METADATA_LOCATION: location})
+    with pytest.raises(CommitConflict, match="register_table"):
+        lake.restore(["sales.lost"], source=backup.refresh(), reason="r")
+    assert [[], ["copied", "orders"]] == [lake.refresh().views("sales"), lake.tables("sales")]
+
+
+def test_what_the_base_names_needs_no_proof(catalog: TrinityLakeCatalog) -> None:
+    """A plain transaction alters and renames the table, and names metadata elsewhere."""
+    with_table(catalog, "sales.orders", 1)
+    fence(catalog)
+    lake = catalog.lakehouse.refresh()
+    with lake.transaction() as txn:
+        txn.alter_table("sales", "orders", properties={"a": "b"})
+        txn.alter_table("sales", "orders", properties={"c": "d"})
+        txn.rename_table("sales", "orders", "sales", "renamed")
+        txn.create_table("sales", "other", table_type="EXTERNAL", **_raw("s3://other/a.metadata.json"))
+    assert {"a": "b", "c": "d", **ONCE} == dict(lake.refresh().table("sales", "renamed").properties)
+    assert [1] == ids(catalog.load_table("sales.renamed"))

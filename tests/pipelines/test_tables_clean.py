@@ -13,10 +13,11 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.view.metadata import ViewVersion
 
-from pipelines import compaction, expiration, orphans, tables_clean
+from pipelines import compaction, expiration, load, orphans, tables_clean
 from pipelines.cli import main
 from pipelines.job import dry_run
 from tests.support.icebergs import SCHEMA, ids, new_iceberg, rows, with_table
+from trinitylake_core import Lakehouse
 from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import CorruptDefinition, InvalidInput, PlanOutdated, Refused
 from trinitylake_core.iceberg import TrinityLakeCatalog
@@ -158,6 +159,75 @@ def test_a_plan_that_a_later_version_needs_is_outdated(catalog: TrinityLakeCatal
     with pytest.raises(PlanOutdated, match="in use"):
         clean(catalog, plan=uri)
     assert path in files(catalog)
+
+
+def test_a_file_that_was_sent_again_after_the_listing_stays(catalog: TrinityLakeCatalog) -> None:
+    """Its client commits it, which the young file allows: the deletion must not have the last word."""
+    orders = with_table(catalog, "sales.orders", 1)
+    late = orders.transaction()
+    late.append(rows(2))
+    written = {path for path in files(catalog) if path not in _live(catalog)}
+    with_table(catalog, "sales.other", 3).transaction().append(rows(4))
+    root = Path(catalog.lakehouse.root.removeprefix("file://"))
+
+    def sent_again(report: Any) -> bool:
+        assert 6 == report.orphan_files
+        time.sleep(TICK)
+        for path in (root / each for each in written):
+            path.write_bytes(path.read_bytes())
+        return True
+
+    report = clean(catalog, review=sent_again)
+    assert (3, 3, 3) == (report.orphan_files, report.attempted, report.deleted)
+    late.commit_transaction()
+    assert [1, 2] == ids(catalog.load_table("sales.orders"))
+
+
+@pytest.mark.parametrize("command", ["apply", "load"])
+def test_table_metadata_in_a_file_of_changes_are_refused_once_tables_were_cleaned(
+    catalog: TrinityLakeCatalog, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_history(catalog)
+    clean(catalog)
+    lake = catalog.lakehouse.refresh()
+    location = lake.table("sales", "orders").format_properties["metadata_location"]
+    named = {"metadata_location": location}
+    changes = [
+        {"create_table": {"namespace": "sales", "name": name, "table_format": "ICEBERG", "format_properties": named}}
+        for name in ("one", "two")
+    ]
+    if command == "apply":
+        (given := tmp_path / "changes.json").write_text(json.dumps(changes))
+    else:
+        (given := tmp_path / "changes.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in changes))
+    words = ["apply", lake.root, str(given)] if command == "apply" else ["load", lake.root, str(given)]
+    assert 0 < main(words)
+    told = capsys.readouterr().err
+    assert location in told
+    assert "register_table" in told
+    assert ["orders"] == lake.refresh().tables("sales")
+
+
+def test_a_load_starts_over_when_tables_are_cleaned_meanwhile(catalog: TrinityLakeCatalog, tmp_path: Path) -> None:
+    """It read its lines before there was a fence that forbids some of them."""
+    a_history(catalog)
+    lake = catalog.lakehouse.refresh()
+    named = {"metadata_location": lake.table("sales", "orders").format_properties["metadata_location"]}
+    line = {"create_table": {"namespace": "sales", "name": "a", "table_format": "ICEBERG", "format_properties": named}}
+    (given := tmp_path / "changes.jsonl").write_text(json.dumps(line))
+
+    def cleaned(report: Any) -> bool:
+        del report
+        return bool(clean(catalog).deleted)
+
+    with pytest.raises(InvalidInput, match="register_table"):
+        load.run(Lakehouse.open(lake.root), str(given), load.Config(engine="local"), review=cleaned)
+    line["create_table"].pop("format_properties")
+    given.write_text(json.dumps(line))
+    with_table(catalog, "sales.other", 1).transaction().append(rows(2))
+    report = load.run(Lakehouse.open(lake.root), str(given), load.Config(engine="local"), review=cleaned)
+    assert ["a", "orders", "other"] == catalog.lakehouse.refresh().tables("sales")
+    assert report.version_after is not None
 
 
 def _live(catalog: TrinityLakeCatalog) -> set[str]:

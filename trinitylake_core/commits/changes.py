@@ -259,6 +259,7 @@ class LoadChange(CompactionChange):
         super().__init__(node, summary, object_counts(files.store, node, codec_of(files.definition(base))))
         self._files = files
         self._before = base.node
+        self._held_to_fence = bool(base.tables_void_before_millis)
         self._gained = None if self._counts is None else self._counts.less(base.counts)
 
     def _counted(self, base: Root) -> ObjectCounts | None:
@@ -272,9 +273,12 @@ class LoadChange(CompactionChange):
 
         Raises:
             CommitConflict: one of them touches what was loaded.
+            FilesVoid: tables were cleaned for the first time, and what was loaded was not held to that.
             Corrupt: the version below the load has expired, and a cleaning removed its nodes; or they are damaged.
         """
         super().rebase(base, newer)
+        if not self._held_to_fence and newer[-1].tables_void_before_millis:
+            raise FilesVoid(f"tables were cleaned since version {base.version}; {self.again}", version=base.version)
         codec = codec_of(self._files.definition(base))
         for root in newer:
             own = root.own_messages()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final, Unpack
+from typing import Final, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from trinitylake_core.definitions import (
 from trinitylake_core.errors import AlreadyExists, InvalidInput, NamespaceNotEmpty, ObjectNotFound
 from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, refuse_new_name
 from trinitylake_core.locations import definition_path
+from trinitylake_core.tables import named_in_area
 from trinitylake_core.transactions.footprint import Footprint
 from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Messages, Node
@@ -39,6 +40,7 @@ from trinitylake_core.versions import ObjectCounts, Root
 _FEW: Final = 32
 """How many keys are looked up one by one, so that what is read for them stays cached for the next transaction."""
 _Definition = NamespaceDef | TableDef | ViewDef
+_T = TypeVar("_T", NamespaceDef, TableDef, ViewDef)
 
 
 class CatalogEdits(CatalogView):
@@ -56,6 +58,8 @@ class CatalogEdits(CatalogView):
         self._last_read: tuple[str, bytes] = ("", b"")
         """The path and content of a definition: what is looked at is often changed next."""
         self._footprint = Footprint()
+        self._known_files: set[str] = set()
+        """Table metadata below ``tables/`` that definitions of the base name, as far as they were read."""
 
     @property
     def base_version(self) -> int:
@@ -120,6 +124,18 @@ class CatalogEdits(CatalogView):
         if path != self._last_read[0]:
             self._last_read = path, super()._read_definition(path)
         return self._last_read[1]
+
+    def _definition(self, kind: str, key: str, label: str, of: type[_T]) -> _T:
+        definition = super()._definition(kind, key, label, of)
+        if key not in self._writes and (named := named_in_area(self._store.storage.root, definition)) is not None:
+            self._known_files.add(named)
+        return definition
+
+    def new_table_files(self) -> set[str]:
+        """Return the table metadata below ``tables/`` that these changes name, and that were not read in the base."""
+        root = self._store.storage.root
+        named = (named_in_area(root, definition) for _, definition in self._definitions.values())
+        return {each for each in named if each is not None} - self._known_files
 
     # -- namespaces ----------------------------------------------------------------------------
 

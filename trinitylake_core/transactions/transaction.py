@@ -220,6 +220,7 @@ class Transaction(TransactionChange):
         self._prove_compare_and_set()
         file = self._file or SavedFile(self._files.storage, self.id)
         file.refuse_unsavable()
+        self.prove(self._base)
         self._write_definitions()
         since = self._base
         self._store_in(file)
@@ -227,6 +228,7 @@ class Transaction(TransactionChange):
             self.renew(newest)
             self._store_in(file)
             since = newest
+        self.prove(newest)  # a cleaning that comes later marks what this names
         file.confirm()
         self._done = True
         return self.id

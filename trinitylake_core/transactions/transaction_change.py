@@ -20,6 +20,7 @@ from trinitylake_core.errors import (
     VersionExpired,
 )
 from trinitylake_core.locations import definition_path
+from trinitylake_core.tables import UNPROVED
 from trinitylake_core.transactions.edits import CatalogEdits
 from trinitylake_core.transactions.footprint import Conflicts
 from trinitylake_core.tree.node import Messages, Node
@@ -120,9 +121,14 @@ class TransactionChange(CatalogEdits):
         self._proofs.append(proof)
 
     def prove(self, base: Root) -> None:
-        """Prove what is required of ``base``. Raises ``CommitConflict``."""
+        """Prove what is required of ``base``.
+
+        Raises ``CommitConflict``; also where tables were cleaned and table metadata are named without any proof.
+        """
         for proof in self._proofs:
             proof(base)
+        if base.tables_void_before_millis and not self._proofs and (named := self.new_table_files()):
+            raise CommitConflict(f"{min(named)}: {UNPROVED}", version=base.version)
 
     @property
     def base(self) -> Root:
