@@ -89,7 +89,7 @@ def run(
 
     Costs a listing of the area and one of the lakehouse, one ``get`` for each distinct node, definition of a table,
     metadata file, manifest list and manifest of all kept versions together, and one ``put`` and ``head`` for the
-    storage's time. With orphans another listing of the lakehouse, a commit, and one ``delete`` for a thousand of them.
+    storage's time. With orphans another listing of both, a commit, and one ``delete`` for a thousand of them.
 
     Args:
         lake: any handle of the lakehouse.
