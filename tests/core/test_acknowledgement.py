@@ -19,9 +19,7 @@ from tests.support.icebergs import ids, new_iceberg, opened, rows, with_table
 from tests.support.lakes import FAST, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import CommitConflict, Lakehouse, LakehouseReplaced, OutcomeUnknown, Transaction, spec
-from trinitylake_core.errors import AlreadyExists
 from trinitylake_core.locations import root_path
-from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.failures import TransientError
 from trinitylake_core.versions import claim_boundary, settle_boundary
@@ -87,24 +85,6 @@ def test_a_pyiceberg_commit_whose_answer_was_lost_is_unknown(tmp_path: Path) -> 
     sound(here)
 
 
-def test_a_lost_creation_that_another_writer_took_over_is_unknown(lake: Lakehouse) -> None:
-    """The name was made, built upon, freed, and made again by a writer that stood still, all in one pause."""
-    txn = lake.transaction()
-    txn.create_namespace("mine")
-
-    _, late = begun(lake, lake.version)
-
-    def freed_and_taken() -> None:
-        others_go_on(lake)
-        with pytest.raises(OutcomeUnknown):
-            late.commit()
-
-    lose_creation(lake, root_path(lake.version + 1), freed_and_taken)
-    with pytest.raises(OutcomeUnknown):
-        txn.commit()
-    sound(lake, "mine")
-
-
 # -- 2: the claim of an export ------------------------------------------------------------------------
 
 
@@ -125,30 +105,6 @@ def test_a_commit_that_meets_a_claim_is_unknown_and_others_may_build_on_it(lake:
 
 
 # -- 3 and 4: another lakehouse -----------------------------------------------------------------------
-
-
-def test_a_creator_that_stood_still_is_not_told_that_it_created_a_lakehouse(tmp_path: Path) -> None:
-    root = (tmp_path / "lake").as_uri()
-    late: list[Lakehouse] = []
-
-    def another_lives() -> None:
-        late.append(Lakehouse.create(root, storage_options=FAST, order=8))
-        others_go_on(late[0])
-
-    storage = open_storage(root, FAST)
-    assert isinstance(storage, BaseStorage)
-
-    def intercept(kind: str, path: str, action: Callable[[], Any]) -> Any:
-        if kind == "create" and path == root_path(0) and not late:
-            another_lives()
-        return action()
-
-    storage.interceptor = intercept
-    with pytest.raises(OutcomeUnknown, match="created as version 0"):
-        Lakehouse.create(storage, order=4)
-    sound(late[0])
-    with pytest.raises(AlreadyExists):
-        Lakehouse.create(root, storage_options=FAST, order=4)
 
 
 @pytest.mark.parametrize("act", ["refresh", "commit"])
@@ -192,27 +148,6 @@ def published(lake: Lakehouse, transaction_id: str) -> None:
     others_go_on(lake)
 
 
-def test_a_save_whose_confirmation_was_lost_is_unknown_and_deletes_nothing(lake: Lakehouse) -> None:
-    mine, again = saved_again(lake)
-    storage = mine.storage
-    assert isinstance(storage, BaseStorage)
-    puts: list[str] = []
-
-    def intercept(kind: str, path: str, action: Callable[[], Any]) -> Any:
-        result = action()
-        if kind == "put" and "txn-" in path:
-            puts.append(path)
-            if len(puts) == 2:  # announced, confirmed
-                published(lake, again.id)
-                raise TransientError("the answer is lost")
-        return result
-
-    storage.interceptor = intercept
-    with pytest.raises(OutcomeUnknown, match=r"whether transaction .* was saved"):
-        again.save()
-    sound(lake, "saved", "again")
-
-
 def test_an_abort_of_what_may_be_committed_is_refused(lake: Lakehouse) -> None:
     _, again = saved_again(lake)
     published(lake, again.id)
@@ -241,74 +176,6 @@ def test_an_abort_after_an_unknown_commit_asks_the_chain(lake: Lakehouse, *, exp
     with pytest.raises(OutcomeUnknown if expires else CommitConflict):
         txn.abort()
     sound(lake, "late")
-
-
-def test_a_commit_that_is_repeated_after_its_base_expired_is_unknown(lake: Lakehouse) -> None:
-    """It was committed by the first call; the second must not call it expired."""
-    handle, txn = begun(lake, lake.version)
-    attach(handle.storage, FaultPlan("lose_from", kinds={"create", "get"}))
-    with pytest.raises(OutcomeUnknown):
-        txn.commit()
-    detach(handle.storage)
-    others_go_on(lake)
-    with pytest.raises(OutcomeUnknown):
-        txn.commit()
-    sound(lake, "late")
-
-
-def test_a_commit_whose_look_failed_is_found_by_the_next_call(lake: Lakehouse) -> None:
-    handle, txn = begun(lake, lake.version)
-    attach(handle.storage, FaultPlan("fail_from", kinds={"get"}))
-    with pytest.raises(OutcomeUnknown):
-        txn.commit()
-    detach(handle.storage)
-    assert 13 == txn.commit()
-    sound(lake, "late")
-
-
-# -- 6: purge -----------------------------------------------------------------------------------------
-
-
-def test_purging_a_name_that_another_table_took_leaves_the_renamed_one_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the look at the table and its drop it is renamed, and a new table takes its name."""
-    catalog = new_iceberg(tmp_path)
-    with_table(catalog, "sales.orders", 1, 2)
-    other = opened(catalog.lakehouse.root)
-    raced: list[str] = []
-    drop = Transaction.drop_table
-
-    def late(self: Transaction, namespace: str, name: str) -> None:
-        if not raced:
-            raced.append("renamed")
-            other.rename_table("sales.orders", "sales.kept")
-            with_table(other, "sales.orders", 3)
-        drop(self, namespace, name)
-
-    monkeypatch.setattr(Transaction, "drop_table", late)
-    catalog.purge_table("sales.orders")
-    assert raced
-    assert [1, 2] == ids(opened(catalog.lakehouse.root).load_table("sales.kept"))
-    sound(catalog.lakehouse)
-
-
-def test_a_purge_that_loses_a_race_to_a_rename_purges_what_it_drops(tmp_path: Path) -> None:
-    """Right before the root of the drop is created another process renames the table and makes a new one."""
-    catalog = new_iceberg(tmp_path)
-    with_table(catalog, "sales.orders", 1, 2)
-    other = opened(catalog.lakehouse.root)
-
-    def renamed() -> None:
-        other.rename_table("sales.orders", "sales.kept")
-        with_table(other, "sales.orders", 3)
-
-    at_create(catalog.lakehouse, renamed)
-    catalog.purge_table("sales.orders")
-    left = opened(catalog.lakehouse.root)
-    assert [("sales", "kept")] == left.list_tables("sales")
-    assert [1, 2] == ids(left.load_table("sales.kept"))
-    sound(catalog.lakehouse)
 
 
 # -- what stays ---------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import (
     Corrupt,
     CorruptNode,
-    OutcomeUnknown,
     StorageError,
     VersionExpired,
     VersionNotFound,
@@ -112,18 +111,6 @@ def test_defect_1_a_young_root_below_the_boundary_is_never_the_newest(lake: Lake
         assert NEWEST + 1 == handle.files.versions.latest(handle.root_node).version
 
 
-def test_defect_1_trying_again_after_an_unknown_outcome_does_not_acknowledge_the_late_root(lake: Lakehouse) -> None:
-    """The transaction finds its own root below the boundary. Whether it was a version once, nothing proves any more."""
-    handle, txn = begun(lake, 2)
-    at_create(handle, lambda: expired(lake), FaultPlan("fail_from", kinds={"get", "put", "delete", "head"}))
-    with pytest.raises(StorageError, match="unknown"):
-        txn.commit()
-    detach(handle.storage)
-    with pytest.raises(OutcomeUnknown):
-        txn.commit()
-    assert "late" not in reopened(lake).namespaces()
-
-
 def test_an_unreadable_boundary_makes_the_outcome_unknown(lake: Lakehouse) -> None:
     """The commit may well be there, and trying again finds it."""
     txn = lake.transaction()
@@ -135,32 +122,6 @@ def test_an_unreadable_boundary_makes_the_outcome_unknown(lake: Lakehouse) -> No
     detach(lake.storage)
     assert NEWEST + 1 == txn.commit()
     assert [] == list(reopened(lake).check(definitions=True))
-
-
-def test_a_version_that_expired_right_after_its_creation_is_not_called_refused(lake: Lakehouse) -> None:
-    """Created as the next version, followed by others and expired, all before the look: its files live on."""
-    txn = lake.transaction()
-    txn.create_namespace("mine")
-    storage = lake.storage
-    assert isinstance(storage, BaseStorage)
-    done: list[str] = []
-
-    def stall(kind: str, path: str, action: Callable[[], Any]) -> Any:
-        if path == spec.BOUNDARY_FILE and not done:
-            done.append(path)
-            other = reopened(lake)
-            for number in range(3):
-                with other.transaction() as more:
-                    more.create_namespace(f"more{number}")
-            expired(lake, NEWEST + 3)
-        return action()
-
-    storage.interceptor = stall
-    with pytest.raises(StorageError, match="whether it counts is unknown"):
-        txn.commit()
-    newest = reopened(lake)
-    assert "mine" in newest.namespaces()
-    assert [] == list(newest.check(definitions=True))
 
 
 def test_a_garbage_boundary_is_told_by_the_newest_root(lake: Lakehouse) -> None:
@@ -438,41 +399,6 @@ def heard(storage: BaseStorage) -> list[bytes]:
 
     storage.interceptor = intercept
     return said
-
-
-def test_an_export_does_not_take_the_claim_of_another_for_its_own(lake: Lakehouse) -> None:
-    """Two exports looked at a copy. One claims it; it is given up, and somebody commits; then the other one claims it.
-
-    The file must not say what it said when they looked, nor the second claim what the first one says: the first one
-    wakes up, settles, and would say that the commit was nothing.
-    """
-    storage, known = lake.storage, range(NEWEST + 1)
-    assert isinstance(storage, BaseStorage)
-    storage.replace(spec.BOUNDARY_FILE, b"0")
-    first = claim_boundary(Versions(storage), 20, b"0", known)
-    assert b"20\n" == first
-    assert 0 == lower_lying_boundary(Versions(storage))
-    with reopened(lake).transaction() as txn:
-        txn.create_namespace("n-acked")
-    settled = list[bool]()
-
-    def intercept(kind: str, path: str, action: Callable[[], Any]) -> Any:
-        if kind == "list" and not settled:  # the second one has claimed, and looks for other roots
-            settled.append(True)
-            storage.create(root_path(20), storage.read(root_path(NEWEST)))
-            settled[0] = settle_boundary(
-                Versions(storage), 20, {*known, 20}, grows=True, movable=lambda: True, claim=first
-            )
-        return action()
-
-    for looked in (b"0", storage.read(spec.BOUNDARY_FILE)):
-        storage.interceptor = intercept
-        second = claim_boundary(Versions(storage), 20, looked, known)
-        storage.interceptor = None
-        assert (None, []) == (second, [each for each in settled if each])
-    assert settled
-    storage.delete_many([root_path(20)])
-    assert "n-acked" in {each.namespace for each in reopened(lake).objects()}
 
 
 def test_the_boundary_file_never_says_what_it_said_before(lake: Lakehouse) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes import TINY, compacted, filled, new_lake, reopened
+from tests.support.lakes import compacted, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from tests.support.wide import wide
 from trinitylake_core import Lakehouse, ObjectNotFound, spec
@@ -55,22 +55,6 @@ def test_a_warm_lookup_costs_the_definition_only(lake: Lakehouse) -> None:
     assert {"get": 1} == cost(lake, lambda: lake.table("ns1", "t001"))
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_small_commit_on_a_warm_handle_costs_its_definitions_a_root_and_the_hint(tmp_path: Path, count: int) -> None:
-    """No list; beside the hint a get of the boundary and a head of the next version, whatever was read before."""
-    lake = new_lake(tmp_path, order=128, target=1_000_000)
-    with lake.transaction() as txn:
-        txn.create_namespace("a")
-
-    def commit() -> None:
-        with lake.transaction() as txn:
-            for number in range(count):
-                txn.create_table("a", f"t{txn.id[:4]}{number}")
-
-    for _ in range(5):
-        assert {"put": count + 1, "create": 1, **LOOK} == cost(lake, commit)
-
-
 def test_a_small_commit_into_a_deep_tree_reads_only_what_its_checks_need(lake: Lakehouse) -> None:
     """Does the namespace exist, does the table: two paths, one of them warm on the second commit; then the look."""
     compacted(lake)
@@ -96,29 +80,6 @@ def test_a_drop_writes_no_definition(lake: Lakehouse) -> None:
     lake.refresh().table("ns1", "t001")
     lake.namespace("ns1")
     assert {"put": 1, "create": 1, **LOOK} == cost(lake, drop)
-
-
-def test_a_lost_race_costs_one_get_for_each_version_lost_to_and_two_more(tmp_path: Path) -> None:
-    """One that finds nothing, and one for the boundary; and the look after the creation."""
-    lake = new_lake(tmp_path, order=128, target=1_000_000)
-    with lake.transaction() as txn:
-        txn.create_namespace("a")
-    txn = lake.transaction()
-    txn.create_table("a", "late")
-    other = reopened(lake)
-    for number in range(5):
-        with other.transaction() as each:
-            each.create_table("a", f"t{number}")
-    spent = cost(lake, txn.commit)
-    assert (2, 2) == (spent["create"], spent["put"])
-    assert 5 + 2 + 2 >= spent["get"]
-    assert {"create", "put", "get", "head"} == set(spent)
-
-
-def test_opening_costs_four_gets(lake: Lakehouse) -> None:
-    """Hint, the version after it, and at once root and boundary."""
-    again = reopened(lake)
-    assert {"get": 4} == {k: v for k, v in again.storage.counts.as_dict().items() if "bytes" not in k}
 
 
 def test_a_refresh_with_nothing_new_costs_three_gets(lake: Lakehouse) -> None:
@@ -154,37 +115,6 @@ def test_a_scan_reads_every_node_once_and_a_range_only_its_nodes(lake: Lakehouse
     assert nodes / 2 > cost(cold, lambda: cold.tables("ns1"))["get"]
     cold = reopened(lake)
     assert 8 > cost(cold, cold.namespaces)["get"]
-
-
-def test_a_difference_reads_only_what_is_not_shared(tmp_path: Path) -> None:
-    """Of a thousand nodes a small change opens a few paths."""
-    lake = filled(new_lake(tmp_path, target=TINY), tables=600, changes=100)
-    compacted(lake)
-    lake.refresh()
-    nodes = len(Surgery(lake.root, 4).tree(lake.version))
-    with lake.transaction() as txn:
-        txn.drop_table("ns1", "t001")
-    compacted(lake)
-    cold = reopened(lake)
-    spent = cost(cold, lambda: list(cold.diff(cold.version - 2, cold.version)))
-    assert nodes > 250
-    assert 30 > spent["get"]
-
-
-def test_a_compaction_of_a_small_part_rewrites_a_small_part(tmp_path: Path) -> None:
-    """Ten changes in one place of a tree of hundreds of nodes."""
-    lake = filled(new_lake(tmp_path, target=TINY), tables=600, changes=100)
-    compacted(lake)
-    lake.refresh()
-    with lake.transaction() as txn:
-        for number in range(1, 31, 3):
-            txn.drop_table("ns1", f"t{number:03}")
-    cold = reopened(lake)
-    spent = cost(cold, lambda: compacted(cold))
-    assert 25 > spent["get"]
-    assert 25 > spent["put"]
-    assert 1 == spent["create"]
-    assert {"get", "put", "create", "head"} == set(spent)
 
 
 def test_what_a_commit_writes_does_not_grow_with_the_commits_before_it(tmp_path: Path) -> None:

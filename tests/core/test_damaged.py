@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes import compacted, content, filled, new_lake, reopened
+from tests.support.lakes import content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
 from trinitylake_core import (
     CommitConflict,
@@ -120,17 +120,6 @@ def test_every_way_to_the_newest_version_passes_over_a_root_left_behind(lake: La
     assert 5 == after.at(timestamp=times[5]).version
 
 
-def test_work_goes_on_after_a_root_was_left_behind(lake: Lakehouse) -> None:
-    harm(lake, 8)
-    after = rolled_back(lake, 7)
-    with after.transaction() as txn:
-        txn.create_namespace("new")
-    compacted(after.refresh())
-    cold = reopened(lake)
-    assert (11, True) == (cold.version, "new" in cold.namespaces())
-    assert [] == list(cold.check(definitions=True))
-
-
 def test_a_writer_that_began_before_is_told_to_begin_again(lake: Lakehouse) -> None:
     """While nobody has rolled back it is damage; after that a conflict, whatever it wrote. Nothing is committed."""
     first, second = lake.at(version=7), lake.at(version=7)
@@ -157,21 +146,6 @@ def test_a_writer_that_holds_the_unreadable_root_may_go_on(lake: Lakehouse) -> N
     )  # fmt: skip
     with pytest.raises(PlanOutdated, match="version 9"):
         damaged(lake).rollback(version=7, reason="r", expected_version=planned.version)
-
-
-def test_a_rollback_that_loses_to_such_a_writer_stops(lake: Lakehouse) -> None:
-    harm(lake, 8)
-
-    def commit() -> None:
-        if lake.files.newest_seen.version == 8:
-            with lake.transaction() as txn:
-                txn.create_namespace("late")
-
-    with pytest.raises(PlanOutdated, match="version 9"):
-        damaged(lake).rollback(version=7, reason="r", before_commit=commit)
-    assert 9 == reopened(lake).version
-    damaged(lake).rollback(version=7, reason="r", force=True)
-    assert 10 == reopened(lake).version
 
 
 def test_everything_that_no_version_reaches_is_void_after_it(lake: Lakehouse) -> None:

@@ -97,23 +97,6 @@ def test_the_target_may_have_holes_too(lake: Lakehouse) -> None:
     assert [(path, "new")] == [(hole.file, hole.side) for hole in holes]
 
 
-def test_a_rollback_leaves_a_corrupt_newest_version(lake: Lakehouse) -> None:
-    """The plan, then the rollback that it was made for: no force, no circle."""
-    digest = lake.at(version=GOOD).digest()
-    surgery = Surgery(lake.root, lake.definition.order)
-    path = surgery.leaf(lake.version)
-    spoil(surgery, path)
-    cold = reopened(lake)
-    planned = cold.rollback(version=GOOD, reason="r", dry_run=True)
-    assert [path] == [hole.file for hole in planned.not_compared]
-    assert 0 < sum((planned.counts or {}).values()) < 24
-    done = cold.rollback(version=GOOD, reason="r", expected_version=planned.version)
-    assert (lake.version + 1, [path]) == (done.version_after, [hole.file for hole in done.not_compared])
-    after = reopened(lake)
-    assert digest == after.digest()
-    assert [] == list(after.check(definitions=True))
-
-
 def test_a_restore_obeys_the_version_that_was_approved(lake: Lakehouse) -> None:
     planned = lake.restore(["ns1.*"], version=GOOD, reason="r", dry_run=True)
     with reopened(lake).transaction() as txn:

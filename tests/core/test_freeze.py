@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -83,20 +82,6 @@ def test_a_load_is_refused_before_it_reads(lake: Lakehouse, tmp_path: Path) -> N
     lake.freeze(reason="incident")
     with pytest.raises(LakehouseFrozen):
         load.run(lake, str(tmp_path / "nothing"), load.Config(engine="local"))
-
-
-def test_a_freeze_between_two_looks_of_a_writer_is_met(lake: Lakehouse) -> None:
-    """The writer loses the race for the next version; nothing of it is visible."""
-    txn = lake.transaction()
-    txn.create_table("ns", "late")
-    with pytest.raises(LakehouseFrozen):
-        txn.commit(before_commit=lambda: once(lake, lambda: reopened(lake).freeze(reason="incident")))
-    assert ["t0", "t1"] == reopened(lake).tables("ns")
-
-
-def once(lake: Lakehouse, act: Callable[[], object]) -> None:
-    if reopened(lake).frozen is None:
-        act()
 
 
 def test_a_handle_that_saw_the_freeze_sees_the_thaw(lake: Lakehouse) -> None:

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from tests.support.lakes import FAST
-from tests.support.writers import PAIRS, Place, Raced, race, recolour, write, write_own
+from tests.support.writers import Place, Raced, race, write, write_own
 from trinitylake_core import Lakehouse
 from trinitylake_core.commits import commit as commit_module
 from trinitylake_core.commits.commit import commit, now_millis
-from trinitylake_core.errors import CommitConflict, OutcomeUnknown, TransactionExpired, TrinityLakeError
+from trinitylake_core.errors import CommitConflict, TransactionExpired
 from trinitylake_core.spec import BOUNDARY_FILE
 from trinitylake_core.storage import open_storage
 from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.transactions.transaction import SERIALIZABLE, Transaction
+from trinitylake_core.transactions.transaction import Transaction
 
 SIZES: dict[str, Any] = {
     "order": 4,
@@ -97,35 +97,6 @@ def test_rollbacks_and_restores_race_with_writers(disk: Place, tmp_path: Path, r
 # Write skew.
 
 
-def _marbles(place: Place) -> Lakehouse:
-    lake = _open(place)
-    with lake.transaction() as txn:
-        txn.create_namespace("a")
-        for pair in range(PAIRS):
-            for side in "lr":
-                txn.create_table("a", f"m{pair}{side}", properties={"colour": "white"})
-    return lake.refresh()
-
-
-def _black_pairs(lake: Lakehouse) -> list[int]:
-    colours = {name: lake.table("a", name).properties["colour"] for name in lake.tables("a")}
-    return [pair for pair in range(PAIRS) if {"black"} == {colours[f"m{pair}{side}"] for side in "lr"}]
-
-
-@pytest.mark.slow
-def test_no_write_skew_under_serializable(disk: Place, tmp_path: Path, record_property: Told) -> None:
-    """In no version ever are both marbles of a pair black."""
-    _marbles(disk)
-    raced = race(recolour, disk, 4, tmp_path / "stop", 25, SERIALIZABLE)
-    _tell(record_property, raced)
-    raced.prove(*disk, began=1)
-    lake = _open(disk)
-    assert [] == [
-        info.version for info in lake.history() if info.version and _black_pairs(lake.at(version=info.version))
-    ]
-    assert raced.acknowledged
-
-
 # What goes together and what does not. What the others do, they do in a process of their own.
 
 
@@ -180,14 +151,6 @@ def _paths(place: Place) -> list[str]:
 # Expiry and the fence.
 
 
-def _expire_by_hand(place: Place, up_to: int) -> None:
-    """Do what expiration does, without looking at ages: advance the boundary, then remove the roots."""
-    lake = _open(place)
-    storage, versions = lake.storage, lake.files.versions
-    storage.replace(BOUNDARY_FILE, str(up_to).encode())
-    storage.delete_many([versions.path(version) for version in range(up_to)])
-
-
 def _commits(place: Place, count: int) -> None:
     lake = _open(place)
     for number in range(count):
@@ -201,52 +164,6 @@ def _stalled(lake: Lakehouse, part: float) -> Transaction:
     txn = Transaction(lake.files, lake.root_node, began_at_millis=began)
     txn.alter_table("ns", "t", properties={"by": txn.id})
     return txn
-
-
-def _prove_fenced(
-    place: Place, txn: Transaction, newest: int, told: type[TrinityLakeError] = TransactionExpired
-) -> None:
-    with pytest.raises(told):
-        txn.commit()
-    lake = _open(place)
-    assert newest == lake.version
-    assert "by" not in lake.table("ns", "t").properties
-    assert [] == list(lake.check(definitions=True))
-    assert (told is OutcomeUnknown) == (lake.files.versions.path(2) in _paths(place))
-
-
-def test_a_writer_that_stalls_right_before_the_creation_is_not_acknowledged(disk: Place) -> None:
-    """Everything expires between the last look and the creation: the outcome is unknown, and the root is no version."""
-    lake = _with_objects(disk)
-    txn = _stalled(lake, 0.6)
-    storage = lake.storage
-    assert isinstance(storage, BaseStorage)
-
-    def stall(kind: str, path: str, action: Callable[[], Any]) -> Any:
-        if kind == "create":
-            _commits(disk, 4)
-            _expire_by_hand(disk, 4)
-        return action()
-
-    storage.interceptor = stall
-    _prove_fenced(disk, txn, 5, OutcomeUnknown)
-
-
-def test_a_young_transaction_on_an_old_handle_is_fenced(disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handle may stand at a version for weeks; what begins on it now begins at that version."""
-    place, lake = disk, _with_objects(disk)
-    _let_pass(monkeypatch, lake, 0.55)
-    _commits(place, 4)
-    _expire_by_hand(place, 4)
-    txn = lake.transaction()
-    txn.alter_table("ns", "t", properties={"by": txn.id})
-    _prove_fenced(place, txn, 5)
-    with pytest.raises(TransactionExpired):
-        lake.create_snapshot("late")
-    assert 5 == _open(place).version
-    with lake.refresh().transaction() as again:
-        again.alter_table("ns", "t", properties={"by": again.id})
-    assert 6 == _open(place).version
 
 
 def _let_pass(monkeypatch: pytest.MonkeyPatch, lake: Lakehouse, part: float) -> None:

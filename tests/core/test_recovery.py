@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from tests.support.lakes import FAST, compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery, listing
-from tests.support.sweep import in_memory
 from trinitylake_core import (
     CommitConflict,
     Corrupt,
@@ -36,7 +34,6 @@ from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.locations import root_path
 from trinitylake_core.recovery.patterns import Pattern, exactly
 from trinitylake_core.recovery.recover import SINCE_SHOWN
-from trinitylake_core.tree.nodefile import encode
 from trinitylake_core.versions import Root, from_millis
 
 EXPIRED = 4
@@ -85,13 +82,6 @@ def lake(prepared: Path, tmp_path: Path) -> Lakehouse:
 def sound(tmp_path: Path) -> Lakehouse:
     """A lakehouse without any damage, at version 7."""
     return filled(new_lake(tmp_path), tables=24, changes=4)
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A directory for many small files, in memory where there is such a thing."""
-    with tempfile.TemporaryDirectory(dir=in_memory()) as directory:
-        yield Path(directory)
 
 
 def expire(lake: Lakehouse, oldest: int) -> None:
@@ -305,25 +295,6 @@ def test_what_changes_no_object_stops_no_rollback(sound: Lakehouse) -> None:
     assert [] == list(after.check(definitions=True))
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_a_target_that_expires_meanwhile_is_refused_even_with_force(sound: Lakehouse, force: bool) -> None:
-    with pytest.raises(VersionExpired, match="version 3 has expired; the oldest one kept is 5"):
-        sound.rollback(version=3, reason="r", force=force, preflight=meanwhile(lambda: expire(reopened(sound), 5)))
-    assert "expire" == sound.refresh().info().operation
-
-
-def test_a_target_below_the_boundary_is_refused_even_if_its_root_is_still_there(sound: Lakehouse) -> None:
-    """Expiration commits first, and deletes later."""
-    root = sound.storage.read(root_path(3))
-    expire(sound, 5)
-    sound.storage.write_many([(root_path(3), root)])
-    for call in (sound.rollback, lambda **how: sound.restore("*", **how)):
-        with pytest.raises(VersionExpired, match="version 3 has expired"):
-            call(version=3, reason="r")
-    with pytest.raises(VersionExpired, match="version 3 has expired"):
-        sound.create_snapshot("late", version=3)
-
-
 def test_a_snapshot_dropped_meanwhile_is_refused(sound: Lakehouse) -> None:
     sound.create_snapshot("mine", version=3)
     with pytest.raises(SnapshotNotFound, match="dropped meanwhile"):
@@ -439,17 +410,6 @@ def test_a_table_put_into_a_namespace_that_a_restore_drops_is_a_conflict(sound: 
 
     with pytest.raises(CommitConflict, match=r"late\.one"):
         sound.restore("late", version=7, reason="r", exact=True, preflight=preflight)
-
-
-def test_a_restore_whose_target_expires_meanwhile_is_refused(sound: Lakehouse) -> None:
-    drop(sound)
-
-    def preflight(_: Any) -> Iterator[Violation]:
-        expire(reopened(sound), 8)
-        return iter(())
-
-    with pytest.raises(VersionExpired, match="version 7 has expired"):
-        sound.restore("ns0.*", version=7, reason="r", preflight=preflight)
 
 
 TAKES_OVER: dict[str, Callable[[Lakehouse, Callable[[], None]], object]] = {
@@ -578,26 +538,6 @@ def paths_to(lake: Lakehouse, version: int) -> set[str]:
             found.add(path)
             node = lake.store.read(path)
     return found
-
-
-def test_a_timestamp_among_ten_thousand_versions_reads_at_most_twenty_roots(memory: Path) -> None:
-    lake = new_lake(memory)
-    directory, root, order = memory / "lake", lake.root_node.node, lake.definition.order
-    began = lake.info().created_at_millis
-    for version in range(1, 10_000):
-        rows = {spec.VERSION: str(version), spec.CREATED_AT_MILLIS: str(began + 10 * version)}
-        root.system |= rows | {spec.PREVIOUS_ROOT: root_path(version - 1)}
-        (directory / root_path(version)).write_bytes(encode(root, order))
-    lake.storage.replace(spec.HINT_FILE, b"9999")
-    lake = reopened(lake)
-    assert 9999 == lake.version
-    for wanted in (0, 1, 4999, 5000, 7777, 9998, 9999):
-        for late in (0, 9):
-            before = lake.storage.counts.snapshot()
-            assert wanted == lake.at(timestamp=from_millis(began + 10 * wanted + late)).version
-            assert (lake.storage.counts - before).requests() <= 20
-    with pytest.raises(VersionNotFound, match="there was no version at"):
-        lake.at(timestamp=from_millis(began - 1))
 
 
 @pytest.fixture

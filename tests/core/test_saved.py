@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from pipelines import orphans
-from tests.support.faults import FaultPlan, attach, detach
 from tests.support.lakes import content, new_lake, reopened
 from tests.support.surgery import listing
 from trinitylake_core import (
     CommitConflict,
     Corrupt,
     Lakehouse,
-    StorageError,
     Transaction,
     TransactionExpired,
     TransactionNotFound,
@@ -25,7 +23,7 @@ from trinitylake_core import (
 from trinitylake_core.commits.changes import SameContent, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
-from trinitylake_core.locations import node_path, parse, root_path, transaction_path
+from trinitylake_core.locations import node_path, root_path, transaction_path
 from trinitylake_core.storage.base import BaseStorage
 from trinitylake_core.storage.failures import TransientError
 
@@ -90,17 +88,6 @@ def disturb(lake: Lakehouse, txn: Transaction) -> int:
 
 
 # -- aborting ------------------------------------------------------------------------------------------
-
-
-def test_an_abort_leaves_no_commit_of_the_same_transaction_without_its_files(lake: Lakehouse) -> None:
-    """B and C resume X, C aborts, `clean` runs, B commits: it is refused, and nothing points at what was removed."""
-    saved = save(lake)
-    b, c = resumed(lake, saved), resumed(lake, saved)
-    c.abort()
-    clean(lake)
-    with pytest.raises(TransactionNotFound):
-        b.commit()
-    prove(lake)
 
 
 def test_a_conflict_leaves_no_commit_of_the_same_transaction_without_its_files(lake: Lakehouse) -> None:
@@ -168,45 +155,6 @@ def test_an_abort_in_the_chain_conflicts_with_nothing_else(lake: Lakehouse) -> N
     prove(lake, "other")
 
 
-def test_an_abort_that_comes_too_late_says_that_it_was_committed(lake: Lakehouse) -> None:
-    """C aborts after B's root is there, before and after B removed the saved files."""
-    saved = save(lake)
-    b, c, d = (resumed(lake, saved) for _ in range(3))
-    storage = b._files.storage
-    assert isinstance(storage, BaseStorage)
-
-    def before_removal(kind: str, path: str, action: Callable[[], Any]) -> Any:
-        if kind == "delete" and parse(path) is not None and "-txn-" in path:
-            with pytest.raises(CommitConflict, match="is committed, as version 2"):
-                c.abort()
-        return action()
-
-    storage.interceptor = before_removal
-    assert 2 == b.commit()
-    with pytest.raises(CommitConflict, match="is committed, as version 2"):
-        d.abort()
-    prove(lake, "saved")
-
-
-def test_an_abort_after_an_unknown_outcome_is_decided_in_the_chain(lake: Lakehouse) -> None:
-    """Whether B's root is there nobody knew: abort finds it, or makes it impossible."""
-    for number, mode in enumerate(("lose_from", "fail_from")):
-        saved = save(lake, f"s{number}")
-        b = resumed(lake, saved)
-        attach(b._files.storage, FaultPlan(mode, kinds={"create", "get"}))  # type: ignore[arg-type]
-        with pytest.raises(StorageError):
-            b.commit()
-        detach(b._files.storage)
-        if mode == "lose_from" and f"s{number}" in reopened(lake).tables("ns"):
-            with pytest.raises(CommitConflict, match="committed"):
-                b.abort()
-        else:
-            b.abort()
-            assert f"s{number}" not in reopened(lake).tables("ns")
-            assert state_of(lake, saved) == TransactionDef.ABORTED
-    assert [] == list(reopened(lake).check(definitions=True))
-
-
 def test_an_exception_in_the_block_is_what_the_caller_sees(lake: Lakehouse) -> None:
     """Even if the abort that it causes comes too late."""
     saved = save(lake)
@@ -266,57 +214,6 @@ def test_a_later_save_that_is_cleaned_and_dies_keeps_the_one_before(lake: Lakeho
     assert "more" == resumed(lake, saved).table("ns", "more").properties["by"]
     resumed(lake, saved).commit()
     prove(lake, "more", "saved")
-
-
-def test_a_cleaning_keeps_a_save_that_is_not_confirmed_yet(lake: Lakehouse) -> None:
-    """It fences after the later save has looked, and lists before that is confirmed."""
-    saved = save(lake)
-    txn = saving_again(lake, saved)
-
-    def confirm(action: Callable[[], Any]) -> Any:
-        clean(lake)
-        return action()
-
-    at_txn_put(txn, as_it_is, confirm)
-    txn.save()
-    clean(lake)
-    again = resumed(lake, saved)
-    assert ["more", "saved"] == [again.table("ns", name).properties["by"] for name in ("more", "saved")]
-    again.commit()
-    prove(lake, "more", "saved")
-
-
-def test_a_later_save_that_a_cleaning_overtook_is_announced_again(lake: Lakehouse) -> None:
-    saved = save(lake)
-    txn = saving_again(lake, saved)
-
-    def late(action: Callable[[], Any]) -> Any:
-        clean(lake)
-        return action()
-
-    at_txn_put(txn, late)
-    txn.save()
-    clean(lake)
-    resumed(lake, saved).commit()
-    newest = prove(lake, "more", "saved")
-    assert "more" == newest.table("ns", "more").properties["by"]
-
-
-def test_a_commit_supersedes_a_save_that_is_not_confirmed_yet(lake: Lakehouse) -> None:
-    """Whether it resumed the transaction before or after the announcement: it commits what counts, the old save."""
-    for number, early in enumerate((True, False)):
-        saved = save(lake, f"s{number}")
-        txn, others = saving_again(lake, saved), [resumed(lake, saved)]
-
-        def confirm(action: Callable[[], Any], saved: str = saved, early: bool = early, first: Any = others[0]) -> Any:
-            (first if early else resumed(lake, saved)).commit()
-            return action()
-
-        at_txn_put(txn, as_it_is, confirm)
-        with pytest.raises(CommitConflict, match="saved, taken or aborted elsewhere"):
-            txn.save()
-        clean(lake)
-    prove(lake, "s0", "s1")
 
 
 def test_an_abort_does_not_overlook_a_save_that_has_begun_since(lake: Lakehouse) -> None:
@@ -397,19 +294,6 @@ def test_saving_again_costs_one_put_more(lake: Lakehouse) -> None:
 # -- taking --------------------------------------------------------------------------------------------
 
 
-def test_a_commit_does_not_delete_a_newer_save_that_it_never_saw(lake: Lakehouse) -> None:
-    """B resumes X, C resumes X, adds a table and saves; B's commit is refused, and X can be resumed as C saved it."""
-    saved = save(lake)
-    b, c = resumed(lake, saved), resumed(lake, saved)
-    c.create_table("ns", "more")
-    assert saved == c.save()
-    with pytest.raises(CommitConflict, match="saved again since it was resumed"):
-        b.commit()
-    assert ["more", "saved", "t", "u"] == resumed(lake, saved).tables("ns")
-    resumed(lake, saved).commit()
-    prove(lake, "more", "saved")
-
-
 def test_a_second_save_does_not_overwrite_a_later_one(lake: Lakehouse) -> None:
     saved = save(lake)
     b, c = resumed(lake, saved), resumed(lake, saved)
@@ -439,17 +323,6 @@ def test_what_somebody_began_to_commit_cannot_be_saved_over(lake: Lakehouse) -> 
     prove(lake, "saved")
 
 
-def test_a_transaction_that_its_taker_left_behind_can_be_aborted(lake: Lakehouse) -> None:
-    saved = save(lake)
-    b = resumed(lake, saved)
-    assert b._file is not None
-    b._file.take()
-    resumed(lake, saved).abort()
-    with pytest.raises(CommitConflict, match="aborted by another process"):
-        b.commit()
-    prove(lake)
-
-
 def test_a_conflict_of_one_taker_does_not_abort_for_the_other(lake: Lakehouse) -> None:
     """C fails on a conflict after B has taken X, too: B may have taken out what conflicts."""
     saved = save(lake)
@@ -460,16 +333,6 @@ def test_a_conflict_of_one_taker_does_not_abort_for_the_other(lake: Lakehouse) -
     with pytest.raises(CommitConflict):
         c.commit()
     assert state_of(lake, saved) == TransactionDef.COMMITTING
-
-
-def test_a_commit_whose_file_was_cleaned_finds_itself_in_the_chain(lake: Lakehouse) -> None:
-    """B commits X and removes its file; C, which resumed it before, is told the version."""
-    saved = save(lake)
-    b, c = resumed(lake, saved), resumed(lake, saved)
-    assert 2 == b.commit()
-    assert state_of(lake, saved) is None
-    assert 2 == c.commit()
-    prove(lake, "saved")
 
 
 def test_a_resumed_commit_costs_one_put_and_two_deletes_more(lake: Lakehouse) -> None:
@@ -562,29 +425,6 @@ def fence(lake: Lakehouse, remove: Callable[[str], bool] = lambda path: False) -
         [file.path for file in handle.storage.list() if remove(file.path) and file.path not in live]
     )
     return root.version
-
-
-def test_a_save_that_a_cleaning_overtook_is_written_again(lake: Lakehouse) -> None:
-    """Between the first definition and the ``txn-`` file `clean` fences, lists, and removes what nothing reaches."""
-    txn = reopened(lake).transaction()
-    txn.create_table("ns", "saved", properties={"by": "saved"})
-    storage = txn._files.storage
-    assert isinstance(storage, BaseStorage)
-    overtaken: list[int] = []
-
-    def overtake(kind: str, path: str, action: Callable[[], Any]) -> Any:
-        if kind == "put" and "-txn-" in path and not overtaken:
-            overtaken.append(0)
-            overtaken[0] = fence(lake, lambda each: "-table-" in each or "-node-" in each)
-        return action()
-
-    storage.interceptor = overtake
-    saved = txn.save()
-    assert [2] == overtaken
-    again = resumed(lake, saved)
-    assert "saved" == again.table("ns", "saved").properties["by"]
-    assert 3 == again.commit()
-    assert "saved" == prove(lake, "saved").table("ns", "saved").properties["by"]
 
 
 def test_a_save_without_a_cleaning_in_between_is_written_once(lake: Lakehouse) -> None:

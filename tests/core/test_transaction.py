@@ -524,17 +524,6 @@ def test_a_compaction_takes_over_what_was_committed_meanwhile(lake: Lakehouse) -
     assert expected == content(reopened(lake))
 
 
-def test_a_compaction_starts_over_after_a_rollback(lake: Lakehouse) -> None:
-    base = lake.root_node
-    other = reopened(lake)
-    commit.commit(
-        other.files, other.files.newest_seen, rolled_back.RolledBack(other.files, other.at(version=0).root_node, {})
-    )
-    with pytest.raises(changes.TreeReplaced):
-        compacted(lake, base)
-    assert [] == reopened(lake).namespaces()
-
-
 def test_a_writer_never_fails_because_of_a_compaction(lake: Lakehouse) -> None:
     for _ in range(3):
         txn = lake.transaction(isolation=SERIALIZABLE)
@@ -619,20 +608,6 @@ def test_a_commit_tried_again_after_a_lost_answer_finds_itself(lake: Lakehouse) 
     assert 2 == again.version
     assert {"n": "1"} == again.table("other", "t").properties
     assert [] == list(again.check(definitions=True))
-
-
-def test_a_commit_tried_again_after_others_came_finds_itself(lake: Lakehouse) -> None:
-    """The same, with other versions on top meanwhile: also those that changed the same keys."""
-    txn = lake.transaction()
-    txn.create_table("other", "t")
-    attach(lake.storage, FaultPlan("lose_from", at=1, kinds={"create", "get"}))
-    with pytest.raises(StorageError):
-        txn.commit()
-    detach(lake.storage)
-    do(lake, lambda t: t.alter_table("other", "t", properties={"n": "2"}))
-    assert 2 == txn.commit()
-    assert {"n": "2"} == reopened(lake).table("other", "t").properties
-    assert [] == list(reopened(lake).check(definitions=True))
 
 
 def test_a_commit_whose_definitions_were_not_written_can_be_tried_again(lake: Lakehouse) -> None:

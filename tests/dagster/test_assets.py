@@ -86,18 +86,6 @@ def test_maintenance_of_a_clean_lakehouse_commits_nothing(
     )
 
 
-def test_a_dry_run_from_the_launchpad_commits_nothing(
-    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
-) -> None:
-    config = {"engine": "local", "dry_run": True, "reason": "just looking"}
-    run_config = {"ops": {f"{STEP}tree_compaction": {"config": config}}}
-    version = lake.version
-    result = run(merged((settings,)), "compaction", instance, run_config=run_config)
-    assert (True, version) == (result.success, lake.refresh().version)
-    done = metadata(result, assets.COMPACTION)
-    assert (True, 0) == (done["outcome"].startswith("dry run, nothing was changed"), done["nodes_written"])
-
-
 @pytest.mark.parametrize("dirty", [True, False])
 def test_a_broken_node_fails_the_check_and_stops_what_comes_after(
     dirty: bool, settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance
@@ -138,19 +126,6 @@ def measured(
 
 
 ENGINES = [pytest.param("local"), pytest.param("spark", marks=pytest.mark.spark)]
-
-
-def test_a_corrupt_node_is_reported_with_advice_where_the_tree_is_measured(
-    settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The figures of the root, and what to do next."""
-    node_file(lake, last=True).write_bytes(b"garbage")
-    result = measured(large(settings, "local"), instance, monkeypatch)
-    assert result.success
-    shown = metadata(result, assets.HEALTH)
-    assert lake.root_node.node.children[-1] in shown["levels_not_measured"]
-    assert "Run the job `verify`" in shown["levels_not_measured"]
-    assert lake.stats().messages == shown["buffered_messages"]
 
 
 def test_a_corrupt_root_fails_the_measuring_with_advice(
@@ -198,33 +173,6 @@ def test_measuring_the_tree_can_be_terminated(
         assert 3 == session.range(3).count()
 
 
-@pytest.mark.parametrize("status", ["CANCELING", "CANCELED"])
-def test_a_cancelled_run_does_not_commit(
-    status: str,
-    settings: LakehouseSettings,
-    lake: Lakehouse,
-    instance: dg.DagsterInstance,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also when the signal never came through: the status of the run is read right before the commit."""
-    compact = compaction.run
-
-    def cancelled_meanwhile(*args: Any, **more: Any) -> compaction.Report:
-        (at_work,) = instance.get_runs()
-        instance.report_run_canceling(at_work)
-        if status == "CANCELED":
-            instance.report_run_canceled(at_work)
-        return compact(*args, **more)
-
-    monkeypatch.setattr(compaction, "run", cancelled_meanwhile)
-    version = lake.version
-    config = {"ops": {f"{STEP}tree_compaction": {"config": {"engine": "local"}}}}
-    result = run(merged((settings,)), "compaction", instance, run_config=config)
-    assert (False, version) == (result.success, lake.refresh().version)
-    (failure,) = result.get_step_failure_events()
-    assert "the run was cancelled; Spark was stopped and nothing was committed" in str(failure.event_specific_data)
-
-
 @pytest.mark.spark
 def test_what_takes_too_long_is_stopped_with_its_spark_jobs(
     settings: LakehouseSettings,
@@ -259,19 +207,3 @@ def _sleep(batches: Any) -> Any:
 
     time.sleep(600)
     yield from batches
-
-
-def test_secrets_stay_out_of_the_event_log(
-    lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither a run that works nor one that fails tells what the environment holds."""
-    monkeypatch.setenv("TL_SECRET", "hunter2")
-    stanza = {"root": lake.root, "storage_options": {"secret": {"env": "TL_SECRET"}}, "compaction": {"engine": "local"}}
-    broken = {"name": "no-such", "root": lake.root + "nothing"}
-    both = [stanza | {"name": "sales-eu"}, stanza | broken]
-    defs = merged(tuple(LakehouseSettings.model_validate(each) for each in both))
-    for job in ("sales_eu_maintenance", "no_such_maintenance"):
-        result = defs.resolve_job_def(job).execute_in_process(instance=instance, raise_on_error=False)
-        events = instance.all_logs(result.run_id)
-        assert events
-        assert "hunter2" not in str(events)

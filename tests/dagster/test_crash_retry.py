@@ -217,11 +217,6 @@ def failed(op: Any, instance: dg.DagsterInstance) -> dg.DagsterRun:
     return found(instance, result.run_id)
 
 
-def test_a_run_that_was_launched_by_hand_is_not_repeated(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
-    run = killed(defs, instance, {LAKEHOUSE_TAG: "sales_eu"})
-    assert "was not scheduled" in str(asked(defs, instance, run))
-
-
 def test_whoever_was_quicker_is_not_joined(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
     run = killed(defs, instance, SCHEDULED)
     later = killed(defs, instance, {LAKEHOUSE_TAG: "sales_eu"})

@@ -14,7 +14,7 @@ import yaml
 
 from dagster_project import assets, check_results, fleet_health, poll, schedule_times, sensor, sensor_state
 from dagster_project.config.file import Stanzas, load_head
-from dagster_project.config.settings import Notifications
+from dagster_project.config.settings import REASON_TAG, Notifications
 from dagster_project.factory import fleet
 from dagster_project.schedule import DUE_TAG
 from dagster_project.scope import FLEET, PARTITION_TAG
@@ -159,6 +159,7 @@ def test_what_it_asks_for_runs_and_its_checks_are_those_of_the_partition(
     assert str(lake.version) == versions["sales"]
     done = lakes.run("compaction", "sales", run_config=request.run_config, tags=request.tags)
     assert (True, 0) == (done.success, lake.refresh().stats().messages)
+    assert ("compact", request.tags[REASON_TAG]) == (lake.info().operation, lake.info().reason)
     (event,) = done.get_asset_materialization_events()
     assert "sales" == event.partition
     assert {("sales", True)} == {(each.partition, each.passed) for each in done.get_asset_check_evaluations()}

@@ -13,7 +13,7 @@ from dagster_project import assets, checks, manual_jobs
 from dagster_project.config.settings import LakehouseSettings
 from dagster_project.factory import merged
 from dagster_project.supervised import Supervisor
-from pipelines import compaction, expiration, export, orphans, restore, rollback, snapshot, upgrade, verify
+from pipelines import compaction, expiration, export, orphans, restore, rollback, snapshot, verify
 from pipelines.engine_choice import expected_engine
 from pipelines.session import LazySession, SessionConfig, spark
 from tests.dagster.test_assets import STEP
@@ -121,7 +121,7 @@ def test_an_integrity_check_that_a_storage_failed_is_made_again(
     assert (True, 1, [True]) == (result.success, again, [e.passed for e in result.get_asset_check_evaluations()])
 
 
-@pytest.mark.parametrize("asset", ASSETS)
+@pytest.mark.parametrize("asset", [assets.ORPHANS, assets.BACKUP])
 def test_what_cannot_pass_is_not_tried_again(
     asset: str, local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,7 +173,7 @@ def refused(result: dg.ExecuteInProcessResult, again: int, asked: list[str]) -> 
     assert "the run was cancelled" in str(failure.event_specific_data)
 
 
-@pytest.mark.parametrize("asset", ASSETS)
+@pytest.mark.parametrize("asset", [assets.EXPIRATION, assets.BACKUP])
 def test_an_asset_that_is_cancelled_right_before_its_commit_commits_nothing(
     asset: str, local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,27 +198,13 @@ def test_a_run_that_was_given_up_commits_nothing(
     assert version == Lakehouse.open(lake.root).version
 
 
-@pytest.mark.parametrize("job", [*RECOVERY, "export", "upgrade"])
 def test_a_job_that_is_cancelled_right_before_its_commit_commits_nothing(
-    job: str,
-    local: LakehouseSettings,
-    lake: Lakehouse,
-    tmp_path: Path,
-    instance: dg.DagsterInstance,
-    monkeypatch: pytest.MonkeyPatch,
+    local: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version, asked = lake.refresh().version, []
-    copies = {"export": (export, {}), "upgrade": (upgrade, {})}
-    module, config = (RECOVERY | copies)[job]
-    monkeypatch.setattr(module, "run", cancelling(module.run, instance, asked))
-    if job in RECOVERY:
-        refused(*launched(local, job, instance, config), asked)
-    else:
-        ops = {f"{STEP}{job}": {"config": {"target": (tmp_path / "other").as_uri(), "dry_run": False}}}
-        refused(
-            *executed(merged((local,)).resolve_job_def(f"sales_eu_{job}"), instance, run_config={"ops": ops}), asked
-        )
-        assert not list((tmp_path / "other").glob("_0*"))
+    """Which jobs ask before their commit: tests/pipelines/test_before_commit.py."""
+    version, asked = lake.refresh().version, list[str]()
+    monkeypatch.setattr(rollback, "run", cancelling(rollback.run, instance, asked))
+    refused(*launched(local, "rollback", instance, RECOVERY["rollback"][1]), asked)
     assert version == Lakehouse.open(lake.root).version
 
 

@@ -56,16 +56,6 @@ def test_it_asks_with_its_reason(settings: LakehouseSettings, lake: Lakehouse, i
     assert lake.stats().messages == seen.metadata["buffered_messages"].value
 
 
-def test_what_it_asks_for_runs(settings: LakehouseSettings, lake: Lakehouse, instance: dg.DagsterInstance) -> None:
-    """The run config that it hands over fits the job, and the reason ends in the history."""
-    local = settings.model_copy(update={"compaction": settings.compaction.model_copy(update={"engine": "local"})})
-    (request,) = look(local, instance)[0].run_requests or []
-    job = merged((local,)).resolve_job_def("sales_eu_compaction")
-    assert job.execute_in_process(run_config=request.run_config, tags=request.tags, instance=instance).success
-    newest = next(lake.refresh().history(limit=1))
-    assert ("compact", request.tags[REASON_TAG]) == (newest.operation, newest.reason)
-
-
 def test_it_paces_itself(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:
     """Not twice within the minimum interval, and nothing new is recorded where nothing is new."""
     first, cursor = look(settings, instance)
@@ -163,11 +153,6 @@ def test_it_never_asks_while_a_run_is_at_work(
     assert f"run {run.run_id} of this lakehouse has not finished yet" == result.skip_reason.skip_message
 
 
-def test_a_root_without_lakehouse_is_skipped(settings: LakehouseSettings, instance: dg.DagsterInstance) -> None:
-    nowhere = settings.model_copy(update={"root": settings.root + "nothing/"})
-    assert "there is no lakehouse at" in str(look(nowhere, instance)[0].skip_reason)
-
-
 def test_a_verdict_is_found_behind_those_that_runs_only_planned(
     settings: LakehouseSettings, instance: dg.DagsterInstance
 ) -> None:
@@ -178,13 +163,6 @@ def test_a_verdict_is_found_behind_those_that_runs_only_planned(
     for _ in range(9):
         instance.create_run_for_job(job, tags=job.tags)
     assert check_results.last_result(instance, key, check_results.DEBT) is False
-
-
-def test_it_costs_four_requests(lake: Lakehouse) -> None:
-    """Hint, next version, root and boundary, whatever the size of the lakehouse."""
-    opened = Lakehouse.open(lake.root)
-    opened.stats()
-    assert opened.storage.counts.requests() <= 4
 
 
 def test_compactions_can_be_turned_off_and_what_is_new_is_told_all_the_same(
@@ -198,11 +176,6 @@ def test_compactions_can_be_turned_off_and_what_is_new_is_told_all_the_same(
     assert [str(lake.version)] == [event.tags["dagster/data_version"] for event in observed]
     late = [event for event in result.asset_events if isinstance(event, dg.AssetCheckEvaluation)]
     assert [("compaction_debt", False)] == [(each.check_name, each.passed) for each in late if not each.passed]
-
-
-@pytest.mark.parametrize("cursor", [None, "", "garbage", "2:x", '{"requested_at": 1.0}'])
-def test_a_cursor_that_is_not_ours_is_no_cursor(cursor: str | None) -> None:
-    assert {} == sensor_state.parse(cursor)
 
 
 def test_the_policy_at_the_minimum_interval() -> None:

@@ -39,15 +39,6 @@ def clean_now(lake: Lakehouse) -> orphans.Report:
     return orphans.run(reopened(lake), how)
 
 
-def sleep_for_days(lake: Lakehouse) -> orphans.Report:
-    """Let four days pass for every file, then clean as every night."""
-    directory = Path(lake.root.removeprefix("file://"))
-    for path in listing(directory):
-        stat = (directory / path).stat()
-        os.utime(directory / path, (stat.st_atime - DAYS, stat.st_mtime - DAYS))
-    return orphans.run(reopened(lake), orphans.Config(engine="local"))
-
-
 def once(action: Callable[[], Any]) -> Callable[[], None]:
     """Return a hook before commits that acts the first time it is called."""
     asked: list[int] = []
@@ -77,33 +68,6 @@ def _compact(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
 def _load(lake: Lakehouse, hook: Any, spark: Any = None) -> Any:
     how = load.Config(existing="skip", engine="local" if spark is None else "spark")
     return load.run(lake, str(OBJECTS), how, spark, source_options={}, cancel=CancelBy(hook))
-
-
-def _snapshot(lake: Lakehouse, hook: Any) -> Any:
-    return lake.create_snapshot("whole", kind="partial", before_commit=hook)
-
-
-def _commit(lake: Lakehouse, hook: Any) -> Any:
-    txn = lake.transaction()
-    txn.create_table("ns0", "late")
-    return txn.commit(before_commit=hook)
-
-
-@pytest.mark.parametrize("sleep", [sleep_for_days, clean_now])
-@pytest.mark.parametrize("job", [_compact, _load, _snapshot, _commit])
-def test_a_job_whose_files_were_cleaned_while_it_slept_commits_what_is_whole(
-    job: Job, sleep: Job, lake: Lakehouse
-) -> None:
-    """Asleep for days after its last file, right before its root, or for a moment beside a cleaning without an age."""
-    cleaned: list[orphans.Report] = []
-    before, objects = lake.version, content(lake)
-    job(lake, once(lambda: cleaned.append(sleep(lake))))
-    newest = reopened(lake)
-    assert (True, before + 2) == (cleaned[0].deleted > 0, newest.version)
-    assert [] == broken(lake)
-    assert objects.items() <= content(newest).items()
-    for info in newest.snapshots():
-        assert objects == content(newest.at(snapshot=info.name))
 
 
 @pytest.mark.spark

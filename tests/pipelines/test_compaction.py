@@ -22,13 +22,11 @@ from trinitylake_core.errors import CorruptNode, InvalidInput
 from trinitylake_core.spec import OP_COMPACT, OP_ROLLBACK
 from trinitylake_core.storage import disk
 from trinitylake_core.storage.local import LocalStorage
-from trinitylake_core.tree.nodestore import NodeStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-OBJECTS = 10_000
 ENGINES: dict[str, dict[str, Any]] = {
     "spark": {"engine": "spark"},
     "few tasks": {"engine": "spark", "tasks": 2},
@@ -144,54 +142,6 @@ def test_spark_needs_a_session(place: Place) -> None:
     assert files == place.files()
 
 
-# The cost follows what is dirty.
-
-
-def _tree_nodes(lake: Lakehouse) -> int:
-    files = lake.files
-    store = NodeStore(files.storage, lake.definition.order, lake.definition.node_file_max_size_bytes)
-    count, level = 1, list(lake.root_node.node.children)
-    while level:
-        count += len(level)
-        level = [child for node in store.read_many(level) for child in node.children]
-    return count
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """A compacted lakehouse of 10,000 tables, with changes in one hundredth of its key range on top."""
-    directory = tmp_path_factory.mktemp("large")
-    lake = new_lake(directory, order=16, target=65536)
-    with lake.transaction() as txn:
-        txn.create_namespace("ns")
-        for number in range(OBJECTS):
-            txn.put(lake.codec.table("ns", f"t{number:05}"), f"table-{number}")
-    lake.refresh()
-    compaction.run(lake, compaction.Config(engine="local"))
-    with lake.transaction() as txn:
-        for number in range(3500, 3500 + OBJECTS // 100):
-            txn.put(lake.codec.table("ns", f"t{number:05}"), None if number % 5 == 0 else f"changed-{number}")
-    return read_files(directory / "lake")
-
-
-@pytest.mark.parametrize("engine", ["local", "spark"])
-def test_only_the_dirty_part_is_read_and_written(
-    spark: SparkSession, large: Files, tmp_path: Path, engine: str, record_property: Callable[[str, object], None]
-) -> None:
-    """All changes lie in 1 % of the key range: at most 3 % of the nodes are read, and written."""
-    write_files(tmp_path / "lake", large)
-    lake = Lakehouse.open((tmp_path / "lake").as_uri(), storage_options=FAST)
-    nodes, before = _tree_nodes(lake), lake.digest()
-    cold = Lakehouse.open(lake.root, storage_options=FAST)
-    report = compaction.run(cold, compaction.Config(engine=engine), spark)
-    record_property("nodes", (nodes, report.nodes_read, report.nodes_written))
-    assert nodes > 600
-    assert 0 < report.nodes_read <= 0.03 * nodes
-    assert 0 < report.nodes_written <= 0.03 * nodes
-    assert before == cold.digest()
-    assert [] == list(cold.check())
-
-
 # Others commit meanwhile.
 
 
@@ -293,32 +243,6 @@ def test_without_its_proof_nothing_is_committed(
     with pytest.raises(Exception, match="proof"):
         compaction.run(_open(place), compaction.Config(engine=engine), spark)
     assert version == _open(place).version
-
-
-class _GivenUp(Exception):
-    pass
-
-
-@places_and_engines
-def test_a_compaction_given_up_before_its_root_leaves_nothing_visible(
-    spark: SparkSession, place: Place, engine: str
-) -> None:
-    """All its nodes are written and nobody refers to them; the next run starts from what was there."""
-    before = place.files()
-
-    def give_up() -> None:
-        raise _GivenUp
-
-    lake = _open(place)
-    with pytest.raises(_GivenUp):
-        compaction.run(lake, compaction.Config(engine=engine), spark, cancel=CancelBy(give_up))
-    left = place.files()
-    assert before.items() <= left.items()
-    assert left.keys() - before.keys()
-    assert all("-node-" in path for path in left.keys() - before.keys())
-    assert _open(place).version == lake.version
-    assert compaction.run(lake, compaction.Config(engine=engine), spark).proved
-    assert [] == list(_open(place).check())
 
 
 _KILLED = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import backup, compaction, expiration, export, orphans, rollback, stats, verify
+from pipelines import backup, compaction, expiration, export, orphans, stats, verify
 from pipelines.cli import main
 from pipelines.job import Cancel, dry_run
 from tests.support.faults import FaultPlan, attach
@@ -237,35 +237,3 @@ def test_a_rotten_tree_in_the_history_still_ends_a_backup(tmp_path: Path) -> Non
     surgery.remove(surgery.leaf(5))
     with pytest.raises(Corrupt):
         export.run(lake, (tmp_path / "copy").as_uri(), export.Config(history=True, engine="local"))
-
-
-def test_by_the_root_of_another_lakehouse_nothing_is_deleted_and_a_rollback_leaves_it_behind(tmp_path: Path) -> None:
-    """It can be read, its tree and its definition too; a cleaning by it removed what only our snapshot held."""
-    ours, theirs = (filled(new_lake(tmp_path / name), tables=12) for name in ("ours", "theirs"))
-    ours.create_snapshot("kept", version=2)
-    ours.refresh()
-    with theirs.transaction() as txn:
-        txn.create_namespace("other")
-    later = now_millis() + 30 * DAY
-    expiration.run(ours, expiration.Config(engine="local", keep_last=2, now_millis=later))
-    wanted, boundary = ours.refresh().digest(), ours.stats().oldest_version
-    while theirs.refresh().version < ours.version + 1:
-        theirs.alter({"turn": str(theirs.version)})
-    path = root_path(theirs.version)
-    Surgery(ours.root, 4).write(path, Surgery(theirs.root, 4).read(path))
-    before = {*listing(Path(ours.root.removeprefix("file://")))}
-    assert theirs.version == reopened(ours).version
-    with pytest.raises(Corrupt, match=rf"the root '{path}' names it.* nothing was deleted. `trinitylake rollback"):
-        orphans.run(reopened(ours), orphans.Config(engine="local", older_than_seconds=0, allow_recent=True))
-    with pytest.raises(Corrupt, match=path):
-        expiration.run(reopened(ours), expiration.Config(engine="local", keep_last=1, now_millis=later))
-    assert before == {*listing(Path(ours.root.removeprefix("file://")))}
-    back = rollback.Config(version=theirs.version - 1, reason="not ours", engine="local")
-    rollback.run(Lakehouse.open(ours.root, storage_options=FAST, damaged=True), back)
-    after = reopened(ours)
-    assert (wanted, boundary, ["kept"]) == (
-        after.digest(),
-        after.stats().oldest_version,
-        [each.name for each in after.snapshots()],
-    )
-    assert [] == list(after.check(definitions=True))

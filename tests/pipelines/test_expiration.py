@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines import compaction, expiration, orphans
+from pipelines import expiration, orphans
 from pipelines.job import NEVER_CANCELLED, dry_run, silent
 from tests.pipelines.test_orphans import assert_sound, directory_of
-from tests.support.faults import FaultPlan, attach, detach
 from tests.support.generator import DAY
-from tests.support.lakes import CancelBy, compacted, content, filled, new_lake, operations, reopened
+from tests.support.lakes import compacted, content, filled, new_lake, operations, reopened
 from tests.support.moto_s3 import IGNORES_IF_MATCH
 from tests.support.s3_servers import S3Server
 from tests.support.surgery import Surgery, listing
@@ -26,12 +23,9 @@ from trinitylake_core import Lakehouse, spec
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.errors import (
     InvalidInput,
-    OutcomeUnknown,
     PlanOutdated,
     Refused,
     SnapshotNotFound,
-    TransactionExpired,
-    TrinityLakeError,
     UnsafeStorage,
     VersionExpired,
 )
@@ -187,40 +181,6 @@ def test_leftovers_of_a_killed_run_are_deleted_by_the_next(tmp_path: Path) -> No
     assert (oldest, oldest) == (boundary(lake), versions_on_disk(lake)[0])
 
 
-def test_the_boundary_is_never_lowered(tmp_path: Path) -> None:
-    lake = filled(new_lake(tmp_path), tables=40)
-    stale = reopened(lake)
-    high = expire(lake, keep_last=2).boundary_after
-    report = expire(stale, keep_last=8)
-    assert (high, high, None) == (report.boundary_before, report.boundary_after, report.version_after)
-    assert high == boundary(lake)
-
-
-def test_defect_2_a_late_expiration_does_not_lower_the_boundary_of_a_faster_one(tmp_path: Path) -> None:
-    """It stood right before it wrote the boundary; a writer that stalled in between is refused, nothing comes back."""
-    lake = filled(new_lake(tmp_path), tables=60, changes=1)
-    newest = lake.version
-    stalled = lake.at(version=newest - 6).transaction()
-    stalled.create_namespace("lost")
-    late = reopened(lake)
-    done: list[int] = []
-
-    def stand_still(kind: str, path: str, action: Any) -> Any:
-        if kind == "put" and path == spec.BOUNDARY_FILE and not done:
-            done.append(expire(reopened(lake), keep_last=1).boundary_after)
-        return action()
-
-    late.storage.interceptor = stand_still  # type: ignore[attr-defined]
-    report = expire(late, keep_last=10)
-    assert newest - 9 < done[0] == boundary(lake) == report.boundary_after
-    assert versions_on_disk(lake)[0] == boundary(lake)
-    time.sleep(0.02)  # the clock of the file system ticks: the boundary was surely written before the late root
-    with pytest.raises(TransactionExpired):
-        stalled.commit()
-    assert (newest + 2, False) == (reopened(lake).version, "lost" in reopened(lake).namespaces())
-    assert_sound(lake, boundary(lake))
-
-
 @pytest.mark.parametrize("lie", [None, b"garbage", b"2", b"9999", b"20"])
 def test_an_expiration_heals_a_boundary_file_that_lies(tmp_path: Path, lie: bytes | None) -> None:
     """Missing, garbage, too low or too high: afterwards it says what the newest root says, and nothing is lost."""
@@ -321,84 +281,6 @@ def test_a_plan_that_no_longer_holds_changes_nothing(tmp_path: Path) -> None:
 
 
 # -- the fence -------------------------------------------------------------------------------------------
-
-
-def test_a_stalled_writer_cannot_take_the_name_of_an_expired_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its late commit is refused, whether it stalled before the commit or right before it creates the root."""
-    lake = filled(new_lake(tmp_path), tables=4)
-    base, late = reopened(lake), reopened(lake)
-    stalled = base.transaction()
-    stalled.create_namespace("lost")
-    plan = attach(late.storage, FaultPlan("count", kinds={"create"}))
-    running = late.transaction()
-    running.create_namespace("lost2")
-    outcome: list[BaseException | int] = []
-    gate, there = threading.Event(), threading.Event()
-
-    def wait(kind: str, path: str, action: Any) -> Any:
-        if kind == "create":
-            there.set()
-            gate.wait(120)
-        return plan(kind, path, action)
-
-    late.storage.interceptor = wait  # type: ignore[attr-defined]
-    thread = threading.Thread(target=_commit_into, args=(running, outcome))
-    thread.start()
-    assert there.wait(120)
-    for number in range(4):
-        with lake.refresh().transaction() as txn:
-            txn.create_namespace(f"more{number}")
-    now, ahead = time.time_ns, lake.definition.txn_ttl_millis * 11 // 10 * 10**6
-    monkeypatch.setattr(time, "time_ns", lambda: now() + ahead)
-    with lake.refresh().transaction() as txn:
-        txn.create_namespace("last")
-    report = expire(lake, now_millis(), keep_last=1)
-    assert report.boundary_after > base.version + 1
-    gate.set()
-    thread.join(20)
-    detach(late.storage)
-    with pytest.raises(TransactionExpired):
-        stalled.commit()
-    idle = base.transaction()  # begun now, at a version that a handle has stood on for long
-    idle.create_namespace("lost3")
-    with pytest.raises(TransactionExpired):
-        idle.commit()
-    assert [True] == [isinstance(each, OutcomeUnknown) for each in outcome]
-    assert {"lost", "lost2", "lost3"}.isdisjoint(reopened(lake).namespaces())
-    assert versions_on_disk(lake)[0] < boundary(lake), "the late root stays, and is no version"
-    expire(lake, keep_last=1)
-    assert versions_on_disk(lake)[0] == boundary(lake)
-    assert_sound(lake, boundary(lake))
-
-
-def _commit_into(txn: Any, outcome: list[BaseException | int]) -> None:
-    try:
-        outcome.append(txn.commit())
-    except TrinityLakeError as error:
-        outcome.append(error)
-
-
-def test_a_compaction_of_an_expired_version_starts_over(tmp_path: Path) -> None:
-    """It would bring back nodes that `clean` may be removing."""
-    lake = filled(new_lake(tmp_path, txn_ttl_millis=DAY), tables=40)
-    other, done = reopened(lake), []
-
-    def meanwhile() -> None:
-        if not done:
-            done.append(1)
-            with other.transaction() as txn:
-                txn.create_namespace("meanwhil")
-            compacted(other.refresh())
-            assert lake.version + 1 == expire(other, keep_last=2).boundary_after
-            config = orphans.Config(engine="local", now_millis=now_millis() + LATER)
-            orphans.run(other, config)
-
-    report = compaction.run(lake, compaction.Config(engine="local"), cancel=CancelBy(meanwhile))
-    assert 1 == report.restarts
-    assert "meanwhil" in reopened(lake).namespaces()
-    assert_sound(lake, boundary(lake))
 
 
 def test_the_guard_is_looked_at_again_before_the_commit(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,9 +21,7 @@ from trinitylake_core.commits.changes import SameContent, commit_summary
 from trinitylake_core.commits.commit import commit
 from trinitylake_core.errors import NotALakehouse, ReadOnly, VersionExpired
 from trinitylake_core.locations import root_path
-from trinitylake_core.storage import Storage, open_storage
-from trinitylake_core.storage.base import BaseStorage
-from trinitylake_core.versions import Versions
+from trinitylake_core.storage import open_storage
 
 HERE = export.Config(engine="local")
 HISTORY = export.Config(engine="local", history=True)
@@ -287,78 +284,6 @@ def test_a_copy_that_was_written_to_is_never_replaced(lake: Lakehouse, target: s
         run(lake, target, HERE)
     assert before == files(target)
     assert "theirs" in opened(target).namespaces()
-
-
-# -- killed --------------------------------------------------------------------------------------------
-
-
-# -- at the same time ----------------------------------------------------------------------------------
-
-
-def beside(storage: Storage, at: int, happens: Callable[[], object]) -> list[int]:
-    """Let something happen right before a request other than ``get``; the list returned holds how many there were."""
-    count = [0]
-
-    def intercept(kind: str, _path: str, action: Callable[[], Any]) -> Any:
-        count[0] += kind != "get"
-        if kind != "get" and count[0] == at:
-            happens()
-        return action()
-
-    assert isinstance(storage, BaseStorage)
-    storage.interceptor = intercept
-    return count
-
-
-def of_three_versions(tmp_path: Path, *, first: bool) -> tuple[Lakehouse, Lakehouse]:
-    """Return a lakehouse as it was at version 2 and at version 3; ``start`` holds an export of version 1, if any."""
-    lake, start = new_lake(tmp_path), tmp_path / "start"
-    start.mkdir()
-    for name in "abc":
-        with lake.transaction() as txn:
-            txn.create_namespace(name)
-        if name == "a" and first:
-            run(lake.refresh(), start.as_uri())
-        if name == "b":
-            shutil.copytree(lake.root.removeprefix("file://"), tmp_path / "older")
-    return opened((tmp_path / "older").as_uri()), lake.refresh()
-
-
-@pytest.mark.parametrize("newer_waits", [False, True])
-@pytest.mark.parametrize("first", [False, True], ids=["empty", "again"])
-@pytest.mark.parametrize("kinds", ["version+version", "version+history", "history+version", "history+history"])
-def test_two_exports_to_one_target_hide_nothing_that_one_of_them_has_put_there(
-    tmp_path: Path, kinds: str, first: bool, newer_waits: bool
-) -> None:
-    """One stands still before each of its requests that list or write, and the other one runs meanwhile."""
-    lakes = of_three_versions(tmp_path, first=first)
-    how = [export.Config(engine="local", history=kind == "history") for kind in kinds.split("+")]
-    pairs = list(zip(lakes, how, strict=True))
-    waits, runs = reversed(pairs) if newer_waits else pairs
-    for at in range(1, 100):
-        place = shutil.copytree(tmp_path / "start", tmp_path / f"{at}").as_uri()
-        ended: list[export.Plan] = []
-
-        def meanwhile(place: str = place, ended: list[export.Plan] = ended) -> None:
-            with contextlib.suppress(Refused, AlreadyExists):
-                ended.append(run(runs[0], place, runs[1]).plan)
-
-        storage = open_storage(place, FAST)
-        count = beside(storage, at, meanwhile)
-        with contextlib.suppress(Refused, AlreadyExists):
-            ended.append(export.run(waits[0], storage, waits[1]).plan)
-        if count[0] < at:
-            break
-        boundary = Versions(storage).boundary()
-        for plan in ended:
-            copy = opened(place)
-            assert plan.version <= copy.version
-            assert boundary <= plan.first or plan.first == plan.version < copy.version
-            assert lakes[1].at(version=copy.version).digest() == copy.digest()
-            assert [] == [each for each in copy.check(definitions=True) if each.invariant != "I14"]
-            kept = {info.version for info in copy.history()}
-            assert set(range(max(boundary, plan.first), plan.version + 1)) <= kept
-    assert 2 < at < 99
 
 
 # -- refused -------------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ on_spark = pytest.mark.spark
     ("engine", "text", "kind", "message"),
     [
         *(("local", *each) for each in (NO_JSON, TWICE, HOMELESS, EMPTY, DROP, LONG)),
-        *(pytest.param("spark", *each, marks=on_spark) for each in (NO_JSON, TWICE, HOMELESS)),
+        pytest.param("spark", *TWICE, marks=on_spark),
     ],
 )
 def test_what_cannot_be_loaded_changes_nothing(
@@ -299,26 +299,6 @@ def test_commits_in_between_that_touch_the_same_conflict(what: str, lake: Lakeho
         raced(lake, uri, others, existing="replace")
     newest = Lakehouse.open(lake.storage)
     assert ([], "rollback" if what == "rollback" else "commit") == (list(newest.check()), newest.info().operation)
-
-
-def test_a_transaction_that_began_before_conflicts(lake: Lakehouse, tmp_path: Path) -> None:
-    """As the format says: a load replaces the tree, and conflicts with everything."""
-    late = Lakehouse.open(lake.storage).transaction()
-    late.create_table("ns0", "late")
-    loaded(None, lake, source(tmp_path, [namespace("new")]))
-    with pytest.raises(CommitConflict, match=r"\(load\) replaced the whole tree"):
-        late.commit()
-    assert ("namespace", "new", None) in names(Lakehouse.open(lake.storage))
-
-
-def test_nothing_is_committed_after_a_cancellation(lake: Lakehouse, tmp_path: Path) -> None:
-    def cancel() -> None:
-        raise KeyboardInterrupt
-
-    version = lake.version
-    with pytest.raises(KeyboardInterrupt):
-        loaded(None, lake, source(tmp_path, [namespace("new")]), cancel=CancelBy(cancel))
-    assert version == Lakehouse.open(lake.storage).version
 
 
 def test_versions_before_a_load_can_be_read_and_rolled_back_to(lake: Lakehouse, tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
-"""A load in several processes: what one makes of it, whatever happens to the others."""
+"""A load in several processes: what one makes of it. What may happen to helpers: test_workers."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -25,7 +23,7 @@ NEW = 60
 
 
 class Watched(worker_pool.Helper):
-    """A helper whose steps a test sees, and may disturb."""
+    """A helper whose steps a test sees."""
 
     started: list[Watched]
 
@@ -35,13 +33,9 @@ class Watched(worker_pool.Helper):
         self.pieces: list[str] = []
 
     def do(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """Note the pieces, disturb, and go on."""
+        """Note the pieces, and go on."""
         self.pieces += ["slices" if "share" in rows[0] else "block" for rows in messages]
-        self.disturb()
         return super().do(messages)
-
-    def disturb(self) -> None:
-        """Leave it in peace."""
 
 
 @pytest.fixture
@@ -115,20 +109,6 @@ def test_two_processes_read_and_build_what_one_does(
     assert (two.nodes_written, two.added, two.replaced) == (one.nodes_written, one.added, one.replaced)
 
 
-def test_a_helper_that_is_killed_loses_nothing(
-    lake: Lakehouse, source: str, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its pieces are done again by this process: what it wrote was not durable yet."""
-
-    def die(helper: Watched) -> None:
-        if len(helper.pieces) == 2:
-            os.kill(helper._process.pid, signal.SIGKILL)
-
-    monkeypatch.setattr(Watched, "disturb", die)
-    assert NEW == _loaded(lake, source).added
-    assert all(len(helper.pieces) == 2 for helper in watched)
-
-
 def _look() -> worker_pool.Answer:
     def answer(values: Sequence[str] | None) -> Any:
         return [pa.array(values).to_pylist(), "numpy" in sys.modules, "pandas" not in sys.modules]
@@ -141,27 +121,6 @@ def test_a_helper_does_without_pandas() -> None:
     helper = worker_pool.Helper(_look)
     assert [["a"], True, True] == helper.do(["a"])
     helper.end()
-
-
-def test_without_processes_to_be_had_this_one_does_it_alone(
-    lake: Lakehouse, source: str, watched: list[Watched], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_pool.sys, "executable", "/nowhere/python")
-    assert NEW == _loaded(lake, source, "skip").added
-    assert not watched
-
-
-def test_an_interrupt_commits_nothing_and_ends_the_helpers(
-    lake: Lakehouse, source: str, watched: list[Watched]
-) -> None:
-    def interrupted(phase: str, done: int, total: int | None) -> None:
-        if phase == "build" and watched:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        load.run(lake, source, load.Config(engine="local", existing="skip"), progress=interrupted)
-    assert watched
-    assert lake.version == reopened(lake).version
 
 
 def test_what_a_helper_refuses_is_said_as_if_it_had_been_read_here(

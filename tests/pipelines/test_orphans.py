@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 AGE = 3 * DAY
-LOCAL = orphans.Config(engine="local")
 
 
 def clean(
@@ -95,7 +94,7 @@ def prove(case: Case, spark: Any = None) -> None:
     assert (0, 0) == (again.attempted, again.orphan_files)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_deletes_exactly_what_nothing_reaches(tmp_path: Path, seed: int) -> None:
     """Histories, snapshots, transactions, interrupted expirations, foreign files and nested lakehouses at random."""
     prove(build(tmp_path, seed))
@@ -141,15 +140,6 @@ def test_each_engine_carries_out_the_plan_of_the_other(tmp_path: Path, spark: Sp
     assert len(expected) == clean(case.lake, None, spark, plan=one.as_uri()).deleted
     assert expected == before - set(listing(case.directory))
     assert len(expected) == clean(case.lake, None, plan=two.as_uri()).already_gone
-
-
-def test_planted_orphans_of_every_kind_go(tmp_path: Path) -> None:
-    """What the generator planted is what the cleaning names, by kind."""
-    case = build(tmp_path, 12)
-    old = {path for path in case.planted if (case.directory / path).stat().st_mtime_ns // 1_000_000 < case.now - AGE}
-    clean(case.lake, case.now)
-    assert case.planted - old == {path for path in case.planted if (case.directory / path).exists()}
-    assert all((case.directory / path).exists() for path in case.foreign)
 
 
 @pytest.mark.parametrize(("older", "stays"), [(-1, True), (0, True), (1, False)])

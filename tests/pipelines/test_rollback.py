@@ -165,6 +165,7 @@ def test_somebody_commits_while_the_target_is_proved(lake: Lakehouse) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_both_pre_flights_find_the_same(lake: Lakehouse, spark: Any) -> None:
     """A missing leaf, a damaged definition, a table whose namespace is gone, and a version without any fault."""
     surgery = Surgery(lake.root, lake.definition.order)
@@ -225,35 +226,8 @@ def cli(lake: Lakehouse, capsys: pytest.CaptureFixture[str]) -> _Cli:
     return _Cli(capsys, lake.root)
 
 
-def test_rollback_on_the_command_line(cli: _Cli, lake: Lakehouse) -> None:
-    root, there = cli.root, ["--to-version", str(GOOD), "--reason", "ticket 4711"]
-    code, out, _ = cli("rollback", root, *there, "--dry-run")
-    assert 0 == code
-    assert "dry run, nothing was changed: version 11 would have the content of version 9" in out
-    assert "objects: 11 added, 0 removed, 1 changed" in out
-    assert "nightly deploy" in out
-    code, out, _ = cli("rollback", root, *there, "--json", "--expected-version", "10")
-    document = json.loads(out)
-    assert (0, 11, 10) == (code, document["version_after"], document["plan"]["version"])
-    assert lake.at(version=GOOD).digest() == lake.refresh().digest()
-    assert "ticket 4711" in cli("history", root, "--operation", "rollback")[1]
-    assert [11, 10, 1] == versions(cli("history", root, "--object", "ns0", "--json")[1])
-    assert [11, 10] == versions(cli("history", root, "--object", "ns0.t003", "--json")[1])[:2]
-
-
 def versions(out: str) -> list[int]:
     return [each["version"] for each in json.loads(out)["versions"]]
-
-
-def test_restore_on_the_command_line(cli: _Cli, lake: Lakehouse) -> None:
-    words = ["--only", "ns0.t00?", "--version", str(GOOD), "--reason", "dropped by mistake"]
-    code, out, _ = cli("restore", cli.root, *words, "--dry-run")
-    assert (0, True) == (code, "dry run, nothing was changed: in version 11 these objects would be" in out)
-    code, out, _ = cli("restore", cli.root, *words)
-    assert (0, True) == (code, "version 11 committed" in out)
-    assert ["t000", "t003", "t006", "t009"] == lake.refresh().tables("ns0")
-    assert "nothing to do" in cli("restore", cli.root, *words)[1]
-    assert [11, 10] == versions(cli("history", cli.root, "--object", "ns0.t003", "--json")[1])[:2]
 
 
 def test_snapshots_on_the_command_line(cli: _Cli, lake: Lakehouse, tmp_path: Path) -> None:
@@ -272,17 +246,6 @@ def test_snapshots_on_the_command_line(cli: _Cli, lake: Lakehouse, tmp_path: Pat
     assert lake.at(version=GOOD).digest() == lake.refresh().digest()
     assert "snapshot good dropped" in cli("snapshot", "drop", root, "good")[1]
     assert 2 == cli("snapshot", "drop", root, "good")[0]
-
-
-def test_export_on_the_command_line(cli: _Cli, lake: Lakehouse, tmp_path: Path) -> None:
-    copy = (tmp_path / "copy").as_uri()
-    dry = json.loads(cli("export", cli.root, copy, "--history", "--dry-run", "--json")[1])
-    assert (lake.version + 1, True) == (dry["plan"]["roots"], dry["dry_run"])
-    done = json.loads(cli("export", cli.root, copy, "--history", "--json")[1])
-    assert dry["plan"] == done["plan"]
-    assert lake.digest() == Lakehouse.open(copy).digest()
-    assert 0 == cli("verify", copy, "--all", "--definitions")[0]
-    assert "no differences\n" == cli("diff", cli.root, str(GOOD), str(GOOD), "--other", copy)[1]
 
 
 @pytest.mark.parametrize(
@@ -363,22 +326,6 @@ def test_no_request_after_the_commit_turns_success_into_failure(tmp_path: Path, 
     assert reopened(made).version + 1 == JOBS[name](lake)
     assert 1 == len(done)
     assert reopened(made).version == lake.catch_up().version
-
-
-def test_a_dry_run_tells_what_a_corrupt_newest_version_hides(lake: Lakehouse, cli: _Cli) -> None:
-    """The plan and its next step on the command line, where the newest version lost a leaf; then that step."""
-    compacted(lake)
-    broken = lake.refresh().version
-    surgery = Surgery(lake.root, lake.definition.order)
-    leaf = surgery.leaf(broken)
-    surgery.write(leaf, b"rubbish")
-    arguments = ["rollback", lake.root, "--to-version", str(GOOD), "--reason", "r"]
-    code, out, _ = cli(*arguments, "--dry-run")
-    assert (0, True, True) == (code, leaf in out, f"use --expected-version {broken}" in out)
-    assert "not compared, because the newest version cannot be read there" in out
-    code, _, _ = cli(*arguments, "--expected-version", str(broken))
-    assert 0 == code
-    assert lake.at(version=GOOD).digest() == reopened(lake).digest()
 
 
 def test_writers_are_stopped_before_a_rollback(lake: Lakehouse, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,24 +11,39 @@ from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.scenarios import Scenario, run
 from tests.simulation.schedule import Schedule
 from tests.simulation.test_defects import DEFECTS
-from tests.simulation.test_schedules import COPIES, DAMAGED, DISSIMILAR, TRIPLES
+from tests.simulation.test_schedules import COPIES, DAMAGED, DISSIMILAR, DISTURBED, MORE_TRIPLES, PAIRS, TRIPLES
+
+Bounded = tuple[tuple[str, ...], Bounds, bool]
+"""The kinds of a scenario, the bounds of its schedules, and whether writers are courteous."""
 
 
-def _explored_elsewhere(mutation: Mutation) -> bool:
-    """Return whether `make test` explores the product as it is within these bounds anyway."""
-    kinds = sorted(mutation.kinds)
-    if mutation.preemptions <= 1 and not mutation.faults and mutation.courtesy:
-        return kinds in [sorted(name.split("+")) for name in (*DISSIMILAR, *COPIES, *DAMAGED, *TRIPLES)]
-    bounds = Bounds(mutation.preemptions, mutation.faults, mutation.fault)
-    return any((kinds, bounds) == (sorted(each.kinds.split("+")), each.bounds) for each in DEFECTS.values())
+def _bounded(mutation: Mutation) -> Bounded:
+    return mutation.kinds, Bounds(mutation.preemptions, mutation.faults, mutation.fault), mutation.courtesy
+
+
+def _explored_elsewhere(bounded: Bounded) -> bool:
+    """Return whether other tests explore the product as it is within these bounds; large ones only `make test-all`."""
+    names, bounds, courtesy = sorted(bounded[0]), *bounded[1:]
+    if not courtesy:
+        return False
+    if bounds.preemptions <= 1 and not bounds.faults:
+        some = (*DISSIMILAR, *COPIES, *DAMAGED, *TRIPLES, *MORE_TRIPLES)
+    else:
+        some = (*DISTURBED, *PAIRS) if bounds.preemptions else ()
+    defects = [(sorted(each.kinds.split("+")), each.bounds) for each in DEFECTS.values()]
+    return names in [sorted(name.split("+")) for name in some] or (names, bounds) in defects
+
+
+WHOLE = sorted(
+    {_bounded(each) for each in MUTATIONS.values() if not each.schedule}, key=lambda each: (each[0], str(each[1]))
+)
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_missing_repair_is_found(name: str, record_property: Callable[[str, object], None]) -> None:
-    """And the same bounds hold nothing against the product as it is."""
     mutation = MUTATIONS[name]
-    scenario = Scenario(mutation.kinds, courtesy=mutation.courtesy)
-    bounds = Bounds(mutation.preemptions, mutation.faults, mutation.fault)
+    kinds, bounds, courtesy = _bounded(mutation)
+    scenario = Scenario(kinds, courtesy=courtesy)
     if mutation.schedule:
         _found_by(mutation, scenario)
         return
@@ -37,9 +52,15 @@ def test_a_missing_repair_is_found(name: str, record_property: Callable[[str, ob
     assert found.violation is not None, f"{found.schedules} schedules, and nobody misses: {name}"
     record_property("schedule", str(found.violation.schedule))
     print(f"without {name!r}: {scenario.name} {str(found.violation.schedule)!r}: {found.violation.violations[0]}")
-    if not _explored_elsewhere(mutation):
-        whole = explore(scenario, bounds)
-        assert whole.violation is None
+
+
+@pytest.mark.parametrize(
+    "bounded", [each for each in WHOLE if not _explored_elsewhere(each)], ids=lambda each: "+".join(each[0])
+)
+def test_nothing_is_found_with_every_repair_in_its_place(bounded: Bounded) -> None:
+    """Within the bounds of the mutations."""
+    kinds, bounds, courtesy = bounded
+    assert explore(Scenario(kinds, courtesy=courtesy), bounds).violation is None
 
 
 def _found_by(mutation: Mutation, scenario: Scenario) -> None:

@@ -23,7 +23,6 @@ from trinitylake_core.versions import Root
 Place = tuple[str, dict[str, Any]]
 NAMESPACES: Final = ("a", "b", "c")
 TABLES: Final = 20
-PAIRS: Final = 4
 _COMPACTING_SECONDS: Final = 600.0
 _COMPACTIONS: Final = 3
 _PATIENCE_SECONDS: Final = 120.0
@@ -140,23 +139,6 @@ def write_own(place: Place, writer: int, goes_on: GoesOn, seconds: float) -> lis
             txn.create_table("a", name, properties={"by": txn.id})
         ended.append(_ended(txn))
         number += 1
-    return ended
-
-
-def recolour(place: Place, writer: int, goes_on: GoesOn, transactions: int, isolation: str) -> list[Ended]:
-    """Pairs of marbles, of which never both may be black: look at two, blacken one of two white ones, or whiten."""
-    lake, rng = Lakehouse.open(place[0], storage_options=place[1]), random.Random(writer)
-    ended: list[Ended] = []
-    while len(ended) < transactions or goes_on():
-        if rng.random() > _STALE:
-            lake.refresh()
-        txn = lake.transaction(isolation=isolation)
-        pair = rng.randrange(PAIRS)
-        marbles = [f"m{pair}{side}" for side in "lr"]
-        black = [name for name in marbles if txn.table("a", name).properties["colour"] == "black"]
-        chosen, colour = (black[0], "white") if black else (rng.choice(marbles), "black")
-        txn.alter_table("a", chosen, properties={"colour": colour, "by": txn.id})
-        ended.append(_ended(txn))
     return ended
 
 
