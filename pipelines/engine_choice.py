@@ -82,7 +82,6 @@ def _start_failure(spark: Session) -> str | None:
         if spark.failures:
             return spark.failures[0]
     try:
-        check_pyspark()  # of a session that the caller made, too
         wait_for_executor(session := started(spark), EXECUTOR_SECONDS)
         session_parallelism(session)
     except Exception as error:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from pipelines import worker_pool
-from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, PieceWork, Row, Rows, Work
+from pipelines.engine.model import READ_AHEAD, GroupWork, Kept, PieceWork, Row, Rows, Work, placed
 from trinitylake_core.errors import StorageError
 from trinitylake_core.storage import Storage
 
@@ -193,9 +193,9 @@ class LocalEngine:
     def sql(self, query: str, **tables: Rows) -> LocalRows:
         """Return the result of a query of tables, as a view."""
         name = f"v{next(self._numbers)}"
-        named = [f"{each} AS (SELECT * FROM {_local(rows).stored()})" for each, rows in tables.items()]
+        stored = {each: _local(rows).stored() for each, rows in tables.items()}
         with _no_room_told():
-            self.execute(f"CREATE VIEW {name} AS WITH {', '.join(named)} {query}")
+            self.execute(f"CREATE VIEW {name} AS {placed(query, stored)}")
             columns = [column[0] for column in self.execute(f"SELECT * FROM {name} LIMIT 0").description]
         return _Stored(self, columns, "VIEW", name)
 

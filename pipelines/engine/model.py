@@ -6,6 +6,7 @@ schema, on their way out: so nothing is made of a million names that is not need
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -29,6 +30,16 @@ LONG: Final = pa.int64()
 BOOL: Final = pa.bool_()
 READ_AHEAD: Final = 256
 """Files that are read at once."""
+_TABLE: Final = re.compile(r"\b(FROM|JOIN)\s+(\w+)")
+
+
+def placed(query: str, names: Mapping[str, str]) -> str:
+    """Return a query in which each table has the name that the engine knows it by.
+
+    They are not named by ``WITH``: the tables of queries are queries themselves, and Spark 4.1.1 confuses nested ones.
+    Raises ``KeyError`` for a table without a name.
+    """
+    return _TABLE.sub(lambda found: f"{found[1]} {names[found[2]]}", query)
 
 
 class Rows(Protocol):
@@ -138,7 +149,8 @@ class Engine(Protocol):
         """Return the result of a query of tables, by these names.
 
         The query uses the SQL that SQLite and Spark have in common: joins, ``EXISTS``, ``GROUP BY``, ``UNION ALL``,
-        ``ORDER BY``, ``LIMIT``. The inner table of a join or an ``EXISTS`` is kept with its key.
+        ``ORDER BY``, ``LIMIT``. A table stands after an upper-case ``FROM`` or ``JOIN`` and nowhere else: columns are
+        qualified by aliases. The inner table of a join or an ``EXISTS`` is kept with its key.
         """
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ from pipelines.engine.model import (
     Row,
     Rows,
     Work,
+    placed,
 )
 from pipelines.session import compat, on_one_machine, session_parallelism, ship_packages
 from trinitylake_core import errors
@@ -352,8 +353,7 @@ class SparkEngine:
 
     def sql(self, query: str, **tables: Rows) -> SparkRows:
         """Return the result of a query of tables."""
-        named = [f"{name} AS (SELECT * FROM {self._view(rows)})" for name, rows in tables.items()]
-        return SparkRows(self._spark.sql(f"WITH {', '.join(named)} {query}"))
+        return SparkRows(self._spark.sql(placed(query, {name: self._view(rows) for name, rows in tables.items()})))
 
     def _view(self, rows: Rows) -> str:
         name = f"rows_{uuid4().hex}"

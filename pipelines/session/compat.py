@@ -32,19 +32,6 @@ def spark_version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def refuse_wrong_results() -> None:
-    """Raise ``InvalidInput`` for a Spark that loses rows.
-
-    The optimizer of 4.1.1 mixes up nested `WITH` queries: an export left out a node that versions need, and other
-    queries failed with "key not found". A cleaning must not rely on that. 4.2 was not tried.
-    """
-    if (4, 1) <= spark_version() < (4, 3):
-        raise InvalidInput(
-            f"pyspark {'.'.join(map(str, spark_version()))} returns wrong results for queries of these jobs: "
-            "install pyspark 4.3, or choose engine 'local'"
-        )
-
-
 def refuse_old_connect() -> None:
     """Raise ``InvalidInput`` where Spark Connect cannot do what the jobs need."""
     if spark_version() < OLDEST_CONNECT:

@@ -308,12 +308,11 @@ def _java_version(java: str) -> str | None:
 
 
 def check_pyspark() -> None:
-    """Prove that a pyspark is installed whose results are right. Raises ``InvalidInput``, which names what is."""
+    """Prove that pyspark is installed. Raises ``InvalidInput``, which names the extra."""
     if find_spec("pyspark") is None:
         raise InvalidInput(
             "Spark is not installed: pip install 'trinitylake-maintenance[spark]', or choose engine 'local'"
         )
-    compat.refuse_wrong_results()
 
 
 def check_connect_server(remote: str) -> None:

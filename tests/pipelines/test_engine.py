@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipelines.engine import Engine, Row, open_engine
+from pipelines.engine import Engine, Row, Rows, open_engine
 from pipelines.engine.local import LocalEngine
 from pipelines.engine.model import INT, LONG, TEXT
 from trinitylake_core.errors import CorruptNode, StorageError
 from trinitylake_core.storage import Storage, open_storage
 
 _FILES = pa.schema({"path": TEXT, "bytes": LONG})
+_TREE = pa.schema({"path": TEXT, "height": INT})
 _GROUPED = pa.schema({"number": INT, "text": TEXT})
 _MADE = pa.schema({"number": INT, "text": TEXT, "rows": LONG})
 
@@ -33,6 +35,13 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 def twice(rows: Iterator[Row]) -> Iterator[tuple[str, int | None]]:
     for row in rows:
         yield row["path"] * 2, None if row["bytes"] is None else 2 * row["bytes"]
+
+
+def children(rows: Iterator[Row], log: str) -> Iterator[tuple[str, int]]:
+    for row in rows:
+        with Path(log).open("a", encoding="utf-8") as lines:
+            lines.write(f"{row['path']}\n")
+        yield from ((row["path"] + side, row["height"] - 1) for side in "ab")
 
 
 def damaged(rows: Iterator[Row]) -> Iterator[tuple[str, int]]:
@@ -103,6 +112,27 @@ def test_work_is_mapped_and_asked_about_in_sql(engine: Engine) -> None:
     assert {"files": 2} == engine.sql("SELECT count(*) AS files FROM others", others=left).one()
     assert 8 == engine.map(twice, engine.sql("SELECT * FROM d WHERE bytes = 4", d=doubled), _FILES).one()["bytes"]
     doubled.drop()
+
+
+def test_a_query_of_queries_finds_all_rows_and_computes_kept_ones_once(engine: Engine, tmp_path: Path) -> None:
+    """Level by level, as a walk: Spark 4.1 lost rows of such queries where each named its tables by `WITH`."""
+    work = partial(children, log=str(tmp_path / "log"))
+    levels, pending = list[Rows](), engine.table([{"path": "r", "height": 3}], _TREE)
+    for height in (2, 1, 0, -1):
+        levels.append(engine.map(work, pending, _TREE).keep("path", repeatable=True))
+        assert 2 ** (3 - height) == engine.sql("SELECT count(*) AS rows FROM level", level=levels[-1]).one()["rows"]
+        tables = {f"level{number}": level for number, level in enumerate(levels)}
+        walked = engine.sql(" UNION ALL ".join(f"SELECT * FROM {name}" for name in tables), **tables)
+        query = f"SELECT path, max(height) AS height FROM walked WHERE height = {height} GROUP BY path"
+        pending = engine.sql(query, walked=walked).keep("path", repeatable=True)
+    found = [row["path"] for row in walked.list()]
+    assert (30, 30) == (len(found), len(set(found)))
+    assert 15 == len((tmp_path / "log").read_text(encoding="utf-8").splitlines())
+
+
+def test_a_query_of_a_table_that_was_not_given_is_a_mistake(engine: Engine) -> None:
+    with pytest.raises(KeyError, match="others"):
+        engine.sql("SELECT * FROM others", rows=engine.table([], _FILES))
 
 
 def test_empty_tables_stay_tables(engine: Engine) -> None:

@@ -14,10 +14,8 @@ import mmh3
 import pytest
 
 from pipelines.session import compat
-from pipelines.session.spark import check_pyspark
 from tests.support.lakes import filled, new_lake
 from tests.support.old_spark import old_spark_in
-from trinitylake_core import InvalidInput
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,10 +63,3 @@ def test_a_label_goes_to_its_task_by_sparks_hash(tasks: int, monkeypatch: pytest
 
 def test_values_of_spark_become_those_of_arrow() -> None:
     assert [b"a", [b"b", 1], None] == [compat.plain(each) for each in (bytearray(b"a"), [bytearray(b"b"), 1], None)]
-
-
-@pytest.mark.parametrize("version", ["4.1.1", "4.2.0"])
-def test_a_spark_that_returns_wrong_results_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr("pyspark.__version__", version)
-    with pytest.raises(InvalidInput, match="choose engine 'local'"):
-        check_pyspark()
