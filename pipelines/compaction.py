@@ -17,17 +17,7 @@ from typing import Final
 from pipelines import worker_pool
 from pipelines.engine import Engine
 from pipelines.engine_choice import choose_engine, expected_engine
-from pipelines.job import (
-    NEVER_CANCELLED,
-    Cancel,
-    Progress,
-    Review,
-    Session,
-    Stopwatch,
-    lake_first,
-    refuse_unknown,
-    silent,
-)
+from pipelines.job import Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown
 from pipelines.summary import DRY_RUN, Table, count, human_bytes
 from pipelines.trees import subtrees
 from pipelines.trees.slices import Piece, split_for_tasks
@@ -200,22 +190,18 @@ def run(
     raise AssertionError("unreachable")
 
 
-class _Compaction:
+class _Compaction(JobRun[Config]):
     """One attempt at one version."""
 
     def __init__(
         self, spark: Session, lake: Lakehouse, config: Config, cancel: Cancel | None, progress: Progress | None
     ) -> None:
-        self.spark = spark
+        super().__init__(spark, config, cancel, progress)
         self.files = lake.files
         self.base: Root = lake.root_node
-        self.config = config
-        self.cancel = cancel or NEVER_CANCELLED
-        self.progress = progress or silent
         self.writer = NodeWriter(self.files.store)
         stamp = max(now_millis(), self.base.created_at_millis)
         self.rewriter = Rewriter(self.writer, stamp, prove=True)
-        self.watch = Stopwatch()
         self.nodes_read = self.files.store.counts.nodes_read
         self.bytes_read = self.files.store.counts.bytes_read
 

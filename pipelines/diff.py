@@ -6,7 +6,7 @@ the keys into spans at the pivots before them. A task compares one span. Shared 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,6 @@ from pipelines.engine_choice import choose_engine, expected_engine
 from pipelines.job import Progress, Session, lake_first, refuse_unknown, silent
 from pipelines.summary import Table, changes_table
 from trinitylake_core import Change, Lakehouse
-from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.diff import (
     ADDED,
     CHANGED,
@@ -34,13 +33,12 @@ from trinitylake_core.diff import (
     diff_nodes,
     differing_subtrees,
 )
-from trinitylake_core.recovery.recover import SHOWN, Differ
+from trinitylake_core.recovery.recover import SHOWN
 from trinitylake_core.short_repr import Brief
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.nodefile import decode
 from trinitylake_core.tree.nodestore import NodeStore
-from trinitylake_core.versions import Root
 
 _LOOKED_AT: Final = 1000
 """The number of differing subtrees that ``auto`` reads before it estimates; their nodes must be read anyway."""
@@ -150,15 +148,6 @@ def report(
         if len(shown) < limit:
             shown.append(change)
     return Report(old.root, new.root, old.version, new.version, counts, tuple(shown))
-
-
-def differ(spark: Session, files: LakehouseStore, config: Config) -> Differ:
-    """Return a function that compares two versions of one lakehouse for a plan of the core."""
-
-    def compare(old: Root, new: Root) -> Iterable[Change]:
-        return run(Lakehouse(files, old), Lakehouse(files, new), config, spark)
-
-    return compare
 
 
 class _Comparison:

@@ -21,19 +21,7 @@ from pipelines.files import plans
 from pipelines.files.deletion import Deleted, delete
 from pipelines.files.gc_roots import OWN_VERSION, GcRoots, RetentionReason, RetentionRules, gc_roots, refuse_guarded
 from pipelines.files.listing import ROOT, Listed, listed
-from pipelines.job import (
-    NEVER_CANCELLED,
-    Cancel,
-    Meter,
-    Progress,
-    Review,
-    Session,
-    Stopwatch,
-    dry_run,
-    lake_first,
-    refuse_unknown,
-    silent,
-)
+from pipelines.job import Cancel, JobRun, Meter, Progress, Review, Session, dry_run, lake_first, refuse_unknown
 from pipelines.summary import Table, deleted, failures_table, files_of, unchanged
 from pipelines.sweep.reclaimable import Freed, reclaimable_by
 from trinitylake_core import Lakehouse, spec
@@ -201,7 +189,7 @@ def run(
         raise InvalidInput(_AS_IT_IS)
     if config.plan_to is not None and review is None:
         review = dry_run
-    work = _Expiration(engine, lake, config, review, cancel or NEVER_CANCELLED, progress or silent)
+    work = _Expiration(engine, lake, config, review, cancel, progress)
     report = work.run()
     if report.version_after is not None or report.attempted:
         _LEDGER.info("expire %s: %s", report.root, json.dumps(asdict(report), sort_keys=True))
@@ -209,7 +197,7 @@ def run(
     return report
 
 
-class _Expiration:
+class _Expiration(JobRun[Config]):
     """One run."""
 
     def __init__(
@@ -218,15 +206,12 @@ class _Expiration:
         lake: Lakehouse,
         config: Config,
         review: Review[Report] | None,
-        cancel: Cancel,
-        progress: Progress,
+        cancel: Cancel | None,
+        progress: Progress | None,
     ) -> None:
-        self.spark = spark
+        super().__init__(spark, config, cancel, progress)
         self.files = lake.files
-        self.config = config
         self.review = review
-        self.cancel = cancel
-        self.progress = progress
         self.now = now_millis() if config.now_millis is None else config.now_millis
         self.meter = Meter(lake.storage)
         acts = review is not dry_run
@@ -240,7 +225,6 @@ class _Expiration:
         self.versions = range(self.oldest, newest + 1)
         self.rules = RetentionRules(*config.rules(), self.retained.definition.txn_ttl_millis)
         self.report = Report(lake.root, False, newest, None, self.oldest, self.oldest, plan=config.plan)
-        self.watch = Stopwatch()
 
     def run(self) -> Report:
         boundary = self.wanted_boundary() if self.config.plan is None else self.planned_boundary(self.config.plan)

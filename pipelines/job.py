@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import InvalidInput
@@ -33,6 +33,7 @@ Progress: TypeAlias = Callable[[str, int, int | None], None]
 _C_contra = TypeVar("_C_contra", contravariant=True)
 _R_co = TypeVar("_R_co", covariant=True)
 _R = TypeVar("_R")
+_K = TypeVar("_K")
 _P = ParamSpec("_P")
 
 
@@ -137,6 +138,17 @@ class Stopwatch:
         now = time.perf_counter()
         self.seconds[phase] = round(self.seconds.get(phase, 0.0) + now - self._began, 4)
         self._began = now
+
+
+class JobRun(Generic[_K]):
+    """One run of a job: where it may start Spark, its options, what may stop it, and the time of its phases."""
+
+    def __init__(self, spark: Session, config: _K, cancel: Cancel | None, progress: Progress | None) -> None:
+        self.spark = spark
+        self.config = config
+        self.cancel = cancel or NEVER_CANCELLED
+        self.progress = progress or silent
+        self.watch = Stopwatch()
 
 
 class Meter:

@@ -25,17 +25,7 @@ from typing import Any, Final
 
 from pipelines.engine import Row, Rows
 from pipelines.engine_choice import choose_engine
-from pipelines.job import (
-    NEVER_CANCELLED,
-    Cancel,
-    Progress,
-    Review,
-    Session,
-    Stopwatch,
-    lake_first,
-    refuse_unknown,
-    silent,
-)
+from pipelines.job import Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown
 from pipelines.loading import shares
 from pipelines.loading.model import EXISTING, REFUSE, SKIP, Built, Counts, Tally, Target, prove_complete
 from pipelines.loading.refusals import Wrong, refuse_missing_namespaces, refuse_there, refuse_twice, refuse_wrong
@@ -159,7 +149,7 @@ def run(
     options = options_for(source, *lake.storage.spec()) if source_options is None else source_options
     config = config or Config()
     for restart in range(config.restarts + 1):
-        work = _Load(engine, lake.refresh(), source, options, config, cancel or NEVER_CANCELLED, progress or silent)
+        work = _Load(engine, lake.refresh(), source, options, config, cancel, progress)
         try:
             report = work.run(review)
         except (FilesVoid, Corrupt) as error:
@@ -171,7 +161,7 @@ def run(
     raise AssertionError("unreachable")
 
 
-class _Load:
+class _Load(JobRun[Config]):
     def __init__(
         self,
         spark: Session,
@@ -179,13 +169,11 @@ class _Load:
         uri: str,
         options: Mapping[str, Any],
         config: Config,
-        cancel: Cancel,
-        progress: Progress,
+        cancel: Cancel | None,
+        progress: Progress | None,
     ) -> None:
+        super().__init__(spark, config, cancel, progress)
         self.lake = lake
-        self.config = config
-        self.cancel = cancel
-        self.progress = progress
         self.base: Root = lake.root_node
         require_writable(lake.files, self.base)
         refuse_frozen(lake.files)
@@ -201,7 +189,6 @@ class _Load:
         self.target = Target(lake.codec, store.order, store.target_bytes, stamp, cleaned)
         self.cuts: Sequence[str] = ()
         self.unchanged = Tally()
-        self.watch = Stopwatch()
 
     def run(self, review: Review[Report] | None) -> Report:
         with closing(self.engine):

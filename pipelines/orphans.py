@@ -25,19 +25,7 @@ from pipelines.files import plans
 from pipelines.files.deletion import Deleted
 from pipelines.files.gc_roots import GcRoots, SavedTransactions, refuse_guarded, slack
 from pipelines.files.listing import Listed, inventory_millis
-from pipelines.job import (
-    NEVER_CANCELLED,
-    Cancel,
-    Meter,
-    Progress,
-    Review,
-    Session,
-    Stopwatch,
-    dry_run,
-    lake_first,
-    refuse_unknown,
-    silent,
-)
+from pipelines.job import Cancel, JobRun, Meter, Progress, Review, Session, dry_run, lake_first, refuse_unknown
 from pipelines.summary import Table, count, deleted, failures_table, files_of, human_bytes, unchanged
 from pipelines.sweep.marking import Marking, RootsExpired
 from pipelines.sweep.model import Size, Totals, UnknownFiles
@@ -216,10 +204,10 @@ def run(
         ReadOnly, InvalidInput, StorageError.
     """
     config = config or Config()
-    return Cleaning(engine, lake, config, review, cancel or NEVER_CANCELLED, progress or silent).run()
+    return Cleaning(engine, lake, config, review, cancel, progress).run()
 
 
-class Cleaning:
+class Cleaning(JobRun[Config]):
     """One cleaning.
 
     Attributes:
@@ -236,17 +224,16 @@ class Cleaning:
         lake: Lakehouse,
         config: Config,
         review: Review[Report] | None,
-        cancel: Cancel,
-        progress: Progress,
+        cancel: Cancel | None,
+        progress: Progress | None,
     ) -> None:
+        super().__init__(spark, config, cancel, progress)
         if config.plan is not None and review is dry_run:
             raise InvalidInput(_AS_IT_IS)
         if config.plan_to is not None and review is None:
             review = dry_run
         self.files = lake.files
-        self.config = config
         self.review = review
-        self.cancel = cancel
         newest = self.files.newest()
         self.files.note_newest(newest)
         require_writable(self.files, newest)
@@ -255,7 +242,6 @@ class Cleaning:
             refuse_guarded(self.definition)
         self.engine = choose_engine_for_all(config.engine, spark, newest)
         self.meter = Meter(self.files.storage)
-        self.progress = progress
         self.sweep = self.new_sweep()
         self.options = plans.options_of(config.plan or config.plan_to, config.plan_options, self.files.storage)
         self.inventory_options = plans.options_of(config.inventory, config.plan_options, self.files.storage)
@@ -263,7 +249,6 @@ class Cleaning:
         self.safety_age_seconds = self.safety_age() if self.plan is None else self.plan.header.safety_age_seconds
         self.marking: Marking | None = None
         self.version_after: int | None = None
-        self.watch = Stopwatch()
 
     def new_sweep(self) -> Sweep:
         """Return an empty sweep."""

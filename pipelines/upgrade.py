@@ -15,17 +15,7 @@ from typing import Any, Final
 
 from pipelines.engine_choice import choose_engine
 from pipelines.files.copying import Copied, copy_all
-from pipelines.job import (
-    NEVER_CANCELLED,
-    Cancel,
-    Progress,
-    Review,
-    Session,
-    Stopwatch,
-    lake_first,
-    refuse_unknown,
-    silent,
-)
+from pipelines.job import Cancel, JobRun, Progress, Review, Session, lake_first, refuse_unknown
 from pipelines.summary import DRY_RUN, count, human_bytes
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.catalog import codec_of, object_counts
@@ -130,25 +120,22 @@ def run(
     target = target_root if isinstance(target_root, Storage) else open_storage(target_root, storage_options)
     if target.root == source.root:
         raise InvalidInput("the target must be another root URI; the source is never changed")
-    return _Upgrade(engine, source, target, config, cancel or NEVER_CANCELLED, progress or silent).run(review)
+    return _Upgrade(engine, source, target, config, cancel, progress).run(review)
 
 
-class _Upgrade:
+class _Upgrade(JobRun[Config]):
     def __init__(
         self,
         spark: Session,
         source: Lakehouse,
         target: Storage,
         config: Config,
-        cancel: Cancel,
-        progress: Progress,
+        cancel: Cancel | None,
+        progress: Progress | None,
     ) -> None:
-        self.spark = spark
+        super().__init__(spark, config, cancel, progress)
         self.source = source
         self.target = target
-        self.config = config
-        self.cancel = cancel
-        self.progress = progress
         self.definition = new_definition(source.definition, config.definition)
         self.codec = codec_of(self.definition)
         oldest = source.root_node.oldest_version
@@ -156,10 +143,9 @@ class _Upgrade:
         self.versions: Sequence[int] = range(oldest, last + 1) if config.history else range(last, last + 1)
 
     def run(self, review: Review[Report] | None) -> Report:
-        watch = Stopwatch()
         existing = self.existing()
         objects = self.check_names()
-        watch.lap("check")
+        self.watch.lap("check")
         planned = Report(
             source=self.source.root,
             target=self.target.root,
@@ -173,16 +159,16 @@ class _Upgrade:
             definitions_skipped=0,
             bytes_copied=0,
             digest=self.source.digest(),
-            seconds=dict.fromkeys(("check", "copy", "write"), 0.0) | watch.seconds,
+            seconds=dict.fromkeys(("check", "copy", "write"), 0.0) | self.watch.seconds,
         )
         if review is not None and not review(planned):
             return planned
         copied = self.copy_definitions(objects)
-        watch.lap("copy")
+        self.watch.lap("copy")
         version = self.write_versions(existing)
         if Lakehouse.open(self.target).digest() != planned.digest:
             raise Corrupt("the content of the new lakehouse differs from the source's; please report this as a bug")
-        watch.lap("write")
+        self.watch.lap("write")
         return replace(
             planned,
             dry_run=False,
@@ -190,7 +176,7 @@ class _Upgrade:
             definitions_copied=copied.copied,
             definitions_skipped=copied.skipped,
             bytes_copied=copied.bytes,
-            seconds=watch.seconds,
+            seconds=self.watch.seconds,
         )
 
     def existing(self) -> Lakehouse | None:
