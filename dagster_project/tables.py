@@ -49,7 +49,7 @@ _CHECKS: Final = {
     TABLE_HEALTH: {
         READABLE: "Fails when the metadata of a table cannot be read, and names the table. The others are measured.",
         SMALL_FILES: "Warns when a table has `small_files` small files, by its policy in lakehouses.yaml.",
-        ENGINES: "Warns when tables let engines delete metadata that older versions of the lakehouse need.",
+        ENGINES: "Warns when engines delete, or may delete, files that older versions of the lakehouse need.",
     },
     TABLE_EXPIRATION: {
         EXPIRED: "Warns when the snapshots of a table could not expire, and when a policy counts for no table.",
@@ -154,11 +154,16 @@ def _small(policies: Tables, found: tables_health.Report) -> dg.AssetCheckResult
 
 def _engines(lake: Lakehouse) -> dg.AssetCheckResult:
     found = doctor.table_retention(lake)
+    problems = [] if found is None else [(each, f"{doctor.DELETES_METADATA}=true") for each in found.deleting]
+    problems += (
+        [] if found is None else [(each, "files of the oldest version that is kept are gone") for each in found.lost]
+    )
     return _checked(
         ENGINES,
-        [] if found is None else ((each, f"{doctor.DELETES_METADATA}=true") for each in found.deleting),
-        "lets engines delete metadata at each commit",
-        f"Older versions of the lakehouse cannot be read then: remove the property {doctor.DELETES_METADATA}",
+        problems,
+        "loses files that older versions need",
+        f"Remove the property {doctor.DELETES_METADATA}, and stop what else deletes files of tables: expire_snapshots "
+        "and remove_orphan_files of engines, lifecycle rules of the bucket",
         serious=False,
     )
 

@@ -1,17 +1,20 @@
 """Compares the retention of tables with the retention of their lakehouse (``docs/iceberg.md``).
 
 A version can be read only as long as the files of its tables are there. Iceberg's own maintenance removes them by the
-properties of each table; nothing here does.
+properties of each table, and knows nothing of versions; ``tables clean`` keeps what a version needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from pipelines.files.tablefiles import TableFiles
 from trinitylake_core import Lakehouse
+from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.errors import Corrupt, FileMissing
@@ -33,10 +36,13 @@ class TableRetention:
         kept_seconds: the age of the oldest version or snapshot that is kept.
         tables: Iceberg tables that were examined, at most 200.
         more: whether there are more.
-        too_soon: of them, those that may expire snapshots which the lakehouse still keeps, by name; the first 20.
+        too_soon: of them, those that engines may expire snapshots of which the lakehouse still keeps, by name; the
+            first 20. None where ``tables clean`` has run: there engines need not expire anything.
         too_soon_count: how many there are.
-        deleting: those that delete old metadata files at each commit, the same way.
+        deleting: those that let engines delete old metadata files at each commit, the same way.
         deleting_count: how many there are.
+        lost: those of the oldest kept version of which files are gone, the same way.
+        lost_count: how many there are.
     """
 
     kept_seconds: float
@@ -46,13 +52,15 @@ class TableRetention:
     too_soon_count: int = 0
     deleting: list[str] = field(default_factory=list)
     deleting_count: int = 0
+    lost: list[str] = field(default_factory=list)
+    lost_count: int = 0
 
-    def look(self, name: str, table: TableDef) -> None:
-        """Compare one table."""
+    def look(self, name: str, table: TableDef, *, cleaned: bool) -> None:
+        """Compare one table; ``cleaned``: this pipeline cleans the tables of the lakehouse."""
         self.tables += 1
         age = table.properties.get(_MAX_AGE, "")
         millis = int(age) if age.isdigit() else _MAX_AGE_DEFAULT_MILLIS
-        if millis < self.kept_seconds * 1000:
+        if millis < self.kept_seconds * 1000 and not cleaned:
             self.too_soon_count += 1
             self.too_soon += [name] if len(self.too_soon) < _NAMED else []
         if table.properties.get(DELETES_METADATA, "").lower() == "true":
@@ -63,23 +71,30 @@ class TableRetention:
 def table_retention(lake: Lakehouse, *, most: int = LOOKED_AT, now: int | None = None) -> TableRetention | None:
     """Compare the retention of tables and lakehouse; ``None`` without an Iceberg table that has metadata.
 
-    Reads the first ``most`` tables. Costs the nodes that contain them, one ``get`` for each definition, and at most two
-    more for the age of the oldest version that is kept.
+    Reads the first ``most`` tables, of the newest version and of the oldest. Costs the nodes that contain them, one
+    ``get`` for each definition, a ``get`` and a ``head`` for each table of the oldest version, and at most two more for
+    the age of the oldest version that is kept.
     """
-    entries = list(islice(lake.objects(kind=TABLE), most + 1))
     found = TableRetention(max(0.0, ((now_millis() if now is None else now) - _oldest_millis(lake)) / 1000))
+    cleaned = lake.root_node.tables_void_before_millis > 0
+    entries = list(islice(lake.objects(kind=TABLE), most + 1))
     found.more = len(entries) > most
-    contents = lake.storage.read_many([entry.path for entry in entries[:most]])
-    for entry, (path, data) in zip(entries, contents, strict=False):
-        if isinstance(data, FileMissing):  # `verify` reports it
-            continue
-        try:
-            table = decode_table(data, path)
-        except Corrupt:
-            continue
-        if table.table_format == ICEBERG and table.format_properties.get(METADATA_LOCATION):
-            found.look(f"{entry.namespace}.{entry.name}", table)
-    return found if found.tables else None
+    for name, table in _tables(lake, entries[:most]):
+        found.look(name, table, cleaned=cleaned)
+    files, before = TableFiles(lake.storage), lake.at(version=lake.stats().oldest_version)
+    oldest = list(_tables(before, list(islice(before.objects(kind=TABLE), most))))
+    lost = [name for name, gone in lake.storage.map(oldest, lambda each: (each[0], files.lost(each[1]))) if gone]
+    found.lost, found.lost_count = lost[:_NAMED], len(lost)
+    return found if found.tables or oldest else None
+
+
+def _tables(lake: Lakehouse, entries: Sequence[ObjectEntry]) -> Iterator[tuple[str, TableDef]]:
+    """Yield those that are Iceberg tables with metadata; none of a definition that cannot be read: ``verify`` does."""
+    for entry, (path, data) in zip(entries, lake.storage.read_many([each.path for each in entries]), strict=False):
+        with suppress(Corrupt):
+            table = None if isinstance(data, FileMissing) else decode_table(data, path)
+            if table and table.table_format == ICEBERG and table.format_properties.get(METADATA_LOCATION):
+                yield f"{entry.namespace}.{entry.name}", table
 
 
 def _oldest_millis(lake: Lakehouse) -> int:
@@ -94,11 +109,17 @@ def _oldest_millis(lake: Lakehouse) -> int:
 
 def advice(found: TableRetention, age: str) -> Iterator[str]:
     """Yield warnings in words; ``age``, in words, is that of the oldest version or snapshot."""
+    if found.lost_count:
+        yield (
+            f"warning: files of {found.lost_count} Iceberg tables that the oldest kept version names are gone, so "
+            "something else deletes them: expire_snapshots or remove_orphan_files of an engine, or a lifecycle rule of "
+            f"the bucket. Stop it, and see the runbook, 'Somebody expired the data': {', '.join(found.lost)}"
+        )
     if found.too_soon_count:
         yield (
-            f"warning: {found.too_soon_count} of {found.tables} Iceberg tables may expire snapshots that the lakehouse "
-            f"still keeps: it keeps {age}; raise {_MAX_AGE} beyond that (default 5 days), or expire versions earlier: "
-            f"{', '.join(found.too_soon)}"
+            f"warning: an engine that expires snapshots would delete what the lakehouse still keeps of "
+            f"{found.too_soon_count} of {found.tables} Iceberg tables: it keeps {age}. Leave it to `tables expire` and "
+            f"`tables clean`, or raise {_MAX_AGE} beyond that (default 5 days): {', '.join(found.too_soon)}"
         )
     if found.deleting_count:
         yield (

@@ -38,6 +38,8 @@ TABLES_UNKNOWN: Final = "tables unknown"
 EVERY: Final = 1.0
 """The share of tables that means all of them."""
 _SHARES: Final = 1_000_000
+_UNREADABLE: Final = (StorageError, InvalidInput, ValueError, KeyError, TypeError, OSError, EOFError)
+"""What reading a metadata file may raise, besides ``FileMissing``."""
 
 Named = tuple[str, str, TableDef]
 """Label of a table, path of its definition, and what that says."""
@@ -118,6 +120,22 @@ class TableFiles:
             return None
         return True
 
+    def lost(self, table: TableDef) -> bool | None:
+        """Whether the metadata file, or the manifest list of its oldest snapshot, is gone; ``None`` if unknown.
+
+        One ``get`` and one ``head``. Whatever expires snapshots deletes the oldest manifest lists first.
+        """
+        try:
+            snapshots = self._read(table).get("snapshots") or []
+            if snapshots and (first := snapshots[0].get("manifest-list")):
+                storage, path = self._located.find(first)
+                storage.info(path)
+        except FileMissing:
+            return True
+        except (*_UNREADABLE, AttributeError):
+            return None
+        return False
+
     def _opened(self, table: TableDef) -> tuple[Storage, str]:
         """Return the storage of a table's metadata file, and its path there. Raises ``InvalidInput``, StorageError."""
         uri = metadata_uri(self._storage.root, table)
@@ -142,7 +160,7 @@ class TableFiles:
             return TableState(namespace, name, location or None)
         try:
             found = _current(self._read(table))
-        except (FileMissing, StorageError, InvalidInput, ValueError, KeyError, TypeError, OSError, EOFError):
+        except (FileMissing, *_UNREADABLE):
             return TableState(namespace, name, location, known=False)
         return TableState(namespace, name, location, *found)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import expiration
+from pipelines import expiration, tables_clean
 from pipelines.cli import main
 from pipelines.doctor import advice, table_retention
-from tests.support.icebergs import new_iceberg, with_table
+from tests.support.icebergs import new_iceberg, rows, with_table
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.iceberg import TrinityLakeCatalog
 
@@ -58,6 +58,32 @@ def test_tables_that_delete_their_metadata_are_named(catalog: TrinityLakeCatalog
     assert found is not None
     assert ["sales.long"] == found.deleting
     assert "sales.long" in next(advice(found, "1h"))
+
+
+@pytest.mark.parametrize("what", ["metadata", "manifest list"])
+def test_what_something_else_deleted_is_named_and_tables_that_are_cleaned_here_may_expire_early(
+    catalog: TrinityLakeCatalog, what: str
+) -> None:
+    for number in (1, 2):
+        catalog.load_table("sales.default").append(rows(number))
+    catalog.load_table("sales.default").transaction().append(rows(3))
+    lake = catalog.lakehouse.refresh()
+    tables_clean.run(lake, tables_clean.Config("local", older_than_seconds=0, allow_recent=True))
+    expiration.run(
+        lake, expiration.Config("local", keep_last=2, older_than_seconds=0, now_millis=now_millis() + 30 * DAY)
+    )
+    found = table_retention(lake.refresh(), now=now_millis() + 9 * DAY)
+    assert found is not None
+    assert ([], []) == (found.too_soon, found.lost)
+    before = lake.at(version=lake.stats().oldest_version).table_info("sales", "default")
+    named = Path(lake.root.removeprefix("file://"), before.format_properties["metadata_location"])
+    lists = named.parent.glob("snap-*.avro")
+    gone = named if what == "metadata" else min(lists, key=lambda path: path.stat().st_mtime_ns)
+    gone.unlink()
+    found = table_retention(lake.refresh())
+    assert found is not None
+    assert ["sales.default"] == found.lost
+    assert "Stop it" in next(advice(found, "9d"))
 
 
 def test_the_command_line_warns_and_a_lakehouse_without_tables_needs_no_warning(
