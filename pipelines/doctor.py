@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final
 
 from pipelines.files.tablefiles import TableFiles
+from pipelines.summary import count
 from trinitylake_core import Lakehouse
 from trinitylake_core.catalog import ObjectEntry
 from trinitylake_core.commits.commit import now_millis
@@ -111,9 +112,9 @@ def advice(found: TableRetention, age: str) -> Iterator[str]:
     """Yield warnings in words; ``age``, in words, is that of the oldest version or snapshot."""
     if found.lost_count:
         yield (
-            f"warning: files of {found.lost_count} Iceberg tables that the oldest kept version names are gone, so "
-            "something else deletes them: expire_snapshots or remove_orphan_files of an engine, or a lifecycle rule of "
-            f"the bucket. Stop it, and see the runbook, 'Somebody expired the data': {', '.join(found.lost)}"
+            f"warning: of {count(found.lost_count, 'Iceberg table')} files that the oldest version names are gone: "
+            "something else deletes them: expire_snapshots or remove_orphan_files of an engine, or a lifecycle rule "
+            f"of the bucket. Stop it, and see the runbook, 'Somebody expired the data': {', '.join(found.lost)}"
         )
     if found.too_soon_count:
         yield (

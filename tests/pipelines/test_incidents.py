@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table import Table
 
 from pipelines.cli import main
+from tests.support.icebergs import ids, new_iceberg, rows, with_table
 from tests.support.lakes import compacted, content, filled, new_lake, reopened
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse
@@ -26,7 +28,8 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run a command; return exit code, the JSON document, and what was told on stderr."""
 
     def run(*words: str) -> tuple[int, Any, str]:
-        engine = ["--engine", "local"] if words[0] not in {"ls", "history", "stats"} else []
+        command = " ".join(words[: 2 if words[0] == "tables" else 1])
+        engine = [] if command in {"ls", "history", "stats", "doctor", "tables expire"} else ["--engine", "local"]
         code = main([*words, *engine, "--json"])
         out, err = capsys.readouterr()
         return code, json.loads(out) if out.startswith("{") else {}, err
@@ -141,3 +144,85 @@ def test_somebody_expired_too_much(tmp_path: Path, cli: Cli, monkeypatch: pytest
     code, told, _ = cli("restore", lake.root, *words[:2], "--only", "*", "--exact", "--reason", "everything")
     assert (0, {"added": 0, "removed": 1, "changed": 0}) == (code, told["plan"]["counts"])
     assert wanted == meaning(reopened(lake))
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let 30 days pass for what expires and deletes."""
+    for job in ("expiration.now_millis", "orphans.now_millis", "orphans.storage_time", "tables_expire.now_millis"):
+        monkeypatch.setattr(f"pipelines.{job}", lambda *_: now_millis() + 30 * 86_400_000)
+
+
+def sizes(lake: Lakehouse) -> tuple[int, int]:
+    """Return how many files of tables there are, and their bytes."""
+    found = [each.size for each in lake.storage.list("tables/")]
+    return len(found), sum(found)
+
+
+@pytest.mark.usefixtures("later")
+def test_the_bill_grows(tmp_path: Path, cli: Cli) -> None:
+    """Old snapshots go from the table, then the versions that name them, then the files; what is read stays."""
+    catalog = new_iceberg(tmp_path)
+    root, orders = catalog.lakehouse.root, with_table(catalog, "sales.orders", 0)
+    for number in range(1, 6):
+        orders.overwrite(rows(number, number + 1))
+    with_table(catalog, "sales.dropped", 1)
+    catalog.drop_table("sales.dropped")
+    before = sizes(catalog.lakehouse)
+    health = cli("tables", "health", root)[1]
+    assert health["old_bytes"] > 4 * health["bytes"]
+    assert 10 == cli("tables", "expire", root)[1]["snapshots"]
+    assert 0 == cli("tables", "clean", root, "--dry-run")[1]["orphan_files"]
+    kept = cli("expire", root, "--keep-last", "3", "--dry-run")[1]["kept"]
+    assert "keep_last" == kept[0]["rule"]
+    assert 0 == cli("compact", root)[0]
+    assert 0 == cli("expire", root, "--keep-last", "1")[0]
+    plan = (tmp_path / "plan.parquet").as_uri()
+    planned = cli("tables", "clean", root, "--plan-to", plan)[1]
+    assert 0 < planned["orphan_files"] == cli("tables", "clean", root, "--plan", plan)[1]["deleted"]
+    files, size = sizes(catalog.lakehouse)
+    assert (4, True) == (files, size < before[1] / 4)  # metadata, manifest list, manifest, data
+    assert 0 == cli("tables", "health", root)[1]["old_bytes"]
+    assert [5, 6] == ids(catalog.load_table("sales.orders"))
+
+
+@pytest.mark.usefixtures("later")
+def test_somebody_expired_the_data(tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    """An engine deleted what an older version needs: that is named, nothing more goes, and it comes back."""
+    catalog = new_iceberg(tmp_path)
+    root, orders = catalog.lakehouse.root, with_table(catalog, "sales.orders", 1, 2)
+    orders.append(rows(3))
+    good = catalog.lakehouse.refresh().version
+    orders.overwrite(rows(9))
+    compacted(catalog.lakehouse.refresh())
+    assert 0 == cli("expire", root, "--keep-last", "3")[0]
+    gone = expired_by_an_engine(orders)
+    code = main(["doctor", root])
+    assert (0, True) == (code, "Somebody expired the data': sales.orders" in capsys.readouterr().out)
+    assert 0 == cli("verify", root, "--all", "--tables")[0]
+    planned = cli("tables", "clean", root, "--dry-run")[1]
+    assert (0, 1) == (planned["orphan_files"], len({each["directory"] for each in planned["doubts"]}))
+    for path, data in gone.items():
+        path.write_bytes(data)
+    assert [] == cli("doctor", root)[1]["tables"]["lost"]
+    assert [] == cli("tables", "clean", root, "--dry-run")[1]["doubts"]
+    words = ["--only", "sales.orders", "--version", str(good), "--reason", "incident 4720"]
+    assert 0 == cli("restore", root, *words)[0]
+    assert 2 == cli("tables", "health", root)[1]["data_files"]
+    assert [1, 2, 3] == ids(catalog.load_table("sales.orders"))
+
+
+def expired_by_an_engine(table: Table) -> dict[Path, bytes]:
+    """Expire old snapshots of a table and delete the files that only they need, as Spark does; return these."""
+    now = table.refresh().current_snapshot()
+    assert now is not None
+    old = [each.snapshot_id for each in table.metadata.snapshots if each.snapshot_id != now.snapshot_id]
+    table.maintenance.expire_snapshots().by_ids(old).commit()
+    manifests = now.manifests(table.io)
+    data = [each.data_file.file_path for manifest in manifests for each in manifest.fetch_manifest_entry(table.io)]
+    needed = {now.manifest_list, *(each.manifest_path for each in manifests), *data}
+    files = [each for each in Path(table.location().removeprefix("file://")).rglob("*.*") if each.suffix != ".json"]
+    gone = {each: each.read_bytes() for each in files if f"file://{each}" not in needed}
+    for each in gone:
+        each.unlink()
+    return gone
