@@ -228,7 +228,7 @@ class _Compaction(JobRun[Config]):
 
     def clean(self) -> bool:
         node = self.base.node
-        return node.subtree_messages == 0 and not node.buffer.keys
+        return node.subtree_messages == 0 and not len(node.buffer)
 
     def run(self, review: Review[Report] | None) -> Report:
         if self.clean():

@@ -33,6 +33,7 @@ from trinitylake_core.locations import definition_path
 from trinitylake_core.tables import named_in_area
 from trinitylake_core.transactions.footprint import Footprint
 from trinitylake_core.tree import search
+from trinitylake_core.tree.leafrun import Columns
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import ObjectCounts, Root
@@ -51,7 +52,9 @@ class CatalogEdits(CatalogView):
         self._base = base
         self._store = store
         self._keys = keys
-        self._writes: dict[str, str | None] = {}
+        self._writes_by_key: dict[str, str | None] = {}
+        self._many: list[tuple[Columns, bool | None]] = []
+        """What :meth:`put_many` took since ``_writes`` was asked for, and whether it replaces."""
         self._before: dict[str, bool] = {}
         """Whether each written key exists in the base. Keys that are missing here are looked up when counted."""
         self._definitions: dict[str, tuple[str, _Definition]] = {}
@@ -70,8 +73,25 @@ class CatalogEdits(CatalogView):
     def _refuse_done(self) -> None:
         """Raise ``InvalidInput`` if nothing may be changed any more."""
 
+    @property
+    def _writes(self) -> dict[str, str | None]:
+        """Each changed key and its new path."""
+        for rows, replaces in self._many:
+            keys = rows.keys.to_pylist()
+            if replaces is not None:
+                for key in keys:
+                    self._before.setdefault(key, replaces)
+            self._writes_by_key.update(zip(keys, rows.values.to_pylist(), strict=True))
+        self._many.clear()
+        return self._writes_by_key
+
+    def _is_empty(self) -> bool:
+        return not self._writes_by_key and not self._many
+
     def messages(self) -> Messages:
-        """Return the changes so far as messages, in key order."""
+        """Return the changes so far as messages, in key order; as columns where :meth:`put_many` made all of them."""
+        if self._many and not self._writes_by_key:
+            return Messages.of_columns(Columns.joined([rows for rows, _ in self._many]), self.id).newest()
         keys = sorted(self._writes)
         return Messages(keys, list(map(self._writes.__getitem__, keys)), [self.id] * len(keys))
 
@@ -263,19 +283,19 @@ class CatalogEdits(CatalogView):
 
         A NULL path deletes. Of several rows for one key the last one counts. Rows in key order are the fastest.
 
+        The columns go from here to the leaves; a transaction that is read, or changed in another way, too, makes
+        Python objects of them. Where the version counts its objects, the commit looks keys up as for :meth:`put`.
+
         Raises:
             InvalidInput: a column is missing, holds no strings, or a key is NULL; nothing of the batch was taken.
         """
         self._refuse_done()
         for batch in changes.to_batches() if isinstance(changes, pa.Table) else changes:
-            keys, paths = (_texts(batch, name) for name in ("key", "path"))
-            if keys.null_count:
+            rows = Columns(*(_texts(batch, name) for name in ("key", "path")))
+            if rows.keys.null_count:
                 raise InvalidInput("a key is NULL: each row names the key that it sets, or deletes by a NULL path")
-            names = keys.to_pylist()
-            if replaces is not None:
-                for key in names:
-                    self._before.setdefault(key, replaces)
-            self._writes.update(zip(names, paths.to_pylist(), strict=True))
+            if len(rows):
+                self._many.append((rows, replaces))
 
     def need_namespace(self, namespace: str) -> None:
         """Declare a conflict with every concurrent transaction that drops this namespace."""
@@ -332,4 +352,9 @@ def _texts(batch: pa.RecordBatch, name: str) -> pa.Array:
     kind = batch.schema.field(name).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
         raise InvalidInput(f"the column {name!r} holds {kind}, and not strings")
-    return batch.column(name)
+    column = batch.column(name).cast(pa.string())
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(f"the column {name!r} holds no text: {error}") from None
+    return column

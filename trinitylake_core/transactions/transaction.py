@@ -98,7 +98,7 @@ class Transaction(TransactionChange):
         txn = cls(
             files, found.base, isolation=isolation, reason=reason, transaction_id=transaction_id, began_at_millis=began
         )
-        txn._writes = dict(zip(found.messages.keys, found.messages.values, strict=True))
+        txn._writes.update(zip(found.messages.keys, found.messages.values, strict=True))
         txn._footprint = Footprint.from_json(state.get("footprint"))
         txn._before = {
             key: there == "1" for key, there in zip(found.messages.keys, state.get("before", ""), strict=False)
@@ -135,7 +135,7 @@ class Transaction(TransactionChange):
         self._committing = False  # after a failure of the storage, the same commit may be tried again
         self._refuse_done()
         self._committing = True
-        if not self._writes and not allow_empty:
+        if self._is_empty() and not allow_empty:
             self._done, self.version = True, self._base.version
             return self._base.version
         self._files.refuse_unsafe(self._base)

@@ -84,7 +84,7 @@ def appended(
 
 def set_and_deleted(own: Messages) -> dict[str, int]:
     """Return the numbers of messages that set and that delete a key, for the summary of a version."""
-    deleted = own.values.count(None)
+    deleted = own.deletions()
     return {"set": len(own) - deleted, "deleted": deleted}
 
 
@@ -197,7 +197,7 @@ class TransactionChange(CatalogEdits):
             if old is not None and old in held
         }
         self._write_new({path: held[old] for old, path in new.items()})
-        self._writes = {key: new.get(path or "", path) for key, path in self._writes.items()}
+        self._writes.update({key: new[path] for key, path in self._writes.items() if path in new})
         self._definitions = {new.get(path, path): each for path, each in self._definitions.items()}
         self._saved_definitions = frozenset(new.get(path, path) for path in self._saved_definitions)
 

@@ -22,8 +22,9 @@ import pyarrow as pa
 from trinitylake_core import spec
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.checksum import checksum_of, only_nulls
-from trinitylake_core.tree.leafrun import Columns, Leaves
+from trinitylake_core.tree.leafrun import Columns, Leaves, is_set, row_numbers
 from trinitylake_core.tree.node import Node
+from trinitylake_core.tree.noderows import text_array
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -102,7 +103,7 @@ def _plain_rows(columns: Columns, rows: int, head: int, paths: Sequence[str]) ->
     ``rows`` is what each takes without the pivot behind it, ``head`` how many of them are system rows.
     """
     count, stride = len(paths), rows + 1
-    at = pa.array((np.arange(count)[:, None] * stride + np.arange(head)).reshape(-1))
+    at = row_numbers((np.arange(count)[:, None] * stride + np.arange(head)).reshape(-1))
     names, said = columns.keys.take(at).to_pylist(), columns.values.take(at).to_pylist()
     system = {name: said[index::head] for index, name in enumerate(names[:head])}
     plain = (
@@ -119,13 +120,13 @@ def _plain_rows(columns: Columns, rows: int, head: int, paths: Sequence[str]) ->
     counts = np.array([*map(int, numbers)], dtype=np.int64)
     if int(counts.min()) < 1 or int(counts.max()) >= rows - head:
         return None
-    valid = _valid(columns.keys)
-    found = LeafRows.of_counts(columns, head, stride, counts, valid[stride - 1 :: stride].astype(bool))
+    valid = is_set(columns.keys)
+    found = LeafRows.of_counts(columns, head, stride, counts, valid[stride - 1 :: stride])
     expected = found.entries.reshape(-1, stride).copy()
     expected[:, :head] = True
-    if any(not np.array_equal(_valid(column), expected.reshape(-1)) for column in (columns.keys, columns.values)):
+    if any(not np.array_equal(is_set(column), expected.reshape(-1)) for column in (columns.keys, columns.values)):
         return None
-    if any(key.startswith(" ") for key in columns.keys.take(pa.array(found.starts())).to_pylist()):
+    if any(key.startswith(" ") for key in columns.keys.take(row_numbers(found.starts())).to_pylist()):
         return None
     return found
 
@@ -157,8 +158,8 @@ def laid_out(
         place.reshape(-1)[entries] = rows
         place[:, :head] = first + np.arange(len(paths))[:, None] * each + np.arange(head)
         source = [part.keys if not each else part.values for part in sources]
-        whole = pa.concat_arrays([*source, pa.array(texts, _STRING), pa.nulls(1, _STRING)])
-        columns.append(whole.take(pa.array(place.reshape(-1))))
+        whole = pa.concat_arrays([*source, text_array(texts), pa.nulls(1, _STRING)])
+        columns.append(whole.take(row_numbers(place.reshape(-1))))
     return LeafRows(Columns(*columns), entries, head, stride, counts)
 
 
@@ -218,13 +219,13 @@ class LeafRows(Leaves):
     def edges(self) -> list[tuple[str, str]]:
         """Return the first and the last key of each. REQUIRES: none is empty."""
         starts = self.starts()
-        first, last = (self.columns.keys.take(pa.array(at)) for at in (starts, starts + self.counts - 1))
+        first, last = (self.columns.keys.take(row_numbers(at)) for at in (starts, starts + self.counts - 1))
         return list(zip(first.to_pylist(), last.to_pylist(), strict=True))
 
     def pivots(self) -> tuple[list[str], list[str]]:
         """Return keys and values of the entries behind leaves."""
         last = np.arange(len(self.counts), dtype=np.int64) * self.stride + self.stride - 1
-        at = pa.array(last[self.entries[last]])
+        at = row_numbers(last[self.entries[last]])
         return self.columns.keys.take(at).to_pylist(), self.columns.values.take(at).to_pylist()
 
 
@@ -256,7 +257,7 @@ class _Parted:
         bits = _bits(rows)
         head = np.empty((len(starts), bits + 4 * (rows + 1)), np.uint8)
         head[:, :8] = np.frombuffer(rows.to_bytes(8, "little"), np.uint8)
-        head[:, 8:bits] = np.packbits(_valid(column).reshape(-1, rows + 1)[:, :rows], axis=1, bitorder="little")
+        head[:, 8:bits] = np.packbits(is_set(column).reshape(-1, rows + 1)[:, :rows], axis=1, bitorder="little")
         offsets = ends[:-1].reshape(-1, rows + 1) - starts[:, None]
         head[:, bits:] = offsets.view(np.uint8)
         return _Parted(
@@ -304,15 +305,6 @@ def _ends(column: Any) -> npt.NDArray[np.int32]:
     return np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
 
 
-def _valid(column: Any) -> npt.NDArray[np.uint8]:
-    """Return for each row of a column whether it is not NULL, as 0 or 1."""
-    bits = column.buffers()[0]
-    if bits is None:
-        return np.ones(len(column), np.uint8)
-    found = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
-    return found[column.offset : column.offset + len(column)]
-
-
 # -- what stands around a record batch -------------------------------------------------------------
 
 
@@ -353,7 +345,7 @@ def _block(begin: int, metadata: int, body: int) -> bytes:
 @lru_cache(maxsize=1)
 def learnt_frame() -> Frame | None:
     """Return the bytes that this version of Arrow puts around a batch, found in a file; ``None`` if it is not known."""
-    column = pa.array(["x"], _STRING)
+    column = text_array(["x"])
     data = bytes(nodefile.file_of([column] * 4))
     checksum = checksum_of([column] * 4)
     begin = MAGIC + PREFIX + int.from_bytes(data[MAGIC + 4 : MAGIC + 8], "little")

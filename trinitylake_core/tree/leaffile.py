@@ -62,7 +62,7 @@ def columns_of(node: Node) -> Columns | None:
     """Return a node as columns, ``None`` if it is not a plain leaf."""
     if node.children or len(node.buffer) or not node.keys:
         return None
-    return Columns(pa.array(node.keys, pa.string()), pa.array(node.values, pa.string()))
+    return Columns.of(node.keys, node.values)
 
 
 def decode_head(data: bytes | memoryview, path: str, order: int | None = None) -> tuple[Node, pa.StringArray]:
@@ -79,7 +79,7 @@ def decode_head(data: bytes | memoryview, path: str, order: int | None = None) -
         raise CorruptNode(f"node file {path!r} cannot be read: {error}", path=path) from error
     if node is None or len(node.buffer):
         node = nodefile.decode(data, path, order)
-        values, node.buffer = pa.array(node.buffer.values, pa.string()), Messages()
+        values, node.buffer = node.buffer.columns().values, Messages()
         return node, values
     node.checksummed, node.nbytes = checksummed, len(data)
     return node, batch.column(spec.PVALUE).slice(start)

@@ -15,6 +15,7 @@ from typing import Final, Protocol, runtime_checkable
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree.leafbatch import LeafRows, laid_out
 from trinitylake_core.tree.leafrun import Columns, Leaves, cut, in_order, merged, pieces_of, proved
+from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.proof import Proof
 from trinitylake_core.tree.subtree import DeletedPivot, Ref, Work
 
@@ -136,8 +137,7 @@ def _flushed(
 
 
 def _pending(refs: Sequence[Ref]) -> Columns:
-    keys = [key for ref in refs for key in ref.pending.keys]
-    return Columns.of(keys, [value for ref in refs for value in ref.pending.values])
+    return Messages.joined(ref.pending for ref in refs).columns()
 
 
 def _written(new: LeafRows, paths: Sequence[str]) -> list[Ref]:

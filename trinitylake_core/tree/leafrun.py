@@ -19,10 +19,11 @@ import mmh3
 import numpy as np
 import pyarrow as pa
 
+from trinitylake_core.tree.noderows import text_array
+
 if TYPE_CHECKING:  # the command line loads this module, and must not wait for what only a compaction needs
     import numpy.typing as npt
 
-_STRING: Final = pa.string()
 _Rows: TypeAlias = "npt.NDArray[np.int64]"
 _Mask: TypeAlias = "npt.NDArray[np.bool_]"
 FILL: Final = 0.75
@@ -44,7 +45,7 @@ class Columns:
     @classmethod
     def of(cls, keys: Sequence[str | None], values: Sequence[str | None]) -> Columns:
         """Return rows that are given as lists."""
-        return cls(pa.array(keys, _STRING), pa.array(values, _STRING))
+        return cls(text_array(keys), text_array(values))
 
     @classmethod
     def joined(cls, parts: Sequence[Columns]) -> Columns:
@@ -57,8 +58,12 @@ class Columns:
 
     def only(self, mask: _Mask) -> Columns:
         """Return a copy of the rows where a mask is set."""
-        which = pa.array(mask)
+        which = set_bits(mask)
         return Columns(self.keys.filter(which), self.values.filter(which))
+
+    def take(self, rows: Any) -> Columns:
+        """Return a copy of the rows of these numbers."""
+        return Columns(self.keys.take(rows), self.values.take(rows))
 
     def equals(self, other: Columns) -> bool:
         """Return whether both hold the same rows."""
@@ -82,7 +87,7 @@ class Leaves:
         for index, leaf in enumerate(leaves[1:]):
             parts += [between.slice(index, index + 1), leaf]
         columns = Columns.joined(parts)
-        return cls(columns, columns.keys.is_valid().to_numpy(zero_copy_only=False))
+        return cls(columns, is_set(columns.keys))
 
     def only(self, some: _Mask) -> Columns:
         """Return a copy of some of the entries."""
@@ -92,7 +97,7 @@ class Leaves:
 
     def keys(self) -> Any:
         """Return a copy of the keys of all entries."""
-        return self.columns.keys.filter(pa.array(self.entries))
+        return self.columns.keys.filter(set_bits(self.entries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,37 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+
+def row_numbers(rows: npt.NDArray[np.int64]) -> Any:
+    """Return numbers as a column, without a copy. ``pa.array`` would import pandas first (``noderows.text_array``)."""
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows, np.int64))])
+
+
+def set_bits(mask: _Mask) -> Any:
+    """Return a mask as a column."""
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(np.packbits(mask, bitorder="little"))])
+
+
+def is_set(column: Any) -> _Mask:
+    """Return for each row of a column whether it is not NULL."""
+    bits = column.buffers()[0]
+    if bits is None:
+        return np.ones(len(column), dtype=bool)
+    found = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    return found[column.offset : column.offset + len(column)].view(bool)
+
+
+def newest_rows(keys: Any) -> Any:
+    """Return the numbers of the rows that hold the last of each key, in key order; ``None`` if that is all as it is."""
+    if in_order(keys, None, None):
+        return None
+    import pyarrow.compute as pc  # noqa: PLC0415 - loaded by large changes, not by every command
+
+    rows = pc.sort_indices(keys)
+    ordered = keys.take(rows)
+    last = pc.not_equal(ordered.slice(0, len(ordered) - 1), ordered.slice(1))
+    return rows.filter(pa.concat_arrays([last, set_bits(np.ones(1, dtype=bool))]))
 
 
 class OrderedHash:
@@ -141,7 +177,7 @@ def merged(old: Leaves, keys: Any, changes: Columns) -> Plan:
     ``keys`` are those of all old entries. REQUIRES: keys ascend in both; a key has one change at most.
     """
     at, found = _positions(keys, changes.keys)
-    sets = changes.values.is_valid().to_numpy(zero_copy_only=False)
+    sets = is_set(changes.values)
     rows = len(old.columns) + np.arange(len(changes), dtype=np.int64)
     key_rows = np.flatnonzero(old.entries)
     value_rows, put, kept = key_rows.copy(), np.zeros(len(key_rows), dtype=bool), np.ones(len(key_rows), dtype=bool)
@@ -235,7 +271,7 @@ def proved(old: Leaves, changes: Columns, new: Leaves, plan: Plan, low: str | No
         in_order(keys, low, high)
         and new.only(plan.set).equals(Columns(changes.keys.filter(sets), changes.values.filter(sets)))
         and new.only(~plan.set).equals(old.only(~plan.touched))
-        and old.only(plan.touched).keys.equals(changes.keys.filter(pa.array(plan.found)))
+        and old.only(plan.touched).keys.equals(changes.keys.filter(set_bits(plan.found)))
         and _absent(changes.keys.filter(pc.invert(sets)), keys)
     )
 
@@ -246,10 +282,10 @@ def _absent(sought: Any, keys: Any) -> bool:
 
     at, _ = _positions(keys, sought)
     behind, before = at > 0, at < len(keys)
-    left, right = keys.take(pa.array(at[behind] - 1)), keys.take(pa.array(at[before]))
+    left, right = keys.take(row_numbers(at[behind] - 1)), keys.take(row_numbers(at[before]))
     return (
-        pc.all(pc.less(left, sought.filter(pa.array(behind)))).as_py() is not False
-        and pc.all(pc.less(sought.filter(pa.array(before)), right)).as_py() is not False
+        pc.all(pc.less(left, sought.filter(set_bits(behind)))).as_py() is not False
+        and pc.all(pc.less(sought.filter(set_bits(before)), right)).as_py() is not False
     )
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trinitylake_core import spec
-from trinitylake_core.tree.noderows import NodeRows
+from trinitylake_core.tree.leafrun import Columns, newest_rows
+from trinitylake_core.tree.noderows import MANY, NodeRows, TextRows, Texts, joined_texts, repeated, text_size, txns_of
 
 _CELL_BYTES = 18
 """What a table row costs beside its text: four offsets and validity bits."""
@@ -22,17 +25,39 @@ _FILE_BYTES = 2048
 
 @dataclass(slots=True)
 class Messages:
-    """Columns of messages: ``values[i] is None`` deletes ``keys[i]``. Oldest first, or sorted by key.
+    """Messages: ``values[i] is None`` deletes ``keys[i]``. Oldest first, or sorted by key.
 
-    The functions of ``tree`` pass *sorted* messages around: ascending keys, at most one message a key.
+    The functions of ``tree`` pass *sorted* messages around: ascending keys, at most one message a key. Many messages
+    are Arrow columns, from a transaction to the leaves, and the lists are made where a caller asks for one.
     """
 
     keys: list[str] = field(default_factory=list)
     values: list[str | None] = field(default_factory=list)
     txns: list[str] = field(default_factory=list)
+    _columns: tuple[Columns, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    """Keys and values; and the transactions, as a column or as the one that all are of."""
+
+    @classmethod
+    def of_columns(cls, meanings: Columns, txns: Any) -> Messages:
+        """Return messages given as columns without NULL but in the values; ``txns`` may be one transaction."""
+        made = cls.__new__(cls)
+        made._columns = meanings, txns
+        return made
+
+    if not TYPE_CHECKING:  # it would hide misspelt names from the type checker
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in {"keys", "values", "txns"}:
+                raise AttributeError(name)
+            meanings, txns = self._columns
+            if name == "txns":
+                self.txns = [txns] * len(self) if isinstance(txns, str) else txns_of(txns)
+            else:
+                setattr(self, name, getattr(meanings, name).to_pylist())
+            return object.__getattribute__(self, name)
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return len(self.keys) if self._columns is None else len(self._columns[0])
 
     def __iter__(self) -> Iterator[tuple[str, str | None, str]]:
         return zip(self.keys, self.values, self.txns, strict=True)
@@ -41,44 +66,93 @@ class Messages:
         """Return key and value of each message, of all transactions."""
         return zip(self.keys, self.values, strict=True)
 
+    def columns(self) -> Columns:
+        """Return keys and values as columns."""
+        return Columns.of(self.keys, self.values) if self._columns is None else self._columns[0]
+
+    def texts(self) -> tuple[Any, Any, Any]:
+        """Return keys, values and transactions as they are: three lists or three columns."""
+        if self._columns is None:
+            return self.keys, self.values, self.txns
+        meanings, txns = self._columns
+        return meanings.keys, meanings.values, repeated(txns, len(self)) if isinstance(txns, str) else txns
+
+    def sorted_keys(self) -> Sequence[str]:
+        """Return the keys of *sorted* messages, to be searched; no list is made for it."""
+        return self.keys if self._columns is None else TextRows(self._columns[0].keys)
+
+    def row(self, row: int) -> tuple[str, str | None, str]:
+        """Return one message."""
+        if self._columns is None:
+            return self.keys[row], self.values[row], self.txns[row]
+        meanings, txns = self._columns
+        txn = txns if isinstance(txns, str) else txns[row].as_py()
+        return meanings.keys[row].as_py(), meanings.values[row].as_py(), txn
+
     def slice(self, start: int, stop: int | None = None) -> Messages:
         """Return rows ``start`` to ``stop``."""
-        return Messages(self.keys[start:stop], self.values[start:stop], self.txns[start:stop])
+        if self._columns is None:
+            return Messages(self.keys[start:stop], self.values[start:stop], self.txns[start:stop])
+        (meanings, txns), (start, stop, _) = self._columns, slice(start, stop).indices(len(self))
+        rows = max(0, stop - start)
+        return Messages.of_columns(
+            meanings.slice(start, start + rows), txns if isinstance(txns, str) else txns.slice(start, rows)
+        )
 
     def between(self, lo: str | None, hi: str | None) -> Messages:
         """Return the messages of *sorted* messages that lie strictly between two pivots."""
-        start = 0 if lo is None else bisect_right(self.keys, lo)
-        stop = len(self.keys) if hi is None else bisect_left(self.keys, hi)
+        keys = self.sorted_keys()
+        start = 0 if lo is None else bisect_right(keys, lo)
+        stop = len(keys) if hi is None else bisect_left(keys, hi)
         return self.slice(start, stop)
 
     def on(self, key: str) -> Messages:
         """Return the message of *sorted* messages for one key, if there is one."""
-        row = bisect_left(self.keys, key)
-        return self.slice(row, row + (row < len(self.keys) and self.keys[row] == key))
+        keys = self.sorted_keys()
+        row = bisect_left(keys, key)
+        return self.slice(row, row + (row < len(keys) and keys[row] == key))
 
     def append(self, key: str, value: str | None, txn: str) -> None:
         """Add one message behind the others."""
-        self.keys.append(key)
-        self.values.append(value)
-        self.txns.append(txn)
+        self.extend(Messages([key], [value], [txn]))
 
     def extend(self, newer: Messages) -> None:
         """Add messages behind the others."""
         self.keys += newer.keys
         self.values += newer.values
         self.txns += newer.txns
+        self._columns = None
 
     def of_transaction(self, txn: str) -> Messages:
         """Return the rows of one transaction, in order."""
-        return Messages.of(row for row in self if row[2] == txn)
+        if self._columns is None:
+            return Messages.of(row for row in self if row[2] == txn)
+        meanings, txns = self._columns
+        if isinstance(txns, str):
+            return self if txns == txn else Messages()
+        return Messages.of_columns(meanings.only(np.array(txns_of(txns), dtype=object) == txn), txn)
+
+    def deletions(self) -> int:
+        """Return the number of messages that delete a key."""
+        return self.values.count(None) if self._columns is None else int(self._columns[0].values.null_count)
 
     def nbytes(self) -> int:
         """Return the uncompressed size in bytes in a node file."""
-        values = len("".join(filter(None, self.values)))
-        return text_bytes(self.keys) + values + len("".join(self.txns)) + _CELL_BYTES * len(self.keys)
+        if self._columns is None:
+            values = len("".join(filter(None, self.values)))
+            return text_bytes(self.keys) + values + len("".join(self.txns)) + _CELL_BYTES * len(self.keys)
+        meanings, txns = self._columns
+        named = len(txns) * len(self) if isinstance(txns, str) else text_size(txns)
+        return text_size(meanings.keys) + text_size(meanings.values) + named + _CELL_BYTES * len(self)
 
     def newest(self) -> Messages:
         """Return sorted messages: of each key the last one here."""
+        if self._columns is not None:
+            meanings, txns = self._columns
+            rows = newest_rows(meanings.keys)
+            if rows is None:
+                return self
+            return Messages.of_columns(meanings.take(rows), txns if isinstance(txns, str) else txns.take(rows))
         keys = self.keys
         if all(a < b for a, b in pairwise(keys)):
             return self
@@ -93,6 +167,25 @@ class Messages:
         columns = list(zip(*rows, strict=True))
         return cls(*map(list, columns)) if columns else cls()
 
+    @classmethod
+    def joined(cls, parts: Iterable[Messages]) -> Messages:
+        """Return messages one behind the other: columns if some are, or else new lists."""
+        some = [part for part in parts if len(part)]
+        if all(part._columns is None for part in some):
+            made = cls()
+            for part in some:
+                made.extend(part)
+            return made
+        meanings = Columns.joined([part.columns() for part in some])
+        first, *others = {part._one_transaction() for part in some}
+        if others or first is None:
+            return cls.of_columns(meanings, joined_texts(part.texts()[2] for part in some))
+        return cls.of_columns(meanings, first)
+
+    def _one_transaction(self) -> str | None:
+        """Return the transaction that all messages are of, ``None`` if that is not known without a look at each."""
+        return self._columns[1] if self._columns is not None and isinstance(self._columns[1], str) else None
+
 
 def merged(older: Messages | None, newer: Messages | None) -> Messages:
     """Return sorted messages that mean both; where a key is in both, ``newer`` wins."""
@@ -100,11 +193,17 @@ def merged(older: Messages | None, newer: Messages | None) -> Messages:
         return newer or Messages()
     if not newer:
         return older
-    if older.keys[-1] < newer.keys[0]:
-        return Messages(older.keys + newer.keys, older.values + newer.values, older.txns + newer.txns)
-    both = Messages(list(older.keys), list(older.values), list(older.txns))
-    both.extend(newer)
-    return both.newest()
+    return Messages.joined([older, newer]).newest()
+
+
+def _messages(buffer: tuple[Texts, Any, Any] | None) -> Messages:
+    """Return a write buffer as it was read; a large one stays columns."""
+    if buffer is None:
+        return Messages()
+    keys, values, txns = buffer[0].column, buffer[1], buffer[2]
+    if len(keys) < MANY:
+        return Messages(keys.to_pylist(), values.to_pylist(), txns_of(txns))
+    return Messages.of_columns(Columns(keys, values), txns.fill_null("") if txns.null_count else txns)
 
 
 def text_bytes(texts: Sequence[str]) -> int:
@@ -157,8 +256,7 @@ class Node:
                 raise AttributeError(name)
             rows = self._rows
             if rows is not None:
-                made = rows.list_of(name)
-                setattr(self, name, Messages(*made) if name == "buffer" else made)
+                setattr(self, name, _messages(rows.buffer) if name == "buffer" else rows.list_of(name))
             return object.__getattribute__(self, name)
 
     def become_lists(self) -> None:
@@ -241,9 +339,7 @@ class Node:
 
     def with_messages(self, newer: Messages) -> Node:
         """Return a copy whose write buffer ends in ``newer``; system rows are left to the caller."""
-        buffer = Messages(
-            self.buffer.keys + newer.keys, self.buffer.values + newer.values, self.buffer.txns + newer.txns
-        )
+        buffer = Messages.joined([self.buffer, newer])
         inside = None if self.subtree_messages is None else self.subtree_messages + len(newer)
         return Node(
             self.keys, self.values, self.children, buffer, {}, self.height, self.subtree_keys, inside,

@@ -5,7 +5,6 @@ The only module that knows the layout of a node file; ``checksum`` knows that of
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -19,8 +18,8 @@ from trinitylake_core.keys import is_object_key
 from trinitylake_core.locations import validate_paths
 from trinitylake_core.tree.arrowsize import batches, expanded_bytes, fixed_pieces
 from trinitylake_core.tree.checksum import checksum_of
-from trinitylake_core.tree.node import Node
-from trinitylake_core.tree.noderows import NodeRows, Texts, set_rows
+from trinitylake_core.tree.node import Messages, Node
+from trinitylake_core.tree.noderows import NodeRows, Texts, as_column, set_rows
 
 WRITE: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _PLAIN: Final = pa.ipc.IpcWriteOptions(use_threads=False)
@@ -82,35 +81,23 @@ def _written(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> memoryvi
     return memoryview(sink.getvalue()).cast("B")  # Arrow's bytes are signed, and so equal to no others
 
 
-def _array(column: Sequence[str | None]) -> pa.StringArray:
-    """Return an Arrow column.
-
-    ``pa.array`` imports pandas where that is installed, to see whether it is given something of it: 0.2 s and more of
-    CPU in the first commit of a process. A builder makes the same, in some microseconds more.
-    """
-    if "pandas" in sys.modules:
-        return pa.array(column, _STRING)
-    builder = pa.lib.StringBuilder()
-    builder.append_values(column)
-    return builder.finish()
-
-
 def _columns(node: Node, order: int, path: str | None) -> list[pa.StringArray]:
     system, buffer = system_rows(node, count=len(node.keys), path=path), node.buffer
+    keys, values, txns = buffer.texts()
     unused = order - 1 - len(node.keys)
     if unused < 0:
         raise ValueError(f"a node of order {order} holds at most {order - 1} keys, not {len(node.keys)}")
     return [
-        _joined([*system, None, *node.keys], unused, buffer.keys),
-        _joined([*system.values(), None, *node.values], unused, buffer.values),
+        _joined([*system, None, *node.keys], unused, keys),
+        _joined([*system.values(), None, *node.values], unused, values),
         _joined(len(system), node.children or len(node.keys) + 1, unused + len(buffer)),
-        _joined(len(system) + order, buffer.txns),
+        _joined(len(system) + order, txns),
     ]
 
 
-def _joined(*parts: Sequence[str | None] | int) -> pa.StringArray:
+def _joined(*parts: Sequence[str | None] | pa.StringArray | int) -> pa.StringArray:
     """Return a column of texts; a number stands for so many NULLs, which most rows of a small root are."""
-    arrays = [pa.nulls(part, _STRING) if isinstance(part, int) else _array(part) for part in parts if part]
+    arrays = [pa.nulls(part, _STRING) if isinstance(part, int) else as_column(part) for part in parts if part]
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
@@ -243,7 +230,8 @@ def canonical(batch: pa.RecordBatch, path: str, order: int | None) -> Node:
     node.take_rows(_rows(columns, (first, stop, end), counts, path))
     if any(keys[row].as_py().startswith(" ") for row in (*range(first + 1, stop)[:1], *range(end, len(keys))[:1])):
         node.keys = [key.removeprefix(" ") for key in node.keys]
-        node.buffer.keys = [key.removeprefix(" ") for key in node.buffer.keys]
+        old = node.buffer
+        node.buffer = Messages([key.removeprefix(" ") for key in old.keys], old.values, old.txns)
         node.become_lists()
         node.canonical = False
     return node

@@ -28,9 +28,10 @@ from operator import add, ge, gt, lt
 from typing import Final
 
 import mmh3
+import numpy as np
 
 from trinitylake_core.errors import Corrupt, CorruptNode
-from trinitylake_core.tree.leafrun import Columns, OrderedHash
+from trinitylake_core.tree.leafrun import Columns, OrderedHash, in_order, is_set
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.search import AheadReader, Batch, NodeReader
 
@@ -40,7 +41,8 @@ EVERYWHERE: Final[Range] = ("", "\U0010ffff")
 _FAILED: Final = "the proof of a new node failed"
 _BUG: Final = "nothing was committed, please report this as a bug"
 _MASK: Final = 2**128 - 1
-_BETWEEN: Final = "\1"
+_MANY: Final = 1000
+"""So many messages are proved to be in order as a column."""
 _LEAST: Final = "\0"
 """No key holds it: behind a key it makes the smallest text that is larger."""
 
@@ -93,8 +95,8 @@ class Proof:
             CorruptNode: keys do not ascend, or a key or a message lies outside of the range, where nothing finds it.
         """
         newest = _newest(node.buffer, pending)
-        _refuse_disorder(node, path, within, newest.keys)
-        rows, below = _carried_out(node, newest) if newest.keys else (None, {})
+        _refuse_disorder(node, path, within, newest.sorted_keys())
+        rows, below = _carried_out(node, newest) if len(newest) else (None, {})
         self.before += _rows(node) if rows is None else entries_hash([*rows], [*rows.values()])
         self.before += sum(map(_subtree, node.children, ranges(node, within))) if node.children else 0
         self.before -= 0 if path is None else _subtree(path, within)
@@ -226,9 +228,12 @@ class Witness:
 
 def _newest(older: Messages, newer: Messages) -> Messages:
     """Return messages in key order, the newest of each key."""
-    if not older.keys or not newer.keys:
-        alone = older if older.keys else newer
-        if all(map(lt, alone.keys, alone.keys[1:])):
+    if not len(older) or not len(newer):
+        alone = older if len(older) else newer
+        if len(alone) < _MANY:
+            if all(map(lt, alone.keys, alone.keys[1:])):
+                return alone
+        elif in_order(alone.columns().keys, None, None):
             return alone
     newest = dict(older.meanings())
     newest.update(newer.meanings())
@@ -241,15 +246,15 @@ def _carried_out(node: Node, newest: Messages) -> tuple[dict[str, str], dict[int
     rows = dict(zip(node.keys, node.values, strict=True))
     mine, below, hits = newest.meanings(), dict[int, Messages](), list[int]()
     if node.children:
-        keys, start = newest.keys, 0
+        keys, start = newest.sorted_keys(), 0
         for child in range(len(node.children)):
             pivot = node.keys[child : child + 1]
             stop = bisect_left(keys, pivot[0], start) if pivot else len(keys)
             if stop > start:
                 below[child] = newest.slice(start, stop)
-            start = stop + (stop < len(keys) and keys[stop : stop + 1] == pivot)
+            start = stop + (bool(pivot) and stop < len(keys) and keys[stop] == pivot[0])
             hits += range(stop, start)
-        mine = iter([(keys[row], newest.values[row]) for row in hits])
+        mine = iter([newest.row(row)[:2] for row in hits])
     for key, value in mine:
         if value is None:
             rows.pop(key, None)
@@ -267,11 +272,19 @@ def _subtree(path: str, within: Range) -> int:
 
 
 def _messages(messages: Messages) -> int:
-    """Return a hash of all messages that wait for one subtree, in key order. No key and no path holds a control."""
-    if not messages.keys:
+    """Return a hash of all messages that wait for one subtree, in key order: of lengths and texts, -1 for a NULL."""
+    if not len(messages):
         return 0
-    values = _BETWEEN.join([_LEAST if value is None else value for value in messages.values])
-    return mmh3.hash128(f"{len(messages)}{_BETWEEN}{_BETWEEN.join(messages.keys)}{_BETWEEN}{values}")
+    meanings, hasher = messages.columns(), mmh3.mmh3_x64_128(len(messages).to_bytes(8, "little"))
+    for column in (meanings.keys, meanings.values):
+        ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+        lengths = np.diff(ends)
+        if column.null_count:
+            lengths[~is_set(column)] = -1
+        hasher.update(lengths.tobytes())
+        if column.buffers()[2] is not None:
+            hasher.update(memoryview(column.buffers()[2])[int(ends[0]) : int(ends[-1])])
+    return int.from_bytes(hasher.digest(), "little")
 
 
 def _refuse_disorder(node: Node, path: str | None, within: Range, messages: Sequence[str]) -> None:
@@ -281,7 +294,7 @@ def _refuse_disorder(node: Node, path: str | None, within: Range, messages: Sequ
         raise CorruptNode(f"node file {path!r}: keys are not strictly ascending", path=path, invariant="I3")
     if keys and not low <= keys[0] <= keys[-1] < high:
         raise CorruptNode(f"node file {path!r}: a key lies outside of the range of the node", path=path, invariant="I4")
-    if messages and not low <= messages[0] <= messages[-1] < high:
+    if len(messages) and not low <= messages[0] <= messages[len(messages) - 1] < high:
         raise CorruptNode(f"node file {path!r}: a message lies outside of its range", path=path, invariant="I5")
 
 

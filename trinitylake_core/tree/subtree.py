@@ -82,14 +82,14 @@ Policy = Callable[[Work], Collection[int] | None]
 
 def dirty_children(work: Work) -> Collection[int]:
     """Choose, for a compaction, everything that has messages, or may have."""
-    return [index for index, ref in enumerate(work.refs) if ref.work or ref.pending.keys or ref.messages != 0]
+    return [index for index, ref in enumerate(work.refs) if ref.work or len(ref.pending) or ref.messages != 0]
 
 
 def heaviest_children(target_bytes: int) -> Policy:
     """Return the policy of a commit: the heaviest children, until the node is under its target size."""
 
     def choose(work: Work) -> Collection[int] | None:
-        sizes = [ref.pending.nbytes() if ref.pending.keys else 0 for ref in work.refs]
+        sizes = [ref.pending.nbytes() if len(ref.pending) else 0 for ref in work.refs]
         table = Node(work.keys, work.values, [ref.path or "" for ref in work.refs]).table_bytes()
         excess = table + sum(sizes) - target_bytes
         if excess <= 0:
@@ -111,15 +111,16 @@ def route_messages(work: Work, messages: Messages) -> None:
     REQUIRES: nothing is pending for the children; they were made from the node a moment ago.
     ENSURES: each message is in the value of its pivot, or pending for the one child whose range holds its key.
     """
-    row, count = 0, len(messages)
+    row, count, keys = 0, len(messages), messages.sorted_keys()
     while row < count:
-        key = messages.keys[row]
+        key = keys[row]
         child = bisect_right(work.keys, key)
         if child and work.keys[child - 1] == key:
-            work.values[child - 1] = _settled(work.values[child - 1], messages.values[row], messages.txns[row])
+            _, value, txn = messages.row(row)
+            work.values[child - 1] = _settled(work.values[child - 1], value, txn)
             row += 1
             continue
-        stop = bisect_left(messages.keys, work.keys[child], row) if child < len(work.keys) else count
+        stop = bisect_left(keys, work.keys[child], row) if child < len(work.keys) else count
         work.refs[child].pending = messages.slice(row, stop)
         row = stop
 
