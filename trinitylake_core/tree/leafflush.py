@@ -22,8 +22,8 @@ from trinitylake_core.tree.subtree import DeletedPivot, Ref, Work
 SHORTEST: Final = 4
 """Fewer neighbours are not worth being columns, unless they have :data:`FEWEST_ROWS`."""
 FEWEST_ROWS: Final = 512
-LARGEST_ROWS: Final = 1 << 13
-"""The number of rows of leaves that become columns at once: some 2.5 MiB of ordinary entries, for every order.
+LARGEST_ROWS: Final = 1 << 14
+"""The number of rows of leaves that become columns at once: some 5 MiB of ordinary entries, for every order.
 
 A larger leaf is a stretch of its own. Several workers may share the leaves of one node between two such runs
 (:func:`stretches`), but not inside of one.

@@ -133,8 +133,9 @@ def is_set(column: Any) -> _Mask:
     bits = column.buffers()[0]
     if bits is None:
         return np.ones(len(column), dtype=bool)
-    found = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
-    return found[column.offset : column.offset + len(column)].view(bool)
+    first, start = divmod(column.offset, 8)
+    found = np.unpackbits(np.frombuffer(bits, np.uint8, offset=first), count=start + len(column), bitorder="little")
+    return found[start:].view(bool)
 
 
 def newest_rows(keys: Any) -> Any:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trinitylake_core import spec
-from trinitylake_core.tree.leafrun import Columns, newest_rows
-from trinitylake_core.tree.noderows import MANY, NodeRows, TextRows, Texts, joined_texts, repeated, text_size, txns_of
+from trinitylake_core.tree.leafrun import Columns, newest_rows, set_bits
+from trinitylake_core.tree.noderows import MANY, NodeRows, TextRows, Texts, as_column, joined_texts, text_size, txns_of
 
 _CELL_BYTES = 18
 """What a table row costs beside its text: four offsets and validity bits."""
@@ -34,14 +34,14 @@ class Messages:
     keys: list[str] = field(default_factory=list)
     values: list[str | None] = field(default_factory=list)
     txns: list[str] = field(default_factory=list)
-    _columns: tuple[Columns, Any] | None = field(default=None, init=False, repr=False, compare=False)
-    """Keys and values; and the transactions, as a column or as the one that all are of."""
+    arrow: tuple[Any, Any, Any] | None = field(default=None, init=False, repr=False, compare=False)
+    """The same as columns, without NULL but in the values, where the lists need not be there."""
 
     @classmethod
-    def of_columns(cls, meanings: Columns, txns: Any) -> Messages:
-        """Return messages given as columns without NULL but in the values; ``txns`` may be one transaction."""
+    def of_columns(cls, keys: Any, values: Any, txns: Any) -> Messages:
+        """Return messages given as columns without NULL but in the values."""
         made = cls.__new__(cls)
-        made._columns = meanings, txns
+        made.arrow = keys, values, txns
         return made
 
     if not TYPE_CHECKING:  # it would hide misspelt names from the type checker
@@ -49,15 +49,12 @@ class Messages:
         def __getattr__(self, name: str) -> Any:
             if name not in {"keys", "values", "txns"}:
                 raise AttributeError(name)
-            meanings, txns = self._columns
-            if name == "txns":
-                self.txns = [txns] * len(self) if isinstance(txns, str) else txns_of(txns)
-            else:
-                setattr(self, name, getattr(meanings, name).to_pylist())
+            keys, values, txns = self.arrow
+            setattr(self, name, txns_of(txns) if name == "txns" else (keys if name == "keys" else values).to_pylist())
             return object.__getattribute__(self, name)
 
     def __len__(self) -> int:
-        return len(self.keys) if self._columns is None else len(self._columns[0])
+        return len(self.keys if self.arrow is None else self.arrow[0])
 
     def __iter__(self) -> Iterator[tuple[str, str | None, str]]:
         return zip(self.keys, self.values, self.txns, strict=True)
@@ -66,38 +63,24 @@ class Messages:
         """Return key and value of each message, of all transactions."""
         return zip(self.keys, self.values, strict=True)
 
-    def columns(self) -> Columns:
-        """Return keys and values as columns."""
-        return Columns.of(self.keys, self.values) if self._columns is None else self._columns[0]
-
     def texts(self) -> tuple[Any, Any, Any]:
         """Return keys, values and transactions as they are: three lists or three columns."""
-        if self._columns is None:
-            return self.keys, self.values, self.txns
-        meanings, txns = self._columns
-        return meanings.keys, meanings.values, repeated(txns, len(self)) if isinstance(txns, str) else txns
+        return self.arrow or (self.keys, self.values, self.txns)
+
+    def columns(self) -> Columns:
+        """Return keys and values as columns."""
+        return Columns(*map(as_column, self.texts()[:2]))
 
     def sorted_keys(self) -> Sequence[str]:
         """Return the keys of *sorted* messages, to be searched; no list is made for it."""
-        return self.keys if self._columns is None else TextRows(self._columns[0].keys)
-
-    def row(self, row: int) -> tuple[str, str | None, str]:
-        """Return one message."""
-        if self._columns is None:
-            return self.keys[row], self.values[row], self.txns[row]
-        meanings, txns = self._columns
-        txn = txns if isinstance(txns, str) else txns[row].as_py()
-        return meanings.keys[row].as_py(), meanings.values[row].as_py(), txn
+        return self.keys if self.arrow is None else TextRows(self.arrow[0])
 
     def slice(self, start: int, stop: int | None = None) -> Messages:
         """Return rows ``start`` to ``stop``."""
-        if self._columns is None:
+        if self.arrow is None:
             return Messages(self.keys[start:stop], self.values[start:stop], self.txns[start:stop])
-        (meanings, txns), (start, stop, _) = self._columns, slice(start, stop).indices(len(self))
-        rows = max(0, stop - start)
-        return Messages.of_columns(
-            meanings.slice(start, start + rows), txns if isinstance(txns, str) else txns.slice(start, rows)
-        )
+        start, stop, _ = slice(start, stop).indices(len(self))
+        return Messages.of_columns(*(column.slice(start, max(0, stop - start)) for column in self.arrow))
 
     def between(self, lo: str | None, hi: str | None) -> Messages:
         """Return the messages of *sorted* messages that lie strictly between two pivots."""
@@ -121,45 +104,38 @@ class Messages:
         self.keys += newer.keys
         self.values += newer.values
         self.txns += newer.txns
-        self._columns = None
+        self.arrow = None
 
     def of_transaction(self, txn: str) -> Messages:
         """Return the rows of one transaction, in order."""
-        if self._columns is None:
+        if self.arrow is None:
             return Messages.of(row for row in self if row[2] == txn)
-        meanings, txns = self._columns
-        if isinstance(txns, str):
-            return self if txns == txn else Messages()
-        return Messages.of_columns(meanings.only(np.array(txns_of(txns), dtype=object) == txn), txn)
+        mine = set_bits(np.array([each == txn for each in txns_of(self.arrow[2])]))
+        return Messages.of_columns(*(column.filter(mine) for column in self.arrow))
 
     def deletions(self) -> int:
         """Return the number of messages that delete a key."""
-        return self.values.count(None) if self._columns is None else int(self._columns[0].values.null_count)
+        return self.values.count(None) if self.arrow is None else int(self.arrow[1].null_count)
 
     def nbytes(self) -> int:
         """Return the uncompressed size in bytes in a node file."""
-        if self._columns is None:
-            values = len("".join(filter(None, self.values)))
-            return text_bytes(self.keys) + values + len("".join(self.txns)) + _CELL_BYTES * len(self.keys)
-        meanings, txns = self._columns
-        named = len(txns) * len(self) if isinstance(txns, str) else text_size(txns)
-        return text_size(meanings.keys) + text_size(meanings.values) + named + _CELL_BYTES * len(self)
+        if self.arrow is None:
+            texts = text_bytes(self.keys) + len("".join(filter(None, self.values))) + len("".join(self.txns))
+        else:
+            texts = sum(map(text_size, self.arrow))
+        return texts + _CELL_BYTES * len(self)
 
     def newest(self) -> Messages:
         """Return sorted messages: of each key the last one here."""
-        if self._columns is not None:
-            meanings, txns = self._columns
-            rows = newest_rows(meanings.keys)
-            if rows is None:
-                return self
-            return Messages.of_columns(meanings.take(rows), txns if isinstance(txns, str) else txns.take(rows))
+        if self.arrow is not None:
+            last = newest_rows(self.arrow[0])
+            return self if last is None else Messages.of_columns(*(column.take(last) for column in self.arrow))
         keys = self.keys
         if all(a < b for a, b in pairwise(keys)):
             return self
-        last = {key: row for row, key in enumerate(keys)}
-        ordered = sorted(last)
-        rows = [last[key] for key in ordered]
-        return Messages(ordered, [self.values[r] for r in rows], [self.txns[r] for r in rows])
+        rows = {key: row for row, key in enumerate(keys)}
+        ordered = sorted(rows)
+        return Messages(ordered, [self.values[rows[key]] for key in ordered], [self.txns[rows[key]] for key in ordered])
 
     @classmethod
     def of(cls, rows: Iterator[tuple[str, str | None, str]] | Sequence[tuple[str, str | None, str]]) -> Messages:
@@ -171,29 +147,19 @@ class Messages:
     def joined(cls, parts: Iterable[Messages]) -> Messages:
         """Return messages one behind the other: columns if some are, or else new lists."""
         some = [part for part in parts if len(part)]
-        if all(part._columns is None for part in some):
-            made = cls()
-            for part in some:
-                made.extend(part)
-            return made
-        meanings = Columns.joined([part.columns() for part in some])
-        first, *others = {part._one_transaction() for part in some}
-        if others or first is None:
-            return cls.of_columns(meanings, joined_texts(part.texts()[2] for part in some))
-        return cls.of_columns(meanings, first)
-
-    def _one_transaction(self) -> str | None:
-        """Return the transaction that all messages are of, ``None`` if that is not known without a look at each."""
-        return self._columns[1] if self._columns is not None and isinstance(self._columns[1], str) else None
+        if any(part.arrow for part in some):
+            return cls.of_columns(*map(joined_texts, zip(*(part.texts() for part in some), strict=True)))
+        made = cls()
+        for part in some:
+            made.extend(part)
+        return made
 
 
 def merged(older: Messages | None, newer: Messages | None) -> Messages:
     """Return sorted messages that mean both; where a key is in both, ``newer`` wins."""
     if not older:
         return newer or Messages()
-    if not newer:
-        return older
-    return Messages.joined([older, newer]).newest()
+    return Messages.joined([older, newer]).newest() if newer else older
 
 
 def _messages(buffer: tuple[Texts, Any, Any] | None) -> Messages:
@@ -203,7 +169,7 @@ def _messages(buffer: tuple[Texts, Any, Any] | None) -> Messages:
     keys, values, txns = buffer[0].column, buffer[1], buffer[2]
     if len(keys) < MANY:
         return Messages(keys.to_pylist(), values.to_pylist(), txns_of(txns))
-    return Messages.of_columns(Columns(keys, values), txns.fill_null("") if txns.null_count else txns)
+    return Messages.of_columns(keys, values, txns.fill_null("") if txns.null_count else txns)
 
 
 def text_bytes(texts: Sequence[str]) -> int:

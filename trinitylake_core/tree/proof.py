@@ -254,7 +254,7 @@ def _carried_out(node: Node, newest: Messages) -> tuple[dict[str, str], dict[int
                 below[child] = newest.slice(start, stop)
             start = stop + (bool(pivot) and stop < len(keys) and keys[stop] == pivot[0])
             hits += range(stop, start)
-        mine = iter([newest.row(row)[:2] for row in hits])
+        mine = iter([next(newest.slice(row, row + 1).meanings()) for row in hits])
     for key, value in mine:
         if value is None:
             rows.pop(key, None)
@@ -272,18 +272,18 @@ def _subtree(path: str, within: Range) -> int:
 
 
 def _messages(messages: Messages) -> int:
-    """Return a hash of all messages that wait for one subtree, in key order: of lengths and texts, -1 for a NULL."""
+    """Return a hash of all messages that wait for one subtree, in key order: of lengths, texts, and which are NULL."""
     if not len(messages):
         return 0
     meanings, hasher = messages.columns(), mmh3.mmh3_x64_128(len(messages).to_bytes(8, "little"))
     for column in (meanings.keys, meanings.values):
-        ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
-        lengths = np.diff(ends)
+        _, offsets, text = column.buffers()
+        ends = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset)
+        hasher.update((ends - ends[0]).tobytes())
         if column.null_count:
-            lengths[~is_set(column)] = -1
-        hasher.update(lengths.tobytes())
-        if column.buffers()[2] is not None:
-            hasher.update(memoryview(column.buffers()[2])[int(ends[0]) : int(ends[-1])])
+            hasher.update(is_set(column).tobytes())
+        if text is not None:
+            hasher.update(memoryview(text)[int(ends[0]) : int(ends[-1])])
     return int.from_bytes(hasher.digest(), "little")
 
 

@@ -116,7 +116,7 @@ def route_messages(work: Work, messages: Messages) -> None:
         key = keys[row]
         child = bisect_right(work.keys, key)
         if child and work.keys[child - 1] == key:
-            _, value, txn = messages.row(row)
+            ((_, value, txn),) = messages.slice(row, row + 1)
             work.values[child - 1] = _settled(work.values[child - 1], value, txn)
             row += 1
             continue
