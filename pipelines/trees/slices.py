@@ -2,7 +2,7 @@
 
 A slice is some neighbouring leaves of one node, and the pivots between them. It is flushed by a task, and the driver
 joins what became of its leaves with the rest of the node, one after another, as the task would have that flushed the
-whole node: the same content comes out of it, and but for short runs of columns the same nodes.
+whole node: the same content comes out of it, in nodes that may be cut otherwise.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from trinitylake_core.tree import leafflush
 from trinitylake_core.tree.node import Node
 from trinitylake_core.tree.proof import Range
 from trinitylake_core.tree.rewrite import Rewriter
-from trinitylake_core.tree.subtree import Ref, Work, dirty_children
+from trinitylake_core.tree.subtree import Ref, Work
 
 PIECES: int = 4
 """Slices of a task's share, at least, where the leaves allow it."""
@@ -43,12 +42,11 @@ Piece: TypeAlias = Ref | Slice
 def split_for_tasks(rewriter: Rewriter, subtrees: list[Ref], tasks: int) -> list[Piece]:
     """Return subtrees as pieces that so many tasks can share, and take them out of the proof of ``rewriter``.
 
-    A node right above the leaves that is heavier than a task's share is opened and cut, if its leaves are many enough:
-    between two runs of columns only, so that leaves become the same as if one task flushed all of them. Opening one
+    A node right above the leaves that is heavier than a task's share is opened and cut between two leaves. Opening one
     costs the driver a ``get`` and, in the end, a ``put``, all of them at the same time; and some memory per leaf.
     """
     total = sum(ref.weight() for ref in subtrees)
-    heavy = [ref for ref in subtrees if ref.height == 1 and ref.weight() * tasks > total and _many(ref)]
+    heavy = [ref for ref in subtrees if ref.height == 1 and ref.weight() * tasks > total]
     rewriter.open_all(heavy)
     cut = {id(ref) for ref in heavy}
     pieces: list[Piece] = []
@@ -61,26 +59,21 @@ def split_for_tasks(rewriter: Rewriter, subtrees: list[Ref], tasks: int) -> list
     return pieces
 
 
-def _many(ref: Ref) -> bool:
-    return ref.keys is not None and ref.keys > leafflush.LARGEST_ROWS
-
-
 def _slices(rewriter: Rewriter, ref: Ref, limit: float) -> Iterator[Slice]:
     """Yield the dirty slices of a node, of at most so many messages where its leaves allow it."""
-    for start, stop in list(_bounds(rewriter, rewriter.open(ref), limit)):
+    for start, stop in list(_bounds([child.weight() for child in rewriter.open(ref).refs], limit)):
         yield Slice(ref, start, stop, *rewriter.part_of(ref, start, stop))
 
 
-def _bounds(rewriter: Rewriter, work: Work, limit: float) -> Iterator[tuple[int, int]]:
+def _bounds(weights: list[int], limit: float) -> Iterator[tuple[int, int]]:
     begin, heavy, last = 0, 0, 0
-    for start, stop, _ in leafflush.stretches(work.refs, dirty_children(work), rewriter.store.max_keys):
-        more = sum(child.weight() for child in work.refs[start:stop])
+    for index, more in enumerate(weights):
         if heavy and more and heavy + more > limit:
             yield begin, last
-            begin, heavy = start, 0
-        begin = begin if heavy else start
+            heavy = 0
+        begin = begin if heavy else index
         heavy += more
-        last = stop if more else last
+        last = index + 1 if more else last
     if heavy:
         yield begin, last
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.lakes import filled, new_lake, reopened
-from tests.support.memory import leaf_rows, no_pivots
+from tests.support.memory import leaves_of
 from tests.support.surgery import Surgery
 from trinitylake_core import CorruptNode, Lakehouse, spec
 from trinitylake_core.locations import root_path
@@ -91,11 +91,11 @@ def test_a_small_file_needs_a_close_look_unless_it_is_compressed_as_ours(codec: 
 def test_a_run_of_leaves_with_a_bomb_is_not_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly empty leaves of a huge order compress too well; so they are not compressed."""
     leaf, order = Columns(pa.array(["C1"]), pa.array(["v1"])), 2_000_000
-    assert not nodefile.is_bomb(leafbatch.encode_many(leaf_rows([leaf], order, ["p"], 1))[0])
+    assert not nodefile.is_bomb(leafbatch.encode_many(leaves_of([leaf]), ["p"], order, 1)[0])
     monkeypatch.setattr(leafbatch, "_MOST_ROWS", order * 2)
-    compressed = leafbatch.encode_many(leaf_rows([leaf], order, ["p"], 1))
+    compressed = leafbatch.encode_many(leaves_of([leaf]), ["p"], order, 1)
     assert nodefile.is_bomb(compressed[0])
-    assert leafbatch.decode_many(compressed, ["p"], order, no_pivots(1)) is None
+    assert leafbatch.decode_many(compressed, ["p"], order) is None
 
 
 @pytest.mark.parametrize("damage", [b"\xff\xff\xff\x7f", b"\xff\xff\xff\xff", b"\0\0\0\0"])

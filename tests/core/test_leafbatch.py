@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.memory import leaf_rows, no_pivots, parted
+from tests.support.memory import leaves_of
 from trinitylake_core import spec
 from trinitylake_core.tree import leafbatch, nodefile
 from trinitylake_core.tree.leafbatch import decode_many, encode_many
-from trinitylake_core.tree.leafrun import Columns
+from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Messages, Node
 
 KEYS = st.integers(0, 10**6).map("C{:07}".format) | st.sampled_from(["C1", "Cß", "C日本", "C\U0001f600", "D" * 300])
@@ -50,22 +51,17 @@ def test_many_leaves_have_the_bytes_of_the_same_nodes_and_are_read_again(
     leaves: list[dict[str, str]], order: int
 ) -> None:
     paths = places(len(leaves))
-    files = encode_many(leaf_rows([columns(leaf) for leaf in leaves], order, paths, STAMP))
+    files = encode_many(leaves_of([columns(leaf) for leaf in leaves]), paths, order, STAMP)
     assert [nodefile.encode(node_of(leaf), order, path) for leaf, path in zip(leaves, paths, strict=True)] == files
-    again = decoded(files, paths, order)
+    again = decode_many(files, paths, order)
     assert again is not None
     assert leaves == [rows(leaf) for leaf in again]
-
-
-def decoded(files: list[bytes], paths: list[str], order: int) -> list[Columns] | None:
-    found = decode_many(files, paths, order, no_pivots(len(files)))
-    return None if found is None else parted(found)
 
 
 def plain(count: int = 3) -> tuple[list[bytes], list[str]]:
     leaves = [{f"C{leaf}{row}": f"v{row}" for row in range(3)} for leaf in range(count)]
     paths = places(count)
-    return encode_many(leaf_rows([columns(leaf) for leaf in leaves], 8, paths, STAMP)), paths
+    return encode_many(leaves_of([columns(leaf) for leaf in leaves]), paths, 8, STAMP), paths
 
 
 @pytest.mark.parametrize(
@@ -76,56 +72,54 @@ def plain(count: int = 3) -> tuple[list[bytes], list[str]]:
         {"height": None},
         {"keys": [], "values": []},
         {"system": {**SYSTEM, spec.VERSION: "3"}},
-        {"system": {}},
         {"keys": [" C7"]},
     ],
-    ids=["buffer", "inner", "no height", "empty", "a root", "other system rows", "an old key"],
+    ids=["buffer", "inner", "no height", "empty", "a root", "an old key"],
 )
 def test_one_leaf_that_is_not_plain_leaves_all_to_the_general_way(fields: dict[str, object]) -> None:
     files, paths = plain()
     odd = node_of({"C7": "x"}, **fields)
-    assert decoded(files, paths, 8) is not None
-    assert decoded([*files[:-1], bytes(nodefile.encode(odd, 8, paths[-1]))], paths, 8) is None
+    assert decode_many(files, paths, 8) is not None
+    assert decode_many([*files[:-1], bytes(nodefile.encode(odd, 8, paths[-1]))], paths, 8) is None
 
 
 def test_leaves_of_another_order_or_place_are_left_to_the_general_way() -> None:
     files, paths = plain()
-    assert decoded(files, paths, 9) is None
-    assert decoded(files, paths[::-1], 8) is None
+    assert decode_many(files, paths, 9) is None
+    assert decode_many(files, paths[::-1], 8) is None
 
 
 def test_one_damaged_leaf_is_never_taken_for_a_sound_one() -> None:
     files, paths = plain()
-    whole = [rows(leaf) for leaf in decoded(files, paths, 8) or []]
+    whole = [rows(leaf) for leaf in decode_many(files, paths, 8) or []]
     chance = random.Random(7)
     refused = 0
     for _ in range(300):
         leaf, at = chance.randrange(3), chance.randrange(len(files[0]))
         broken = list(files)
         broken[leaf] = files[leaf][:at] + bytes([files[leaf][at] ^ 1 << chance.randrange(8)]) + files[leaf][at + 1 :]
-        found = decoded(broken, paths, 8)
+        found = decode_many(broken, paths, 8)
         assert found is None or whole == [rows(each) for each in found]
         refused += found is None
     assert refused > 150
     for cut in range(0, len(files[0]), 7):
-        assert decoded([files[0][:cut], *files[1:]], paths, 8) is None
-    assert decoded([files[0] + files[1], *files[1:]], paths, 8) is None
+        assert decode_many([files[0][:cut], *files[1:]], paths, 8) is None
+    assert decode_many([files[0] + files[1], *files[1:]], paths, 8) is None
 
 
-def test_pivots_stand_behind_their_leaves_and_deleted_ones_are_no_entries() -> None:
+def test_pivots_stand_behind_their_leaves_and_are_no_part_of_files() -> None:
     files, paths = plain()
-    found = decode_many(files, paths, 8, Columns.of(["C03", None], ["p", None]))
+    found = decode_many(files, paths, 8)
     assert found is not None
-    assert found.pivots() == (["C03"], ["p"])
-    assert found.keys().to_pylist() == ["C00", "C01", "C02", "C03", "C10", "C11", "C12", "C20", "C21", "C22"]
-    assert found.edges() == [("C00", "C02"), ("C10", "C12"), ("C20", "C22")]
-    assert files == encode_many(found), "a pivot is no part of a file"
+    leaves = Leaves(Columns.joined([found[0], Columns.of(["C03"], ["p"]), found[1]]), np.array([3, 3]))
+    assert leaves.pivots() == (["C03"], ["p"])
+    assert leaves.edges() == [("C00", "C02"), ("C10", "C12")]
+    assert files[:2] == encode_many(leaves, paths[:2], 8, STAMP)
 
 
 def test_an_arrow_whose_files_are_not_understood_writes_them_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     files, paths = plain()
-    leaves = decode_many(files, paths, 8, no_pivots(len(files)))
-    assert leaves is not None
+    leaves = leaves_of(decode_many(files, paths, 8) or [])
     monkeypatch.setattr(leafbatch, "learnt_frame", lambda: None)
-    assert files == encode_many(leaves)
-    assert decoded(files, paths, 8) is None
+    assert files == encode_many(leaves, paths, 8, STAMP)
+    assert decode_many(files, paths, 8) is None

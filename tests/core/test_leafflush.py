@@ -13,8 +13,7 @@ import pytest
 from tests.support.memory import ColumnMemorySink, prove_tree
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree import leafflush, search
-from trinitylake_core.tree.leafbatch import LeafRows
-from trinitylake_core.tree.leafrun import Columns, Plan
+from trinitylake_core.tree.leafrun import Columns, Leaves, Plan
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.rewrite import Rewriter
 from trinitylake_core.tree.subtree import dirty_children
@@ -114,15 +113,12 @@ def _order(chance: random.Random, rows: Pairs) -> None:
 MUTATIONS: list[Callable[[random.Random, Pairs], None]] = [_lost, _double, _values, _byte, _order]
 
 
-def _wrong_rows(chance: random.Random, leaves: LeafRows) -> LeafRows:
-    """Return the rows of new files with one entry or byte, perhaps of a pivot, that is wrong."""
-    keys, values = leaves.columns.keys.to_pylist(), leaves.columns.values.to_pylist()
-    at = np.flatnonzero(leaves.entries).tolist()
-    pairs: Pairs = [[keys[row], values[row]] for row in at]
+def _wrong_rows(chance: random.Random, leaves: Leaves) -> Leaves:
+    """Return new leaves with one entry or byte, perhaps of a pivot, that is wrong."""
+    columns = leaves.columns.keys.to_pylist(), leaves.columns.values.to_pylist()
+    pairs: Pairs = [*map(list, zip(*columns, strict=True))]
     chance.choice(MUTATIONS)(chance, pairs)
-    for row, (key, value) in zip(at, pairs, strict=True):
-        keys[row], values[row] = key, value
-    return replace(leaves, columns=Columns.of(keys, values))
+    return replace(leaves, columns=Columns.of([key for key, _ in pairs], [value for _, value in pairs]))
 
 
 def _wrong_plan(chance: random.Random, plan: Plan) -> Plan:

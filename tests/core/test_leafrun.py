@@ -6,16 +6,15 @@ import random
 from collections.abc import Mapping
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.memory import leaf_rows
+from tests.support.memory import leaves_of
 from trinitylake_core.errors import CorruptNode
 from trinitylake_core.tree import leaffile, nodefile
 from trinitylake_core.tree.leafbatch import encode_many
-from trinitylake_core.tree.leafrun import Columns, Leaves, Plan, cut, merged, pieces_of, proved
+from trinitylake_core.tree.leafrun import Columns, Plan, cut, laid_out, merged, pieces_of, proved
 from trinitylake_core.tree.node import Messages, Node
 
 FIXED = st.integers(0, 120).map("C{:04}".format)
@@ -28,17 +27,8 @@ def columns(entries: Mapping[str, str | None]) -> Columns:
     return Columns.of(keys, [entries[key] for key in keys])
 
 
-def whole(of: Columns) -> Leaves:
-    return Leaves(of, np.ones(len(of), dtype=bool))
-
-
-def leaf(entries: dict[str, str]) -> Leaves:
-    return whole(columns(entries))
-
-
-def carried_out(old: Leaves, changes: Columns, plan: Plan) -> Columns:
-    both = Columns.joined([old.columns, changes])
-    return Columns(both.keys.take(pa.array(plan.keys)), both.values.take(pa.array(plan.values)))
+def carried_out(old: Columns, changes: Columns, plan: Plan) -> Columns:
+    return laid_out(Columns.joined([old, changes]), plan, np.zeros(0, dtype=np.int64)).columns
 
 
 def rows(of: Columns) -> list[tuple[str, str]]:
@@ -54,11 +44,11 @@ def changed(entries: dict[str, str], changes: dict[str, str | None]) -> list[tup
 def test_merging_columns_means_what_a_dictionary_means(keys: st.SearchStrategy[str]) -> None:
     @given(st.dictionaries(keys, VALUES), st.dictionaries(keys, st.none() | VALUES, min_size=1))
     def check(entries: dict[str, str], changes: dict[str, str | None]) -> None:
-        old, messages = leaf(entries), columns(changes)
-        plan = merged(old, old.keys(), messages)
+        old, messages = columns(entries), columns(changes)
+        plan = merged(old, messages)
         new = carried_out(old, messages, plan)
         assert changed(entries, changes) == rows(new)
-        assert proved(old, messages, whole(new), plan, None, None)
+        assert proved(old, messages, new, plan, None, None)
 
     check()
 
@@ -67,8 +57,8 @@ def test_merging_columns_means_what_a_dictionary_means(keys: st.SearchStrategy[s
 def test_the_proof_sees_whatever_is_lost_doubled_swapped_or_changed(
     entries: dict[str, str], changes: dict[str, str | None], data: st.DataObject
 ) -> None:
-    old, messages = leaf(entries), columns(changes)
-    plan = merged(old, old.keys(), messages)
+    old, messages = columns(entries), columns(changes)
+    plan = merged(old, messages)
     right = rows(carried_out(old, messages, plan))
     wrong = list(right)
     if not wrong:
@@ -89,7 +79,7 @@ def test_the_proof_sees_whatever_is_lost_doubled_swapped_or_changed(
         case _:
             wrong = sorted(entries.items())
     broken = Columns.of([k for k, _ in wrong], [v for _, v in wrong])
-    assert (wrong == right) == proved(old, messages, whole(broken), plan, None, None)
+    assert (wrong == right) == proved(old, messages, broken, plan, None, None)
 
 
 @given(
@@ -101,8 +91,8 @@ def test_the_proof_does_not_believe_the_plan(
     entries: dict[str, str], changes: dict[str, str | None], data: st.DataObject
 ) -> None:
     """Whatever is wrong in a plan, rows and all: only what means the right thing passes."""
-    old, messages = leaf(entries), columns(changes)
-    plan = merged(old, old.keys(), messages)
+    old, messages = columns(entries), columns(changes)
+    plan = merged(old, messages)
     for name in data.draw(st.sets(st.sampled_from(["values", "found", "touched", "set"]), min_size=1)):
         one = getattr(plan, name)
         if len(one):
@@ -114,12 +104,12 @@ def test_the_proof_does_not_believe_the_plan(
         )
         break
     new = carried_out(old, messages, plan)
-    assert not proved(old, messages, whole(new), plan, None, None) or rows(new) == changed(entries, changes)
+    assert not proved(old, messages, new, plan, None, None) or rows(new) == changed(entries, changes)
 
 
 def test_the_proof_sees_keys_outside_of_their_range() -> None:
-    run, none = leaf({"b": "1", "c": "2"}), columns({})
-    plan = merged(run, run.keys(), none)
+    run, none = columns({"b": "1", "c": "2"}), columns({})
+    plan = merged(run, none)
     assert proved(run, none, run, plan, "a", "d")
     assert not proved(run, none, run, plan, "b", "d")
     assert not proved(run, none, run, plan, "a", "c")
@@ -137,13 +127,6 @@ def test_a_run_is_cut_into_leaves_that_are_full_enough_and_fit(count: int, leave
     assert counts.sum() + pieces - 1 == count
 
 
-def test_a_deleted_pivot_is_no_entry() -> None:
-    parts = [columns({"a": "1"}), columns({"c": "3"})]
-    gone, there = (Leaves.of(parts, Columns.of([key], [value])) for key, value in ((None, None), ("b", "2")))
-    assert [("a", "1"), ("c", "3")] == rows(gone.columns.only(gone.entries))
-    assert [("a", "1"), ("b", "2"), ("c", "3")] == rows(there.columns.only(there.entries))
-
-
 @given(st.dictionaries(MIXED, VALUES, min_size=1, max_size=15), st.integers(0, 40))
 def test_a_leaf_of_columns_has_the_bytes_of_the_same_node(entries: dict[str, str], room: int) -> None:
     run = columns({"A": "before", **entries})
@@ -152,7 +135,7 @@ def test_a_leaf_of_columns_has_the_bytes_of_the_same_node(entries: dict[str, str
     system = {"created_at_millis": "17"}
     node = Node([*leaf.keys.to_pylist()], [*leaf.values.to_pylist()], system=dict(system))
     node.subtree_keys, node.subtree_messages = len(leaf), 0
-    (data,) = encode_many(leaf_rows([leaf], order, [path], 17))
+    (data,) = encode_many(leaves_of([leaf]), [path], order, 17)
     assert nodefile.encode(node, order, path) == data
     again = leaffile.decode_columns(data, path, order)
     assert again is not None

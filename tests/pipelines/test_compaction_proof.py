@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from pipelines import compaction
@@ -19,8 +18,7 @@ from tests.support.sweep import DiskPlace, Files, read_files
 from trinitylake_core import Lakehouse
 from trinitylake_core.errors import Corrupt
 from trinitylake_core.tree import leafflush
-from trinitylake_core.tree.leafbatch import LeafRows
-from trinitylake_core.tree.leafrun import Columns, Plan
+from trinitylake_core.tree.leafrun import Leaves, Plan, row_numbers
 from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeWriter
 from trinitylake_core.tree.rewrite import Rewriter
@@ -126,12 +124,8 @@ def _first_row_lost(plan: Plan) -> Plan:
     return replace(plan, keys=plan.keys[1:], values=plan.values[1:], set=plan.set[1:])
 
 
-def _two_rows_exchanged(leaves: LeafRows) -> LeafRows:
-    rows = np.arange(len(leaves.columns))
-    one = int(leaves.starts()[0])
-    rows[[one, one + 1]] = one + 1, one
-    keys, values = (column.take(pa.array(rows)) for column in (leaves.columns.keys, leaves.columns.values))
-    return replace(leaves, columns=Columns(keys, values))
+def _two_rows_exchanged(leaves: Leaves) -> Leaves:
+    return replace(leaves, columns=leaves.columns.take(row_numbers(np.array([1, 0, *range(2, len(leaves.columns))]))))
 
 
 @pytest.mark.parametrize("where", ["merged", "laid_out", "a leaf for another"])

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.leafbatch import LeafRows, decode_many, encode_many, laid_out
+from trinitylake_core.tree.leafbatch import decode_many, encode_many
 from trinitylake_core.tree.leaffile import decode_columns
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Node
@@ -73,45 +73,32 @@ class MemorySink:
 class ColumnMemorySink(MemorySink):
     """The same, whose leaves come and go as columns, too."""
 
-    def read_columns(self, paths: Sequence[str], between: Columns) -> Leaves | None:
+    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
         """Return leaves as columns."""
         self.read_paths += paths
         files = [self.files[path] for path in paths]
-        run = decode_many(files, paths, self.order, between)
-        if run is not None:
-            return run
-        found = [decode_columns(data, path, self.order) for data, path in zip(files, paths, strict=True)]
-        plain = [each for each in found if each is not None]
-        return Leaves.of(plain, between) if len(plain) == len(found) else None
+        found = decode_many(files, paths, self.order)
+        if found is not None:
+            return found
+        each = [decode_columns(data, path, self.order) for data, path in zip(files, paths, strict=True)]
+        plain = [leaf for leaf in each if leaf is not None]
+        return plain if len(plain) == len(each) else None
 
     def new_paths(self, count: int) -> list[str]:
         """Return names for leaves."""
         return [self._name(0) for _ in range(count)]
 
-    def add_leaves(self, leaves: LeafRows, paths: Sequence[str], prove: Callable[[], None]) -> None:
+    def add_leaves(self, leaves: Leaves, paths: Sequence[str], stamp: int, prove: Callable[[], None]) -> None:
         """Take leaves."""
         prove()
         assert all(self.min_keys <= count <= self.max_keys for count in leaves.counts)
-        self.files.update(zip(paths, encode_many(leaves), strict=True))
+        self.files.update(zip(paths, encode_many(leaves, paths, self.order, stamp), strict=True))
 
 
-def leaf_rows(leaves: Sequence[Columns], order: int, paths: Sequence[str], stamp: int) -> LeafRows:
-    """Return the rows of files of leaves that are given apart, without pivots between them."""
-    rows = Columns.joined(leaves)
-    counts = np.array([len(leaf) for leaf in leaves], dtype=np.int64)
-    at = np.arange(len(rows))
-    return laid_out([rows], (at, at), counts, paths, order, stamp)
-
-
-def parted(leaves: LeafRows) -> list[Columns]:
-    """Return each leaf by itself."""
-    starts = leaves.starts()
-    return [leaves.columns.slice(start, stop) for start, stop in zip(starts, starts + leaves.counts, strict=True)]
-
-
-def no_pivots(leaves: int) -> Columns:
-    """Return what stands between leaves without pivots."""
-    return Columns.of([None] * (leaves - 1), [None] * (leaves - 1))
+def leaves_of(leaves: Sequence[Columns]) -> Leaves:
+    """Return leaves that are given apart, each but the last one with a pivot behind it."""
+    parts = [part for leaf in leaves for part in (leaf, Columns.of(["~"], ["a pivot"]))][:-1]
+    return Leaves(Columns.joined(parts), np.array([len(leaf) for leaf in leaves], dtype=np.int64))
 
 
 def prove_tree(sink: MemorySink, root: Node) -> None:

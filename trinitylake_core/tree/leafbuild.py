@@ -7,15 +7,13 @@ the pivots between them become Python objects. The files are those that lists wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.tree.leafbatch import LeafRows, laid_out
 from trinitylake_core.tree.leafflush import ColumnSink
-from trinitylake_core.tree.leafrun import Columns, in_order
+from trinitylake_core.tree.leafrun import Columns, Leaves, in_order
 from trinitylake_core.tree.proof import Proof, Range
 from trinitylake_core.tree.search import Batch
 from trinitylake_core.tree.subtree import Ref
@@ -70,9 +68,8 @@ class LeafBuilder:
         return keys, values
 
     def _written(self, rows: Columns, counts: npt.NDArray[np.int64]) -> Iterator[tuple[Ref, str, str]]:
-        at, paths = np.arange(len(rows)), self._sink.new_paths(len(counts))
-        leaves = laid_out([rows], (at, at), counts, paths, self._sink.order, self._stamp)
-        self._sink.add_leaves(leaves, paths, partial(_prove, leaves, rows))
+        leaves, paths = Leaves(rows, counts), self._sink.new_paths(len(counts))
+        self._sink.add_leaves(leaves, paths, self._stamp, lambda: None)
         ranges: list[Range] = [(first, last + "\0") for first, last in leaves.edges()]
         pivots = leaves.pivots()
         if self._proof is not None:
@@ -81,11 +78,6 @@ class LeafBuilder:
         self._last = pivots[0][-1]
         for path, count, within, key, value in zip(paths, counts.tolist(), ranges, *pivots, strict=True):
             yield Ref(0, path, keys=count, messages=0, within=within), key, value
-
-
-def _prove(leaves: LeafRows, rows: Columns) -> None:
-    if not leaves.columns.only(leaves.entries).equals(rows):
-        raise Corrupt(f"cutting leaves lost entries: {_BUG}")
 
 
 def columns_of(keys: Sequence[str], values: Sequence[str]) -> Columns:

@@ -32,6 +32,11 @@ def decode_columns(data: bytes | memoryview, path: str, order: int) -> Columns |
         batch, _ = nodefile.read_batch(data, path)
     except nodefile.UNREADABLE as error:
         raise CorruptNode(f"node file {path!r} cannot be read: {error}", path=path) from error
+    return plain_leaf(batch, path, order)
+
+
+def plain_leaf(batch: pa.RecordBatch, path: str, order: int) -> Columns | None:
+    """Return the entries in the rows of a file, proved against its checksum; ``None`` if it is not a plain leaf."""
     if batch.schema.names != _COLUMNS:
         return None
     keys, values, pointers, txns = batch.columns
@@ -42,10 +47,10 @@ def decode_columns(data: bytes | memoryview, path: str, order: int) -> Columns |
     system = dict(zip(names[:first], values.slice(0, first).to_pylist(), strict=True))
     said = system.get(spec.N_KEYS) or ""
     count = int(said) if said.isdecimal() and len(said) <= _DIGITS else 0
-    if not 0 < count < order:
-        return None
     plain = (
-        len(system) == first
+        0 < count < order
+        and len(system) == first
+        and None not in system.values()
         and system.get(spec.HEIGHT) == "0"
         and system.get(spec.SELF, path) == path
         and spec.VERSION not in system
@@ -55,7 +60,13 @@ def decode_columns(data: bytes | memoryview, path: str, order: int) -> Columns |
     rows = Columns(keys.slice(first + 1, count), values.slice(first + 1, count))
     if not plain or rows.keys.null_count or rows.values.null_count or rows.keys[0].as_py().startswith(" "):
         return None
-    return rows
+    return Columns(*(_without_bits(column) for column in (rows.keys, rows.values)))
+
+
+def _without_bits(column: pa.StringArray) -> pa.StringArray:
+    """Return a column without NULL as Arrow copies it fastest."""
+    _, offsets, text = column.buffers()
+    return pa.StringArray.from_buffers(len(column), offsets, text, None, 0, column.offset)
 
 
 def columns_of(node: Node) -> Columns | None:

@@ -9,12 +9,10 @@ writer, or with too few rows for a single leaf) are left to the general flush.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import compress
 from typing import Final, Protocol, runtime_checkable
 
 from trinitylake_core.errors import Corrupt
-from trinitylake_core.tree.leafbatch import LeafRows, laid_out
-from trinitylake_core.tree.leafrun import Columns, Leaves, cut, in_order, merged, pieces_of, proved
+from trinitylake_core.tree.leafrun import Columns, Leaves, cut, in_order, laid_out, merged, pieces_of, proved
 from trinitylake_core.tree.node import Messages
 from trinitylake_core.tree.proof import Proof
 from trinitylake_core.tree.subtree import DeletedPivot, Ref, Work
@@ -38,14 +36,14 @@ class ColumnSink(Protocol):
     min_keys: int
     max_keys: int
 
-    def read_columns(self, paths: Sequence[str], between: Columns) -> Leaves | None:
-        """Return leaves as columns, with the pivots between them; ``None`` if one of them is not plain."""
+    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+        """Return leaves as columns; ``None`` if one of them is not plain."""
 
     def new_paths(self, count: int) -> list[str]:
         """Return names for new leaves."""
 
-    def add_leaves(self, leaves: LeafRows, paths: Sequence[str], prove: Callable[[], None]) -> None:
-        """Take leaves for writing. REQUIRES: none is empty.
+    def add_leaves(self, leaves: Leaves, paths: Sequence[str], stamp: int, prove: Callable[[], None]) -> None:
+        """Take leaves for writing, created at ``stamp``. REQUIRES: none is empty.
 
         ``prove`` raises ``Corrupt`` if they are wrong. It is called before they are written, perhaps by another thread;
         then a later call, or the end of the writing, raises the error.
@@ -104,43 +102,45 @@ def _fit_for_columns(refs: Sequence[Ref], index: int, chosen: Collection[int]) -
 def _flushed(
     sink: ColumnSink, keys: list[str], values: list[str], refs: list[Ref], stamp: int, proof: Proof
 ) -> tuple[list[str], list[str], list[Ref]] | None:
-    alive = [not isinstance(value, DeletedPivot) for value in values]
-    between = Columns.of(
-        *([row if live else None for row, live in zip(each, alive, strict=True)] for each in (keys, values))
-    )
-    old = sink.read_columns([ref.path or "" for ref in refs], between)
-    if old is None:
+    leaves = sink.read_columns([ref.path or "" for ref in refs])
+    if leaves is None:
         return None
-    changes, was, (low, high) = _pending(refs), old.keys(), (refs[0].within[0], refs[-1].within[1])
-    plan = merged(old, was, changes)
+    pivots = [(key, value) for key, value in zip(keys, values, strict=True) if not isinstance(value, DeletedPivot)]
+    changes = Messages.joined(ref.pending for ref in refs).columns()
+    both = Columns.joined([*_with_pivots(leaves, values, Columns.of(keys, values)), changes])
+    old, (low, high) = both.slice(0, len(both) - len(changes)), (refs[0].within[0], refs[-1].within[1])
+    plan = merged(old, changes)
     pieces = pieces_of(len(plan), len(refs), max(1, sink.min_keys), sink.max_keys)
-    if pieces is None or not in_order(was, low, high):
+    if pieces is None or not in_order(old.keys, low, high):
         return None
-    paths = sink.new_paths(pieces)
-    at = plan.keys, plan.values
-    new = laid_out([old.columns, changes], at, cut(len(plan), pieces), paths, sink.order, stamp)
-    pivots = new.pivots()
+    new = laid_out(both, plan, cut(len(plan), pieces))
 
     def prove() -> None:
-        if len(pivots[0]) != pieces - 1 or not proved(old, changes, new, plan, low, high):
+        whole = len(new.columns) == int(new.counts.sum()) + pieces - 1
+        if not whole or not proved(old, changes, new.columns, plan, low, high):
             raise Corrupt("the proof of a run of leaves failed: nothing was committed; please report this as a bug")
 
-    sink.add_leaves(new, paths, prove)
-    made = _written(new, paths)
+    paths = sink.new_paths(pieces)
+    sink.add_leaves(new, paths, stamp, prove)
+    made, between = _written(new, paths), new.pivots()
     proof.replaced(
         [(ref.path or "", ref.within, ref.pending) for ref in refs],
-        ([*compress(keys, alive)], [*compress(values, alive)]),
+        ([key for key, _ in pivots], [value for _, value in pivots]),
         [(ref.path or "", ref.within) for ref in made],
-        pivots,
+        between,
     )
-    return *pivots, made
+    return *between, made
 
 
-def _pending(refs: Sequence[Ref]) -> Columns:
-    return Messages.joined(ref.pending for ref in refs).columns()
+def _with_pivots(leaves: Sequence[Columns], values: Sequence[str], pivots: Columns) -> Iterator[Columns]:
+    """Yield leaves, and behind each the pivot there, unless it is deleted."""
+    for index, leaf in enumerate(leaves):
+        yield leaf
+        if index < len(values) and not isinstance(values[index], DeletedPivot):
+            yield pivots.slice(index, index + 1)
 
 
-def _written(new: LeafRows, paths: Sequence[str]) -> list[Ref]:
+def _written(new: Leaves, paths: Sequence[str]) -> list[Ref]:
     return [
         Ref(0, path, keys=count, messages=0, within=(first, last + "\0"))
         for path, count, (first, last) in zip(paths, new.counts.tolist(), new.edges(), strict=True)

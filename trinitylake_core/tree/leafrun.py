@@ -11,7 +11,7 @@ of the old ones, and with the messages.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -72,37 +72,37 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
-    """Neighbouring leaves in two columns, and which rows there are entries; the others are what files have around them.
-
-    The entries are those of the leaves and the pivots between them, in key order.
-    """
+    """The entries of neighbouring leaves: those of each, and the pivot behind each but, perhaps, the last one."""
 
     columns: Columns
-    entries: _Mask
+    counts: _Rows
+    """The entries of each, without the pivot."""
 
-    @classmethod
-    def of(cls, leaves: Sequence[Columns], between: Columns) -> Leaves:
-        """Return leaves, copied end to end, each pivot behind its leaf; a NULL stands where a pivot is deleted."""
-        parts = [leaves[0]]
-        for index, leaf in enumerate(leaves[1:]):
-            parts += [between.slice(index, index + 1), leaf]
-        columns = Columns.joined(parts)
-        return cls(columns, is_set(columns.keys))
+    def starts(self) -> _Rows:
+        """Return the row of the first entry of each leaf."""
+        return np.cumsum(self.counts + 1) - self.counts - 1
 
-    def only(self, some: _Mask) -> Columns:
-        """Return a copy of some of the entries."""
-        mask = np.zeros(len(self.entries), dtype=bool)
-        mask[self.entries] = some
-        return self.columns.only(mask)
+    def parted(self) -> Iterator[Columns]:
+        """Yield each leaf, without a copy."""
+        for start, count in zip(self.starts().tolist(), self.counts.tolist(), strict=True):
+            yield self.columns.slice(start, start + count)
 
-    def keys(self) -> Any:
-        """Return a copy of the keys of all entries."""
-        return self.columns.keys.filter(set_bits(self.entries))
+    def edges(self) -> list[tuple[str, str]]:
+        """Return the first and the last key of each. REQUIRES: none is empty."""
+        starts = self.starts()
+        first, last = (self.columns.keys.take(row_numbers(at)) for at in (starts, starts + self.counts - 1))
+        return list(zip(first.to_pylist(), last.to_pylist(), strict=True))
+
+    def pivots(self) -> tuple[list[str], list[str]]:
+        """Return keys and values of the entries behind leaves."""
+        ends = self.starts() + self.counts
+        pivots = self.columns.take(row_numbers(ends[ends < len(self.columns)]))
+        return pivots.keys.to_pylist(), pivots.values.to_pylist()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a flush makes of entries. Rows are numbered over the columns of the old leaves, then over the changes."""
+    """What a flush makes of entries. Rows are numbered over the old entries, then over the changes."""
 
     keys: _Rows
     """The row from which the key of each new entry comes."""
@@ -172,15 +172,14 @@ class OrderedHash:
         return b"".join(hasher.digest() for pair in self._columns for hasher in pair)
 
 
-def merged(old: Leaves, keys: Any, changes: Columns) -> Plan:
+def merged(old: Columns, changes: Columns) -> Plan:
     """Return the plan by which sorted changes are carried out: sets replace or insert, deletions drop.
 
-    ``keys`` are those of all old entries. REQUIRES: keys ascend in both; a key has one change at most.
+    REQUIRES: keys ascend in both; a key has one change at most.
     """
-    at, found = _positions(keys, changes.keys)
+    at, found = _positions(old.keys, changes.keys)
     sets = is_set(changes.values)
-    rows = len(old.columns) + np.arange(len(changes), dtype=np.int64)
-    key_rows = np.flatnonzero(old.entries)
+    key_rows, rows = np.arange(len(old)), len(old) + np.arange(len(changes))
     value_rows, put, kept = key_rows.copy(), np.zeros(len(key_rows), dtype=bool), np.ones(len(key_rows), dtype=bool)
     touched = put.copy()
     touched[at[found]] = True
@@ -194,6 +193,11 @@ def merged(old: Leaves, keys: Any, changes: Columns) -> Plan:
     if not kept.all():
         key_rows, value_rows, put = key_rows[kept], value_rows[kept], put[kept]
     return Plan(key_rows, value_rows, found, touched, put)
+
+
+def laid_out(both: Columns, plan: Plan, counts: _Rows) -> Leaves:
+    """Return the entries of new leaves, copied from the old ones and the changes behind these."""
+    return Leaves(Columns(both.keys.take(row_numbers(plan.keys)), both.values.take(row_numbers(plan.values))), counts)
 
 
 def _positions(keys: Any, sought: Any) -> tuple[_Rows, _Mask]:
@@ -253,8 +257,8 @@ def cut(rows: int, pieces: int) -> _Rows:
     return each + (np.arange(pieces, dtype=np.int64) < longer)
 
 
-def proved(old: Leaves, changes: Columns, new: Leaves, plan: Plan, low: str | None, high: str | None) -> bool:
-    """Return whether new leaves mean what old ones and sorted changes mean together, in order and inside the range.
+def proved(old: Columns, changes: Columns, new: Columns, plan: Plan, low: str | None, high: str | None) -> bool:
+    """Return whether new entries mean what old ones and sorted changes mean together, in order and inside the range.
 
     Exact, not by a hash, and whatever the plan says: it tells only where to look.
 
@@ -265,15 +269,15 @@ def proved(old: Leaves, changes: Columns, new: Leaves, plan: Plan, low: str | No
     """
     import pyarrow.compute as pc  # noqa: PLC0415 - loaded by a compaction, not by every command
 
-    if np.count_nonzero(new.entries) != len(plan.set) or np.count_nonzero(old.entries) != len(plan.touched):
+    if len(new) != len(plan.set) or len(old) != len(plan.touched):
         return False
-    keys, sets = new.keys(), pc.is_valid(changes.values)
+    sets = pc.is_valid(changes.values)
     return bool(
-        in_order(keys, low, high)
+        in_order(new.keys, low, high)
         and new.only(plan.set).equals(Columns(changes.keys.filter(sets), changes.values.filter(sets)))
         and new.only(~plan.set).equals(old.only(~plan.touched))
-        and old.only(plan.touched).keys.equals(changes.keys.filter(set_bits(plan.found)))
-        and _absent(changes.keys.filter(pc.invert(sets)), keys)
+        and old.keys.filter(set_bits(plan.touched)).equals(changes.keys.filter(set_bits(plan.found)))
+        and _absent(changes.keys.filter(pc.invert(sets)), new.keys)
     )
 
 

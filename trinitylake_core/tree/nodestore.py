@@ -17,7 +17,7 @@ from trinitylake_core.errors import CorruptNode, FileMissing
 from trinitylake_core.locations import node_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile
-from trinitylake_core.tree.leafbatch import LeafRows, decode_many, encode_many
+from trinitylake_core.tree.leafbatch import decode_many, encode_many
 from trinitylake_core.tree.leaffile import columns_of, decode_columns
 from trinitylake_core.tree.leafrun import Columns, Leaves
 from trinitylake_core.tree.node import Node
@@ -98,28 +98,23 @@ class NodeStore:
             node = nodes.pop(path, None)
             yield self._decode(path, next(fetched)) if node is None else node
 
-    def read_columns(self, paths: Sequence[str], between: Columns) -> Leaves | None:
-        """Return leaves as columns, with the pivots between them; ``None`` if one is not plain.
+    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+        """Return leaves as columns; ``None`` if one is not plain.
 
         One ``get`` each, none if cached. What was read in vain is held until this thread asks for it as nodes. Raises
         ``CorruptNode``.
         """
-        nodes = {path: node for path in paths if (node := self.cached(path)) is not None}
-        missing = [path for path in paths if path not in nodes]
+        found = {path: columns_of(node) for path in paths if (node := self.cached(path)) is not None}
+        missing = [path for path in paths if path not in found]
         data = dict(zip(missing, self._contents(missing), strict=True))
-        run: Leaves | None = None
-        if len(missing) == len(paths):
-            run = decode_many([*data.values()], missing, self.order, between)
-        if run is None:
-            known = {path: columns_of(node) for path, node in nodes.items()}
-            found = [known[path] if path in known else decode_columns(data[path], path, self.order) for path in paths]
-            plain = [each for each in found if each is not None]
-            if len(plain) < len(found):
-                self._local.here.files.update(data)
-                return None
-            run = Leaves.of(plain, between)
+        read = decode_many([*data.values()], missing, self.order) if missing else []
+        found |= zip(missing, read or (decode_columns(data[path], path, self.order) for path in missing), strict=True)
+        plain = [each for path in paths if (each := found[path]) is not None]
+        if len(plain) < len(paths):
+            self._local.here.files.update(data)
+            return None
         self._count(len(data), sum(map(len, data.values())))
-        return run
+        return plain
 
     def _contents(self, paths: Sequence[str]) -> Iterator[bytes]:
         """Yield node files in the order of ``paths``, from the window if they are expected. Raises ``CorruptNode``."""
@@ -280,23 +275,23 @@ class NodeWriter:
         node.nbytes = len(data)
         return self._add(path, data, node)
 
-    def read_columns(self, paths: Sequence[str], between: Columns) -> Leaves | None:
-        """Return leaves as columns, with the pivots between them; ``None`` if one is not plain, or not written yet."""
-        return None if self._holds(paths) else self.store.read_columns(paths, between)
+    def read_columns(self, paths: Sequence[str]) -> list[Columns] | None:
+        """Return leaves as columns; ``None`` if one is not plain, or not written yet."""
+        return None if self._holds(paths) else self.store.read_columns(paths)
 
     def new_paths(self, count: int) -> list[str]:
         """Return names for new leaves."""
         return [self.store.storage.pick(node_path) for _ in range(count)]
 
-    def add_leaves(self, leaves: LeafRows, paths: Sequence[str], prove: Callable[[], None]) -> None:
-        """Take leaves for writing, given as columns. REQUIRES: none is empty.
+    def add_leaves(self, leaves: Leaves, paths: Sequence[str], stamp: int, prove: Callable[[], None]) -> None:
+        """Take leaves for writing, given as columns and created at ``stamp``. REQUIRES: none is empty.
 
         Another thread proves and encodes them, while this one goes on: Arrow and the checksums release the interpreter.
         The error of a failed proof comes up here later, or by :meth:`flush` at the latest.
         """
         if self._encoder is None:
             self._encoder = ThreadPoolExecutor(1, "encode")
-        self._encoding.append((paths, self._encoder.submit(_proved_and_encoded, leaves, prove)))
+        self._encoding.append((paths, self._encoder.submit(_encoded, prove, leaves, paths, self.order, stamp)))
         while len(self._encoding) > _ENCODING:
             self._settle()
 
@@ -369,9 +364,9 @@ class NodeWriter:
             self._behind.finish()
 
 
-def _proved_and_encoded(leaves: LeafRows, prove: Callable[[], None]) -> list[bytes]:
+def _encoded(prove: Callable[[], None], leaves: Leaves, paths: Sequence[str], order: int, stamp: int) -> list[bytes]:
     prove()
-    return encode_many(leaves)
+    return encode_many(leaves, paths, order, stamp)
 
 
 def _missing(path: str) -> CorruptNode:
