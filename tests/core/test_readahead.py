@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.memory import no_pivots
 from tests.support.rounds import Rounds
 from tests.support.wide import wide
 from trinitylake_core import Lakehouse
@@ -71,7 +70,7 @@ def test_what_is_read_in_vain_as_columns_is_not_read_again(lake: Lakehouse) -> N
     odd.flush()
     store = _store(lake, 4)
     with Rounds(lake.storage) as rounds:
-        assert store.read_columns(paths, no_pivots(len(paths))) is None
+        assert store.read_columns(paths) is None
         assert [lake.store.read(path).keys for path in leaves] == [store.read(path).keys for path in paths]
     assert len(paths) == rounds.requests
 
@@ -172,7 +171,7 @@ def test_nothing_of_what_was_read_ahead_stays_behind(lake: Lakehouse) -> None:
     leaves, store = _leaves(lake)[:60], _store(lake, 1000)
     with Rounds(lake.storage), store.prefetch(leaves):
         store.read(leaves[0])
-        assert store.read_columns(leaves[1:20], no_pivots(19)) is not None
+        assert store.read_columns(leaves[1:20]) is not None
         assert 20 == len(list(store.read_many(leaves[20:40])))
     assert {} == store._underway._files
     assert {} == store._local.here.nodes

@@ -2,9 +2,9 @@
 
 A leaf that a compaction rewrites holds hundreds of rows: as Python objects each would be read, compared and written
 again. Here neighbouring leaves stay Arrow columns from file to file. What a flush decides are numbers of rows: which
-row of the old files, or of the messages, each new row is. The text is copied once, into the rows of the new files.
+row of the old files, or of the messages, each new entry is. The text is copied once, into the new entries.
 
-Nothing here touches a storage, and nothing is trusted: :func:`proved` compares the rows of the new files with those
+Nothing here touches a storage, and nothing is trusted: :func:`proved` compares the new entries with those
 of the old ones, and with the messages.
 """
 
