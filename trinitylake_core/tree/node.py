@@ -12,7 +12,7 @@ import numpy as np
 
 from trinitylake_core import spec
 from trinitylake_core.tree.leafrun import Columns, newest_rows, set_bits
-from trinitylake_core.tree.noderows import MANY, NodeRows, TextRows, Texts, as_column, joined_texts, text_size, txns_of
+from trinitylake_core.tree.noderows import MANY, NodeRows, Texts, as_column, joined_texts, text_size, txns_of
 
 _CELL_BYTES = 18
 """What a table row costs beside its text: four offsets and validity bits."""
@@ -71,9 +71,9 @@ class Messages:
         """Return keys and values as columns."""
         return Columns(*map(as_column, self.texts()[:2]))
 
-    def sorted_keys(self) -> Sequence[str]:
-        """Return the keys of *sorted* messages, to be searched; no list is made for it."""
-        return self.keys if self.arrow is None else TextRows(self.arrow[0])
+    def key_list(self) -> list[str]:
+        """Return the keys as a list that does not stay here: those of a large transaction take much memory."""
+        return self.keys if self.arrow is None else self.arrow[0].to_pylist()
 
     def slice(self, start: int, stop: int | None = None) -> Messages:
         """Return rows ``start`` to ``stop``."""
@@ -84,16 +84,14 @@ class Messages:
 
     def between(self, lo: str | None, hi: str | None) -> Messages:
         """Return the messages of *sorted* messages that lie strictly between two pivots."""
-        keys = self.sorted_keys()
-        start = 0 if lo is None else bisect_right(keys, lo)
-        stop = len(keys) if hi is None else bisect_left(keys, hi)
+        start = 0 if lo is None else bisect_right(self.keys, lo)
+        stop = len(self.keys) if hi is None else bisect_left(self.keys, hi)
         return self.slice(start, stop)
 
     def on(self, key: str) -> Messages:
         """Return the message of *sorted* messages for one key, if there is one."""
-        keys = self.sorted_keys()
-        row = bisect_left(keys, key)
-        return self.slice(row, row + (row < len(keys) and keys[row] == key))
+        row = bisect_left(self.keys, key)
+        return self.slice(row, row + (row < len(self.keys) and self.keys[row] == key))
 
     def append(self, key: str, value: str | None, txn: str) -> None:
         """Add one message behind the others."""

@@ -82,19 +82,6 @@ class Texts:
         return None
 
 
-class TextRows(Sequence[str]):
-    """A column of texts, to be bisected as a list of them would be."""
-
-    def __init__(self, column: Any) -> None:
-        self._texts = Texts(column)
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __getitem__(self, row: Any) -> Any:
-        return self._texts[row].decode()
-
-
 @dataclass(frozen=True, slots=True)
 class NodeRows:
     """Key table and write buffer of a node, as columns. ``pointers`` is ``None`` in a leaf."""

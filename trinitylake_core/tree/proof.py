@@ -95,7 +95,7 @@ class Proof:
             CorruptNode: keys do not ascend, or a key or a message lies outside of the range, where nothing finds it.
         """
         newest = _newest(node.buffer, pending)
-        _refuse_disorder(node, path, within, newest.sorted_keys())
+        _refuse_disorder(node, path, within, newest.slice(0, 1).keys + newest.slice(-1).keys)
         rows, below = _carried_out(node, newest) if len(newest) else (None, {})
         self.before += _rows(node) if rows is None else entries_hash([*rows], [*rows.values()])
         self.before += sum(map(_subtree, node.children, ranges(node, within))) if node.children else 0
@@ -246,13 +246,13 @@ def _carried_out(node: Node, newest: Messages) -> tuple[dict[str, str], dict[int
     rows = dict(zip(node.keys, node.values, strict=True))
     mine, below, hits = newest.meanings(), dict[int, Messages](), list[int]()
     if node.children:
-        keys, start = newest.sorted_keys(), 0
+        keys, start = newest.key_list(), 0
         for child in range(len(node.children)):
             pivot = node.keys[child : child + 1]
             stop = bisect_left(keys, pivot[0], start) if pivot else len(keys)
             if stop > start:
                 below[child] = newest.slice(start, stop)
-            start = stop + (bool(pivot) and stop < len(keys) and keys[stop] == pivot[0])
+            start = stop + (keys[stop : stop + 1] == pivot != [])
             hits += range(stop, start)
         mine = iter([next(newest.slice(row, row + 1).meanings()) for row in hits])
     for key, value in mine:
@@ -287,14 +287,14 @@ def _messages(messages: Messages) -> int:
     return int.from_bytes(hasher.digest(), "little")
 
 
-def _refuse_disorder(node: Node, path: str | None, within: Range, messages: Sequence[str]) -> None:
+def _refuse_disorder(node: Node, path: str | None, within: Range, ends: Sequence[str]) -> None:
     low, high = within
     keys = node.keys
     if any(map(ge, keys, keys[1:])):
         raise CorruptNode(f"node file {path!r}: keys are not strictly ascending", path=path, invariant="I3")
     if keys and not low <= keys[0] <= keys[-1] < high:
         raise CorruptNode(f"node file {path!r}: a key lies outside of the range of the node", path=path, invariant="I4")
-    if len(messages) and not low <= messages[0] <= messages[len(messages) - 1] < high:
+    if ends and not low <= ends[0] <= ends[-1] < high:
         raise CorruptNode(f"node file {path!r}: a message lies outside of its range", path=path, invariant="I5")
 
 

@@ -111,7 +111,7 @@ def route_messages(work: Work, messages: Messages) -> None:
     REQUIRES: nothing is pending for the children; they were made from the node a moment ago.
     ENSURES: each message is in the value of its pivot, or pending for the one child whose range holds its key.
     """
-    row, count, keys = 0, len(messages), messages.sorted_keys()
+    row, count, keys = 0, len(messages), messages.key_list()
     while row < count:
         key = keys[row]
         child = bisect_right(work.keys, key)
