@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dagster_project.config.settings import LAKEHOUSE_TAG, LakehouseSettings
 from dagster_project.metadata import health, pictures, reports
-from dagster_project.resources import SparkResource, open_lakehouse, spark_session
+from dagster_project.resources import SparkResource, open_lakehouse
 from dagster_project.schedule_times import freshness
 from dagster_project.scope import Scope
 from dagster_project.supervised import (
@@ -20,7 +20,6 @@ from dagster_project.supervised import (
     failure,
     permanent,
     run_supervised,
-    supervised,
     with_advice,
 )
 from pipelines import compaction, compaction_policy, export, stats
@@ -228,13 +227,18 @@ def tree_compaction(scope: Scope) -> dg.AssetsDefinition:
     def compacted(
         context: dg.AssetExecutionContext, config: CompactionConfig, spark: SparkResource
     ) -> dg.MaterializeResult[Any]:
-        with with_advice():
-            settings = scope.settings(context)
-            report = _compact(context, settings, config, spark)
-            return dg.MaterializeResult(
-                metadata=reports.of_report(report, **_before_and_after(settings, report)),
-                data_version=dg.DataVersion(str(report.version_after or report.version_before)),
-            )
+        settings = settings_of(scope, context)
+
+        def work(lake: Lakehouse, watch: Supervisor) -> compaction.Report:
+            how = compaction.Config(engine=config.engine or settings.compaction.engine, reason=config.reason)
+            review = dry_run if config.dry_run else None
+            return compaction.run(lake, how, watch.spark, review=review, cancel=watch, progress=watch.progress)
+
+        report = run_supervised(context, settings, spark, work, timeout=settings.compaction.timeout)
+        return dg.MaterializeResult(
+            metadata=reports.of_report(report, **_before_and_after(settings, report)),
+            data_version=dg.DataVersion(str(report.version_after or report.version_before)),
+        )
 
     return compacted
 
@@ -245,26 +249,6 @@ class CompactionConfig(dg.Config):
     reason: str = "maintenance"
     engine: str | None = None
     dry_run: bool = False
-
-
-def _compact(
-    context: dg.AssetExecutionContext, settings: LakehouseSettings, config: CompactionConfig, spark: SparkResource
-) -> compaction.Report:
-    def work(watch: Supervisor) -> compaction.Report:
-        how = compaction.Config(
-            engine=config.engine or settings.compaction.engine,
-            reason=config.reason,
-        )
-        return compaction.run(
-            open_lakehouse(settings),
-            how,
-            watch.spark,
-            review=dry_run if config.dry_run else None,
-            cancel=watch,
-            progress=watch.progress,
-        )
-
-    return supervised(context, spark_session(spark, settings), work, settings.compaction.timeout)
 
 
 def _before_and_after(settings: LakehouseSettings, report: compaction.Report) -> reports.Metadata:

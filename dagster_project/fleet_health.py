@@ -144,10 +144,10 @@ def _failures(instance: dg.DagsterInstance) -> dict[str, datetime]:
 
 
 def _reclaimed(scope: Scope, instance: dg.DagsterInstance) -> dict[str, int]:
-    """Return the bytes that expirations and removals of orphans deleted within a week, by lakehouse; two queries."""
+    """Return the bytes that maintenance deleted within a week, by lakehouse; three queries."""
     found: dict[str, int] = {}
     since = (datetime.now(UTC) - _WEEK).timestamp()
-    for name in (assets.EXPIRATION, assets.ORPHANS):
+    for name in (assets.EXPIRATION, assets.ORPHANS, assets.TABLE_CLEANING):
         only = dg.AssetRecordsFilter(asset_key=assets.key(scope, name), after_timestamp=since)
         for record in instance.fetch_materializations(only, limit=1000).records:
             made = record.asset_materialization

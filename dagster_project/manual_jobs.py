@@ -19,9 +19,9 @@ from dagster_project.config.settings import LakehouseSettings
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
 from dagster_project.scope import Scope
-from dagster_project.supervised import RETRY, Supervisor, reviewed, run_supervised
+from dagster_project.supervised import RETRY, Launch, Supervisor, reviewed, run_supervised
 from pipelines import diff, export, history, restore, rollback, undo, upgrade, verify, version_ref
-from pipelines.job import Review, dry_run
+from pipelines.job import Review
 from pipelines.summary import Summarised
 from trinitylake_core import InvalidInput, Lakehouse, spec
 from trinitylake_core.commits.commit import acting_as
@@ -207,28 +207,6 @@ def _refuse_too_many(limit: int) -> None:
 
 
 # -- what the jobs do ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """What a job works with: the lakehouse, its settings, the options, and the run that supervises it."""
-
-    lake: Lakehouse
-    settings: LakehouseSettings
-    options: Any
-    dry: bool
-    context: dg.OpExecutionContext
-    supervisor: Supervisor
-
-    @property
-    def more(self) -> dict[str, Any]:
-        """The arguments that every pipeline takes: the Spark session, and where to report progress."""
-        return {"engine": self.supervisor.spark, "progress": self.supervisor.progress}
-
-    @property
-    def writes(self) -> dict[str, Any]:
-        """The arguments that every pipeline which writes takes: also what can stop it, and the review of a dry run."""
-        return self.more | {"cancel": self.supervisor, "review": dry_run if self.dry else None}
 
 
 def _recover(pipeline: ModuleType) -> Callable[[Launch], reports.Metadata]:

@@ -5,7 +5,7 @@ Everything that deletes makes a plan first, shows it, and carries out exactly th
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -31,7 +31,7 @@ from dagster_project.config.values import format_duration
 from dagster_project.metadata import health, pictures, reports
 from dagster_project.resources import SparkResource
 from dagster_project.scope import PARTITION_TAG, Scope
-from dagster_project.supervised import Context, Supervisor, reviewed, run_supervised
+from dagster_project.supervised import Context, Launch, Supervisor, reviewed, run_supervised
 from pipelines import expiration, orphans, snapshot
 from pipelines.job import Review, dry_run
 from trinitylake_core import Lakehouse
@@ -118,31 +118,11 @@ def _required(settings: LakehouseSettings) -> str:
 # -- expiration and orphans ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What an asset that deletes works with: the lakehouse, its settings, the launchpad, and who supervises it."""
-
-    settings: LakehouseSettings
-    config: DeletionConfig
-    lake: Lakehouse
-    watch: Supervisor
-
-    @property
-    def engine(self) -> str:
-        """The engine that was chosen, or that of lakehouses.yaml."""
-        return self.config.engine or self.settings.compaction.engine
-
-    @property
-    def stopped_by(self) -> dict[str, Any]:
-        """What can stop the job, and where it reports its progress."""
-        return {"cancel": self.watch, "progress": self.watch.progress}
-
-
 def deleting(
     scope: Scope,
     name: str,
     policy: str,
-    run: Callable[[Task, str, Review[Any]], Any],
+    run: Callable[[Launch, str, Review[Any]], Any],
     *,
     after: Sequence[str],
     description: str,
@@ -174,7 +154,9 @@ def deleting(
         refuse_unsound(context, scope, dry_run=config.dry_run)
 
         def work(lake: Lakehouse, watch: Supervisor) -> reports.Deletion[Any]:
-            return _reviewed(partial(run, Task(settings, config, lake, watch)), watch, dry=config.dry_run)
+            return _reviewed(
+                partial(run, Launch(lake, settings, config, config.dry_run, context, watch)), watch, dry=config.dry_run
+            )
 
         done = run_supervised(context, settings, spark, work)
         return _shown(context, done, getattr(done.report, data_version))._replace(check_results=judge(done.report))
@@ -186,17 +168,17 @@ def version_expiration(scope: Scope) -> dg.AssetsDefinition:
     """Return the asset that expires versions."""
     known = scope.known
 
-    def expire(task: Task, plan_to: str, review: Review[Any]) -> expiration.Report:
-        policy = task.settings.retention or Retention()
+    def expire(launch: Launch, plan_to: str, review: Review[Any]) -> expiration.Report:
+        policy = launch.settings.retention or Retention()
         how = expiration.Config(
-            task.engine,
+            launch.engine,
             policy.keep_last,
             policy.older_than.total_seconds(),
-            reason=task.config.reason,
+            reason=launch.options.reason,
             plan_to=plan_to,
             plan_options={},
         )
-        return expiration.run(task.lake, how, task.watch.spark, review=review, **task.stopped_by)
+        return expiration.run(launch.lake, how, **launch.writes | {"review": review})
 
     return deleting(
         scope,
@@ -216,10 +198,10 @@ def orphan_removal(scope: Scope) -> dg.AssetsDefinition:
     known = scope.known
     age = "the age in lakehouses.yaml" if known is None else format_duration((known.orphans or Orphans()).older_than)
 
-    def clean(task: Task, plan_to: str, review: Review[Any]) -> orphans.Report:
-        age = (task.settings.orphans or Orphans()).older_than.total_seconds()
-        how = orphans.Config(task.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
-        return orphans.run(task.lake, how, task.watch.spark, review=review, **task.stopped_by)
+    def clean(launch: Launch, plan_to: str, review: Review[Any]) -> orphans.Report:
+        age = (launch.settings.orphans or Orphans()).older_than.total_seconds()
+        how = orphans.Config(launch.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
+        return orphans.run(launch.lake, how, **launch.writes | {"review": review})
 
     return deleting(
         scope,

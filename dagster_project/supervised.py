@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import dagster as dg
 
@@ -124,6 +124,33 @@ class Supervisor:
             raise Stopped
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a job works with: the lakehouse, its settings, the options of the launchpad, and who supervises the run."""
+
+    lake: Lakehouse
+    settings: LakehouseSettings
+    options: Any
+    dry: bool
+    context: Context
+    supervisor: Supervisor
+
+    @property
+    def engine(self) -> str:
+        """The engine that was chosen, or that of lakehouses.yaml."""
+        return self.options.engine or self.settings.compaction.engine
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """The arguments that every pipeline takes: the Spark session, and where to report progress."""
+        return {"engine": self.supervisor.spark, "progress": self.supervisor.progress}
+
+    @property
+    def writes(self) -> dict[str, Any]:
+        """The arguments that every pipeline which writes takes: also what can stop it, and the review of a dry run."""
+        return self.more | {"cancel": self.supervisor, "review": dry_run if self.dry else None}
+
+
 def reviewed(run: Callable[[Review[T]], T], show: Callable[[T], object], watch: Supervisor, *, dry: bool) -> T:
     """Carry out a job that shows its plan before it acts, or, on a dry run, instead; return its report."""
 
@@ -173,17 +200,18 @@ def run_supervised(
     work: Callable[[Lakehouse, Supervisor], T],
     *,
     damaged: bool = False,
+    timeout: timedelta | None = None,
 ) -> T:
     """Open a lakehouse and carry out work on it, watched; errors become failures with advice.
 
-    With ``damaged`` the work gets the newest version that can be read.
+    With ``damaged`` the work gets the newest version that can be read. ``timeout`` overrides that of lakehouses.yaml.
     """
     with with_advice():
         return supervised(
             context,
             spark_session(spark, settings),
             lambda watch: work(open_lakehouse(settings, damaged=damaged), watch),
-            settings.timeout,
+            timeout or settings.timeout,
         )
 
 

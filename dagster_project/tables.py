@@ -26,9 +26,9 @@ from dagster_project.assets import (
 from dagster_project.config.settings import LakehouseSettings, TablePolicy, Tables
 from dagster_project.metadata import reports
 from dagster_project.resources import SparkResource
-from dagster_project.retention import PlanConfig, Task, deleting, nothing_done, refuse_unsound
+from dagster_project.retention import PlanConfig, deleting, nothing_done, refuse_unsound
 from dagster_project.scope import Scope
-from dagster_project.supervised import Supervisor, reviewed, run_supervised
+from dagster_project.supervised import Launch, Supervisor, reviewed, run_supervised
 from pipelines import doctor, tables_clean, tables_expire, tables_health
 from pipelines.job import Review
 from pipelines.summary import count
@@ -250,10 +250,10 @@ def table_cleaning(scope: Scope) -> dg.AssetsDefinition:
     )
 
 
-def _clean(task: Task, plan_to: str, review: Review[Any]) -> tables_clean.Report:
-    age = (task.settings.tables or Tables()).older_than.total_seconds()
-    how = tables_clean.Config(task.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
-    return tables_clean.run(task.lake, how, task.watch.spark, review=review, **task.stopped_by)
+def _clean(launch: Launch, plan_to: str, review: Review[Any]) -> tables_clean.Report:
+    age = (launch.settings.tables or Tables()).older_than.total_seconds()
+    how = tables_clean.Config(launch.engine, older_than_seconds=age, plan_to=plan_to, plan_options={})
+    return tables_clean.run(launch.lake, how, **launch.writes | {"review": review})
 
 
 def _in_doubt(done: tables_clean.Report) -> dg.AssetCheckResult:
