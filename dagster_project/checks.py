@@ -6,7 +6,7 @@ sensor evaluates these, too, and records every result that changes.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dagster as dg
@@ -46,11 +46,43 @@ def checks_of(scope: Scope) -> list[dg.AssetChecksDefinition]:
     known = scope.known
     with warnings.catch_warnings():  # checks of partitions are a preview in Dagster 1.13
         warnings.simplefilter("ignore", dg.PreviewWarning)
-        found = [reachable(scope), not_frozen(scope), integrity(scope)]
-        found += [compaction_debt(scope), compaction_fresh(scope)]
-        found += [snapshots_fresh(scope)] if known is None or known.snapshots else []
+        found = [reachable(scope), integrity(scope), *_of_the_root(scope)]
         found += [backup_verified(scope)] if known is None or known.backup is not None else []
     return found
+
+
+def _of_the_root(scope: Scope) -> Iterator[dg.AssetChecksDefinition]:
+    """Yield the checks that judge the newest root alone. The sensor evaluates them, too."""
+    known = scope.known
+    messages = "as many messages" if known is None else f"{known.compaction.messages:,} or more messages"
+    age = "compaction.max_age" if known is None else format_duration(known.compaction.max_age)
+    required = "" if known is None else f" ({', '.join(known.snapshots)})"
+    yield _judged(
+        scope,
+        DEFINITION,
+        NOT_FROZEN,
+        "Warns while the lakehouse is frozen, and shows by whom, why and until when.",
+        lambda _, lake: evaluate_freeze(lake),
+    )
+    yield _judged(
+        scope,
+        COMPACTION,
+        DEBT,
+        f"Warns when {messages} are buffered, the threshold from which a compaction pays, and shows what a compaction "
+        "would rewrite.",
+        evaluate_debt,
+    )
+    yield _judged(
+        scope,
+        COMPACTION,
+        COMPACTION_FRESH,
+        f"Warns when the backlog stayed above the threshold for {age}. Judged from the history of the lakehouse, so it "
+        "does not matter which program runs compactions; a lakehouse without a backlog is never stale.",
+        evaluate_compactions,
+    )
+    if known is None or known.snapshots:
+        text = f"Warns when a required snapshot{required} is still missing after its grace period."
+        yield _judged(scope, SNAPSHOTS, SNAPSHOTS_FRESH, text, evaluate_snapshots)
 
 
 def reachable(scope: Scope) -> dg.AssetChecksDefinition:
@@ -78,14 +110,6 @@ def reachable(scope: Scope) -> dg.AssetChecksDefinition:
         return opened(lake.version)
 
     return check
-
-
-def not_frozen(scope: Scope) -> dg.AssetChecksDefinition:
-    """Return the check that the lakehouse takes commits."""
-    description = (
-        "Warns while the lakehouse is frozen, and shows by whom, why and until when. Also evaluated by the sensor."
-    )
-    return _judged(scope, DEFINITION, NOT_FROZEN, description, lambda _, lake: evaluate_freeze(lake))
 
 
 def integrity(scope: Scope) -> dg.AssetChecksDefinition:
@@ -119,37 +143,6 @@ def integrity(scope: Scope) -> dg.AssetChecksDefinition:
     return check
 
 
-def compaction_debt(scope: Scope) -> dg.AssetChecksDefinition:
-    """Return the check that the number of buffered messages is below the threshold."""
-    threshold = "as many messages" if scope.known is None else f"{scope.known.compaction.messages:,} or more messages"
-    description = (
-        f"Warns when {threshold} are buffered, the threshold from which a compaction pays, and shows what a compaction "
-        "would rewrite. Also evaluated by the sensor."
-    )
-    return _judged(scope, COMPACTION, DEBT, description, evaluate_debt)
-
-
-def compaction_fresh(scope: Scope) -> dg.AssetChecksDefinition:
-    """Return the check that compactions keep up."""
-    age = "compaction.max_age" if scope.known is None else format_duration(scope.known.compaction.max_age)
-    description = (
-        f"Warns when the backlog stayed above the threshold for {age}. Judged from the history of the lakehouse, "
-        "so it does not matter which program runs compactions; a lakehouse without a backlog is never stale. Also "
-        "evaluated by the sensor."
-    )
-    return _judged(scope, COMPACTION, COMPACTION_FRESH, description, evaluate_compactions)
-
-
-def snapshots_fresh(scope: Scope) -> dg.AssetChecksDefinition:
-    """Return the check that every snapshot required by a policy exists."""
-    required = "" if scope.known is None else f" ({', '.join(scope.known.snapshots)})"
-    description = (
-        f"Warns when a required snapshot{required} is still missing after its grace period. Also evaluated by the "
-        "sensor."
-    )
-    return _judged(scope, SNAPSHOTS, SNAPSHOTS_FRESH, description, evaluate_snapshots)
-
-
 def _judged(
     scope: Scope,
     asset: str,
@@ -158,8 +151,9 @@ def _judged(
     judge: Callable[[LakehouseSettings, Lakehouse], dg.AssetCheckResult],
 ) -> dg.AssetChecksDefinition:
     """Return a check that opens the lakehouse and judges its newest root."""
+    text = f"{description} Also evaluated by the sensor."
 
-    @dg.asset_check(asset=key(scope, asset), name=name, description=description, partitions_def=scope.partitions)
+    @dg.asset_check(asset=key(scope, asset), name=name, description=text, partitions_def=scope.partitions)
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         with with_advice():
             settings = scope.settings(context)

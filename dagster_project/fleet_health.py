@@ -34,6 +34,7 @@ _COLUMNS: Final = (
 _GROWTH: Final = (
     "lakehouse", "newest_backup", "objects_per_day", "versions_per_day", "kept_bytes", "bytes_reclaimed_in_a_week",
 )  # fmt: skip
+_AS_THEY_ARE: Final = ("messages", "objects", "version", "versions_kept", "snapshots", "backup_lag")
 _ROWS: Final = 500
 _NAMED: Final = 10
 _POLL_SECONDS: Final = 20.0
@@ -197,21 +198,14 @@ def _minute(moment: datetime | None) -> str | None:
 def _row(state: State, failures: Mapping[str, datetime], reclaimed: Mapping[str, int]) -> dict[str, Any]:
     backup = None if state.backup_problem is None else f"backup: {state.backup_problem}"
     return {
+        **{name: getattr(state, name) for name in _AS_THEY_ARE},
+        **{name: getattr(state.growth, name) for name in ("objects_per_day", "versions_per_day", "kept_bytes")},
         "lakehouse": state.name,
         "problem": state.problem or backup,
         "debt": None if state.debt is None else round(state.debt, 1),
-        "messages": state.messages,
-        "objects": state.objects,
-        "version": state.version,
         "last_commit": _minute(state.committed_at),
-        "versions_kept": state.versions_kept,
-        "snapshots": state.snapshots,
         "newest_snapshot": _minute(state.snapshot_at),
-        "backup_lag": state.backup_lag,
         "newest_backup": state.backup_at,
-        "objects_per_day": state.growth.objects_per_day,
-        "versions_per_day": state.growth.versions_per_day,
-        "kept_bytes": state.growth.kept_bytes,
         "bytes_reclaimed_in_a_week": reclaimed.get(state.name),
         "last_failure": _minute(failures.get(state.name)),
     }

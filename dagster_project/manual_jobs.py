@@ -30,18 +30,10 @@ from trinitylake_core.recovery.recover import required
 from trinitylake_core.storage import normalise_root
 from trinitylake_core.versions import to_millis
 
-_DEFINITION_FIELDS: Final = frozenset(
-    {
-        "order",
-        "namespace_name_max_size_bytes",
-        "table_name_max_size_bytes",
-        "view_name_max_size_bytes",
-        "node_file_max_size_bytes",
-        "txn_ttl_millis",
-        "txn_isolation_level",
-        "properties",
-    }
-)
+_DEFINITION_FIELDS: Final = frozenset({
+    "order", "namespace_name_max_size_bytes", "table_name_max_size_bytes", "view_name_max_size_bytes",
+    "node_file_max_size_bytes", "txn_ttl_millis", "txn_isolation_level", "properties",
+})  # fmt: skip
 DRY_RUN: Final = "dry_run"
 _DRY_RUN_TEXT: Final = "Show the plan and change nothing; false carries it out."
 AUTHOR: Final = "launched_by"

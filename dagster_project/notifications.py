@@ -56,39 +56,27 @@ def _ours(run: dg.DagsterRun) -> bool:
 def send_unreachable(
     notifications: Notifications, troubles: Mapping[str, Trouble], asset: dg.AssetKey, *, fleet: bool
 ) -> None:
-    """Send which lakehouses cannot be opened: a fleet in one message. Raises ``OSError``.
+    """Send which lakehouses cannot be opened: those of a fleet in one message, or the one. Raises ``OSError``.
 
     ``asset`` has the check that fails; the message links to its page.
     """
-    texts = [f"{name} cannot be opened: {trouble.text}" for name, trouble in troubles.items()]
+    text = "\n".join(f"{name} cannot be opened: {trouble.text}" for name, trouble in troubles.items())
     each = [{"lakehouse": name, "cause": one.cause, "advice": one.advice} for name, one in troubles.items()]
-    if fleet:
-        _send(
-            notifications, {"text": "\n".join(texts), "severity": ERROR, "check": REACHABLE, "lakehouses": each}, asset
-        )
-        return
-    for text, one in zip(texts, each, strict=True):
-        more = {"lakehouse": one["lakehouse"], "errors": [one["cause"]], "advice": one["advice"]}
-        _send(notifications, {"text": text, "severity": ERROR, "check": REACHABLE, **more}, asset)
+    one = {"lakehouse": each[0]["lakehouse"], "errors": [each[0]["cause"]], "advice": each[0]["advice"]}
+    _send(notifications, ERROR, text, {"lakehouses": each} if fleet else one, asset)
 
 
 def send_reachable(
     notifications: Notifications, versions: Mapping[str, int], asset: dg.AssetKey, *, fleet: bool
 ) -> None:
     """Send which lakehouses can be opened again, as :func:`send_unreachable` does. Raises ``OSError``."""
-    texts = [f"{name} can be opened again: version {version}" for name, version in versions.items()]
-    if fleet:
-        each = [{"lakehouse": name, "version": version} for name, version in versions.items()]
-        _send(
-            notifications, {"text": "\n".join(texts), "severity": INFO, "check": REACHABLE, "lakehouses": each}, asset
-        )
-        return
-    for name, text in zip(versions, texts, strict=True):
-        more = {"lakehouse": name, "check": REACHABLE, "errors": []}
-        _send(notifications, {"text": text, "severity": INFO, **more}, asset)
+    text = "\n".join(f"{name} can be opened again: version {version}" for name, version in versions.items())
+    each = [{"lakehouse": name, "version": version} for name, version in versions.items()]
+    one = {"lakehouse": each[0]["lakehouse"], "errors": []}
+    _send(notifications, INFO, text, {"lakehouses": each} if fleet else one, asset)
 
 
-def _send(notifications: Notifications, payload: dict[str, Any], asset: dg.AssetKey) -> None:
+def _send(notifications: Notifications, severity: str, text: str, more: dict[str, Any], asset: dg.AssetKey) -> None:
     if notifications.webhook is None:
         return
     try:
@@ -96,7 +84,7 @@ def _send(notifications: Notifications, payload: dict[str, Any], asset: dg.Asset
         page = _page(notifications, f"assets/{'/'.join(asset.path)}?view=checks")
     except ValueError as error:  # InvalidInput, too
         raise OSError(f"`notifications` of lakehouses.yaml: {error}") from None
-    post(url, payload | {"url": page})
+    post(url, {"text": text, "severity": severity, "check": REACHABLE, **more, "url": page})
 
 
 def _page(notifications: Notifications, path: str) -> str | None:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import dagster as dg
 
@@ -146,18 +146,6 @@ class Tick(ABC):
     def skip_reason(self, polled: int, waiting: int) -> str:
         """Return the findings of a tick that requested nothing."""
 
-    def page(self) -> dg.AssetKey:
-        """Return the asset with the check of what cannot be opened."""
-        return assets.key(self.scope, assets.HEALTH if self.scope.known is not None else fleet_health.NAME)
-
-    @abstractmethod
-    def send_down(self) -> None:
-        """Tell the webhook what cannot be opened. Raises ``OSError``."""
-
-    @abstractmethod
-    def send_up(self) -> None:
-        """Tell the webhook what can be opened again. Raises ``OSError``."""
-
     def partitions(self, names: set[str]) -> list[dg.AddDynamicPartitionsRequest | dg.DeleteDynamicPartitionsRequest]:
         """Return the changes of the partitions, if there are any."""
         return []
@@ -255,14 +243,22 @@ class Tick(ABC):
 
     def _report(self) -> None:
         """Tell the webhook what is new; what it does not accept is sent again at the next poll."""
-        for names, send, alerted in ((self.down, self.send_down, True), (self.up, self.send_up, False)):
-            if names:
+        known = self.scope.known
+        page = assets.key(self.scope, fleet_health.NAME if known is None else assets.HEALTH)
+        down, up = notifications.send_unreachable, notifications.send_reachable
+        news: list[tuple[Mapping[str, Any], Callable[..., None], bool]] = [
+            (self.down, down, True),
+            (self.up, up, False),
+        ]
+        for found, send, alerted in news:
+            if found:
+                named = {known.slug if known else name: each for name, each in found.items()}
                 try:
-                    send()
+                    send(self.notify, named, page, fleet=known is None)
                 except OSError as error:
                     self.context.log.error(str(error))  # noqa: TRY400 - the reason suffices
                 else:
-                    self.states |= {name: replace(self.states[name], alerted=alerted) for name in names}
+                    self.states |= {name: replace(self.states[name], alerted=send is down) for name in found}
 
 
 class LakehouseTick(Tick):
@@ -287,14 +283,6 @@ class LakehouseTick(Tick):
 
     def skip_reason(self, polled: int, waiting: int) -> str:  # noqa: D102
         return "; ".join(self.reasons.values())
-
-    def send_down(self) -> None:  # noqa: D102
-        (trouble,) = self.down.values()
-        notifications.send_unreachable(self.notify, {self.scope.slug: trouble}, self.page(), fleet=False)
-
-    def send_up(self) -> None:  # noqa: D102
-        (version,) = self.up.values()
-        notifications.send_reachable(self.notify, {self.scope.slug: version}, self.page(), fleet=False)
 
 
 class FleetTick(Tick):
@@ -350,12 +338,6 @@ class FleetTick(Tick):
             more = f" and {len(failing) - _NAMED} more" if len(failing) > _NAMED else ""
             text += f"; {len(failing)} cannot be opened: {', '.join(failing[:_NAMED])}{more}"
         return text
-
-    def send_down(self) -> None:  # noqa: D102
-        notifications.send_unreachable(self.notify, self.down, self.page(), fleet=True)
-
-    def send_up(self) -> None:  # noqa: D102
-        notifications.send_reachable(self.notify, self.up, self.page(), fleet=True)
 
 
 def _failing(states: Mapping[str, SensorState], check: str) -> list[str]:

@@ -46,19 +46,17 @@ Layout = Literal["assets", "partitions"]
 """Whether each lakehouse has assets and jobs of its own, or is a partition of those that all share."""
 
 
-class ProjectSettings(Model):
-    """The whole file."""
-
-    lakehouses: tuple[LakehouseSettings, ...]
-    notifications: Notifications = Notifications()
-    layout: Layout = "assets"
-
-
 class Head(Model):
     """The file without its stanzas: what has to be known before any of them."""
 
     notifications: Notifications = Notifications()
     layout: Layout = "assets"
+
+
+class ProjectSettings(Head):
+    """The whole file."""
+
+    lakehouses: tuple[LakehouseSettings, ...]
 
 
 def config_path() -> Path:

@@ -16,22 +16,18 @@ from trinitylake_core.definitions import IsolationLevel, LakehouseDef
 
 HISTORY_LIMIT: Final = 200
 _LEVELS: Final = ("height", "nodes", "holds")
+_FIGURES: Final = (
+    "version", "oldest_version", "operation", "objects", "root_messages", "height", "order", "root_bytes", "root_fill",
+)  # fmt: skip
+_GAINS: Final = ("what", "unit", "predicted", "realised")
 
 
 def of_stats(stats: Stats) -> Metadata:
     """Return the figures that one read of the root gives; Dagster plots the numbers over time."""
     return given(
-        version=stats.version,
-        oldest_version=stats.oldest_version,
-        created_at=dg.MetadataValue.timestamp(stats.created_at),
-        operation=stats.operation,
-        objects=stats.objects,
+        **{name: getattr(stats, name) for name in _FIGURES},
         buffered_messages=stats.messages,
-        root_messages=stats.root_messages,
-        height=stats.height,
-        order=stats.order,
-        root_bytes=stats.root_bytes,
-        root_fill=stats.root_fill,
+        created_at=dg.MetadataValue.timestamp(stats.created_at),
     )
 
 
@@ -88,10 +84,8 @@ def of_waiting(lake: Lakehouse) -> Metadata:
 
 def of_gains(gains: Sequence[compaction_policy.Gain]) -> Metadata:
     """Return the expected cost and saving of a compaction beside the realised ones, as a table."""
-    rows = [
-        {"what": each.what, "unit": each.unit, "predicted": each.predicted, "realised": each.realised} for each in gains
-    ]
-    return {"predicted_and_realised": table(rows, ("what", "unit", "predicted", "realised"))}
+    rows = [{name: getattr(each, name) for name in _GAINS} for each in gains]
+    return {"predicted_and_realised": table(rows, _GAINS)}
 
 
 def of_definition(definition: LakehouseDef) -> Metadata:

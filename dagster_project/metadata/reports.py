@@ -31,15 +31,8 @@ _LOGGED: Final = 20
 _ROWS: Final = 1000
 _HEAVY: Final = 50
 _HEAVIEST: Final = (
-    "table",
-    "bytes",
-    "old_bytes",
-    "data_files",
-    "small_files",
-    "delete_files",
-    "snapshots",
-    "committed",
-)
+    "table", "bytes", "old_bytes", "data_files", "small_files", "delete_files", "snapshots", "committed",
+)  # fmt: skip
 _LEAKS: Final = ("directory", "files", "bytes")
 _LEAKIEST: Final = ("table", "old_bytes", "bytes", "snapshots", "committed")
 T = TypeVar("T")
