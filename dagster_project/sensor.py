@@ -246,11 +246,8 @@ class Tick(ABC):
         known = self.scope.known
         page = assets.key(self.scope, fleet_health.NAME if known is None else assets.HEALTH)
         down, up = notifications.send_unreachable, notifications.send_reachable
-        news: list[tuple[Mapping[str, Any], Callable[..., None], bool]] = [
-            (self.down, down, True),
-            (self.up, up, False),
-        ]
-        for found, send, alerted in news:
+        news: list[tuple[Mapping[str, Any], Callable[..., None]]] = [(self.down, down), (self.up, up)]
+        for found, send in news:
             if found:
                 named = {known.slug if known else name: each for name, each in found.items()}
                 try:

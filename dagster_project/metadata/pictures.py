@@ -36,6 +36,8 @@ _CROWD: Final = 60
 """From so many nodes in a row on their bars would touch."""
 _DPI: Final = 110
 _MEBIBYTE: Final = 1 << 20
+_LONG: Final = 50
+"""So many characters of a name fit beside its bar."""
 _WIDEST: Final = 8.7  # inches; wider pictures are cut off by Dagster in a window of 1280 pixels
 
 
@@ -146,13 +148,15 @@ def tables(measured: Sequence[TableHealth]) -> dg.MarkdownMetadataValue:
     """Return a picture of tables: a bar each, of what the newest snapshot needs and what only old ones keep."""
     figure = _figure(_WIDEST, 0.28 * len(measured) + 1.1)
     axes = figure.subplots()
-    names = [each.table for each in measured]
+    places = range(len(measured))
+    names = [each.table if len(each.table) <= _LONG else f"...{each.table[-_LONG:]}" for each in measured]
     live, old = ([getattr(each, name) / _MEBIBYTE for each in measured] for name in ("bytes", "old_bytes"))
-    axes.barh(names, live, color=KEYS, label="the newest snapshot")
-    axes.barh(names, old, left=live, color=DEBT, label="old snapshots only")
-    axes.invert_yaxis()
+    axes.barh(places, live, 0.6, color=KEYS, label="the newest snapshot")
+    axes.barh(places, old, 0.6, left=live, color=DEBT, label="old snapshots only")
+    axes.set_yticks(places, names, parse_math=False)
+    axes.set_ylim(len(measured) - 0.4, -0.6)  # the heaviest on top
     axes.set_xlabel("MiB", color=INK, fontsize=9)
-    axes.legend(frameon=False, labelcolor=INK, fontsize=9)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False, labelcolor=INK, fontsize=9)
     _plain(axes)
     return _markdown(figure, f"the {len(measured)} heaviest tables")
 

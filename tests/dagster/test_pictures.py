@@ -12,6 +12,7 @@ import pytest
 from dagster_project.metadata import health, pictures
 from pipelines import stats
 from pipelines.summary import human_bytes
+from pipelines.tables_health import TableHealth
 from pipelines.trees.sketch import WIDTH, Strip, sketch, spread
 from tests.support.lakes import compacted
 from trinitylake_core import Lakehouse
@@ -57,6 +58,8 @@ def test_pictures_are_small_and_have_no_background(lake: Lakehouse) -> None:
     strips = sketch(lake)
     drawn = [pictures.tree(strips, "now"), pictures.trees([("a", strips), ("b", strips[1:])])]
     drawn.append(pictures.timeline(list(lake.history())))
+    odd = [TableHealth(f"sales.$\\frac{{{number}$", "MANAGED", bytes=9, old_bytes=number) for number in range(20)]
+    drawn += [pictures.tables(odd), pictures.tables([replace(odd[0], table="n" * 200)])]
     drawn.append(pictures.tree([replace(strips[0], fill=[0.5] * 80, debt=[0.1] * 80)], "a crowd"))
     for each in drawn:
         data = image(each)
