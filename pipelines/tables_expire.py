@@ -6,6 +6,7 @@ removes their files when those versions have expired. So a table may expire its 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.commits.commit import now_millis
 from trinitylake_core.definitions import TableDef, decode_table
 from trinitylake_core.durations import DAY, millis
-from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput
+from trinitylake_core.errors import Corrupt, FileMissing, InvalidInput, LakehouseFrozen
 from trinitylake_core.recovery.patterns import Pattern, first_match
 from trinitylake_core.tables import ICEBERG, MANAGED, METADATA_LOCATION
 
@@ -273,17 +274,26 @@ class _Expiration:
                 yield rules, names[begin : begin + TOGETHER]
 
     def act(self, planned: Report, cancel: Cancel) -> Report:
-        """Expire, some tables a version; those that fail are named, and the others go on."""
+        """Expire, some tables a version; those that fail are named, and the others go on.
+
+        What spoils a version is found by halves, so one table costs a few more commits, and no other its expiration.
+        """
         from trinitylake_core.iceberg.errors import REFUSED
 
         done: list[Expired] = []
         versions, last = 0, None
-        for rules, some in self.together():
+        waiting = deque(self.together())
+        while waiting:
             cancel.check()
+            rules, some = waiting.popleft()
             try:
                 lost = self.catalog.expire_snapshots(some, rules, self.now)
             except REFUSED as error:
-                self.failures |= {".".join(each): f"{error}" for each in some}
+                half = len(some) // 2
+                if half and not isinstance(error.__cause__, LakehouseFrozen):
+                    waiting.extendleft([(rules, some[half:]), (rules, some[:half])])
+                else:
+                    self.failures |= {".".join(each): f"{error}" for each in some}
                 continue
             done += [Expired(".".join(name), len(each.snapshots), each.refs) for name, each in lost.items()]
             if lost:

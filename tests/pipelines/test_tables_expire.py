@@ -211,6 +211,34 @@ def test_a_race_over_one_of_them_loses_nothing(catalog: TrinityLakeCatalog, monk
     assert ([0, 1, 2, 9], 1) == (ids(one), len(one.metadata.snapshots))
 
 
+def test_a_table_that_spoils_a_version_after_the_plan_is_named_and_the_others_expire(
+    catalog: TrinityLakeCatalog,
+) -> None:
+    """Its metadata vanish between plan and commit. A frozen lakehouse is asked once."""
+    for number in range(6):
+        grown(catalog, f"sales.t{number}")
+    spoilt = catalog.load_table("sales.t4")
+    commits: list[int] = []
+
+    class Cancel:
+        def check(self) -> None:
+            commits.append(1)
+            Path(spoilt.metadata_location.removeprefix("file://")).unlink(missing_ok=True)
+
+    config = tables_expire.Config(now_millis=int(time.time() * 1000) + 30 * DAY)
+    report = tables_expire.run(catalog.lakehouse, config, cancel=Cancel())
+    assert ({"sales.t4"}, 5) == (report.failures.keys(), len(report.expired))
+    assert {f"sales.t{number}" for number in range(6) if number != 4} == {each.table for each in report.expired}
+    assert len(commits) <= 2 * 3 + 1  # six tables have three levels of halves
+    for number in range(3):
+        grown(catalog, f"later.t{number}")
+    catalog.lakehouse.freeze(reason="incident")
+    commits.clear()
+    config = tables_expire.Config("later.*", now_millis=int(time.time() * 1000) + 30 * DAY)
+    report = tables_expire.run(catalog.lakehouse, config, cancel=Cancel())
+    assert ([1], 3, 0) == (commits, len(report.failures), len(report.expired))
+
+
 def test_its_costs_are_a_read_for_each_table_and_another_with_a_write_for_those_that_lose(
     catalog: TrinityLakeCatalog,
 ) -> None:
