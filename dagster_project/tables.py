@@ -11,6 +11,7 @@ from typing import Any, Final
 import dagster as dg
 
 from dagster_project.assets import (
+    EXPIRATION,
     HEALTH,
     ORPHANS,
     SNAPSHOTS,
@@ -104,7 +105,7 @@ def table_health(scope: Scope) -> dg.AssetsDefinition:
     @reading(
         scope,
         TABLE_HEALTH,
-        after=[HEALTH, SNAPSHOTS, ORPHANS],
+        after=[HEALTH, SNAPSHOTS, EXPIRATION, ORPHANS],
         description="The state of the Iceberg tables, by their metadata: files, small files, delete files, bytes, "
         "manifests, snapshots, and the bytes that only old snapshots keep. The heaviest tables and those that old "
         "snapshots make heavy are tables; the sums are plotted over time.",
