@@ -8,15 +8,23 @@ request the file is read back and compared. A store that must prove its precondi
 from __future__ import annotations
 
 import abc
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final, TypeVar
 
-from trinitylake_core.errors import AlreadyExists, FileMissing, OutcomeUnknown, StorageError, UnsafeStorage
+from trinitylake_core.errors import (
+    AlreadyExists,
+    FileMissing,
+    OutcomeUnknown,
+    StorageError,
+    TrinityLakeError,
+    UnsafeStorage,
+)
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
-from trinitylake_core.storage.requests import Requests
+from trinitylake_core.storage.requests import Kind, Requests
+
+T = TypeVar("T")
 
 
 class BaseStorage(Requests):
@@ -55,17 +63,12 @@ class BaseStorage(Requests):
     # Reading and writing.
 
     def read(self, path: str) -> bytes:
-        """Return the whole file. One ``get`` a try. Raises ``FileMissing``."""
         self._guard(path)
         data = self._retrying("get", path, partial(self._get, path))
         self._moved(read=len(data))
         return data
 
     def read_range(self, path: str, begin: int, end: int) -> bytes:
-        """Return the bytes from ``begin`` to before ``end``, fewer where the file ends. One ``get`` a try.
-
-        Raises ``FileMissing``.
-        """
         self._guard(path)
         if begin >= end:
             return b""
@@ -74,7 +77,6 @@ class BaseStorage(Requests):
         return data
 
     def write(self, path: str, data: Data) -> None:
-        """Write a file. One ``put`` a try."""
         self._guard(path)
         self._retrying("put", path, partial(self._put, path, data))
         self._moved(written=len(data))
@@ -88,58 +90,66 @@ class BaseStorage(Requests):
         self.write(path, data)
 
     def info(self, path: str) -> FileInfo:
-        """Return size and age. One ``head``. Raises ``FileMissing``."""
         self._guard(path)
         return self._retrying("head", path, partial(self._head, path))
 
     # Creating exclusively.
 
     def create(self, path: str, data: Data) -> None:
-        """Create exclusively. One ``create``, and a ``get`` after each lost answer. Raises ``AlreadyExists``."""
         self._guard(path)
         self._settle(path, data, partial(self._create, path, data))
 
     def _settle(self, path: str, data: Data, create: Callable[[], None]) -> None:
         """Carry out ``create`` until it is known whether this call or another process made the file."""
-        unknown = False  # whether an earlier try of this call may have made the file
+
+        def found(problem: TrinityLakeError) -> bool:
+            """Return whether the file is what we wrote; there may be none."""
+            try:
+                content = self.read(path)
+            except FileMissing:
+                return False
+            except StorageError:
+                raise self._write_failed("create", path, problem, unknown=True) from None
+            if content == bytes(data):  # a view of signed bytes, such as pyarrow's, equals no bytes above 127
+                return True
+            raise AlreadyExists(f"{self.root}{path} already exists", after_lost_answer=True)
+
+        self._until_known("create", path, create, found)
+        self._moved(written=len(data))
+
+    def _until_known(
+        self, name: str, path: str, action: Callable[[], T], found: Callable[[TrinityLakeError], bool]
+    ) -> T | None:
+        """Carry out a request that must not be done twice, until its outcome is known; return its result.
+
+        After an answer was lost, each further refusal or failure is a question to ``found``: whether this call did it
+        after all. Then the result is ``None``. Raises a refusal by the first answer as it is.
+        """
+        kind: Kind = "create" if name == "create" else "put"
+        unknown = False  # whether an earlier try of this call may have done it
         attempt = 0
         while True:
             try:
-                self._request("create", path, create)
-            except AlreadyExists:
+                return self._request(kind, path, action)
+            except (AlreadyExists, Outdated) as error:
                 if not unknown:
                     raise
-                problem: object = "the file appeared and disappeared"
+                problem: TrinityLakeError = error
             except TransientError as error:
                 unknown = unknown or not error.undone
                 problem = error
-            else:
-                break
-            if unknown and self._is_ours(path, data, problem):
-                break
+            if unknown and found(problem):
+                return None
             if attempt >= self._retry.retries:
-                raise self._write_failed("create", path, problem, unknown=unknown)
+                raise self._write_failed(name, path, problem, unknown=unknown)
             self._retry.pause(attempt)
             attempt += 1
-        self._moved(written=len(data))
 
-    def _is_ours(self, path: str, data: Data, problem: object) -> bool:
-        """After a lost answer: True when the file is what we wrote, False when there is none."""
-        try:
-            found = self.read(path)
-        except FileMissing:
-            return False
-        except StorageError:
-            raise self._write_failed("create", path, problem, unknown=True) from None
-        if found == bytes(data):  # a view of signed bytes, such as pyarrow's, equals no bytes above 127
-            return True
-        raise AlreadyExists(f"{self.root}{path} already exists", after_lost_answer=True)
-
-    def _write_failed(self, kind: str, path: str, problem: object, *, unknown: bool) -> StorageError:
-        text = f"{kind} of {self.root}{path} failed; last: {self._clean(problem)}"
+    def _write_failed(self, name: str, path: str, problem: object, *, unknown: bool) -> StorageError:
+        text = f"{name} of {self.root}{path} failed; last: {self._clean(problem)}"
         if not unknown:
             return StorageError(text)
-        may = "exist" if kind == "create" else "have been replaced"
+        may = "exist" if name == "create" else "have been replaced"
         return OutcomeUnknown(
             f"{text}. Its outcome is unknown: the file may or may not {may}; read it before trying again"
         )
@@ -147,7 +157,6 @@ class BaseStorage(Requests):
     # Comparing and setting.
 
     def read_tagged(self, path: str) -> Tagged:
-        """Return a small mutable file as it is. One ``get`` per attempt; a missing one is not an error."""
         self._guard(path)
         try:
             found = self._retrying("get", path, partial(self._get_tagged, path))
@@ -157,64 +166,48 @@ class BaseStorage(Requests):
         return found
 
     def compare_and_set(self, path: str, data: Data, expected: Tagged) -> Tagged | None:
-        """Replace a file if no other process did. One ``put``, and a ``get`` after each lost answer.
-
-        Raises ``OutcomeUnknown`` where an answer was lost, and the file is neither what it was nor what was written.
-        """
         self._guard(path)
-        unknown = False  # whether an earlier try of this call may have replaced the file
-        attempt = 0
-        while True:
-            try:
-                done = self._request("put", path, partial(self._swap, path, data, expected))
-                self._moved(written=len(data))
-                return done
-            except Outdated as error:
-                if not unknown:
-                    return None
-                problem: StorageError = error
-            except TransientError as error:
-                unknown = unknown or not error.undone
-                problem = error
-            if unknown and (found := self._found_after(path, problem)) != expected:
-                if found.data == bytes(data):
-                    return found
-                raise self._write_failed("compare-and-set", path, problem, unknown=True)
-            if attempt >= self._retry.retries:
-                raise self._write_failed("compare-and-set", path, problem, unknown=unknown)
-            self._retry.pause(attempt)
-            attempt += 1
+        there: Tagged | None = None
 
-    def _found_after(self, path: str, problem: StorageError) -> Tagged:
-        """Return the content of a file after a lost answer; without it, the outcome of the request is unknown."""
+        def found(problem: TrinityLakeError) -> bool:
+            """Return whether the file is what we wrote; it may be what it was."""
+            nonlocal there
+            try:
+                there = self.read_tagged(path)
+            except StorageError:
+                raise self._write_failed("compare-and-set", path, problem, unknown=True) from None
+            if there not in {expected, Tagged(bytes(data), there.tag)}:
+                raise self._write_failed("compare-and-set", path, problem, unknown=True)
+            return there != expected
+
         try:
-            return self.read_tagged(path)
-        except StorageError:
-            raise self._write_failed("compare-and-set", path, problem, unknown=True) from None
+            done = self._until_known("compare-and-set", path, partial(self._swap, path, data, expected), found)
+        except Outdated:
+            return None
+        self._moved(written=len(data))
+        return done or there
 
     # Deleting.
 
     def delete_many(self, paths: Sequence[str]) -> DeleteResult:
-        """Delete in batches of ``delete_batch``. After a lost answer, files already deleted count as missing."""
+        """Delete in batches. After a lost answer, files already deleted count as missing."""
         for path in paths:
             self._guard(path)
-        size = self._common.delete_batch
-        batches = [paths[start : start + size] for start in range(0, len(paths), size)]
         result = DeleteResult()
-        for part in self.map(batches, self._delete_batch):
-            result.deleted += part.deleted
-            result.missing += part.missing
-            result.failed.update(part.failed)
+        for part in self.map(self._batches(paths), self._delete_batch):
+            result.add(part)
         return result
+
+    def _batches(self, paths: Sequence[str]) -> list[Sequence[str]]:
+        size = self._common.delete_batch
+        return [paths[start : start + size] for start in range(0, len(paths), size)]
 
     def _delete_batch(self, batch: Sequence[str]) -> DeleteResult:
         result = DeleteResult()
         attempt = 0
         while batch:
             part, again = self._retrying("delete", batch[0], partial(self._delete, batch))
-            result.deleted += part.deleted
-            result.missing += part.missing
-            result.failed.update(part.failed)
+            result.add(part)
             if attempt >= self._retry.retries:
                 break
             for path in again:
@@ -230,9 +223,15 @@ class BaseStorage(Requests):
 #
 # Stores exist that accept the preconditions of exclusive creation and of compare-and-set, and ignore them.
 
-_proven: set[tuple[str, str]] = set()
-_proven_swaps: set[tuple[str, str]] = set()
-_lock = threading.Lock()
+_proven: set[tuple[str, str, str]] = set()
+_NO_CREATION: Final = (
+    "exclusive creation (If-None-Match: *): concurrent commits would overwrite each other. Reading works; write to a "
+    "store that honours it"
+)
+_NO_SWAP: Final = (
+    "compare-and-set (If-Match): two expirations at a time could bring expired versions back. Reading and committing "
+    "work; expire on a store that honours it"
+)
 
 
 class CheckedByTrying(BaseStorage):
@@ -244,47 +243,22 @@ class CheckedByTrying(BaseStorage):
     _endpoint: str = ""
 
     def prove_exclusive_create(self, path: str, data: bytes) -> None:
-        """Try to create what exists. One ``create`` the first time. Raises ``UnsafeStorage``.
-
-        One that succeeds is tried again: another process may have removed the file, but not twice.
-        """
-        self._guard(path)
-        proof = (self.root, self._endpoint)
-        with _lock:
-            if proof in _proven:
-                return
-        if self._accepts_second_create(path, data) and self._accepts_second_create(path, data):
-            raise UnsafeStorage(
-                f"{self.root}: this store ignores exclusive creation (If-None-Match: *): concurrent commits would "
-                "overwrite each other. Reading works; write to a store that honours it"
-            )
-        with _lock:
-            _proven.add(proof)
-
-    def _accepts_second_create(self, path: str, data: bytes) -> bool:
-        try:
-            self._retrying("create", path, partial(self._create, path, data))
-        except AlreadyExists:
-            return False
-        return True
+        # one that succeeds is tried again: another process may have removed the file, but not twice
+        self._prove(_NO_CREATION, "create", path, partial(self._create, path, data), tries=2)
 
     def prove_compare_and_set(self, path: str, data: bytes) -> None:
-        """Try to replace a file by itself in place of a state that it is not in. One ``put`` the first time.
+        self._prove(_NO_SWAP, "put", path, partial(self._swap, path, data, self.OTHER), tries=1)
 
-        Raises ``UnsafeStorage``.
-        """
+    def _prove(self, lack: str, kind: Kind, path: str, action: Callable[[], object], *, tries: int) -> None:
+        """Try what must be refused, once a process and root. Raises ``UnsafeStorage`` if the store accepts it."""
         self._guard(path)
-        proof = (self.root, self._endpoint)
-        with _lock:
-            if proof in _proven_swaps:
-                return
-        try:
-            self._retrying("put", path, partial(self._swap, path, data, self.OTHER))
-        except Outdated:
-            with _lock:
-                _proven_swaps.add(proof)
+        proof = (lack, self.root, self._endpoint)
+        if proof in _proven:
             return
-        raise UnsafeStorage(
-            f"{self.root}: this store ignores compare-and-set (If-Match): two expirations at a time could bring "
-            "expired versions back. Reading and committing work; expire on a store that honours it"
-        )
+        for _ in range(tries):
+            try:
+                self._retrying(kind, path, action)
+            except (AlreadyExists, Outdated):
+                _proven.add(proof)
+                return
+        raise UnsafeStorage(f"{self.root}: this store ignores {lack}")

@@ -25,28 +25,17 @@ from trinitylake_core.storage.s3 import environment
 from trinitylake_core.storage.store_errors import map_error
 
 _PAGE: Final = 1000
-_AZURE_NAMES: Final = {
-    "account_name": "account_name",
-    "account_key": "account_key",
-    "sas_token": "sas_key",
-    "tenant_id": "tenant_id",
-    "client_id": "client_id",
-    "client_secret": "client_secret",
-    "endpoint_url": "endpoint",
-    "authority_host": "authority_host",
-    "federated_token_file": "federated_token_file",
-    "msi_endpoint": "msi_endpoint",
-    "object_id": "object_id",
-    "msi_resource_id": "msi_resource_id",
-    "use_azure_cli": "use_azure_cli",
+_AZURE_NAMES: Final = {"sas_token": "sas_key", "endpoint_url": "endpoint"} | {
+    each: each
+    for each in (
+        *("account_name", "account_key", "tenant_id", "client_id", "client_secret", "authority_host", "object_id"),
+        *("federated_token_file", "msi_endpoint", "msi_resource_id", "use_azure_cli"),
+    )
 }
-_GOOGLE_NAMES: Final = {
-    "service_account": "service_account",
-    "service_account_key": "service_account_key",
-    "application_credentials": "application_credentials",
-    "bearer_token": "bearer_token",
-    "endpoint_url": "base_url",
+_GOOGLE_NAMES: Final = {"endpoint_url": "base_url"} | {
+    each: each for each in ("service_account", "service_account_key", "application_credentials", "bearer_token")
 }
+"""The names of options in obstore; most are the same."""
 _IN_CONNECTION_STRING: Final = {
     "accountname": "account_name",
     "accountkey": "account_key",
@@ -87,24 +76,16 @@ class BlobStorage(ObjectStorage):
         client.once(lambda store: client.api.delete(store, key))
         return DeleteResult(deleted=[path]), []
 
-    def delete_many(self, paths: Sequence[str]) -> DeleteResult:
-        """Delete files, several at a time. One ``delete`` each."""
-        for path in paths:
-            self._guard(path)
-        result = DeleteResult()
-        for part in self.map(paths, self._delete_alone):
-            result.deleted += part.deleted
-            result.missing += part.missing
-            result.failed.update(part.failed)
-        return result
+    def _batches(self, paths: Sequence[str]) -> list[Sequence[str]]:
+        return [[path] for path in paths]
 
-    def _delete_alone(self, path: str) -> DeleteResult:
+    def _delete_batch(self, batch: Sequence[str]) -> DeleteResult:
         try:
-            return self._delete_batch([path])
+            return super()._delete_batch(batch)
         except FileMissing:
-            return DeleteResult(missing=[path])
+            return DeleteResult(missing=[*batch])
         except StorageDenied as error:
-            return DeleteResult(failed={path: self._clean(error)})
+            return DeleteResult(failed=dict.fromkeys(batch, self._clean(error)))
 
     # Listing.
 
@@ -150,7 +131,6 @@ class BlobStorage(ObjectStorage):
         return directories, [info for info in files if info.path != prefix]
 
     def exists(self) -> bool:
-        """Return whether anything is there. One ``list``."""
         return next(self.list(), None) is not None
 
     def _info(self, meta: Mapping[str, Any]) -> FileInfo:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
 from inspect import signature
@@ -73,10 +74,7 @@ class FsspecStorage(CheckedByTrying):
     def _create(self, path: str, data: Data) -> None:
         self._refuse_unsafe()
         fs = self._filesystem()
-        if self._scheme == _WITHIN_ONE_PROCESS:
-            with _memory_lock:
-                fs.pipe_file(self._base + path, bytes(data), mode="create")
-        else:
+        with _memory_lock if self._scheme == _WITHIN_ONE_PROCESS else nullcontext():
             fs.pipe_file(self._base + path, bytes(data), mode="create")
 
     def _get_tagged(self, path: str) -> Tagged:
@@ -159,7 +157,6 @@ class FsspecStorage(CheckedByTrying):
         return files, directories
 
     def list(self, prefix: str = "") -> Iterator[FileInfo]:
-        """Yield files by prefix. One ``list`` a directory."""
         if prefix:
             self._guard(prefix)
         above, slash, _ = prefix.rpartition("/")
@@ -171,14 +168,12 @@ class FsspecStorage(CheckedByTrying):
             yield from (info for info in files if info.path.startswith(prefix))
 
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
-        """Return one level. One ``list``."""
         if prefix:
             self._guard(prefix)
         files, directories = self._retrying("list", prefix, partial(self._ls, prefix))
         return directories, files
 
     def exists(self) -> bool:
-        """Return whether anything is there. One ``list``."""
         files, directories = self._retrying("list", "", partial(self._ls, ""))
         return bool(files or directories)
 

@@ -74,7 +74,6 @@ class LocalStorage(BaseStorage):
     # Directories and durability.
 
     def pick(self, make: Callable[[], str]) -> str:
-        """Return a path whose directory is there, or will be for another one, if a few tries find it. No request."""
         return self._directories.pick(make)
 
     def _directory_added(self, above: str) -> None:
@@ -82,7 +81,6 @@ class LocalStorage(BaseStorage):
             self._unsynced.directory(above)
 
     def barrier(self) -> None:
-        """Return when all that was written through this object is durable. One ``sync``, or none if nothing was."""
         if self._durable and self._unsynced.any():
             self._retrying("sync", "", self._unsynced.flush)
 
@@ -267,11 +265,9 @@ class LocalStorage(BaseStorage):
     # Listing.
 
     def list(self, prefix: str = "") -> Iterator[FileInfo]:
-        """Yield files by prefix. One ``list`` a directory."""
         return self.list_if(prefix)
 
     def list_if(self, prefix: str, wanted: Callable[[str], bool] | None = None) -> Iterator[FileInfo]:
-        """Yield files by prefix, those that are wanted. One ``list`` a directory."""
         if prefix:
             self._guard(prefix)
         above, _, name = prefix.rpartition("/")
@@ -283,14 +279,12 @@ class LocalStorage(BaseStorage):
             yield from files
 
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
-        """Return one level. One ``list``."""
         if prefix:
             self._guard(prefix)
         files, directories = self._retrying("list", prefix, partial(scan, self._base, prefix))
         return [f"{directory}/" for directory in directories], files
 
     def exists(self) -> bool:
-        """Return whether anything is there. One ``list``."""
 
         def any_entry() -> bool:
             try:
@@ -302,7 +296,6 @@ class LocalStorage(BaseStorage):
         return self._retrying("list", "", any_entry)
 
     def remove_temporary(self, older_than_seconds: float = 3600.0) -> int:
-        """Remove old temporary files from the root directory; return how many. One ``delete``."""
         limit = time.time() - older_than_seconds
         return self._retrying("delete", TEMPORARY_PREFIX, partial(remove_temporary, self._directory, limit))
 

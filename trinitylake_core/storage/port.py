@@ -85,6 +85,12 @@ class DeleteResult:
     missing: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
+    def add(self, other: DeleteResult) -> None:
+        """Add the outcome of other deletions to this one."""
+        self.deleted += other.deleted
+        self.missing += other.missing
+        self.failed.update(other.failed)
+
 
 class Storage(abc.ABC):
     """Files below one root URI. Thread-safe. Instances are picklable for Spark tasks via :meth:`spec`.

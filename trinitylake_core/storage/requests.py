@@ -24,6 +24,9 @@ from trinitylake_core.errors import InvalidInput, InvalidLocation, StorageError,
 from trinitylake_core.storage.failures import TransientError, sanitise, secrets_of
 from trinitylake_core.storage.port import RequestCounts, Storage
 
+N = TypeVar("N", int, float)
+
+
 # -- retries and options ---------------------------------------------------------------------------
 
 
@@ -66,16 +69,16 @@ class CommonOptions:
         for name in self.__slots__:
             default = getattr(self, name)
             given = rest.pop(name, None)
-            values[name] = default if given is None else _number(name, given, type(default))
+            least = 1 if name in {"max_concurrency", "delete_batch"} else 0
+            values[name] = default if given is None else _number(name, given, type(default), least)
         return CommonOptions(**values), rest
 
 
-def _number(name: str, value: Any, kind: type[int | float]) -> int | float:
+def _number(name: str, value: Any, kind: type[N], least: float) -> N:
     try:
         number = kind(value)
     except (TypeError, ValueError):
         raise InvalidInput(f"storage option {name} must be a number, not {value!r}") from None
-    least = 1 if name in {"max_concurrency", "delete_batch"} else 0
     if not number >= least:
         raise InvalidInput(f"storage option {name} must be at least {least}, not {value!r}")
     return number
@@ -94,15 +97,7 @@ def take_flag(options: dict[str, Any], name: str, *, default: bool) -> bool:
 def take_number(options: dict[str, Any], name: str, *, default: float, least: float) -> float:
     """Remove the option ``name`` from ``options`` and return it as a number. Raises ``InvalidInput``."""
     value = options.pop(name, None)
-    if value is None:
-        return default
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"storage option {name} must be a number, not {value!r}") from None
-    if not number >= least:
-        raise InvalidInput(f"storage option {name} must be at least {least}, not {value!r}")
-    return number
+    return default if value is None else _number(name, value, float, least)
 
 
 # -- threads ---------------------------------------------------------------------------------------
@@ -287,7 +282,6 @@ class Requests(Storage):
         return type(self), (self.root, self._given)
 
     def spec(self) -> tuple[str, Mapping[str, Any]]:
-        """Return root and options as they were given. No request."""
         return self.root, dict(self._given)
 
     @abc.abstractmethod
@@ -348,15 +342,12 @@ class Requests(Storage):
 
     @property
     def concurrency(self) -> int:
-        """How many requests go out at the same time; 1 = one after another, as for work that was handed to threads."""
         return 1 if self._threads.in_turn() else self._threads.most
 
     def map(self, items: Iterable[Item], work: Callable[[Item], T], *, nested: bool = False) -> Iterator[T]:
-        """Yield ``work(item)`` in order, working ahead on at most twice ``max_concurrency`` items."""
         return self._threads.map(items, work, nested=nested)
 
     def submit(self, action: Callable[[], T], *, write: bool = False) -> Future[T]:
-        """Begin an action in the background; at once, where ``max_concurrency`` is 1."""
         return self._threads.submit(action, write=write)
 
     def _reset_after_fork(self) -> None:

@@ -301,21 +301,16 @@ class S3Storage(ObjectStorage):
         result.deleted = list(names.values())
         return result, again
 
-    def delete_many(self, paths: Sequence[str]) -> DeleteResult:
-        """Delete in batches. A name that XML cannot hold would spoil its batch, so each has a request of its own."""
-        strange = [path for path in paths if _NOT_IN_XML.search(path)]
-        if not strange:
-            return super().delete_many(paths)
-        for path in strange:
-            self._guard(path)
-        result = super().delete_many([path for path in paths if not _NOT_IN_XML.search(path)])
-        for part in self.map(strange, self._delete_alone):
-            result.deleted += part.deleted
-            result.failed.update(part.failed)
-        return result
+    def _batches(self, paths: Sequence[str]) -> list[Sequence[str]]:
+        """Return batches; a name that XML cannot hold would spoil its batch, so each has a request of its own."""
+        strange = {path for path in paths if _NOT_IN_XML.search(path)}
+        plain = [path for path in paths if path not in strange] if strange else paths
+        return [*super()._batches(plain), *([path] for path in sorted(strange))]
 
-    def _delete_alone(self, path: str) -> DeleteResult:
-        """Delete one object by its URL; an error is that of this object alone."""
+    def _delete_batch(self, batch: Sequence[str]) -> DeleteResult:
+        path = batch[0]
+        if not _NOT_IN_XML.search(path):
+            return super()._delete_batch(batch)
         try:
             self._retrying("delete", path, partial(self._call, "delete_object", Key=self._key(path)))
         except StorageDenied as error:
@@ -347,14 +342,12 @@ class S3Storage(ObjectStorage):
                 yield FileInfo(key[len(self._prefix) :], int(item["Size"]), millis(item["LastModified"]))
 
     def list(self, prefix: str = "") -> Iterator[FileInfo]:
-        """Yield files by prefix. One ``list`` a page of 1000."""
         if prefix:
             self._guard(prefix)
         for page in self._pages(prefix):
             yield from self._files(page)
 
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
-        """Return one level. One ``list`` a page."""
         if prefix:
             self._guard(prefix)
         directories: list[str] = []
@@ -365,7 +358,6 @@ class S3Storage(ObjectStorage):
         return directories, files
 
     def exists(self) -> bool:
-        """Return whether anything is there. One ``list``."""
         page = next(self._pages("", MaxKeys=2))
         return any(item["Key"] != self._prefix for item in page.get("Contents", ()))
 
