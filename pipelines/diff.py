@@ -33,7 +33,7 @@ from trinitylake_core.diff import (
     diff_nodes,
     differing_subtrees,
 )
-from trinitylake_core.recovery.recover import SHOWN
+from trinitylake_core.recovery.plan import SHOWN
 from trinitylake_core.short_repr import Brief
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree.node import Node

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from trinitylake_core.lakehouse import Lakehouse, Stats
     from trinitylake_core.object_info import NamespaceInfo, TableInfo, ViewInfo
     from trinitylake_core.properties import Alteration
-    from trinitylake_core.recovery.recover import RecoveryPlan
+    from trinitylake_core.recovery.plan import RecoveryPlan
     from trinitylake_core.recovery.target import RecoveryTarget
     from trinitylake_core.snapshots import SnapshotInfo
     from trinitylake_core.transactions.transaction import SERIALIZABLE, SNAPSHOT, Transaction
@@ -115,7 +115,7 @@ _HOMES: Final = {
     "Lakehouse": "lakehouse",
     "NamespaceInfo": "object_info",
     "ObjectEntry": "catalog",
-    "RecoveryPlan": "recovery.recover",
+    "RecoveryPlan": "recovery.plan",
     "RecoveryTarget": "recovery.target",
     "SERIALIZABLE": "transactions.transaction",
     "SNAPSHOT": "transactions.transaction",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -12,13 +12,11 @@ import mmh3
 
 from trinitylake_core import keys as names
 from trinitylake_core.definitions import (
+    DECODERS,
     LakehouseDef,
     NamespaceDef,
     TableDef,
     ViewDef,
-    decode_namespace,
-    decode_table,
-    decode_view,
 )
 from trinitylake_core.errors import (
     Corrupt,
@@ -29,7 +27,7 @@ from trinitylake_core.errors import (
     InvalidName,
     ObjectNotFound,
 )
-from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName
+from trinitylake_core.keys import NAMESPACE, TABLE, VIEW, KeyCodec, KeyRange, ObjectName, label
 from trinitylake_core.locations import validate_path
 from trinitylake_core.object_info import NamespaceInfo, TableInfo, ViewInfo
 from trinitylake_core.tree import search
@@ -37,11 +35,6 @@ from trinitylake_core.tree.node import Messages, Node
 from trinitylake_core.tree.nodestore import NodeStore
 from trinitylake_core.versions import ObjectCounts
 
-_DECODERS: Final[dict[str, Callable[[bytes, str], NamespaceDef | TableDef | ViewDef]]] = {
-    NAMESPACE: decode_namespace,
-    TABLE: decode_table,
-    VIEW: decode_view,
-}
 _DIGEST_MASK: Final = 2**128 - 1
 _T = TypeVar("_T", NamespaceDef, TableDef, ViewDef)
 
@@ -223,11 +216,11 @@ class CatalogView(abc.ABC):
             ObjectNotFound: no such table.
             CorruptDefinition: its file is missing or garbage.
         """
-        return self._definition(TABLE, self._key(TABLE, namespace, name), _label(namespace, name), TableDef)
+        return self._definition(TABLE, self._key(TABLE, namespace, name), label(namespace, name), TableDef)
 
     def view(self, namespace: str, name: str | None = None) -> ViewDef:
         """Return the definition of a view, named as a table is. Raises ``ObjectNotFound``, ``CorruptDefinition``."""
-        return self._definition(VIEW, self._key(VIEW, namespace, name), _label(namespace, name), ViewDef)
+        return self._definition(VIEW, self._key(VIEW, namespace, name), label(namespace, name), ViewDef)
 
     def _key(self, kind: str, namespace: str, name: str | None) -> str:
         if name is not None:
@@ -302,16 +295,12 @@ def object_counts(reader: search.NodeReader, node: Node, codec: KeyCodec) -> Obj
 
 def decode_definition(kind: str, data: bytes, path: str) -> NamespaceDef | TableDef | ViewDef:
     """Return the definition of an object of a kind. Raises ``CorruptDefinition``."""
-    return _DECODERS[kind](data, path)
+    return DECODERS[kind](data, path)
 
 
 def content_hash(kind: str, namespace: str, name: str | None, path: str) -> int:
     """Return the hash of one object in the content digest, a 128-bit number."""
     return mmh3.hash128(f"{kind}\0{namespace}\0{name or ''}\0{path}", signed=False)
-
-
-def _label(namespace: str, name: str | None) -> str:
-    return namespace if name is None else f"{namespace}.{name}"
 
 
 def _not_found(kind: str, label: str) -> ObjectNotFound:

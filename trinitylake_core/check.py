@@ -26,7 +26,7 @@ from trinitylake_core.errors import (
     InvalidLocation,
     InvalidName,
 )
-from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, label
 from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage
 from trinitylake_core.tree import nodefile, search
@@ -404,11 +404,6 @@ class VersionContent:
     def lost(self) -> list[str]:
         """Return the namespaces that are needed and do not exist (I12)."""
         return sorted(self.needed - self.exists) if self.whole else []
-
-
-def label(namespace: str, name: str | None) -> str:
-    """Return the name of an object in findings."""
-    return namespace if name is None else f"{namespace}.{name}"
 
 
 def objects_without_namespace(

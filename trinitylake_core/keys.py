@@ -50,6 +50,11 @@ def is_object_key(key: str) -> bool:
     return key[:4] in _KIND
 
 
+def label(namespace: str, name: str | None) -> str:
+    """Return the name of an object for people: ``sales`` for a namespace, ``sales.orders`` for what is in it."""
+    return namespace if name is None else f"{namespace}.{name}"
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class ObjectName:
     """A decoded object key. ``name`` is ``None`` for a namespace itself."""
@@ -59,7 +64,7 @@ class ObjectName:
     name: str | None = None
 
     def __str__(self) -> str:
-        return self.namespace if self.name is None else f"{self.namespace}.{self.name}"
+        return label(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)

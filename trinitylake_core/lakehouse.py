@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self, Unpack
 
+from trinitylake_core import spec
 from trinitylake_core.commits.changes import create_empty, create_first
 from trinitylake_core.commits.commit import now_millis, require_writable
 from trinitylake_core.commits.files import LakehouseStore
@@ -14,13 +15,9 @@ from trinitylake_core.commits.frozen import Freeze
 from trinitylake_core.definitions import LakehouseOptions, new_lakehouse_def, usual_order
 from trinitylake_core.errors import AlreadyExists, Corrupt, InvalidInput, NotALakehouse, TrinityLakeError
 from trinitylake_core.lakehouse_view import Handle, Stats
-from trinitylake_core.properties import Alteration, alter, freeze, thaw
+from trinitylake_core.properties import Alteration, alter, freeze
+from trinitylake_core.recovery.plan import DefinitionsPreflight, Differ, Preflight, RecoveryPlan, Review
 from trinitylake_core.recovery.recover import (
-    DefinitionsPreflight,
-    Differ,
-    Preflight,
-    RecoveryPlan,
-    Review,
     newest_root,
     refuse_no_source,
     required,
@@ -226,7 +223,7 @@ class Lakehouse(Handle):
 
     def thaw(self, *, reason: str | None = None, before_commit: Callable[[], None] | None = None) -> Alteration:
         """Take ordinary commits again, as a new version; where nothing is frozen, nothing changes. As :meth:`alter`."""
-        return thaw(self._files, newest_root(self._files), reason=reason, before_commit=before_commit)
+        return self.alter({spec.FREEZE: None}, reason=reason, before_commit=before_commit)
 
     # -- snapshots -----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.frozen import Freeze, freeze_of
 from trinitylake_core.commits.rolled_back import newest_base, refuse_lost
 from trinitylake_core.definitions import LakehouseDef
-from trinitylake_core.diff import Change, changes, diff_foreign, diff_nodes
+from trinitylake_core.diff import Change, diff_trees
 from trinitylake_core.recovery.target import RecoveryTarget
 from trinitylake_core.snapshots import SnapshotInfo, snapshot_infos
 from trinitylake_core.storage import Storage
@@ -218,9 +218,7 @@ class Handle(CatalogView):
         Each is a version or a handle, also of another lakehouse. Reads only nodes that the two do not share.
         """
         old, new = (self.at(version=each) if isinstance(each, int) else each for each in (a, b))
-        if old.codec == new.codec:
-            return changes(diff_nodes(old.store, old.root_node.node, new.store, new.root_node.node), new.codec)
-        return diff_foreign(old.store, old.root_node.node, old.codec, new.store, new.root_node.node, new.codec)
+        return diff_trees(old.store, old.root_node.node, old.codec, new.store, new.root_node.node, new.codec)
 
     def check(self, *, definitions: bool = False) -> Iterator[Violation]:
         """Yield every broken invariant of this version. Reads every node, with ``definitions`` every definition."""

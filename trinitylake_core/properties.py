@@ -108,13 +108,6 @@ def freeze(
     return new
 
 
-def thaw(
-    files: LakehouseStore, base: Root, *, reason: str | None = None, before_commit: Callable[[], None] | None = None
-) -> Alteration:
-    """Take ordinary commits again, by a version that conflicts with nothing. Costs as :func:`alter`."""
-    return alter(files, base, {spec.FREEZE: None}, reason=reason, before_commit=before_commit)
-
-
 def _edited(newest: LakehouseDef, properties: Mapping[str, Any]) -> LakehouseDef:
     return altered_lakehouse(newest, properties=properties)
 

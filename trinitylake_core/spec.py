@@ -41,11 +41,9 @@ TABLES: Final = "tables"
 VIEWS: Final = "views"
 
 # Object definition schema IDs (format, section 3).
-SCHEMA_LAKEHOUSE: Final = 0
 SCHEMA_NAMESPACE: Final = 1
 SCHEMA_TABLE: Final = 2
 SCHEMA_VIEW: Final = 3
-SCHEMA_TRANSACTION: Final = 4
 
 # Files with a fixed name (format, section 2).
 HINT_FILE: Final = "_latest_hint.txt"

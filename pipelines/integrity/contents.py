@@ -19,14 +19,13 @@ from trinitylake_core.catalog import codec_of
 from trinitylake_core.check import (
     Named,
     Violation,
-    label,
     miscounted,
     objects_without_namespace,
     without_namespace,
 )
 from trinitylake_core.diff import diff_nodes
 from trinitylake_core.errors import Corrupt, InvalidLocation, InvalidName
-from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec
+from trinitylake_core.keys import KINDS, NAMESPACE, KeyCodec, label
 from trinitylake_core.locations import validate_path
 from trinitylake_core.tree import search
 from trinitylake_core.tree.nodestore import NodeStore

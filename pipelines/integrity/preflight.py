@@ -23,9 +23,10 @@ from pipelines.integrity.findings import DEFINITIONS, Found
 from pipelines.integrity.version_content import prove_definitions
 from pipelines.job import Meter, Progress, Session, silent
 from trinitylake_core import Change, Violation
-from trinitylake_core.check import check_tree, label
+from trinitylake_core.check import check_tree
 from trinitylake_core.commits.files import LakehouseStore
-from trinitylake_core.recovery.recover import check_lakehouse_definition
+from trinitylake_core.keys import label
+from trinitylake_core.recovery.plan import check_lakehouse_definition
 from trinitylake_core.versions import Root
 
 SHOWN: Final = 10

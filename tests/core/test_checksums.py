@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import mmh3
 import pytest
@@ -11,14 +12,15 @@ from tests.support.lakes import FAST, compacted, filled, new_lake
 from tests.support.surgery import Surgery
 from trinitylake_core import Lakehouse, spec
 from trinitylake_core.check import check_version
+from trinitylake_core.definitions import DECODERS as OF_OBJECTS
 from trinitylake_core.definitions import (
-    DECODERS,
     Definition,
     LakehouseDef,
     NamespaceDef,
     TableDef,
     TransactionDef,
     ViewDef,
+    decode_lakehouse,
     encode,
     to_dict,
     view_def,
@@ -28,6 +30,7 @@ from trinitylake_core.locations import root_path
 from trinitylake_core.tree import nodefile
 from trinitylake_core.tree.node import Node
 
+DECODERS: dict[str, Any] = {**OF_OBJECTS, "lakehouse": decode_lakehouse}
 DEFINITIONS: list[tuple[str, Definition]] = [
     ("lakehouse", LakehouseDef(id="l", order=5, properties={"b": "2", "a": "1"})),
     ("namespace", NamespaceDef(id="n", properties={"owner": "me"})),

@@ -22,6 +22,7 @@ from trinitylake_core.definitions import trinitylake_pb2 as pb
 from trinitylake_core.errors import CorruptDefinition, InvalidDefinition, InvalidInput
 
 ROOT = Path(__file__).parents[2]
+DECODERS: dict[str, Any] = {**d.DECODERS, "lakehouse": d.decode_lakehouse, "transaction": d.decode_transaction}
 PROTO = "trinitylake_core/definitions/trinitylake.proto"
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6)
 TEXTS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2)
@@ -119,7 +120,7 @@ def test_java_definitions_read_as_the_sdk_reads_them(java_lakehouse: str, expect
     """Every definition that the Java SDK wrote means here what it means there, views included."""
     root = _directory(java_lakehouse)
     for path, definition in expected["definitions"].items():
-        message = d.DECODERS[definition["kind"]]((root / path).read_bytes(), path)
+        message = DECODERS[definition["kind"]]((root / path).read_bytes(), path)
         assert definition["def"] == d.to_dict(message), path
     for saved in expected["transactions"]:
         assert saved["def"] == d.to_dict(d.decode_transaction((root / saved["file"]).read_bytes(), saved["file"]))
@@ -129,7 +130,7 @@ def test_java_definitions_survive_being_written_again(java_lakehouse: str, expec
     """Encoding what was decoded loses nothing, is deterministic, and keeps the wire format of the SDK."""
     root = _directory(java_lakehouse)
     for path, definition in expected["definitions"].items():
-        decode, data = d.DECODERS[definition["kind"]], (root / path).read_bytes()
+        decode, data = DECODERS[definition["kind"]], (root / path).read_bytes()
         message = decode(data, path)
         again = d.encode(message)
         assert (len(data) + CHECKSUM, message, again) == (
@@ -164,7 +165,7 @@ COMPLETE: dict[str, d.Definition] = {
 @pytest.mark.parametrize("kind", COMPLETE)
 def test_encode_then_decode_gives_the_same_definition(kind: str) -> None:
     """A definition survives the disk."""
-    assert COMPLETE[kind] == d.DECODERS[kind](d.encode(COMPLETE[kind]), "p")
+    assert COMPLETE[kind] == DECODERS[kind](d.encode(COMPLETE[kind]), "p")
 
 
 @pytest.mark.parametrize("kind", COMPLETE)
@@ -175,7 +176,7 @@ def test_garbage_is_reported_with_its_path(kind: str) -> None:
     no_id.ClearField("id")
     for data, reason in [(b"", "empty"), (b"\0" * 9, "garbage"), (b"\xff" * 40, "garbage"), (d.encode(no_id), "no id")]:
         with pytest.raises(CorruptDefinition, match=f"^dir/file: .*{reason}") as caught:
-            d.DECODERS[kind](data, "dir/file")
+            DECODERS[kind](data, "dir/file")
         assert "dir/file" == caught.value.path
 
 
@@ -186,17 +187,17 @@ def test_a_file_cut_short_is_corrupt_or_a_definition(kind: str) -> None:
     refused = 0
     for size in range(len(data)):
         try:
-            d.DECODERS[kind](data[:size], "p")
+            DECODERS[kind](data[:size], "p")
         except CorruptDefinition:
             refused += 1
     assert refused > 5
 
 
-@given(st.binary(max_size=60), st.sampled_from(sorted(d.DECODERS)))
+@given(st.binary(max_size=60), st.sampled_from(sorted(DECODERS)))
 def test_no_bytes_make_a_decoder_fail_otherwise(data: bytes, kind: str) -> None:
     """Whatever a file holds, the decoder returns a definition or one of two errors."""
     with contextlib.suppress(CorruptDefinition, InvalidDefinition):
-        assert d.DECODERS[kind](data, "p").id
+        assert DECODERS[kind](data, "p").id
 
 
 def test_another_major_version_is_refused() -> None:
@@ -217,7 +218,7 @@ def test_fields_of_a_newer_writer_survive() -> None:
     """Unknown fields are kept by decoding, altering and encoding, in views of both kinds too."""
     unknown = b"\xda\x3e\x03new"  # field 1003
     for kind, alter in [("namespace", d.altered_namespace), ("table", d.altered_table), ("view", d.altered_view)]:
-        old = d.DECODERS[kind](d.encode(COMPLETE[kind])[:-CHECKSUM] + unknown, "p")
+        old = DECODERS[kind](d.encode(COMPLETE[kind])[:-CHECKSUM] + unknown, "p")
         assert unknown in d.encode(alter(old, properties={"x": "y"}))
     java = pb.RawViewDef(representations=[b"\n\x02\x12\x00"]).SerializeToString() + b"\n\x01i" + unknown
     assert unknown in d.encode(d.decode_view(java, "p"))

@@ -159,14 +159,12 @@ def decode_transaction(data: bytes, path: str) -> TransactionDef:
     return _identified(_parsed(TransactionDef, data, path), path)
 
 
-DECODERS: Final[Mapping[str, Callable[[bytes, str], Definition]]] = {
-    "lakehouse": decode_lakehouse,
+DECODERS: Final[Mapping[str, Callable[[bytes, str], NamespaceDef | TableDef | ViewDef]]] = {
     "namespace": decode_namespace,
     "table": decode_table,
     "view": decode_view,
-    "transaction": decode_transaction,
 }
-"""The decoder of each kind of definition."""
+"""The decoder of each kind of object."""
 
 
 _EMPTY_EXTENSIONS: Final[Mapping[str, Any]] = {"snapshots": {}, "state": "SAVED", "taken_by": []}

@@ -19,24 +19,17 @@ from trinitylake_core.definitions.checks import (
 from trinitylake_core.definitions.trinitylake_pb2 import IsolationLevel, LakehouseDef
 from trinitylake_core.errors import InvalidDefinition
 
-_DEFAULTS: Final = {
-    "order": spec.DEFAULT_ORDER,
-    "namespace_name_max_size_bytes": spec.DEFAULT_NAME_MAX_SIZE_BYTES,
-    "table_name_max_size_bytes": spec.DEFAULT_NAME_MAX_SIZE_BYTES,
-    "view_name_max_size_bytes": spec.DEFAULT_NAME_MAX_SIZE_BYTES,
-    "node_file_max_size_bytes": spec.DEFAULT_NODE_FILE_MAX_SIZE_BYTES,
-    "txn_ttl_millis": spec.DEFAULT_TXN_TTL_MILLIS,
+_NUMBERS: Final = {
+    "order": (spec.DEFAULT_ORDER, spec.MIN_ORDER, UINT32_MAX),
+    "namespace_name_max_size_bytes": (spec.DEFAULT_NAME_MAX_SIZE_BYTES, 1, UINT32_MAX),
+    "table_name_max_size_bytes": (spec.DEFAULT_NAME_MAX_SIZE_BYTES, 1, UINT32_MAX),
+    "view_name_max_size_bytes": (spec.DEFAULT_NAME_MAX_SIZE_BYTES, 1, UINT32_MAX),
+    "node_file_max_size_bytes": (spec.DEFAULT_NODE_FILE_MAX_SIZE_BYTES, 1, UINT64_MAX),
+    "txn_ttl_millis": (spec.DEFAULT_TXN_TTL_MILLIS, 1, UINT64_MAX),
 }
+"""Default, least and largest value."""
 _USUAL_ORDERS: Final = (512, 256)
 """Orders above :data:`spec.DEFAULT_ORDER`, which a definition without an order means."""
-_LIMITS: Final = {
-    "order": (spec.MIN_ORDER, UINT32_MAX),
-    "namespace_name_max_size_bytes": (1, UINT32_MAX),
-    "table_name_max_size_bytes": (1, UINT32_MAX),
-    "view_name_max_size_bytes": (1, UINT32_MAX),
-    "node_file_max_size_bytes": (1, UINT64_MAX),
-    "txn_ttl_millis": (1, UINT64_MAX),
-}
 _SCHEMA_ID_BYTES: Final = 4
 _SIZE_DIGITS: Final = 18
 _NODE_PATH_BYTES: Final = len(locations.node_path())
@@ -85,9 +78,9 @@ def new_lakehouse_def(**given: Unpack[LakehouseOptions]) -> LakehouseDef:
         ),
         properties=_checked(checked_properties("properties", given.get("properties"))),
     )
-    for name, (low, high) in _LIMITS.items():
+    for name, (default, low, high) in _NUMBERS.items():
         value = given.get(name)
-        setattr(definition, name, checked_int(name, _DEFAULTS[name] if value is None else value, low=low, high=high))
+        setattr(definition, name, checked_int(name, default if value is None else value, low=low, high=high))
     _check_room_for_a_write_buffer(definition)
     return definition
 
@@ -139,7 +132,7 @@ def effective(definition: LakehouseDef) -> LakehouseDef:
     """
     full = LakehouseDef()
     full.CopyFrom(definition)
-    for name, default in _DEFAULTS.items():
+    for name, (default, *_) in _NUMBERS.items():
         if not getattr(full, name):
             setattr(full, name, default)
     return full

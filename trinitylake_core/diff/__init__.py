@@ -19,8 +19,8 @@ from trinitylake_core.diff.compare import (
     Row,
     changes,
     diff_damaged,
-    diff_foreign,
     diff_nodes,
+    diff_trees,
 )
 from trinitylake_core.diff.descent import DifferingSubtrees, differing_subtrees
 from trinitylake_core.diff.stream import EVERYWHERE, Span
@@ -37,7 +37,7 @@ __all__ = [
     "Span",
     "changes",
     "diff_damaged",
-    "diff_foreign",
     "diff_nodes",
+    "diff_trees",
     "differing_subtrees",
 ]

@@ -61,13 +61,16 @@ def diff_nodes(
         yield from _compare(before, after)
 
 
-def diff_foreign(
+def diff_trees(
     old_reader: NodeReader, old: Node, old_codec: KeyCodec, new_reader: NodeReader, new: Node, new_codec: KeyCodec
 ) -> Iterator[Change]:
-    """Yield the changes between trees whose keys are encoded differently. Reads both whole.
+    """Yield the changes from one tree to another. Costs as :func:`diff_nodes`; reads both whole if their keys differ.
 
     A key is that of the new side, or of the old one for what was removed.
     """
+    if old_codec == new_codec:
+        yield from changes(diff_nodes(old_reader, old, new_reader, new), new_codec)
+        return
     before = _Entries(_named(scan(old_reader, old), old_codec))
     after = _Entries(_named(scan(new_reader, new), new_codec))
     for text, old_path, new_path in _compare(before, after):

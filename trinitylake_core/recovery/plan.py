@@ -30,8 +30,7 @@ from trinitylake_core.commits.rolled_back import Base, newest_base, refuse_lost
 from trinitylake_core.diff import Change, NotCompared
 from trinitylake_core.diff.compare import OLD
 from trinitylake_core.errors import Corrupt, InvalidDefinition
-from trinitylake_core.keys import NAMESPACE
-from trinitylake_core.recovery.selection import label_of
+from trinitylake_core.keys import NAMESPACE, label
 from trinitylake_core.short_repr import Brief
 from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Node
@@ -128,7 +127,7 @@ def default_definitions_preflight(files: LakehouseStore) -> DefinitionsPreflight
     def preflight(changes: Sequence[Change]) -> Iterator[Violation]:
         for start in range(0, len(changes), _PROVED_TOGETHER):
             named = [
-                (each.kind, label_of(each.namespace, each.name), each.new_path or "")
+                (each.kind, label(each.namespace, each.name), each.new_path or "")
                 for each in changes[start : start + _PROVED_TOGETHER]
             ]
             yield from check_definitions(files.storage, named)

@@ -15,21 +15,17 @@ from trinitylake_core.commits.commit import commit, require_writable
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.rolled_back import Base, RolledBack, newest_base, refuse_changed, refuse_lost
 from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef, encode
-from trinitylake_core.diff import CHANGED, Change, diff_foreign, diff_nodes
-from trinitylake_core.diff import changes as changes_of
+from trinitylake_core.diff import CHANGED, Change, diff_trees
 from trinitylake_core.errors import Corrupt, CorruptDefinition, FileMissing, InvalidInput, InvalidLocation, StorageError
 from trinitylake_core.keys import NAMESPACE, KeyCodec, ObjectName
 from trinitylake_core.locations import validate_path
 from trinitylake_core.recovery.patterns import Pattern
 from trinitylake_core.recovery.plan import (
-    SHOWN,
-    SINCE_SHOWN,
     DefinitionsPreflight,
     Differ,
     Preflight,
     RecoveryPlan,
     Review,
-    check_lakehouse_definition,
     default_definitions_preflight,
     plan_of,
     planned_rollback,
@@ -38,24 +34,6 @@ from trinitylake_core.recovery.plan import (
 from trinitylake_core.recovery.selection import Side, matching, to_restore
 from trinitylake_core.transactions.transaction import Transaction
 from trinitylake_core.versions import Delta, Root, Versions
-
-__all__ = [
-    "SHOWN",
-    "SINCE_SHOWN",
-    "DefinitionsPreflight",
-    "Differ",
-    "Preflight",
-    "RecoveryPlan",
-    "Review",
-    "check_lakehouse_definition",
-    "newest_root",
-    "prove_intact",
-    "refuse_outdated",
-    "required",
-    "restore",
-    "rollback",
-    "rollback_base",
-]
 
 
 def rollback(
@@ -292,10 +270,7 @@ def _to_bring_in(
 
 def _differing(here: Side, there: Side) -> Iterator[Change]:
     """Yield what changed from here to there. A node that both name is not read on either side."""
-    if here.codec == there.codec:
-        rows = diff_nodes(here.files.store, here.root.node, there.files.store, there.root.node)
-        return changes_of(rows, here.codec)
-    return diff_foreign(here.files.store, here.root.node, here.codec, there.files.store, there.root.node, there.codec)
+    return diff_trees(here.files.store, here.root.node, here.codec, there.files.store, there.root.node, there.codec)
 
 
 def _really_changed(here: Side, there: Side, changes: Sequence[Change]) -> Iterator[Change]:

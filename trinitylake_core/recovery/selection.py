@@ -10,7 +10,7 @@ from trinitylake_core.catalog import ObjectEntry, codec_of, entries
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.diff import Change
 from trinitylake_core.errors import InvalidInput, InvalidName, NamespaceNotEmpty, ObjectNotFound
-from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName
+from trinitylake_core.keys import KINDS, NAMESPACE, TABLE, VIEW, KeyCodec, ObjectName, label
 from trinitylake_core.recovery.patterns import Pattern, exactly
 from trinitylake_core.tree import search
 from trinitylake_core.tree.node import Node
@@ -58,11 +58,6 @@ def to_restore(
     _refuse_left_behind(here, found)
     needed = {change.namespace for change in found if change.new_path is not None}
     return [gone[name] for name in sorted(needed & gone.keys())] + found
-
-
-def label_of(namespace: str, name: str | None) -> str:
-    """Return the name of an object for people: ``namespace`` or ``namespace.name``."""
-    return namespace if name is None else f"{namespace}.{name}"
 
 
 def _refuse_unknown(here: Side, there: Side, patterns: Sequence[Pattern]) -> None:
@@ -132,6 +127,6 @@ def _refuse_left_behind(here: Side, changes: Sequence[Change]) -> None:
             if left := [each for each in inside if each.key not in dropped]:
                 raise NamespaceNotEmpty(
                     f"namespace {change.namespace!r} did not exist in that version, but cannot be dropped without "
-                    f"{label_of(left[0].namespace, left[0].name)!r}, which does not match; add the pattern "
+                    f"{label(left[0].namespace, left[0].name)!r}, which does not match; add the pattern "
                     f"'{change.namespace}.*'"
                 )

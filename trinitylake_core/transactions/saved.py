@@ -66,16 +66,6 @@ def fenced(storage: Storage, since: Root, newest: Root) -> bool:
     return newest.void_before_millis > since.void_before_millis and void_since(storage, since, newest)
 
 
-def new_transaction_def(transaction_id: str, isolation: str, began_at_millis: int, ttl_millis: int) -> TransactionDef:
-    """Return the definition of a transaction to be saved."""
-    return TransactionDef(
-        id=transaction_id,
-        isolation_level=isolation,
-        began_at_millis=began_at_millis,
-        expire_at_millis=began_at_millis + ttl_millis,
-    )
-
-
 # -- resuming ------------------------------------------------------------------------------------------
 
 
@@ -160,12 +150,6 @@ def running_root(storage: Storage, definition: TransactionDef, order: int) -> No
     if node.system.get(spec.TXN_ID) != definition.id:
         raise CorruptNode(f"node {path!r} is not the running root of transaction {definition.id}", path=path)
     return node
-
-
-def refuse_expired(definition: TransactionDef, now_millis: int) -> None:
-    """Raise ``TransactionExpired`` if a saved transaction is past its time to live."""
-    if now_millis >= definition.expire_at_millis:
-        raise TransactionExpired(f"saved transaction {definition.id} is past its time to live; begin a new one")
 
 
 # -- aborting --------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from trinitylake_core import spec
 from trinitylake_core.commits.commit import commit, new_id, now_millis, refuse_outlived
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.frozen import refuse_frozen
-from trinitylake_core.definitions import encode
+from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import (
     CommitConflict,
     InvalidInput,
@@ -90,9 +90,9 @@ class Transaction(TransactionChange):
             TransactionNotFound, TransactionExpired, Corrupt.
         """
         found = saved.load(files, transaction_id)
-        saved.refuse_expired(found.definition, now_millis())
         isolation = SERIALIZABLE if found.definition.isolation_level else SNAPSHOT
         began = found.definition.began_at_millis
+        refuse_outlived(began, found.definition.expire_at_millis - began)
         state = json.loads(found.state) if found.state else {}
         reason = state.get("reason")
         txn = cls(
@@ -183,17 +183,13 @@ class Transaction(TransactionChange):
         """Take a resumed transaction, so that a process that aborts it asks the roots. One ``put``."""
         if self._file is None:
             return
-        self._prove_compare_and_set()
+        self._files.refuse_no_compare_and_set(self._base)
         try:
             self._file.take()
         except TransactionNotFound:
             if self._files.newest().version > self._base.version:
                 self.rebase(self._base, self._files.versions.since(self._base)[0])  # it may be one of these
             raise
-
-    def _prove_compare_and_set(self) -> None:
-        path, data = self._base.definition_path, self._files.versions.definition_data(self._base)
-        self._files.storage.prove_compare_and_set(path, data)
 
     def _write_definitions(self) -> None:
         """Write the definitions; those of an earlier try again, for a cleaning that knows no fence may have come."""
@@ -217,7 +213,7 @@ class Transaction(TransactionChange):
         """
         self._refuse_done()
         self._files.refuse_unsafe(self._base)
-        self._prove_compare_and_set()
+        self._files.refuse_no_compare_and_set(self._base)
         file = self._file or SavedFile(self._files.storage, self.id)
         file.refuse_unsavable()
         self.prove(self._base)
@@ -234,7 +230,12 @@ class Transaction(TransactionChange):
         return self.id
 
     def _store_in(self, file: SavedFile) -> None:
-        definition = saved.new_transaction_def(self.id, self.isolation, self.began_at_millis, self.ttl_millis)
+        definition = TransactionDef(
+            id=self.id,
+            isolation_level=self.isolation,
+            began_at_millis=self.began_at_millis,
+            expire_at_millis=self.began_at_millis + self.ttl_millis,
+        )
         own = self.messages()
         there = self._were_there()
         before = "".join("01"[there[key]] for key in own.keys)

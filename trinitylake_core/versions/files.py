@@ -34,7 +34,7 @@ class RootFiles:
     # -- roots ---------------------------------------------------------------------------------
 
     def path(self, version: int, *, sdk: bool | None = None) -> str:
-        """Return the path of a root, in the naming of this lakehouse unless told otherwise."""
+        """Return the path of a root; ``sdk`` chooses the names, by default those of this lakehouse."""
         sdk = self.sdk if sdk is None else sdk
         return locations.sdk_root_path(version) if sdk else locations.root_path(version)
 
@@ -108,12 +108,12 @@ class RootFiles:
             found = next(self.readable_roots([later])) or found
         return found if found is None or found.unreadable is None else newest
 
-    def root_exists(self, version: int, *, sdk: bool | None = None) -> bool:
+    def root_exists(self, version: int) -> bool:
         """Return whether there is a root file of a version. One ``head``."""
         if version > spec.MAX_VERSION:
             return False
         try:
-            self.storage.info(self.path(version, sdk=sdk))
+            self.storage.info(self.path(version))
         except FileMissing:
             return False
         return True
