@@ -15,19 +15,15 @@ from trinitylake_core.definitions import NamespaceDef, Schema, TableDef, ViewDef
 from trinitylake_core.tables import SNAPSHOT_ID, metadata_uri, table_location
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceInfo:
-    """A namespace, as its definition describes it."""
+class _Info:
+    """The values that every definition has."""
 
-    name: str
-    definition: NamespaceDef = field(repr=False)
-
-    def __repr__(self) -> str:
-        return f"NamespaceInfo({self.name!r}, properties={self.properties!r})"
+    __slots__ = ()
+    definition: NamespaceDef | TableDef | ViewDef
 
     @property
     def id(self) -> str:
-        """Its ID, which no other namespace has."""
+        """Its ID, which no other object has. It survives a rename."""
         return self.definition.id
 
     @property
@@ -37,7 +33,18 @@ class NamespaceInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class TableInfo:
+class NamespaceInfo(_Info):
+    """A namespace, as its definition describes it."""
+
+    name: str
+    definition: NamespaceDef = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"NamespaceInfo({self.name!r}, properties={self.properties!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo(_Info):
     """A table, as its definition describes it. The table's own files are not read.
 
     Attributes:
@@ -56,11 +63,6 @@ class TableInfo:
         return f"TableInfo({self.namespace!r}, {self.name!r}, columns=[{columns}], format={self.format}, at={where!r})"
 
     @property
-    def id(self) -> str:
-        """Its ID. It survives a rename."""
-        return self.definition.id
-
-    @property
     def schema(self) -> pa.Schema:
         """Its columns, as ``create_table`` accepts them. Field metadata keeps attributes that Arrow does not have.
 
@@ -77,11 +79,6 @@ class TableInfo:
     def format(self) -> str:
         """The format of its data: ``ICEBERG``."""
         return self.definition.table_format
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """Its properties; a copy."""
-        return dict(self.definition.properties)
 
     @property
     def format_properties(self) -> dict[str, str]:
@@ -129,7 +126,7 @@ class TableInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ViewInfo:
+class ViewInfo(_Info):
     """A view, as its definition describes it."""
 
     namespace: str
@@ -138,11 +135,6 @@ class ViewInfo:
 
     def __repr__(self) -> str:
         return f"ViewInfo({self.namespace!r}, {self.name!r}, sql={self.sql!r})"
-
-    @property
-    def id(self) -> str:
-        """Its ID, which no other view has."""
-        return self.definition.id
 
     @property
     def sql(self) -> dict[str, str]:
@@ -163,11 +155,6 @@ class ViewInfo:
     def references(self) -> list[tuple[str, str]]:
         """Tables and views that it reads, as pairs of namespace and name."""
         return [(each.namespace_name, each.name) for each in self.definition.referenced_object_full_names]
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """Its properties; a copy."""
-        return dict(self.definition.properties)
 
 
 def _names(schema: Schema, numbers: Iterable[int]) -> list[str]:

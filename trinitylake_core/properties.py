@@ -45,14 +45,10 @@ def alter(
     dry_run: bool = False,
     before_commit: Callable[[], None] | None = None,
 ) -> Alteration:
-    """Set properties of the lakehouse, or with ``None`` remove them, as a new version that conflicts with nothing.
+    """Do the work of :meth:`Lakehouse.alter`, by a version that conflicts with nothing.
 
     After a lost race the same properties are set in the newest definition: those set by other writers stay. One
     ``put`` more than a commit of nothing; no request if nothing changes.
-
-    Raises:
-        InvalidInput: no property, or a name or a value is not text.
-        ReadOnly, UnsafeStorage, StorageError.
     """
     require_writable(files, base)
     if not properties:
@@ -80,12 +76,7 @@ def freeze(
     *,
     before_commit: Callable[[], None] | None = None,
 ) -> Freeze:
-    """Freeze a lakehouse by a version that conflicts with nothing. Costs as :func:`alter`.
-
-    Raises:
-        InvalidInput: the freeze would have ended already.
-        LakehouseFrozen: another author has frozen it; also one who came first in a race.
-    """
+    """Do the work of :meth:`Lakehouse.freeze`, by a version that conflicts with nothing. Costs as :func:`alter`."""
     require_writable(files, base)
     new = Freeze(reason, whoami(), from_millis(now_millis()), until)
     properties = {spec.FREEZE: new.property()}

@@ -81,7 +81,7 @@ def snapshot_root(files: LakehouseStore, definition: LakehouseDef, name: str) ->
         CorruptNode: its root is missing or damaged.
     """
     if name not in definition.snapshots:
-        raise SnapshotNotFound(f"there is no snapshot {name!r}; `trinitylake snapshot list` names those that exist")
+        raise _no_snapshot(name)
     snapshot = definition.snapshots[name]
     if _expired(snapshot):
         raise SnapshotNotFound(f"snapshot {name!r} expired at {from_millis(snapshot.expire_at_millis).isoformat()}")
@@ -97,6 +97,10 @@ def snapshot_root(files: LakehouseStore, definition: LakehouseDef, name: str) ->
         return files.versions.decode(snapshot.version, path, files.storage.read(path))
     except NotFound:
         raise CorruptNode(f"the root {path!r} of snapshot {name!r} is missing", path=path, invariant="I17") from None
+
+
+def _no_snapshot(name: str) -> SnapshotNotFound:
+    return SnapshotNotFound(f"there is no snapshot {name!r}; `trinitylake snapshot list` names those that exist")
 
 
 def new_snapshot(
@@ -126,9 +130,8 @@ def new_snapshot(
     files.refuse_unsafe(newest)
     _refuse_taken(files.definition(newest), name)
     refuse_lost(files, newest, root)
-    copy = _Copy(files, root, kind)
     snapshot = SnapshotDef(
-        root_node_file_path=copy.path,
+        root_node_file_path=root.path,
         version=root.version,
         kind=kind.upper(),
         target_uri=target_uri or "",
@@ -136,62 +139,50 @@ def new_snapshot(
         expire_at_millis=expire_at_millis or 0,
     )
 
-    def add(definition: LakehouseDef, base: Root) -> LakehouseDef:
-        _refuse_taken(definition, name)
-        refuse_lost(files, base, root)
-        edited = LakehouseDef()
-        edited.CopyFrom(definition)
-        edited.snapshots[name].CopyFrom(snapshot)
-        edited.snapshots[name].root_node_file_path = copy.path
-        return edited
-
     summary = commit_summary(snapshot=name, snapshot_version=root.version, kind=kind, reason=reason)
-    return commit(files, newest, _Named(files, summary, add, copy), before_commit=before_commit)
+    return commit(files, newest, _SnapshotChange(files, root, name, snapshot, summary), before_commit=before_commit)
 
 
-class _Copy:
-    """The files that keep a version readable for a snapshot: none for a full one, which lies at another root URI.
-
-    Attributes:
-        path: path of the root that the snapshot names.
-    """
-
-    def __init__(self, files: LakehouseStore, root: Root, kind: str) -> None:
-        self.path = root.path
-        self._files = files
-        self._root = root
-        self._kind = kind
-        self._write()
-
-    def _write(self) -> None:
-        """Copy the root under a node name, ``partial`` every node below it too. One ``put`` each."""
-        if self._kind == "full":
-            return
-        writer = NodeWriter(self._files.store)
-        self.path = _kept_root(self._files, self._root, writer, deep=self._kind == "partial")
-
-    def renew(self, newest: Root) -> None:
-        """Copy again, under new names. Raises ``VersionExpired``, ``SnapshotNotFound`` if there is nothing to copy."""
-        refuse_lost(self._files, newest, self._root)
-        self._write()
-
-
-class _Named(NewDefinition):
-    """A version whose definition names a snapshot. The files of the snapshot were written before."""
+class _SnapshotChange(NewDefinition):
+    """A version whose definition names a snapshot. The files of the snapshot are written before its root is built."""
 
     def __init__(
-        self,
-        files: LakehouseStore,
-        summary: dict[str, Any],
-        add: Callable[[LakehouseDef, Root], LakehouseDef],
-        copy: _Copy,
+        self, files: LakehouseStore, root: Root, name: str, snapshot: SnapshotDef, summary: dict[str, Any]
     ) -> None:
-        super().__init__(files, spec.OP_SNAPSHOT, summary, add)
-        self._copy = copy
+        super().__init__(files, spec.OP_SNAPSHOT, summary, self._add)
+        self._root = root
+        self._name = name
+        self._snapshot = snapshot
+        self._write()
+
+    def _add(self, definition: LakehouseDef, base: Root) -> LakehouseDef:
+        _refuse_taken(definition, self._name)
+        refuse_lost(self._files, base, self._root)
+        edited = LakehouseDef()
+        edited.CopyFrom(definition)
+        edited.snapshots[self._name].CopyFrom(self._snapshot)
+        return edited
+
+    def _write(self) -> None:
+        """Copy the root under a node name, for ``partial`` every node below it, too. One ``put`` each.
+
+        Nothing is copied for a full snapshot, which lies at another root URI.
+        """
+        if self._snapshot.kind == SnapshotDef.FULL:
+            return
+        files, node, path = self._files, self._root.node, node_path()
+        if self._snapshot.kind == SnapshotDef.PARTIAL:
+            writer = NodeWriter(files.store)
+            node = _copied(files, node, writer)
+            writer.flush()
+        files.storage.write_many([(path, encode(node, files.store.order, path))])
+        self._snapshot.root_node_file_path = path
 
     def renew(self, base: Root) -> None:
-        """Copy the snapshot's files again: a cleaning may be removing them."""
-        self._copy.renew(base)
+        """Copy again, under new names: a cleaning may be removing the copies. Raises ``VersionExpired``."""
+        super().renew(base)
+        refuse_lost(self._files, base, self._root)
+        self._write()
 
 
 def _refuse_taken(definition: LakehouseDef, name: str) -> None:
@@ -211,7 +202,7 @@ def drop(
     def remove(definition: LakehouseDef, base: Root) -> LakehouseDef:
         del base
         if name not in definition.snapshots:
-            raise SnapshotNotFound(f"there is no snapshot {name!r}; `trinitylake snapshot list` names those that exist")
+            raise _no_snapshot(name)
         edited = LakehouseDef()
         edited.CopyFrom(definition)
         del edited.snapshots[name]
@@ -248,16 +239,6 @@ def _is_time(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _kept_root(files: LakehouseStore, root: Root, writer: NodeWriter, *, deep: bool) -> str:
-    """Copy a root under a node name of its own, which the copy knows; ``deep`` copies every node below it too."""
-    path, node = node_path(), root.node
-    if deep:
-        node = _copied(files, node, writer)
-        writer.flush()
-    files.storage.write_many([(path, encode(node, files.store.order, path))])
-    return path
 
 
 def _copied(files: LakehouseStore, node: Node, writer: NodeWriter) -> Node:

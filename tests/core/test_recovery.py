@@ -33,7 +33,7 @@ from trinitylake_core.commits.commit import commit
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.locations import root_path
 from trinitylake_core.recovery.patterns import Pattern, exactly
-from trinitylake_core.recovery.recover import SINCE_SHOWN
+from trinitylake_core.recovery.plan import SINCE_SHOWN
 from trinitylake_core.versions import Root, from_millis
 
 EXPIRED = 4

@@ -104,7 +104,7 @@ def commit(
     later, and a root whose creation seemed to fail may be a version. `clean` removes what no version reaches.
 
     REQUIRES: ``base`` was read before anything was written that the change refers to, and that ``base`` does not
-    reach. By that :class:`_Fences` knows what a cleaning that came in between may have removed, whenever the process
+    reach. By that ``fences`` know what a cleaning that came in between may have removed, whenever the process
     stood still, and however long.
 
     Raises:

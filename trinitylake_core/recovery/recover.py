@@ -93,29 +93,13 @@ def restore(
     differ: Differ | None = None,
     before_commit: Callable[[], None] | None = None,
 ) -> RecoveryPlan:
-    """Bring back the objects that match ``only`` as they were in another version, as one ordinary transaction.
+    """Do the work of :meth:`Lakehouse.restore`: bring back objects as they were in another version.
 
     Costs the nodes that the two versions do not share, one ``get`` for each definition that comes back, and a commit.
 
-    With ``copy`` the version is one of another lakehouse. Only definitions are copied: the data of tables stays where
+    With ``copy`` it is a version of another lakehouse. Only definitions are copied: the data of tables stays where
     it is. What has the same definition here and there is left alone, so it may be repeated. Each definition costs two
     ``get`` there, one ``put`` and two ``get`` here. All are held in memory, and each is a message in the new root.
-
-    Args:
-        files: storage and nodes.
-        base: the newest version.
-        there: the version that the objects come from; it is only read.
-        only: patterns over ``namespace`` and ``namespace.name``, with ``*`` and ``?``. A namespace that
-            objects need and that is gone comes back with them.
-        reason: why.
-        copy: ``there`` is a version of another lakehouse.
-        exact: drop objects that match and do not exist there.
-        damaged: with ``copy``, where both name the same file, as a lakehouse and its backup do, read it on both sides,
-            and bring in the object whose file here is missing or damaged. Two ``get`` for each object that matches.
-        review: called with the plan before anything is written, its definitions proved; ``False``: return the plan.
-        preflight: what proves the definitions that come back; by default they are read here.
-        differ: what compares the two versions; by default this process.
-        before_commit: called right before the root is created; raising there gives the restore up.
 
     Raises:
         InvalidInput: no reason, no pattern, or names that are too long here.

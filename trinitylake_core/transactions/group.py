@@ -187,12 +187,7 @@ class _GroupChange:
         return Draft(node, spec.OP_COMMIT, self.id, self._summary(own), counts=counts)
 
     def _gained(self) -> ObjectCounts:
-        gained = [entry.txn.gained() for entry in self.members]
-        return ObjectCounts(
-            sum(each.namespaces for each in gained),
-            sum(each.tables for each in gained),
-            sum(each.views for each in gained),
-        )
+        return ObjectCounts(*map(sum, zip(*(entry.txn.gained() for entry in self.members), strict=True)))
 
     def _summary(self, own: Messages) -> dict[str, Any]:
         about = [entry.about() for entry in self.members]
