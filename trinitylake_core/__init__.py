@@ -1,7 +1,7 @@
 """TrinityLake lakehouses: the storage format, the tree, transactions and versions. No Spark, no Dagster.
 
 Every name is imported when it is first asked for: a program that only needs to know its way (the help text of the
-command line) does not wait for Arrow, and one that is interrupted while it loads can say so (:mod:`launch`).
+command line) does not wait for Arrow, and one that is interrupted while it loads can report that (:mod:`launch`).
 """
 
 from __future__ import annotations

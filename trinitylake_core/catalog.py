@@ -142,7 +142,7 @@ class CatalogView(abc.ABC):
         return self._names(VIEW, namespace)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is an object of this name, ``sales`` or ``sales.orders``: any dot may divide it."""
+        """Whether there is an object of this name, ``sales`` or ``sales.orders``: any dot may divide it."""
         if not isinstance(name, str):
             return False
         return any(self._keys_of(kind, name) for kind in names.KINDS)

@@ -112,9 +112,9 @@ def check_tree(versions: Versions, root: Root, *, definitions: bool = False) -> 
 
 
 def _check_rows(root: Root) -> Iterator[Violation]:
-    """Yield what is wrong with the system rows of a root by themselves. No request."""
+    """Yield the defects of the system rows of a root by themselves. No request."""
     if root.node.canonical and spec.VERSION not in root.system:
-        yield violation("I13", root.path, "the root does not say its version")
+        yield violation("I13", root.path, "the root does not contain its version")
     for name, invariant in _NUMBERS.items():
         text = root.system.get(name, "0")
         if not (text.isascii() and text.isdecimal()):
@@ -122,7 +122,7 @@ def _check_rows(root: Root) -> Iterator[Violation]:
 
 
 def check_root(versions: Versions, root: Root) -> Iterator[Violation]:
-    """Yield what is wrong with a root's system rows and its link to the version before. One ``get``."""
+    """Yield the defects of a root's system rows and its link to the version before. One ``get``."""
     yield from _check_rows(root)
     if root.version == 0 or root.version <= root.oldest_version:
         beyond = f"oldest_version is {root.oldest_version}, beyond the version itself"
@@ -174,7 +174,7 @@ def check_snapshots(versions: Versions, definition: LakehouseDef) -> Iterator[Vi
 
 
 def check_lakehouse(versions: Versions, newest: Root) -> Iterator[Violation]:
-    """Yield what is wrong with boundary, newest versions and snapshots; a stale hint is fine.
+    """Yield the defects of boundary, newest versions and snapshots; a stale hint is fine.
 
     Two ``get``, one per snapshot, and one ``list`` for a thousand roots.
     """
@@ -273,7 +273,7 @@ def decoded(path: str, data: bytes | FileMissing, order: int, parent: str | None
 
 
 def check_node(node: Node, path: str, order: int, expected: Expected) -> Iterator[Violation]:
-    """Yield what is wrong within one node, as far as its layout knows (I1 to I9)."""
+    """Yield the defects of one node, as far as its layout knows (I1 to I9)."""
     top = expected.parent is None
     if node.table_rows is None:  # the flat table of the published SDK
         return
@@ -309,9 +309,9 @@ def _check_ranges(node: Node, path: str, low: str | None, high: str | None) -> I
 def check_counts(
     node: Node, path: str, expected: Expected, below: tuple[int | None, int | None]
 ) -> Iterator[Violation]:
-    """Yield counts that are not so (I9): those in a node, and those of its parents.
+    """Yield wrong counts (I9): those in a node, and those of its parents.
 
-    ``below`` are the keys and messages below the node: counted by the walk, or as the node says of its children
+    ``below`` are the keys and messages below the node: counted by the walk, or recorded by the node
     (:func:`said_below`); ``None`` if nothing is known.
     """
     keys, messages = len(node.keys), len(node.buffer)
@@ -321,12 +321,12 @@ def check_counts(
     )
     for name, own, mine, others, *_ in both:
         if own is not None and others is not None and own != mine + others:
-            yield violation("I9", path, f"{name} says {own}, the node and its children count {mine + others}")
+            yield violation("I9", path, f"{name} is {own}, but the node and its children count {mine + others}")
     for _, own, mine, others, name, claimed in both:
         held = own if own is not None or others is None else mine + others
         if held is not None and claimed is not None and not claimed[0] == held == claimed[1]:
-            says = str(claimed[0]) if claimed[0] == claimed[1] else f"{claimed[0]} and {claimed[1]}"
-            yield violation("I9", path, f"{name} of {expected.parent!r} says {says}, the node says {held}")
+            recorded = str(claimed[0]) if claimed[0] == claimed[1] else f"{claimed[0]} and {claimed[1]}"
+            yield violation("I9", path, f"{name} of {expected.parent!r} is {recorded}, the node records {held}")
 
 
 def check_names(node: Node, path: str, codec: KeyCodec) -> Iterator[Violation]:
@@ -424,9 +424,11 @@ def without_namespace(path: str, codec: KeyCodec, key: str) -> Violation:
 def miscounted(root: Root, found: ObjectCounts) -> Iterator[Violation]:
     """Yield the object counts in a root that are wrong (I9); a missing count is not wrong. No request."""
     stored = root.counts
-    for kind, says, holds in zip(KINDS, stored, found, strict=True) if stored is not None else ():
-        if says != holds:
-            yield violation("I9", root.path, f"{kind}s says {says}, the version holds {holds}")
+    for kind, recorded, contained in zip(KINDS, stored, found, strict=True) if stored is not None else ():
+        if recorded != contained:
+            yield violation(
+                "I9", root.path, f"the root records {recorded} {kind}s, but the version contains {contained}"
+            )
 
 
 def check_definitions(
@@ -435,7 +437,7 @@ def check_definitions(
     proved: Callable[[str], None] | None = None,
     tables: Callable[[str, str, TableDef], None] | None = None,
 ) -> Iterator[Violation]:
-    """Yield what is wrong with definition files, given as kind, name and valid path. One ``get`` each, in parallel.
+    """Yield the defects of definition files, given as kind, name and valid path. One ``get`` each, in parallel.
 
     ``proved`` is called with the path of each sound one that carries a checksum, ``tables`` with name, path and content
     of each sound one of a table.

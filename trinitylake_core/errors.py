@@ -5,7 +5,7 @@ TrinityLakeError
 │   ├── InvalidName           an object name is empty, too long in bytes, or holds forbidden characters
 │   ├── InvalidLocation       a root URI or a stored path is malformed or leads outside the lakehouse
 │   └── InvalidDefinition     a schema, an order or a size that the format cannot hold
-├── NotFound                  look elsewhere
+├── NotFound                  try another place
 │   ├── NotALakehouse         nothing at this root URI that can be opened
 │   ├── ObjectNotFound        no such namespace, table or view in this version
 │   ├── TransactionNotFound   no saved transaction of this ID
@@ -15,10 +15,10 @@ TrinityLakeError
 │   └── FileMissing           a file is not in the storage
 ├── AlreadyExists             pick another name, or alter what is there
 ├── NamespaceNotEmpty         drop its objects first, or cascade
-├── Refused                   the operation may not be done now; the message says what would allow it
+├── Refused                   the operation may not be done now; the message names what would allow it
 │   ├── CommitConflict        another writer won; read again and retry the whole transaction
 │   ├── TransactionExpired    begin a new transaction
-│   ├── LakehouseFrozen       try again when it is thawed; the message says who froze it, why and until when
+│   ├── LakehouseFrozen       try again when it is thawed; the message names who froze it, why and until when
 │   ├── LakehouseReplaced     open the lakehouse again: another one is at this root URI by now
 │   ├── ReadOnly              upgrade the lakehouse to another root URI first
 │   └── PlanOutdated          make a new plan
@@ -26,7 +26,7 @@ TrinityLakeError
 │   ├── CorruptNode           a node file is cut short, garbage, or breaks an invariant
 │   └── CorruptDefinition     a definition file is missing or does not parse
 └── StorageError              the storage failed; retry later
-    ├── OutcomeUnknown        it may have been carried out; look before you do it again
+    ├── OutcomeUnknown        it may have been carried out; read before you do it again
     ├── StorageDenied         fix the credentials or the permissions
     └── UnsafeStorage         this storage ignores exclusive creation: use another one for writing
 """
@@ -128,7 +128,7 @@ class TransactionExpired(Refused):
 class LakehouseFrozen(Refused):
     """The lakehouse is frozen: it takes no ordinary commits. Nothing was committed; try again when it is thawed.
 
-    ``reason`` and ``author`` say why and who, ``since`` and ``until`` when; ``None`` = it does not end by itself.
+    ``reason`` and ``author`` are why and who, ``since`` and ``until`` when; ``None`` = it does not end by itself.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ _KIND: Final = {prefix: kind for kind, prefix in _PREFIX.items()}
 
 
 def is_object_key(key: str) -> bool:
-    """Return whether a key starts like an object key (not whether it is well formed)."""
+    """Whether a key starts like an object key (not whether it is well formed)."""
     return key[:4] in _KIND
 
 
@@ -82,7 +82,7 @@ EVERYTHING: Final = KeyRange("", _LAST)
 
 
 def refuse_new_name(kind: str, name: str) -> None:
-    """Raise ``InvalidName`` for the name of a new object that looks like another name.
+    """Raise ``InvalidName`` for the name of a new object that people take for another name.
 
     It holds an invisible character, or is not in Unicode's form NFC. Names that exist stay as they are.
     """
@@ -92,7 +92,7 @@ def refuse_new_name(kind: str, name: str) -> None:
     if hidden is not None:
         raise InvalidName(f"{kind} name {name!r} holds the invisible character U+{ord(hidden):04X}")
     if not unicodedata.is_normalized("NFC", name):
-        raise InvalidName(f"{kind} name {name!r} is not in Unicode's form NFC, so that another name looks the same")
+        raise InvalidName(f"{kind} name {name!r} is not in Unicode's form NFC, so that people take it for another name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class KeyCodec:
         return self._plain(key) or self._proved(key)
 
     def well_formed(self, keys: Iterable[str]) -> bool:
-        """Return whether all keys are plainly well formed; after ``False``, :meth:`decode` decides."""
+        """Whether all keys are plainly well formed; after ``False``, :meth:`decode` decides."""
         return all(map(self._plain, keys))
 
     def _plain(self, key: str) -> tuple[str, str, str | None] | None:

@@ -121,7 +121,7 @@ class Lakehouse(Handle):
         except NotALakehouse:
             first = create_empty(versions, message)
             return cls(LakehouseStore(storage, versions, first, strict=strict), first)
-        versions.definition(existing)  # one that this release does not support says that first
+        versions.definition(existing)  # an unsupported one is reported first
         raise AlreadyExists(f"{storage.root} already holds a lakehouse, at version {existing.version}")
 
     # -- changing ------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ _OTHER_NAMES: Final = {
     "plan": "rollback(..., dry_run=True) and restore(..., dry_run=True) return the plan",
     "close": "nothing is open that would have to be closed",
 }
-"""What people try, and the call that they look for."""
+"""What people try, and the call that they need."""
 
 
 class Handle(CatalogView):
@@ -78,7 +78,7 @@ class Handle(CatalogView):
         """Nothing is open that would have to be closed."""
 
     def __eq__(self, other: object) -> bool:
-        """Return whether another handle reads the same version of the same lakehouse."""
+        """Whether another handle reads the same version of the same lakehouse."""
         if not isinstance(other, Handle):
             return NotImplemented
         return (self.root, self.definition.id, self._root.path) == (other.root, other.definition.id, other._root.path)

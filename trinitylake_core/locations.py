@@ -36,7 +36,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 @dataclass(frozen=True, slots=True)
 class ParsedPath:
-    """What a path says about its file.
+    """The meaning of a path.
 
     ``kind`` is one of ``root``, ``hint``, ``boundary``, ``lakehouse_def``, ``node``, ``transaction``,
     ``namespace``, ``table``, ``view`` and ``definition`` (an object definition of the published SDK).

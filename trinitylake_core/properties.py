@@ -52,7 +52,7 @@ def alter(
     """
     require_writable(files, base)
     if not properties:
-        raise InvalidInput("say which properties to set or to remove")
+        raise InvalidInput("name at least one property to set or to remove")
     frozen = properties.get(spec.FREEZE)
     if frozen is not None and parse_freeze(frozen) is None:
         raise InvalidInput(f"`freeze` sets the property {spec.FREEZE}, and `thaw` removes it")

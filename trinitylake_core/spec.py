@@ -90,11 +90,11 @@ LAKEHOUSE_DEF_COPY_MAX_BYTES: Final = 1024
 TXN_STATE: Final = "txn_state"
 """System row of the running root of a saved transaction: what it read, as JSON."""
 TRANSACTIONAL_OPERATIONS: Final = frozenset({OP_COMMIT, OP_RESTORE, OP_CREATE, OP_UPGRADE})
-"""Roots whose own messages say everything they changed."""
+"""Roots whose own messages are everything they changed."""
 QUIET_OPERATIONS: Final = frozenset({OP_COMPACT, OP_SNAPSHOT, OP_EXPIRE, OP_CLEAN, OP_ABORT, OP_ALTER})
 """Roots that change no key's meaning and conflict with nothing."""
 MAINTENANCE_PROPERTIES: Final = "maintenance."
-"""How the properties of a lakehouse begin that say what jobs may do to it; no rollback changes them."""
+"""How the properties of a lakehouse begin that restrict jobs; no rollback changes them."""
 DELETE_ENABLED: Final = "maintenance.delete.enabled"
 """The property with which a lakehouse forbids all jobs to delete: ``false``."""
 FREEZE: Final = "maintenance.freeze"

@@ -118,7 +118,7 @@ class Located:
         self._others: dict[str, Storage] = {}
 
     def is_own(self, uri: str) -> bool:
-        """Return whether a file lies below the root of the lakehouse."""
+        """Whether a file lies below the root of the lakehouse."""
         return path_below(self.storage.root, uri) is not None
 
     def find(self, uri: str) -> tuple[Storage, str]:

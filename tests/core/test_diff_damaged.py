@@ -101,7 +101,7 @@ def test_a_restore_obeys_the_version_that_was_approved(lake: Lakehouse) -> None:
     planned = lake.restore(["ns1.*"], version=GOOD, reason="r", dry_run=True)
     with reopened(lake).transaction() as txn:
         txn.create_namespace("new")
-    with pytest.raises(PlanOutdated, match="somebody committed since the plan"):
+    with pytest.raises(PlanOutdated, match="another writer committed since the plan"):
         lake.restore(["ns1.*"], version=GOOD, reason="r", expected_version=planned.version)
     lake.refresh()
     done = lake.restore(["ns1.*"], version=GOOD, reason="r", expected_version=lake.version)

@@ -113,7 +113,7 @@ def test_a_dry_run_proves_the_definitions_and_writes_nothing(lake: Lakehouse, ba
 BAD: list[tuple[Any, type[Exception], str]] = [
     ({"only": ["ns9.*"], "reason": "r"}, ObjectNotFound, "ns9"),
     ({"only": [], "reason": "r"}, InvalidInput, "say which objects"),
-    ({"only": ["*"], "reason": " "}, InvalidInput, "say why"),
+    ({"only": ["*"], "reason": " "}, InvalidInput, "a reason is required"),
     ({"only": ["*"], "version": 1, "snapshot": "s", "reason": "r"}, InvalidInput, "one of version"),
 ]
 

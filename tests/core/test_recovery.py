@@ -105,8 +105,8 @@ def drop(lake: Lakehouse, namespace: str = "ns0") -> None:
 # -- bad input -----------------------------------------------------------------------------------------
 
 ROLLBACKS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"version": 5}, InvalidInput, "say why"),
-    ({"version": 5, "reason": " \n"}, InvalidInput, "say why"),
+    ({"version": 5}, InvalidInput, "a reason is required"),
+    ({"version": 5, "reason": " \n"}, InvalidInput, "a reason is required"),
     ({"reason": "r"}, InvalidInput, "one of version, timestamp and snapshot"),
     ({"version": 5, "snapshot": "kept", "reason": "r"}, InvalidInput, "one of version, timestamp and snapshot"),
     ({"version": 0, "reason": "r"}, VersionExpired, "version 0 has expired; the oldest one kept is 4"),
@@ -140,7 +140,7 @@ def test_a_bad_rollback_says_so_and_changes_nothing(
 
 
 RESTORES: list[tuple[list[str], dict[str, Any], type[Exception], str]] = [
-    (["*"], {"version": 5}, InvalidInput, "say why"),
+    (["*"], {"version": 5}, InvalidInput, "a reason is required"),
     ([], {"version": 5, "reason": "r"}, InvalidInput, "say which objects"),
     (["*"], {"reason": "r"}, InvalidInput, "one of version, timestamp and snapshot"),
     (["*"], {"version": 0, "reason": "r"}, VersionExpired, "has expired"),
@@ -297,7 +297,7 @@ def test_what_changes_no_object_stops_no_rollback(sound: Lakehouse) -> None:
 
 def test_a_snapshot_dropped_meanwhile_is_refused(sound: Lakehouse) -> None:
     sound.create_snapshot("mine", version=3)
-    with pytest.raises(SnapshotNotFound, match="dropped meanwhile"):
+    with pytest.raises(SnapshotNotFound, match="dropped in the meantime"):
         sound.rollback(snapshot="mine", reason="r", preflight=meanwhile(lambda: reopened(sound).drop_snapshot("mine")))
 
 

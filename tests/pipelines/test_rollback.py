@@ -159,7 +159,7 @@ def test_somebody_commits_while_the_target_is_proved(lake: Lakehouse) -> None:
     with other.transaction() as txn:
         txn.create_namespace("new")
     config = rollback.Config(version=GOOD, reason="r", engine="local", expected_version=GOOD + 1)
-    with pytest.raises(PlanOutdated, match="somebody committed since the plan"):
+    with pytest.raises(PlanOutdated, match="another writer committed since the plan"):
         rollback.run(lake, config, progress=progress)
     assert GOOD + 2 == lake.refresh().version
 
@@ -189,11 +189,11 @@ def test_both_pre_flights_find_the_same(lake: Lakehouse, spark: Any) -> None:
 @pytest.mark.parametrize(
     ("job", "settings", "message"),
     [
-        (rollback.Config, {"version": 1}, "say why"),
+        (rollback.Config, {"version": 1}, "a reason is required"),
         (rollback.Config, {"reason": "r"}, "one of version"),
         (rollback.Config, {"reason": "r", "version": 1, "snapshot": "s"}, "one of version"),
         (rollback.Config, {"reason": "r", "version": 1, "engine": "fast"}, "engine must be"),
-        (restore.Config, {"only": ["*"], "version": 1}, "say why"),
+        (restore.Config, {"only": ["*"], "version": 1}, "a reason is required"),
         (restore.Config, {"reason": "r", "version": 1}, "say which objects"),
         (restore.Config, {"only": ["*"], "reason": "r"}, "one of version"),
     ],
@@ -251,15 +251,19 @@ def test_snapshots_on_the_command_line(cli: _Cli, lake: Lakehouse, tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["rollback", "--to-version", "9"], 2, "say why"),
+        (["rollback", "--to-version", "9"], 2, "a reason is required"),
         (["rollback", "--reason", "r"], 2, "one of version, timestamp and snapshot"),
         (["rollback", "--to-version", "9", "--to-snapshot", "s", "--reason", "r"], 2, "not allowed with"),
         (["rollback", "--to-version", "99", "--reason", "r"], 2, "version 99 does not exist"),
         (["rollback", "--to-version", "10", "--reason", "r"], 2, "the newest one already"),
         (["rollback", "--to-snapshot", "x", "--reason", "r"], 2, "there is no snapshot 'x'"),
         (["rollback", "--to-timestamp", "1999-01-01", "--reason", "r"], 2, "there was no version at 1999"),
-        (["rollback", "--to-version", "8", "--reason", "r", "--expected-version", "9"], 3, "somebody committed since"),
-        (["restore", "--only", "*", "--version", "9"], 2, "say why"),
+        (
+            ["rollback", "--to-version", "8", "--reason", "r", "--expected-version", "9"],
+            3,
+            "another writer committed since",
+        ),
+        (["restore", "--only", "*", "--version", "9"], 2, "a reason is required"),
         (["restore", "--version", "9", "--reason", "r"], 2, "say which objects"),
         (["restore", "--only", "nope", "--version", "9", "--reason", "r"], 2, "nope names nothing"),
         (["snapshot create", "a b"], 2, "without spaces"),

@@ -1,8 +1,8 @@
 """From a root that was created to a commit that is acknowledged (format, section 6).
 
 Creating a root proves that no other writer has the version. It does not prove that the version was the next one: its
-name may have been freed by expiration, or its root may be lost. So a writer that created a root looks, together with
-writing the hint, so that it costs no further round trip.
+name may have been freed by expiration, or its root may be lost. So a writer that created a root proves it while it
+writes the hint: no further round trip.
 
 A writer deletes nothing that the root refers to. Its files are live if the root is a version after all, and what this
 writer believes about that may be wrong: `clean` removes what no version reaches.
@@ -64,7 +64,7 @@ def confirm_commit(versions: Versions, root: Root) -> None:
     def see_next() -> None:
         try:
             look.followed = versions.root_exists(root.version + 1)
-        except StorageError as error:  # it tells damage of long ago, and must not make an outcome unknown that is known
+        except StorageError as error:  # damage of long ago must not make a known outcome unknown
             _LOG.warning("whether a later version was there before %s could not be seen: %s", root.path, error)
 
     def hint() -> None:
@@ -91,7 +91,7 @@ def confirm_commit(versions: Versions, root: Root) -> None:
 
 
 def _is_built_on(versions: Versions, root: Root) -> bool | None:
-    """Return whether the next version was committed on top of this root, ``None`` if nothing proves it. One ``get``."""
+    """Whether the next version was committed on top of this root, ``None`` if nothing proves it. One ``get``."""
     try:
         following = versions.try_root(root.version + 1)
     except (StorageError, Corrupt) as error:
@@ -125,10 +125,10 @@ def _below(versions: Versions, boundary: int) -> str:
         return (
             f"an export that begins with version {boundary} is under way to {versions.storage.root}, or was ended "
             "before it was complete. Repeat the export, or run `trinitylake expire` there, which gives the place back. "
-            "Then look at the history, and begin a new transaction if the changes are not there"
+            "Then read the history, and begin a new transaction if the changes are not there"
         )
     return (
-        f"versions below {boundary} have expired. Look at the history, and begin a new transaction if the changes are "
+        f"versions below {boundary} have expired. Read the history, and begin a new transaction if the changes are "
         "not there"
     )
 

@@ -246,7 +246,7 @@ class CompactionChange:
 
 
 class LoadChange(CompactionChange):
-    """A root of a new tree: what version ``base`` says, and what was loaded. Nothing is deleted by it.
+    """A root of a new tree: the content of version ``base``, and what was loaded. Nothing is deleted by it.
 
     Commits of others stay, if they touch nothing that the load wrote, and drop no namespace that it filled.
     """
@@ -297,7 +297,7 @@ class LoadChange(CompactionChange):
         return before != after or (value is None and name.kind == NAMESPACE and self._filled(codec, name.namespace))
 
     def _filled(self, codec: KeyCodec, namespace: str) -> bool:
-        """Return whether the load put anything into a namespace. One ``get`` per node of it, twice."""
+        """Whether the load put anything into a namespace. One ``get`` per node of it, twice."""
         for kind in (TABLE, VIEW):
             within = codec.range(kind, namespace)
             before, after = (chain.from_iterable(self._values(node, within)) for node in (self._before, self._node))
@@ -322,7 +322,7 @@ def create_empty(versions: Versions, message: LakehouseDef) -> Root:
 def create_first(versions: Versions, message: LakehouseDef, draft: Draft) -> Root:
     """Create version 0 from a draft whose non-root nodes are written already.
 
-    One ``put``, one ``create``; then the hint, the boundary and the next version, as every writer looks at them.
+    One ``put``, one ``create``; then the hint, the boundary and the next version, as after every commit.
 
     Raises:
         AlreadyExists: there is a version 0, of another lakehouse.

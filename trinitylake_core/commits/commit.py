@@ -50,7 +50,7 @@ _BACKOFF_MAX_SECONDS = 0.5
 
 @dataclass(slots=True)
 class Draft:
-    """What a new root will say. ``system`` adds to, or replaces, the rows that every commit carries forward."""
+    """The content of a new root. ``system`` adds to, or replaces, the rows that every commit carries forward."""
 
     node: Node
     operation: str
@@ -95,7 +95,7 @@ def commit(
     and 1 ``head`` (the next version). For each lost race one ``get`` per version lost to, and two more. Everything the
     root refers to is durable before the root is visible.
     ``before_commit`` is called right before the root is created, each time it is tried; raising there gives the
-    change up, and leaves what was written for it as orphans. ``unknown`` says that an earlier call for the same change
+    change up, and leaves what was written for it as orphans. ``unknown`` means that an earlier call for the same change
     ended with ``OutcomeUnknown``; the change finds itself among what was committed since (:meth:`Change.rebase`).
     ``urgent`` tries again without waiting after a lost race, before all writers that wait.
     ``fences`` are given where files were written since an older root than ``base`` was read.
@@ -198,9 +198,9 @@ class _Lifetime:
     ttl_millis: int
 
     def fenced(self, base: Root) -> bool:
-        """Whether the version after ``base`` may well have expired, so that a look before the creation saves one.
+        """Whether the version after ``base`` may well have expired, so that a check before the creation saves one.
 
-        A courtesy by the age of ``base``: safety rests on the look afterwards (``acknowledge``), which is always made.
+        A courtesy by the age of ``base``: safety rests on the check afterwards (``acknowledge``).
         """
         return now_millis() >= min(self.began_at_millis, base.created_at_millis) + self.ttl_millis // 2
 
@@ -274,19 +274,19 @@ def finished(base: Root | None, draft: Draft, stamp: int) -> Node:
 
 
 def is_other_generation(files: LakehouseStore, base: Root) -> bool:
-    """Return whether another generation of the format wrote this version."""
+    """Whether another generation of the format wrote this version."""
     return files.versions.sdk or not base.node.canonical or spec.LAKEHOUSE_DEF not in base.node.system
 
 
 def require_writable(files: LakehouseStore, base: Root) -> None:
     """Refuse to write a lakehouse that another generation of the format wrote, or whose order is not that of its root.
 
-    A writer makes as many rows as the order says: one that was tampered with would make it fill the memory.
+    A writer makes as many rows as the order is: one that was tampered with would make it fill the memory.
 
     Raises:
         LakehouseReplaced: ``base`` is of another lakehouse than the one that was opened.
         ReadOnly: another generation of the format.
-        CorruptNode: the key table of the root has not as many rows as the lakehouse definition says.
+        CorruptNode: the key table of the root has not as many rows as the order in the lakehouse definition.
     """
     if is_other_generation(files, base):
         raise ReadOnly(
@@ -297,7 +297,7 @@ def require_writable(files: LakehouseStore, base: Root) -> None:
     rows, order = base.node.table_rows, files.definition(base).order
     if rows is not None and rows != order:
         raise CorruptNode(
-            f"root {base.path!r} has a key table of {rows} rows, but the definition says {order}: one of them "
+            f"root {base.path!r} has a key table of {rows} rows, but the order is {order}: one of them "
             "was tampered with, and nothing was written; restore it from an export",
             path=base.path,
             invariant="I2",

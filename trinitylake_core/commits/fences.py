@@ -19,8 +19,8 @@ FRONT_ENDS_DIFFER_MILLIS: Final = 300_000
 class Fences:
     """What the fences of cleanings mean for files written since a root was read (format, section 6).
 
-    A fence says that files written before its time are void unless a root up to it reaches them. A commit that wins
-    without having lost needs no look: a fence that is older than the files was in the chain when ``began`` was read,
+    Files written before the time of a fence are void unless a root up to it reaches them. A commit that wins
+    without having lost needs no check: a fence that is older than the files was in the chain when ``began`` was read,
     and its time lies before that; a later one finds the new root in the chain and keeps what it reaches.
 
     What counts is when ``began`` was stored, by the storage's own clock. That is before any file of the change was,

@@ -41,7 +41,7 @@ class LakehouseStore:
             self.newest_seen = root
 
     def newest(self) -> Root:
-        """Return the newest root, looked for from ``newest_seen`` on. Three ``get`` if there is none newer.
+        """Return the newest root, searched from ``newest_seen`` on. Three ``get`` if there is none newer.
 
         Raises:
             LakehouseReplaced: another lakehouse is at this root URI by now.
@@ -124,7 +124,7 @@ class LakehouseStore:
                 raise Corrupt(f"{found.file}: {found.message}; nothing was committed", invariant=found.invariant)
 
     def _is_stored(self) -> bool:
-        """Return whether a root of the lakehouse that was opened is stored: the newest one seen, or its base."""
+        """Whether a root of the lakehouse that was opened is stored: the newest one seen, or its base."""
         before = self.newest_seen.version - 1, self.newest_seen.system.get(spec.PREVIOUS_TXN)
         for version, txn in ((self.newest_seen.version, self.newest_seen.txn), before):
             try:

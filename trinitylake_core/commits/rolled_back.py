@@ -75,7 +75,7 @@ def _standing_for(files: LakehouseStore, damaged: Root, readable: Root) -> Root:
     boundary = files.versions.boundary_file()
     if boundary is None:
         raise Corrupt(
-            f"neither {damaged.path} nor {spec.BOUNDARY_FILE} can be read, so nobody knows which versions are kept; "
+            f"neither {damaged.path} nor {spec.BOUNDARY_FILE} can be read, so it is not known which versions are kept; "
             f"copy {spec.BOUNDARY_FILE} from a backup, or write the number of the oldest version that is there into it",
             path=spec.BOUNDARY_FILE,
             invariant="I16",
@@ -167,15 +167,15 @@ def refuse_changed(planned_at: int, newer: Sequence[RootRows]) -> None:
     loud = [root for root in newer if root.operation not in spec.QUIET_OPERATIONS]
     if loud:
         raise PlanOutdated(
-            f"somebody committed since the plan, which was made at version {planned_at}: {_named(loud)}; look at the "
-            "new plan (--dry-run), or undo whatever came in between too with --force"
+            f"another writer committed since the plan, which was made at version {planned_at}: {_named(loud)}; read "
+            "the new plan (--dry-run), or undo these versions too with --force"
         )
 
 
 def _named(roots: Sequence[RootRows]) -> str:
     shown = []
     for root in roots[-3:][::-1]:
-        author, reason = root.summary.get("author", "somebody"), root.summary.get("reason")
+        author, reason = root.summary.get("author", "an unknown author"), root.summary.get("reason")
         shown.append(f"version {root.version} ({root.operation} by {author}{f': {reason}' if reason else ''})")
     return ", ".join(shown) + (f" and {len(roots) - 3} more" if len(roots) > 3 else "")
 
@@ -194,4 +194,4 @@ def refuse_lost(files: LakehouseStore, newest: RootRows, wanted: Root) -> None:
                 f"version {wanted.version} has expired; the oldest one kept is {newest.oldest_version}"
             )
     elif all(each.root_node_file_path != wanted.path for each in files.definition(newest).snapshots.values()):
-        raise SnapshotNotFound(f"the snapshot of version {wanted.version} was dropped meanwhile")
+        raise SnapshotNotFound(f"the snapshot of version {wanted.version} was dropped in the meantime")

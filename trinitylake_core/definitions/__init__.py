@@ -1,4 +1,4 @@
-"""Definitions: what a lakehouse says about itself, its namespaces, tables and views (format, section 5)."""
+"""Definitions: lakehouse, namespaces, tables and views (format, section 5)."""
 
 from trinitylake_core.definitions.codec import (
     DECODERS,

@@ -79,8 +79,8 @@ _INSTEAD: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
     (pa.types.is_date64, "use date32"),
     (pa.types.is_time, "use time32('ms'), time64('us') or time64('ns')"),
     (pa.types.is_timestamp, "use unit 'ms', 'us' or 'ns', without a time zone or in UTC"),
-    (pa.types.is_duration, "use int64, and say the unit in the name of the column"),
-    (pa.types.is_interval, "use int32 or int64 columns, and say the unit in their names"),
+    (pa.types.is_duration, "use int64, and put the unit into the name of the column"),
+    (pa.types.is_interval, "use int32 or int64 columns, and put the unit into their names"),
     (pa.types.is_fixed_size_binary, "use fixed_size_binary of at least 1 byte"),
     (pa.types.is_fixed_size_list, "use list_"),
     (pa.types.is_union, "use a struct with one nullable field for each alternative"),
@@ -88,7 +88,7 @@ _INSTEAD: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
 
 
 def arrow_leaf(column: Column, where: str) -> tuple[pa.DataType, str | None]:
-    """Return the Arrow type of a column that is not nested, and the hint that keeps what Arrow cannot say.
+    """Return the Arrow type of a column that is not nested, and the hint that keeps what Arrow cannot hold.
 
     Raises:
         InvalidDefinition: the type is unknown, or its precision, scale or length is missing or wrong.
@@ -115,7 +115,7 @@ def column_leaf(arrow: pa.DataType, hint: str | None, where: str) -> tuple[DataT
     """Return the type of a column that is not nested, and the properties that belong to the type.
 
     Raises:
-        InvalidDefinition: the format has no such type (the message says what to use instead), or the
+        InvalidDefinition: the format has no such type (the message names what to use instead), or the
             hint contradicts the Arrow type.
     """
     kind, properties = _unhinted(arrow, where)
@@ -125,7 +125,7 @@ def column_leaf(arrow: pa.DataType, hint: str | None, where: str) -> tuple[DataT
     hinted = _HINTED_BY_NAME[match[1] or match[3]] if match else None
     if match is None or hinted is None or _HINTED[hinted] != kind:
         raise InvalidDefinition(
-            f"column {where}: its metadata 'trinitylake.type' says {hint!r}, which does not fit Arrow type {arrow}; "
+            f"column {where}: its metadata 'trinitylake.type' is {hint!r}, which does not fit Arrow type {arrow}; "
             "remove the metadata or correct the type"
         )
     return hinted, {"length": match[2]} if match[2] else {}

@@ -11,7 +11,7 @@ or a dialect, or a query without control characters. A relation sets one field o
 oneof), or fields that ``SQLRepresentation`` does not know (``ReadRel``).
 
 The checksum exists in files only: ``encode`` appends it, the decoders prove it and take it away. So two
-definitions that say the same are equal, whether their files carry one or not.
+definitions with the same content are equal, whether their files carry one or not.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def unsealed(data: bytes) -> bytes:
 
 
 def has_checksum(data: bytes) -> bool:
-    """Return whether the bytes of a definition file end with a checksum."""
+    """Whether the bytes of a definition file end with a checksum."""
     return data[-_CHECKSUM_BYTES : -_CHECKSUM_BYTES + len(_CHECKSUM_HEAD)] == _CHECKSUM_HEAD
 
 
@@ -168,7 +168,7 @@ DECODERS: Final[Mapping[str, Callable[[bytes, str], NamespaceDef | TableDef | Vi
 
 
 _EMPTY_EXTENSIONS: Final[Mapping[str, Any]] = {"snapshots": {}, "state": "SAVED", "taken_by": []}
-"""Fields from 100 up that are left out of JSON where they say nothing."""
+"""Fields from 100 up that are left out of JSON where they are empty."""
 
 
 def to_dict(message: Message) -> dict[str, Any]:
@@ -260,7 +260,7 @@ def encoded_type(kind: DataType, properties: Mapping[str, str], *, nullable: boo
     return column.SerializeToString(deterministic=True)
 
 
-def encoded_column(number: int, name: str, said: bytes) -> bytes:
+def encoded_column(number: int, name: str, kind: bytes) -> bytes:
     """Return a column as it stands in a schema: ``number``, its ID, from 1 up; and what :func:`encoded_type` made.
 
     A schema is its columns end to end, no two of which have the same name.
@@ -269,12 +269,12 @@ def encoded_column(number: int, name: str, said: bytes) -> bytes:
         InvalidDefinition: the format cannot hold such a name.
     """
     text = checked_text("the name of a column", name).encode()
-    column = b"".join((_COLUMN_ID, _varint(number), _COLUMN_NAME, _varint(len(text)), text, said))
+    column = b"".join((_COLUMN_ID, _varint(number), _COLUMN_NAME, _varint(len(text)), text, kind))
     return b"".join((_COLUMN, _varint(len(column)), column))
 
 
 def encoded_rest(**definition: Any) -> bytes:
-    """Return as bytes what a table definition says beside ID and schema; arguments are those of ``table_def``.
+    """Return as bytes a table definition without ID and schema; arguments are those of ``table_def``.
 
     Raises:
         InvalidDefinition: as ``table_def``; keys need the columns, and are refused.

@@ -48,7 +48,7 @@ class LakehouseOptions(TypedDict, total=False):
         node_file_max_size_bytes: target size of a node file; what the key table leaves is the write buffer.
         properties: free text by free text.
         txn_ttl_millis: how long a transaction may live, in milliseconds.
-        txn_isolation_level: ``SNAPSHOT`` or ``SERIALIZABLE``, for transactions that do not say.
+        txn_isolation_level: ``SNAPSHOT`` or ``SERIALIZABLE``, for transactions that name none.
     """
 
     order: int | None

@@ -23,7 +23,7 @@ From Arrow the large and view variants of string, binary and list are taken for 
 the other names of UTC for UTC. Nothing else is converted silently.
 
 Each field also carries ``trinitylake.id``, the ID of its column; ``trinitylake.property.<name>`` for
-each property that the type does not say; and ``trinitylake.name`` where a map key, a map value or a
+each property that the type does not contain; and ``trinitylake.name`` where a map key, a map value or a
 list element is not called ``key``, ``value`` or ``element``. Fields without an ID get one when they
 come back. Other metadata is ignored: the format has no place for it.
 """
@@ -181,7 +181,7 @@ def schema_from_arrow(schema: pa.Schema, previous: Schema | None = None) -> Sche
 
     Raises:
         InvalidDefinition: not an Arrow schema, an Arrow type that the format does not have (the
-            message names the column and says what to use instead), two columns of one name or ID,
+            message names the column and what to use instead), two columns of one name or ID,
             or metadata that contradicts the type.
     """
     if not isinstance(schema, pa.Schema):

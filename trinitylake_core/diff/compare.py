@@ -1,6 +1,6 @@
 """Two streams against each other: of two subtrees the one that comes first is opened, entries are merged.
 
-Every entry of a run is looked at once, and every subtree that both sides share is passed over, so a comparison costs
+Every entry of a run is compared once, and every subtree that both sides share is passed over, so a comparison costs
 in proportion to what the two versions do not share.
 """
 
@@ -157,10 +157,10 @@ def _descend(old: _Side, a: Subtree, new: _Side, b: Subtree) -> None:
 
 
 def merge(a: Run | None, b: Run | None) -> Iterator[Row]:
-    """Yield what differs between two runs, as far as both are known: up to where the first of them ends.
+    """Yield the differences of two runs, as far as both are known: up to where the first of them ends.
 
     REQUIRES: one of them at least; neither is used up. ``None`` = its side is at its end.
-    ENSURES: at least one is used up. Each row passed is looked at once, none that is left is touched.
+    ENSURES: at least one is used up. Each row passed is compared once, none that is left is touched.
     """
     if a is None or b is None:
         if a is not None:
@@ -207,7 +207,7 @@ def _two_pointers(a: Run, left: range, b: Run, right: range) -> Iterator[Row]:
 OLD = "old"
 NEW = "new"
 _LIMIT = 1000
-"""How many unreadable nodes a comparison names; in what lies behind them it looks no more."""
+"""How many unreadable nodes a comparison names; what lies behind them is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ class HoleReader:
         self._place_children(root, _Place(None, None))
 
     def read(self, path: str) -> Node:
-        """Return a node, an empty one if it is missing, damaged, or not of the height that its parent says."""
+        """Return a node, an empty one if it is missing, damaged, or not of the height that its parent records."""
         place = self._places.get(path, _Place(None, None))
         try:
             node = self._reader.read(path)

@@ -91,7 +91,7 @@ class Subtree:
 
     @property
     def height(self) -> int:
-        """Its height as its parent tells it; 0 where the parent does not."""
+        """Its height by its parent; 0 where the parent records none."""
         return 0 if self.parent.height is None else self.parent.height - 1
 
     def same_as(self, other: Subtree) -> bool:
@@ -227,7 +227,7 @@ class _Unlike:
     pivots: frozenset[int]
 
     def within(self, reached: range) -> list[int]:
-        """Return the indices to look at, in order."""
+        """Return the indices to visit, in order."""
         return sorted(index for index in self.children | self.pivots if index in reached)
 
 

@@ -21,7 +21,7 @@ _BETWEEN = "\0"
 """What stands between namespace and name in the text that is matched: no name can hold it."""
 _SPECIAL = frozenset("\\.*?")
 NOT_PLAIN = frozenset("\\*?")
-"""What a text holds that says more than a name."""
+"""The characters that make a text more than a name."""
 _WILD = frozenset({("*", True), ("?", True)})
 
 
@@ -64,7 +64,7 @@ class Pattern:
         return not {"?", "\\"} & {*self.text} and self._compiled.fullmatch(other) is not None
 
     def readings(self) -> Iterator[ObjectName]:
-        """Yield every object that a plain pattern may mean: where dots are not told apart, each may be the one."""
+        """Yield every object that a plain pattern may mean: without a backslash each dot may be the one."""
         text = "".join(character for character, _ in self._parts)
         dots = [at for at, (character, bare) in enumerate(self._parts) if character == "." and bare]
         if not (self._strict and dots):
@@ -90,7 +90,7 @@ class Pattern:
 
 
 def first_match(patterns: Iterable[tuple[Pattern, T]], namespace: str, name: str, otherwise: T) -> T:
-    """Return what stands beside the first pattern that a table or view has a name of."""
+    """Return the value of the first pattern that matches a table or view."""
     return next((each for pattern, each in patterns if pattern.matches(namespace, name)), otherwise)
 
 

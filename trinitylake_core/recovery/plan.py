@@ -39,9 +39,9 @@ from trinitylake_core.versions import Root, VersionInfo, Versions, version_info
 SHOWN: Final = 1000
 """How many changes a plan names; it counts them all."""
 SINCE_SHOWN: Final = 20
-"""How many of the versions that it undoes a rollback looks at."""
+"""How many of the versions that a rollback undoes are read."""
 FINDINGS: Final = 10
-"""So many findings are named, and then no more are looked for."""
+"""The proof stops after so many findings."""
 _PROVED_TOGETHER: Final = 1024
 Preflight = Callable[[Root], Iterable[Violation]]
 """Yields what is wrong with a version that is about to become the newest."""
@@ -114,7 +114,7 @@ def plan_of(
 
 
 def check_lakehouse_definition(versions: Versions, target: Root) -> Iterator[Violation]:
-    """Yield what is wrong with the lakehouse definition that a root names. One ``get``."""
+    """Yield the defects of the lakehouse definition that a root names. One ``get``."""
     try:
         versions.definition_file(target)
     except (Corrupt, InvalidDefinition) as error:

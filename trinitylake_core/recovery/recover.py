@@ -48,7 +48,7 @@ def rollback(
     definitions: DefinitionsPreflight | None = None,
     before_commit: Callable[[], None] | None = None,
 ) -> RecoveryPlan:
-    """Make the newest version say what ``target`` says.
+    """Give the newest version the content of ``target``.
 
     Costs the plan (:func:`planned_rollback`: it follows what is undone), one ``get`` for each of the newest 20
     versions undone, one ``create`` and at most two ``put``; and ``preflight``, if it is given. Over a root that cannot
@@ -219,7 +219,7 @@ def newest_root(files: LakehouseStore, planned_at: int | None = None) -> Root:
 def required(reason: str | None) -> str:
     """Return the reason, or raise ``InvalidInput`` if there is none."""
     if reason is None or not reason.strip():
-        raise InvalidInput("say why: a reason is required, and stands in the history")
+        raise InvalidInput("a reason is required: it stands in the history")
     return reason
 
 
@@ -253,12 +253,12 @@ def _to_bring_in(
 
 
 def _differing(here: Side, there: Side) -> Iterator[Change]:
-    """Yield what changed from here to there. A node that both name is not read on either side."""
+    """Yield the changes from here to there. A node that both name is not read on either side."""
     return diff_trees(here.files.store, here.root.node, here.codec, there.files.store, there.root.node, there.codec)
 
 
 def _really_changed(here: Side, there: Side, changes: Sequence[Change]) -> Iterator[Change]:
-    """Yield the changes without those of which both files say the same: they were copied in before. Two ``get`` each.
+    """Yield the changes without those whose files are equal: they were copied in before. Two ``get`` each.
 
     That a file cannot be read here is not a reason to leave it as it is.
     """
@@ -284,7 +284,7 @@ def _noting(changes: Iterable[Change], named: set[_Name]) -> Iterator[Change]:
 
 
 def _of_one_file(here: Side, only: Sequence[str], named: set[_Name]) -> Iterator[Change]:
-    """Yield what matches and both sides have the same file of: all but what was ``named`` as differing, each once."""
+    """Yield the objects that match and have the same file on both sides: all but those ``named`` as differing."""
     patterns = [Pattern(text) for text in only]
     for at, pattern in enumerate(patterns):
         for entry in matching(here.files.store, here.root.node, here.codec, pattern):

@@ -61,7 +61,7 @@ def to_restore(
 
 
 def _refuse_unknown(here: Side, there: Side, patterns: Sequence[Pattern]) -> None:
-    """Raise for a pattern that names nothing: a typing error must not look like success."""
+    """Raise for a pattern that names nothing: a typing error must not pass for success."""
     unknown = [each.text for each in patterns if not any(_names(side, each) for side in (there, here))]
     if unknown:
         named = ", ".join(each or repr(each) for each in unknown)

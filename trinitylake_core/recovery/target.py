@@ -25,7 +25,7 @@ class RecoveryTarget:
 
     Attributes:
         version: by number, or as text that :meth:`read` takes.
-        timestamp: the newest version created at or before a time: text in ISO 8601, UTC unless it says otherwise, or a
+        timestamp: the newest version created at or before a time: text in ISO 8601, UTC unless it has an offset, or a
             ``datetime`` with a time zone.
         snapshot: by the name of a snapshot.
     """

@@ -50,7 +50,7 @@ class BaseStorage(Requests):
 
     @abc.abstractmethod
     def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
-        """Delete a batch; return what became of it and the paths worth another try."""
+        """Delete a batch; return the outcome, and the paths worth another try."""
 
     @abc.abstractmethod
     def _get_tagged(self, path: str) -> Tagged:
@@ -103,7 +103,7 @@ class BaseStorage(Requests):
         """Carry out ``create`` until it is known whether this call or another process made the file."""
 
         def found(problem: TrinityLakeError) -> bool:
-            """Return whether the file is what we wrote; there may be none."""
+            """Whether the file is what we wrote; there may be none."""
             try:
                 content = self.read(path)
             except FileMissing:
@@ -170,7 +170,7 @@ class BaseStorage(Requests):
         there: Tagged | None = None
 
         def found(problem: TrinityLakeError) -> bool:
-            """Return whether the file is what we wrote; it may be what it was."""
+            """Whether the file is what we wrote; it may be what it was."""
             nonlocal there
             try:
                 there = self.read_tagged(path)

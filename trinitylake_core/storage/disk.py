@@ -121,7 +121,7 @@ _TEMPORARY: Final = re.compile(r"_tmp-[0-9a-f]{32}")
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file in the root directory is this library's own scratch file, or its lock."""
+    """Whether a file in the root directory is this library's own scratch file, or its lock."""
     return _TEMPORARY.fullmatch(name) is not None or name == LOCK_FILE
 
 
@@ -184,7 +184,7 @@ def overwrite_small(target: str, data: Data) -> bool:
         return False
     try:
         descriptor = os.open(target, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:  # none yet, a link, not ours to write: what replaces it says what is wrong
+    except OSError:  # none yet, a link, not ours to write: the replacement reports what is wrong
         return False
     try:
         status = os.fstat(descriptor)
@@ -221,7 +221,7 @@ def scan(
 ) -> tuple[list[FileInfo], list[str]]:
     """Return files and directories in ``directory`` below ``base`` whose names begin with ``start``.
 
-    Of files only those whose paths are ``wanted``; the others are not looked at. Links are not followed, temporary
+    Of files only those whose paths are ``wanted``; the others are not read. Links are not followed, temporary
     files are left out. Raises ``OSError``.
     """
     files: list[FileInfo] = []
@@ -263,7 +263,7 @@ def remove_temporary(directory: str, limit: float) -> int:
 # -- directories -----------------------------------------------------------------------------------
 #
 # Making a directory costs a local disk as much as writing a small file, and a young lakehouse has next to no two
-# files in one. Names of nodes are random: so a writer of many looks once which directories are there, and takes from
+# files in one. Names of nodes are random: so a writer of many lists once which directories are there, and takes from
 # then on, of a few names, one that needs no new directory. Object stores have no directories, and names stay spread
 # evenly there.
 
@@ -284,7 +284,7 @@ class Directories:
         self._added = added
         self._known: set[str] = set()
         self._places: set[str] = set()
-        """Where files of optimised paths go, as the path says it: directories that are there, or will be made."""
+        """The directories in optimised paths: directories that are there, or will be made."""
         self._new = 0
         """How many of them were not there when a name was picked, as far as was known."""
         self._looked = False
@@ -355,7 +355,7 @@ def _below(directory: str, levels: int) -> list[str]:
 # Measured on ext4: one ``syncfs`` is faster than an ``fsync`` per file from two files on, ten times at thirty. It
 # also waits for what other programs wrote to the same file system; ``sync="files"`` avoids that.
 #
-# Before Linux 5.8 ``syncfs`` says that all is well although data could not be written. There, and where there is
+# Before Linux 5.8 ``syncfs`` reports success although data could not be written. There, and where there is
 # none, files are synced one by one.
 
 SYNC_MODES: Final = ("auto", "files", "filesystem")
@@ -364,7 +364,7 @@ _REMEMBERED_FILES: Final = 4096
 
 
 def reports_errors(release: str) -> bool:
-    """Return whether ``syncfs`` of a Linux kernel, named as ``uname -r`` does, reports data that was not written."""
+    """Whether ``syncfs`` of a Linux kernel, named as ``uname -r`` does, reports data that was not written."""
     found = re.match(r"(\d+)\.(\d+)", release)
     return found is not None and (int(found[1]), int(found[2])) >= (5, 8)
 
@@ -452,7 +452,7 @@ class Unsynced:
         return self._others
 
     def any(self) -> bool:
-        """Return whether a flush has anything to do or to wait for."""
+        """Whether a flush has anything to do or to wait for."""
         with self._state:
             waiting = self._files or self._directories or self._too_many or self._others
             return bool(waiting) or self._flushing.locked()
@@ -462,7 +462,7 @@ class Unsynced:
 
         ``others=False`` leaves out what other processes wrote: a flush a moment ago has covered it.
 
-        After a failed fsync the kernel may have dropped the data, and a second fsync would say all is well.
+        After a failed fsync the kernel may have dropped the data, and a second fsync would succeed.
         """
         with self._flushing:
             if self._broken is not None:

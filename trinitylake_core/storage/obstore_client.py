@@ -137,7 +137,7 @@ class Pace:
         return None if self._limit is None else int(self._limit)
 
     def begin(self) -> int:
-        """Wait until one more request may begin; return what :meth:`end` needs to know of it."""
+        """Wait until one more request may begin; return the argument for :meth:`end`."""
         with self._ready:
             while self._limit is not None and self._running >= int(self._limit):
                 self._ready.wait()

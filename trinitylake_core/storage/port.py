@@ -264,7 +264,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def exists(self) -> bool:
-        """Return whether there is any file below the root."""
+        """Whether there is any file below the root."""
 
     def remove_temporary(self, older_than_seconds: float = 3600.0) -> int:
         """Remove this library's own temporary files that a killed process left behind; return how many.

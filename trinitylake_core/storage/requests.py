@@ -148,7 +148,7 @@ def awaited(oldest: Future[T], begin_more: Callable[[], object]) -> T:
 
 
 def has_room(window: Collection[Future[Any]], most: int) -> bool:
-    """Return whether more work may be begun behind a late piece: ``most`` threads are not busy, and little is held.
+    """Whether more work may be begun behind a late piece: ``most`` threads are not busy, and little is held.
 
     Of finished work, results that are bytes count with their size.
     """
@@ -196,7 +196,7 @@ class RequestThreads:
         self._executors: dict[str, Executor] = {}
 
     def in_turn(self) -> bool:
-        """Return whether the caller does everything itself, one thing after another."""
+        """Whether the caller does everything itself, one thing after another."""
         return self.most == 1 or _state.handed_over
 
     def map(self, items: Iterable[Item], work: Callable[[Item], T], *, nested: bool = False) -> Iterator[T]:

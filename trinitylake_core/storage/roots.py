@@ -75,7 +75,7 @@ def real_root(root: str) -> str:
 
 
 def same_place(one: str, two: str) -> bool:
-    """Return whether two normalised roots are one directory: by links, by mounts, or because they are the same text."""
+    """Whether two normalised roots are one directory: by links, by mounts, or because they are the same text."""
     if one == two or not (one.startswith("file:") and two.startswith("file:")):
         return one == two
     try:

@@ -32,7 +32,7 @@ from trinitylake_core.storage.store_errors import is_transient_code
 # when there is an ``endpoint_url``), ``connect_timeout`` (5 s), ``read_timeout`` (30 s), ``requester_pays``,
 # ``s3_additional_kwargs``, ``client_kwargs`` and ``config_kwargs``.
 #
-# Credentials, region and endpoint are looked for where botocore looks for them, in the same order: options,
+# Credentials, region and endpoint are found as botocore finds them, in the same order: options,
 # environment, profile, role of the machine, task or pod. botocore itself is asked only where options and environment
 # leave something open that a profile or a role may contain, since importing it takes longer than most operations.
 
@@ -180,7 +180,7 @@ def _given_keys(arguments: Mapping[str, Any], client: Mapping[str, Any]) -> Keys
 
 
 def _needs_botocore(arguments: Mapping[str, Any], region: str | None, endpoint: str | None) -> bool:
-    """Return whether a profile or a partition decides about region or endpoint."""
+    """Whether a profile or a partition decides about region or endpoint."""
     if arguments.get("profile"):
         return True
     if region and endpoint:

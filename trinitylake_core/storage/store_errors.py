@@ -99,7 +99,7 @@ def _answer_in(text: str) -> Answered | None:
 
 
 def is_slow_down(error: Exception) -> bool:
-    """Return whether a server asked for fewer requests: status 429 or 503, or a code with this meaning."""
+    """Whether a server asked for fewer requests: status 429 or 503, or a code with this meaning."""
     if not isinstance(error, Answered):
         return False
     status = error.response["ResponseMetadata"]["HTTPStatusCode"]
@@ -172,12 +172,12 @@ _WRONG_OPTIONS: Final = frozenset(
 
 
 def is_transient_code(code: str) -> bool:
-    """Return whether a per-key error of a batch is worth another try."""
+    """Whether a per-key error of a batch is worth another try."""
     return code in _TRANSIENT_CODES
 
 
 def is_beyond_the_end(error: Exception) -> bool:
-    """Return whether a range of bytes was asked for that begins where the object ends, or later."""
+    """Whether a range of bytes was asked for that begins where the object ends, or later."""
     response = getattr(error, "response", None)
     return isinstance(response, dict) and response.get("Error", {}).get("Code") == "InvalidRange"
 

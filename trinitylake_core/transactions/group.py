@@ -55,7 +55,7 @@ class Entry:
         return self.version or 0
 
     def about(self) -> dict[str, str]:
-        """Return what the summary of the version contains about it."""
+        """Return its part of the summary of the version."""
         found = {"txn": self.txn.id, "author": self.author}
         return found | {"reason": self.txn.reason} if self.txn.reason else found
 
@@ -103,7 +103,7 @@ class CommitGroup:
         except Exception as error:  # noqa: BLE001 - each member raises it in its own thread
             change.end(error=error)
         except BaseException:
-            change.end(error=OutcomeUnknown("the thread that committed the group was ended; look at the history"))
+            change.end(error=OutcomeUnknown("the thread that committed the group was ended; read the history"))
             raise
         else:
             self.remember([root.delta()])

@@ -1,7 +1,7 @@
 """Saved transactions: write, audit, publish or abort, each by another process (format, sections 5 and 6).
 
 A first save writes the ``txn-`` file once. One that replaces a save announces the new running root beside the old one,
-looks whether a cleaning may have removed what was written for it, and confirms it then.
+checks whether a cleaning may have removed what was written for it, and confirms it then.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def save(
 
 
 def fenced(storage: Storage, since: Root, newest: Root) -> bool:
-    """Return whether files written since a root was read may be void by now (format, section 6).
+    """Whether files written since a root was read may be void by now (format, section 6).
 
     No request if no cleaning came in between, else at most one ``head``: what was written is younger than ``since``.
     """
@@ -125,7 +125,7 @@ def _beginning(definition: TransactionDef, node: Node, path: str) -> Root:
         version = node.version if parsed.version is None else parsed.version
     if version is None:
         raise CorruptDefinition(
-            f"saved transaction {definition.id!r} does not say where it began", path=path, invariant="I10"
+            f"saved transaction {definition.id!r} does not contain where it began", path=path, invariant="I10"
         )
     return Root(version, beginning, node)
 
@@ -163,7 +163,7 @@ def abort_saved(files: LakehouseStore, base: Root, file: SavedFile, *, unknown: 
 
     Raises:
         CommitConflict: it is committed, or was saved again by another process; nothing was aborted.
-        OutcomeUnknown: it may be committed, and the versions that would tell have expired; nothing was aborted.
+        OutcomeUnknown: it may be committed, and the versions that would prove it have expired; nothing was aborted.
         StorageError: it may or may not be aborted.
     """
     decided = False

@@ -19,7 +19,7 @@ class SavedFile:
     """The file of one saved transaction, as this process last read or wrote it.
 
     Attributes:
-        definition: what it says; ``None`` if there is none.
+        definition: its content; ``None`` if there is none.
         running: path of the running root that this process resumed or saved, proved to be one; ``None`` before.
         resumed: whether this process resumed it, so that there is a save to be kept until the next one is confirmed.
     """
@@ -168,7 +168,9 @@ class SavedFile:
         if self.resumed and (self.definition is None or self.superseded):
             raise changed(self.id)
         if self.definition is not None and self.definition.state != TransactionDef.SAVED:
-            raise CommitConflict(f"somebody has begun to commit transaction {self.id}; commit it too, or abort it")
+            raise CommitConflict(
+                f"another process has begun to commit transaction {self.id}; commit it too, or abort it"
+            )
 
     # -- aborting ----------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """The boundary file: a durable copy of ``oldest_version`` for readers that have no root yet (format, section 6).
 
-``oldest_version`` in the newest root is the truth. The file only grows, by compare-and-set, after the root that says so
+``oldest_version`` in the newest root is the truth. The file only grows, by compare-and-set, after that root
 and before anything below it is deleted. A copy of some versions begins with a boundary of its own.
 
-The file never contains the same bytes twice (:func:`_anew`). So a process that finds the bytes that it read before
+The file never contains the same bytes twice (:func:`_unused_bytes`). So a process that finds the bytes it has read
 knows that no other process wrote in between, and a request that was given up as late finds nothing to replace.
 """
 
@@ -19,7 +19,7 @@ from trinitylake_core.versions.search import find_newest, listed_versions, newes
 
 
 def raise_boundary(files: RootFiles, to: int) -> int:
-    """Make the boundary file say ``to``, unless it says more already; return what it says, durably.
+    """Raise the boundary file to ``to``, unless it contains more already; return its number, which is durable.
 
     REQUIRES that the newest root has an ``oldest_version`` of ``to`` or more, and that
     :meth:`Storage.prove_compare_and_set` was called. A missing file and garbage are replaced.
@@ -29,46 +29,46 @@ def raise_boundary(files: RootFiles, to: int) -> int:
     lost: OutcomeUnknown | None = None
     while True:
         seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
-        says = _said(seen)
-        if says is not None and says >= to:
-            return says
+        number = _number(seen)
+        if number is not None and number >= to:
+            return number
         if lost is not None:
             raise lost
         try:
-            if files.storage.compare_and_set(spec.BOUNDARY_FILE, _anew(seen.data, to), seen) is not None:
+            if files.storage.compare_and_set(spec.BOUNDARY_FILE, _unused_bytes(seen.data, to), seen) is not None:
                 return to
         except OutcomeUnknown as error:  # what the file contains by now decides
             lost = error
 
 
 def lower_lying_boundary(files: RootFiles) -> int | None:
-    """Replace a boundary that expiration cannot have written by the one that the newest root says, and return that.
+    """Replace a boundary that expiration cannot have written by the one of the newest root, and return that.
 
-    The only case in which the file becomes smaller, and ``None`` in all others. Expiration commits a root that says the
-    boundary before it writes the file, so a file that says more than a root found after it was read is a lie. If
-    versions below it are missing all the same, it is left alone: lowered, it would promise what is gone. So it is if
-    anybody has written it since. The claim of a copy that has not put its first root there says more, too; it is
+    The only case in which the file becomes smaller, and ``None`` in all others. Expiration commits a root with the
+    boundary before it writes the file, so a file with more than a root found after it was read is wrong. If versions
+    below it are missing all the same, it is left alone: lowered, it would promise what is gone. So it is if another
+    process has written it since. The claim of a copy that has not put its first root there is more, too; it is
     replaced by the first version of those that are there.
 
     REQUIRES :meth:`Storage.prove_compare_and_set`. Some ``get``, two ``head``, one ``put``; a ``list`` for a claim.
     """
     seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
-    says = _said(seen)
-    if not says:
+    number = _number(seen)
+    if not number:
         return None
     newest = find_newest(files)
     truth = newest.oldest_version
-    if is_claim(seen.data) and says > newest.version:
-        truth = lowest_there(files, newest.version, says)
-    if says <= truth or not files.root_exists(truth) or not files.root_exists(min(says - 1, newest.version)):
+    if is_claim(seen.data) and number > newest.version:
+        truth = lowest_there(files, newest.version, number)
+    if number <= truth or not files.root_exists(truth) or not files.root_exists(min(number - 1, newest.version)):
         return None
-    done = files.storage.compare_and_set(spec.BOUNDARY_FILE, _anew(seen.data, truth), seen)
+    done = files.storage.compare_and_set(spec.BOUNDARY_FILE, _unused_bytes(seen.data, truth), seen)
     return truth if done is not None else None
 
 
-def is_claim(says: bytes | None) -> bool:
-    """Return whether the content of a boundary file is the claim of a copy that is not complete."""
-    return says is not None and says.endswith(b"\n") and number_in(says) is not None
+def is_claim(data: bytes | None) -> bool:
+    """Whether the content of a boundary file is the claim of a copy that is not complete."""
+    return data is not None and data.endswith(b"\n") and number_in(data) is not None
 
 
 def lowest_there(files: RootFiles, newest: int, boundary: int) -> int:
@@ -101,13 +101,13 @@ def claim_boundary(files: RootFiles, to: int, seen: bytes | None, known: Contain
     if found.data != seen:
         return None
     same = seen is not None and is_claim(seen) and number_in(seen) == to
-    claim = (seen if same and seen is not None else _anew(seen, to)) + b"\n"
+    claim = (seen if same and seen is not None else _unused_bytes(seen, to)) + b"\n"
     moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, claim, found)
     if moved is None:
         return None
     if all(version in known for version in listed_versions(files)):
         return claim
-    _put_back(files, seen, claim, moved)
+    _restore(files, seen, claim, moved)
     return None
 
 
@@ -132,52 +132,52 @@ def settle_boundary(
     One ``get``; if the file changes, one ``put`` and one ``list``.
     """
     seen = files.storage.read_tagged(spec.BOUNDARY_FILE)
-    says = _said(seen)
-    if seen.data is not None and says == to and not is_claim(seen.data):
+    number = _number(seen)
+    if seen.data is not None and number == to and not is_claim(seen.data):
         return True
-    if seen.data != claim if claim is not None else grows and says is not None and says > to:
+    if seen.data != claim if claim is not None else grows and number is not None and number > to:
         return False
     if not movable():
         return True
-    settled = _anew(seen.data, to)
+    settled = _unused_bytes(seen.data, to)
     moved = files.storage.compare_and_set(spec.BOUNDARY_FILE, settled, seen)
     if moved is None:
         return False
     claimed = to if claim is not None else 0
     if all(version in known or 0 < version < claimed for version in listed_versions(files)):
         return True
-    _put_back(files, seen.data, settled, moved)
+    _restore(files, seen.data, settled, moved)
     return False
 
 
-def _put_back(files: RootFiles, said: bytes | None, says: bytes, moved: Tagged) -> None:
-    """Let the file, which ``says`` something else by now, say again what it ``said``, in bytes of its own."""
-    again = (said or b"0\n").lstrip()
-    files.storage.compare_and_set(spec.BOUNDARY_FILE, _space_before(says) + b" " + again, moved)
+def _restore(files: RootFiles, before: bytes | None, now: bytes, moved: Tagged) -> None:
+    """Give the file, which contains ``now``, the number back that it had ``before``, in bytes of its own."""
+    again = (before or b"0\n").lstrip()
+    files.storage.compare_and_set(spec.BOUNDARY_FILE, _space_before(now) + b" " + again, moved)
 
 
-def _anew(said: bytes | None, to: int) -> bytes:
-    """Return the bytes for ``to`` where the file contained ``said``: bytes that it never contained.
+def _unused_bytes(before: bytes | None, to: int) -> bytes:
+    """Return the bytes for ``to`` where the file contained ``before``: bytes that it never contained.
 
     Object stores and disks identify a file by its content, and so does an export that read it a while ago. White space
     means nothing to readers (``number_in``). A process that makes the number larger keeps the spaces before it. A
     process that does not puts one more there. A claim of the number just loses its line breaks: it began with bytes of
     its own.
     """
-    number = None if said is None else number_in(said)
-    if said is None or number is None:
+    number = None if before is None else number_in(before)
+    if before is None or number is None:
         return b"%d" % to
-    if number == to and is_claim(said):
-        return said.rstrip()
-    return _space_before(said) + (b"" if to > number else b" ") + b"%d" % to
+    if number == to and is_claim(before):
+        return before.rstrip()
+    return _space_before(before) + (b"" if to > number else b" ") + b"%d" % to
 
 
-def _space_before(said: bytes) -> bytes:
-    return said[: len(said) - len(said.lstrip())]
+def _space_before(before: bytes) -> bytes:
+    return before[: len(before) - len(before.lstrip())]
 
 
 def boundary_by_roots(files: RootFiles) -> int:
-    """Return the boundary as the newest root says it, for when the file is garbage. A listing and one ``get``.
+    """Return the boundary of the newest root, for when the file is garbage. A listing and one ``get``.
 
     Raises:
         TrinityLakeError: the newest root cannot be read.
@@ -189,5 +189,5 @@ def boundary_by_roots(files: RootFiles) -> int:
     return root.oldest_version
 
 
-def _said(seen: Tagged) -> int | None:
+def _number(seen: Tagged) -> int | None:
     return 0 if seen.data is None else number_in(seen.data)

@@ -20,7 +20,7 @@ LARGE_BYTES: Final = 1 << 20
 
 
 class RootFiles:
-    """The files that say what versions there are, and the lakehouse definitions they name. Thread-safe."""
+    """Roots, hint and boundary, and the lakehouse definitions that the roots name. Thread-safe."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -109,7 +109,7 @@ class RootFiles:
         return found if found is None or found.unreadable is None else newest
 
     def root_exists(self, version: int) -> bool:
-        """Return whether there is a root file of a version. One ``head``."""
+        """Whether there is a root file of a version. One ``head``."""
         if version > spec.MAX_VERSION:
             return False
         try:
@@ -165,7 +165,7 @@ class RootFiles:
         """Return the lakehouse definition of a version from its own file, past the cache and the copy. One ``get``.
 
         Raises:
-            CorruptDefinition: missing, garbage, or not what the copy in the root says.
+            CorruptDefinition: missing, garbage, or not equal to the copy in the root.
             InvalidDefinition: a major version that is not supported.
         """
         path = root.definition_path
@@ -197,7 +197,7 @@ class RootFiles:
             return None
 
     def boundary_file(self) -> int | None:
-        """Return the oldest version that still exists, as the boundary file says: 0 without one. One ``get``.
+        """Return the oldest version that still exists by the boundary file: 0 without one. One ``get``.
 
         ``None`` if it is garbage: then the newest root alone knows.
         """
@@ -233,9 +233,9 @@ def _copied(copy: str, path: str) -> bytes | None:
 
 
 def _proved_version(root: Root) -> Root:
-    """Return a root that says it is of its version. Raises ``CorruptNode``."""
-    says = root.system.get(spec.VERSION, str(root.version))
-    if says != str(root.version):
-        message = f"root {root.path!r} says it is version {says}, not {root.version}"
+    """Return a root whose system rows are of its version. Raises ``CorruptNode``."""
+    recorded = root.system.get(spec.VERSION, str(root.version))
+    if recorded != str(root.version):
+        message = f"root {root.path!r} is that of version {recorded}, not {root.version}"
         raise CorruptNode(message, path=root.path, invariant="I13")
     return root

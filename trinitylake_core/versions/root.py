@@ -1,4 +1,4 @@
-"""Roots: what the system rows of one version say (format, section 3)."""
+"""Roots: the system rows of one version (format, section 3)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ObjectCounts(NamedTuple):
         return None if other is None else ObjectCounts(*(one - two for one, two in zip(self, other, strict=True)))
 
     def rows(self) -> dict[str, str | None]:
-        """Return the system rows that say so."""
+        """Return the system rows of the counts."""
         return dict(zip(_COUNTS, map(str, self), strict=True))
 
 
@@ -53,7 +53,7 @@ def counts_in(system: Mapping[str, str]) -> ObjectCounts | None:
 
 
 class RootRows:
-    """What the system rows of a root say about its version."""
+    """The system rows of a root."""
 
     __slots__ = ()
 
@@ -81,7 +81,7 @@ class RootRows:
 
     @property
     def created_at_millis(self) -> int:
-        """When the root was created, in epoch milliseconds; 0 where it does not say."""
+        """When the root was created, in epoch milliseconds; 0 where it does not contain that."""
         return self._number(spec.CREATED_AT_MILLIS)
 
     @property
@@ -116,7 +116,7 @@ class RootRows:
 
     @property
     def operation(self) -> str | None:
-        """What made this version; ``None`` where the writer did not say."""
+        """What made this version; ``None`` where the writer recorded none."""
         return self.system.get(spec.OPERATION)
 
     @property
@@ -125,9 +125,9 @@ class RootRows:
         return self.system.get(spec.TXN_ID)
 
     def follows(self, before: RootRows) -> bool:
-        """Whether this version was committed on top of ``before``, as far as both say which transaction made that.
+        """Whether this version was committed on top of ``before``, as far as both record which transaction made that.
 
-        The path of a root does not tell: one root may have been put in the place of another.
+        The path of a root proves nothing: one root may have been put in the place of another.
         """
         named = self.system.get(spec.PREVIOUS_TXN)
         return named is None or before.txn in {None, named}
@@ -150,7 +150,7 @@ class RootRows:
 
 @dataclass(frozen=True, slots=True)
 class Root(RootRows):
-    """The root node of one version, with what its system rows say."""
+    """The root node of one version, with its system rows."""
 
     version: int
     path: str
@@ -184,7 +184,7 @@ class Root(RootRows):
 
 @dataclass(frozen=True, slots=True)
 class Delta(RootRows):
-    """What one version says and changed, without its tree: all that a commit which lost to it needs to know."""
+    """The system rows and the changes of one version, without its tree: all that a commit which lost to it needs."""
 
     version: int
     path: str
@@ -203,7 +203,7 @@ class Delta(RootRows):
 
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
-    """One line of the history. Counts are ``None`` where the root does not tell them."""
+    """One line of the history. Counts are ``None`` where the root does not contain them."""
 
     version: int
     created_at: datetime
@@ -287,7 +287,7 @@ def from_millis(millis: int) -> datetime:
 
 
 def to_millis(timestamp: datetime | str | int) -> int:
-    """Return a time as epoch milliseconds; text is ISO 8601, and UTC unless it says otherwise.
+    """Return a time as epoch milliseconds; text is ISO 8601, and UTC unless it has an offset.
 
     Raises:
         InvalidInput: the text is not ISO 8601, or a ``datetime`` has no time zone: Python takes it for local time.

@@ -1,8 +1,8 @@
 """The newest version, by O(log versions) requests, never a walk (format, section 6).
 
 A root below the boundary is nothing: what followed it may be deleted, and its own name may have been taken again by a
-writer that stood still. So every search ends with a look at the boundary that is issued after the probe that ended
-it. If that still says a version at or below the one found, no root above it can have been deleted by then, so that the
+writer that stood still. So every search reads the boundary after the probe that ended it.
+If that is still a version at or below the one found, no root above it can have been deleted by then, so that the
 one found was the newest when the probe found nothing after it.
 """
 
@@ -25,7 +25,7 @@ _SEARCHES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Where a search ended: the root, if there is one, and what the boundary file said afterwards."""
+    """Where a search ended: the root, if there is one, and what the boundary file contained afterwards."""
 
     root: Root | None
     boundary: int | None
@@ -52,7 +52,7 @@ def find_newest(files: RootFiles, known: Root | None = None) -> Root:
     for _ in range(_SEARCHES):
         if found.is_newest and found.root is not None:
             return found.root
-        if found.boundary is None:  # garbage: who is below it cannot be told
+        if found.boundary is None:  # garbage: what is below it is not known
             break
         again = _from_boundary(files, found.boundary)
         if again.root is None and again.boundary == found.boundary:
@@ -137,7 +137,7 @@ def _of_sdk(files: RootFiles, version: int) -> _Found | None:
 
 
 def _climbed(files: RootFiles, version: int, root: Root) -> _Found:
-    """Search above a root of the SDK, which expires nothing: there is no boundary to look at."""
+    """Search above a root of the SDK, which expires nothing: there is no boundary."""
     low = _gallop(files, version)
     return _Found(root if low == version else files.try_root(low), 0)
 
@@ -220,12 +220,12 @@ def _openable(files: RootFiles, version: int) -> Root | None:
     """Return a root whose lakehouse definition can be read, too; ``None`` if there is no such file."""
     root = files.try_root(version)
     if root is not None:
-        files.definition_file(root)  # its copy in the root does not tell whether the root is of this lakehouse
+        files.definition_file(root)  # its copy in the root does not prove that the root is of this lakehouse
     return root
 
 
 def _refuse_fickle(files: RootFiles, version: int) -> None:
-    """Raise ``StorageError`` if a root is not as long as the storage says, or can be read after all."""
+    """Raise ``StorageError`` if a root is not as long as the storage reports, or can be read after all."""
     path = files.path(version)
     try:
         read, size = len(files.storage.read(path)), files.storage.info(path).size

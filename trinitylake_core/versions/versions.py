@@ -39,8 +39,8 @@ class Versions(RootFiles):
         """
         if not 0 <= version <= spec.MAX_VERSION:
             raise VersionNotFound(f"version {version} is not between 0 and {spec.MAX_VERSION}")
-        data, said = self.data_and_boundary(version)
-        boundary = said or 0
+        data, stored = self.data_and_boundary(version)
+        boundary = stored or 0
         if data is None and boundary <= version:  # it may have expired while both were read
             boundary = self.boundary()
         if version < boundary and any(each >= boundary for each in search.listed_versions(self)):
@@ -61,7 +61,7 @@ class Versions(RootFiles):
         return boundary if boundary <= newest else lowest_there(self, newest, boundary)
 
     def claimed(self) -> bool:
-        """Return whether an export to this place is not complete (format, section 6). One ``get``."""
+        """Whether an export to this place is not complete (format, section 6). One ``get``."""
         return is_claim(self.storage.read_tagged(spec.BOUNDARY_FILE).data)
 
     latest = search.find_newest  # the functions of the search are methods here
@@ -101,7 +101,7 @@ class Versions(RootFiles):
     def history(self, newest: Root, limit: int | None = None) -> Iterator[Root]:
         """Yield roots from ``newest`` back to the boundary. One ``get`` each, read ahead in parallel.
 
-        For a root that cannot be read one stands that says so; its time is that of the version after it.
+        Instead of a root that cannot be read one stands that contains why; its time is that of the version after it.
 
         Raises:
             CorruptNode: a root that must exist is missing.
@@ -192,7 +192,7 @@ def _unknown_change(files: RootFiles, root: Root) -> CommitConflict | CorruptNod
 
 
 def _refuse_unlinked(before: RootRows, root: RootRows) -> None:
-    """Prove that ``root`` was committed on top of ``before``, as far as it says (format, section 3).
+    """Prove that ``root`` was committed on top of ``before``, as far as it records that (format, section 3).
 
     Raises:
         CorruptNode: one of the two stands where another root was.
