@@ -25,9 +25,9 @@ from pipelines.job import Cancel, JobRun, Meter, Progress, Review, Session, dry_
 from pipelines.summary import Table, deleted, failures_table, files_of, unchanged
 from pipelines.sweep.reclaimable import Freed, reclaimable_by
 from trinitylake_core import Lakehouse, spec
-from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.commits.changes import ExpirationChange, commit_summary
 from trinitylake_core.commits.commit import commit, now_millis
+from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.definitions import LakehouseDef
 from trinitylake_core.durations import DAY, shown
 from trinitylake_core.errors import CorruptNode, InvalidInput, PlanOutdated

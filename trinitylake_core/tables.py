@@ -13,7 +13,7 @@ from trinitylake_core.definitions import NamespaceDef, TableDef, ViewDef
 from trinitylake_core.errors import InvalidLocation
 from trinitylake_core.locations import validate_path
 from trinitylake_core.storage import Storage, open_storage, options_for
-from trinitylake_core.storage.roots import S3_SCHEMES, local_path
+from trinitylake_core.storage.root_uris import S3_SCHEMES, local_path
 
 ICEBERG: Final = "ICEBERG"
 MANAGED: Final = "MANAGED"

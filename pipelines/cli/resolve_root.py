@@ -63,7 +63,7 @@ def found_file() -> Path | None:
 
 
 def _uri(text: str) -> str:
-    from trinitylake_core.storage.roots import root_uri  # completion needs names alone
+    from trinitylake_core.storage.root_uris import root_uri  # completion needs names alone
 
     return root_uri(text)
 

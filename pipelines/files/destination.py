@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.acknowledge import write_hint
 from trinitylake_core.commits.changes import definition_rows
+from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import AlreadyExists, Corrupt, NotALakehouse, Refused, UnsafeStorage
 from trinitylake_core.locations import parse, root_path

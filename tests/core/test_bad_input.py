@@ -26,7 +26,7 @@ from trinitylake_core import (
 )
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.locations import root_path
-from trinitylake_core.storage.roots import local_path
+from trinitylake_core.storage.root_uris import local_path
 
 ORDER = 4
 

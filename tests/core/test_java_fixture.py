@@ -13,7 +13,7 @@ from trinitylake_core import Lakehouse, ReadOnly, VersionNotFound
 from trinitylake_core.check import check_version
 from trinitylake_core.commits import changes, commit
 from trinitylake_core.definitions import to_dict
-from trinitylake_core.storage.roots import local_path
+from trinitylake_core.storage.root_uris import local_path
 from trinitylake_core.versions import from_millis
 
 VERSIONS = range(14)

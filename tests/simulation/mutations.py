@@ -15,10 +15,10 @@ from pipelines.sweep.marking import RootsExpired
 from pipelines.sweep.tables import TableSweep
 from pipelines.trees.walk import FOREVER
 from trinitylake_core import snapshots
-from trinitylake_core.commits import acknowledge as acknowledging
 from trinitylake_core.commits import changes, fences, rolled_back
 from trinitylake_core.commits import commit as commits
-from trinitylake_core.commits.acknowledge import write_hint
+from trinitylake_core.commits import confirm as acknowledging
+from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import OutcomeUnknown, TransactionExpired

@@ -8,8 +8,8 @@ from typing import Any
 
 from trinitylake_core import spec
 from trinitylake_core.catalog import codec_of, object_counts
-from trinitylake_core.commits.acknowledge import confirm_commit, remove_quietly
 from trinitylake_core.commits.commit import Draft, finished, new_id, now_millis, whoami
+from trinitylake_core.commits.confirm import confirm_commit, remove_quietly
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.definitions import LakehouseDef, encode
 from trinitylake_core.errors import CommitConflict, UnsafeStorage

@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from trinitylake_core import spec
-from trinitylake_core.commits.acknowledge import confirm_commit, expired
+from trinitylake_core.commits.confirm import confirm_commit, expired
 from trinitylake_core.commits.fences import Fences
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.commits.frozen import freeze_of, refuse_frozen
@@ -200,7 +200,7 @@ class _Lifetime:
     def fenced(self, base: Root) -> bool:
         """Whether the version after ``base`` may well have expired, so that a check before the creation saves one.
 
-        A courtesy by the age of ``base``: safety rests on the check afterwards (``acknowledge``).
+        A courtesy by the age of ``base``: safety rests on the check afterwards (``confirm_commit``).
         """
         return now_millis() >= min(self.began_at_millis, base.created_at_millis) + self.ttl_millis // 2
 

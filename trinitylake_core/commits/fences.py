@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trinitylake_core import spec
-from trinitylake_core.commits.acknowledge import write_hint
+from trinitylake_core.commits.confirm import write_hint
 from trinitylake_core.commits.files import LakehouseStore
 from trinitylake_core.errors import FileMissing, StorageError
 from trinitylake_core.storage import Storage

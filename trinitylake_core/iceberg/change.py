@@ -6,7 +6,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.view.metadata import ViewMetadata
 
-from trinitylake_core.commits.acknowledge import remove_quietly
+from trinitylake_core.commits.confirm import remove_quietly
 from trinitylake_core.iceberg.added import AddedFiles
 from trinitylake_core.iceberg.errors import committing
 from trinitylake_core.iceberg.places import Places

@@ -19,7 +19,7 @@ from pyiceberg.view.metadata import ViewMetadata
 from trinitylake_core.errors import FileMissing, InvalidLocation
 from trinitylake_core.iceberg.references import PACKED, WRITTEN_PATHS
 from trinitylake_core.storage import Storage
-from trinitylake_core.storage.roots import refuse_credentials
+from trinitylake_core.storage.root_uris import refuse_credentials
 from trinitylake_core.tables import DIRECTORY, base_uri, full_uri, path_below
 
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")

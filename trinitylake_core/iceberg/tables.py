@@ -32,7 +32,7 @@ from trinitylake_core.iceberg.snapshot_expiration import Expiring, SnapshotRules
 from trinitylake_core.iceberg.table_reader import TableReader
 from trinitylake_core.iceberg.table_updates import resolved
 from trinitylake_core.keys import TABLE, VIEW
-from trinitylake_core.storage.roots import refuse_credentials
+from trinitylake_core.storage.root_uris import refuse_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ proves a place fit for a lakehouse.
 from trinitylake_core.storage.conformance import ConformanceResult, check_conformance
 from trinitylake_core.storage.opening import open_storage, options_for
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, RequestCounts, Storage, Tagged
-from trinitylake_core.storage.roots import normalise_root, real_root, root_uri, same_place
+from trinitylake_core.storage.root_uris import normalise_root, real_root, root_uri, same_place
 
 __all__ = [
     "ConformanceResult",

@@ -20,7 +20,7 @@ from trinitylake_core.storage.objects import ObjectStorage, millis
 from trinitylake_core.storage.obstore_client import MakeStore, connection_options
 from trinitylake_core.storage.port import DeleteResult, FileInfo, Tagged
 from trinitylake_core.storage.requests import take_flag, take_number
-from trinitylake_core.storage.roots import BLOBS
+from trinitylake_core.storage.root_uris import BLOBS
 from trinitylake_core.storage.s3 import environment
 from trinitylake_core.storage.store_errors import map_error
 

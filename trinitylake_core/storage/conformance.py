@@ -18,7 +18,7 @@ from typing import Any, Final
 from trinitylake_core.errors import AlreadyExists, FileMissing, TrinityLakeError, UnsafeStorage
 from trinitylake_core.storage.opening import open_storage
 from trinitylake_core.storage.port import Storage
-from trinitylake_core.storage.roots import local_path, normalise_root
+from trinitylake_core.storage.root_uris import local_path, normalise_root
 
 SCRATCH_PREFIX: Final = "_doctor-"
 _RACERS: Final = 8

@@ -42,7 +42,7 @@ from trinitylake_core.storage.disk import (
 from trinitylake_core.storage.failures import Outdated, TransientError
 from trinitylake_core.storage.port import Data, DeleteResult, FileInfo, Tagged
 from trinitylake_core.storage.requests import CommonOptions, take_flag
-from trinitylake_core.storage.roots import local_path
+from trinitylake_core.storage.root_uris import local_path
 
 
 class LocalStorage(BaseStorage):

@@ -12,7 +12,7 @@ from trinitylake_core.storage.generic import FsspecStorage
 from trinitylake_core.storage.local import LocalStorage
 from trinitylake_core.storage.port import Storage
 from trinitylake_core.storage.requests import CommonOptions
-from trinitylake_core.storage.roots import BLOBS, S3_SCHEMES, normalise_root
+from trinitylake_core.storage.root_uris import BLOBS, S3_SCHEMES, normalise_root
 
 _BACKENDS: dict[str, type[BaseStorage]] = {"file": LocalStorage}
 

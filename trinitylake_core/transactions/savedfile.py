@@ -7,8 +7,8 @@ until it is confirmed. This file never decides whether a transaction is committe
 
 from __future__ import annotations
 
-from trinitylake_core.commits.acknowledge import remove_quietly
 from trinitylake_core.commits.commit import MAX_ATTEMPTS, new_id
+from trinitylake_core.commits.confirm import remove_quietly
 from trinitylake_core.definitions import TransactionDef, decode_transaction, encode
 from trinitylake_core.errors import CommitConflict, CorruptDefinition, OutcomeUnknown, TransactionNotFound
 from trinitylake_core.locations import transaction_path

@@ -15,7 +15,7 @@ from typing import Final
 
 from trinitylake_core import locations, spec
 from trinitylake_core.errors import Corrupt, CorruptNode, FileMissing, NotALakehouse, StorageError
-from trinitylake_core.storage.roots import local_path
+from trinitylake_core.storage.root_uris import local_path
 from trinitylake_core.versions.files import RootFiles
 from trinitylake_core.versions.root import Root, unreadable_root
 
