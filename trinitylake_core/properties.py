@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from trinitylake_core import spec
 from trinitylake_core.commits.changes import NewDefinition, commit_summary
@@ -62,7 +61,9 @@ def alter(
     version: int | None = None
     if changes and not dry_run:
         summary = commit_summary(reason=reason, properties=dict(properties))
-        change = NewDefinition(files, spec.OP_ALTER, summary, lambda newest, _: _edited(newest, properties))
+        change = NewDefinition(
+            files, spec.OP_ALTER, summary, lambda newest, _: altered_lakehouse(newest, properties=properties)
+        )
         root = commit(files, base, change, before_commit=before_commit)
         version, after = root.version, files.definition(root)
     return Alteration(base.version, version, dry_run, changes, dict(sorted(after.properties.items())), reason)
@@ -97,10 +98,6 @@ def freeze(
         urgent=True,
     )
     return new
-
-
-def _edited(newest: LakehouseDef, properties: Mapping[str, Any]) -> LakehouseDef:
-    return altered_lakehouse(newest, properties=properties)
 
 
 def _changes(before: LakehouseDef, after: LakehouseDef) -> dict[str, tuple[str | None, str | None]]:

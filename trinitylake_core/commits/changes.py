@@ -135,7 +135,6 @@ class NewDefinition(SameContent):
         self._files = files
         self._edit = edit
         self._made: LakehouseDef | None = None
-        self.written: list[str] = []
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Write the edited definition, unless it is what was written for the last base; return the base's node with it.
@@ -144,9 +143,7 @@ class NewDefinition(SameContent):
         """
         definition = self._edit(self._files.definition(base), base)
         if definition != self._made:
-            path, data = written(self._files, definition)
-            self.written.append(path)
-            self._made, self._system = definition, definition_rows(path, data)
+            self._made, self._system = definition, definition_rows(*written(self._files, definition))
         return super().build(base, created_at_millis, writer)
 
     def renew(self, base: Root) -> None:

@@ -103,7 +103,6 @@ class RolledBack:
         self._summary = summary
         self._force = force
         self._txn = new_id()
-        self._definition = ("", b"")
 
     def build(self, base: Root, created_at_millis: int, writer: NodeWriter) -> Draft:
         """Return the target's node, under the definition that :func:`rolled_back` makes. At most one ``put``.
@@ -116,8 +115,7 @@ class RolledBack:
             now = storage_time(self._files)
             rows[spec.VOID_BEFORE_MILLIS] = str(max(base.void_before_millis, now))
             rows[spec.TABLES_VOID_BEFORE_MILLIS] = str(max(base.tables_void_before_millis, now))
-        path, data = self._definition_for(base)
-        rows |= definition_rows(path, data)
+        rows |= definition_rows(*self._definition_for(base))
         node, counts = self._target.node.with_messages(_NO_MESSAGES), self._target.counts
         return Draft(node, spec.OP_ROLLBACK, self._txn, self._summary, rows, counts=counts)
 

@@ -172,7 +172,7 @@ def planned_rollback(
     """
     proof = _Proof(files, target, definitions)
     try:
-        found = _changes(proof, newest, target)
+        found = diff.diff_trees(proof, newest.readable.node, proof.codec, proof, target.node, proof.codec)
         planned = plan_of(files, spec.OP_ROLLBACK, newest.root, target, proof.proved(found), reason)
     except Corrupt:  # of the newest version, of the target, or of a target that expired since
         refuse_lost(files, newest_base(files).root, target)
@@ -186,10 +186,6 @@ def planned_rollback(
         return planned
     why = f"{newest.root.unreadable}; compared is version {newest.readable.version}, the newest one that can be read"
     return replace(planned, not_compared=(NotCompared(OLD, newest.root.path, None, None, why), *planned.not_compared))
-
-
-def _changes(proof: _Proof, newest: Base, target: Root) -> Iterator[Change]:
-    return diff.changes(diff.diff_nodes(proof, newest.readable.node, proof, target.node), proof.codec)
 
 
 class _Proof:
