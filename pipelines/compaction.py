@@ -23,7 +23,7 @@ from pipelines.trees import subtrees
 from pipelines.trees.slices import Piece, split_for_tasks
 from pipelines.trees.subtrees import Flushed
 from trinitylake_core import Lakehouse
-from trinitylake_core.commits.changes import CompactionChange, TreeReplaced, commit_summary, counted_anew
+from trinitylake_core.commits.changes import CompactionChange, TreeReplaced, commit_summary, recounted
 from trinitylake_core.commits.commit import commit, now_millis, require_writable
 from trinitylake_core.commits.fences import may_be_void
 from trinitylake_core.errors import Corrupt, InvalidInput
@@ -302,7 +302,7 @@ class _Compaction(JobRun[Config]):
             compacted_version=self.base.version,
             engine=planned.engine,
         )
-        change = CompactionChange(node, summary, counted_anew(self.files, self.base, node))
+        change = CompactionChange(node, summary, recounted(self.files, self.base, node))
         root = commit(self.files, self.base, change, before_commit=self.cancel.check)
         self.rebased_over = change.rebased_over
         return root

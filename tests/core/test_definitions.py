@@ -462,7 +462,7 @@ def test_other_arrow_types_are_refused_with_advice(arrow: pa.DataType, instead: 
     [
         (pa.field("a", pa.int32(), metadata={"trinitylake.type": "CHAR(3)"}), "does not fit Arrow type int32"),
         (pa.field("a", pa.time64("us"), metadata={"trinitylake.type": "TIMETZ3"}), "does not fit"),
-        (pa.field("a", pa.string(), metadata={"trinitylake.type": "TEXT"}), "says 'TEXT'"),
+        (pa.field("a", pa.string(), metadata={"trinitylake.type": "TEXT"}), "is 'TEXT'"),
         (pa.field("a", pa.string(), metadata={"trinitylake.type": "CHAR"}), "CHAR needs the property 'length'"),
         (pa.field("a", pa.string(), metadata={"trinitylake.type": "CHAR(9999999999)"}), "between 1 and 2147483647"),
         (pa.field("a", pa.string(), metadata={"trinitylake.id": "x"}), "must be a number"),

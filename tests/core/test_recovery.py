@@ -268,7 +268,7 @@ def test_a_commit_between_plan_and_act_stops_a_rollback(sound: Lakehouse) -> Non
         with reopened(sound).transaction(reason="mine") as txn:
             txn.create_namespace("new")
 
-    with pytest.raises(PlanOutdated, match=r"version 8 \(commit by .*: mine\); look at the new plan"):
+    with pytest.raises(PlanOutdated, match=r"version 8 \(commit by .*: mine\); read the new plan"):
         sound.rollback(version=3, reason="r", preflight=meanwhile(commit_one))
     assert (8, "commit") == (sound.refresh().version, sound.info().operation)
 

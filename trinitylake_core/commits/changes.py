@@ -50,7 +50,7 @@ def written(files: LakehouseStore, definition: LakehouseDef) -> tuple[str, bytes
     return path, data
 
 
-def counted_anew(files: LakehouseStore, base: Root, node: Node) -> ObjectCounts | None:
+def recounted(files: LakehouseStore, base: Root, node: Node) -> ObjectCounts | None:
     """Return the object counts of a compaction of ``base``, if ``base`` does not contain them; else ``None``.
 
     Two ``get`` per level at the most, once in the life of a lakehouse that an older writer made.

@@ -125,10 +125,10 @@ def _below(versions: Versions, boundary: int) -> str:
         return (
             f"an export that begins with version {boundary} is under way to {versions.storage.root}, or was ended "
             "before it was complete. Repeat the export, or run `trinitylake expire` there, which gives the place back. "
-            "Then read the history, and begin a new transaction if the changes are not there"
+            "Then look at the history, and begin a new transaction if the changes are not there"
         )
     return (
-        f"versions below {boundary} have expired. Read the history, and begin a new transaction if the changes are "
+        f"versions below {boundary} have expired. Look at the history, and begin a new transaction if the changes are "
         "not there"
     )
 

@@ -103,7 +103,7 @@ class CommitGroup:
         except Exception as error:  # noqa: BLE001 - each member raises it in its own thread
             change.end(error=error)
         except BaseException:
-            change.end(error=OutcomeUnknown("the thread that committed the group was ended; read the history"))
+            change.end(error=OutcomeUnknown("the thread that committed the group was ended; look at the history"))
             raise
         else:
             self.remember([root.delta()])
