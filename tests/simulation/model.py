@@ -27,6 +27,8 @@ class Root(NamedTuple):
     files: frozenset[str]
     oldest: int = 0
     void: int = 0
+    tables: int = 0
+    """The fence of tables: the time before which their files are void. Their names begin with ``d``."""
     pins: frozenset[str] = frozenset()
     """What snapshots need."""
     txn: str = ""

@@ -6,7 +6,7 @@ The commit is the same for all of them, as in the product. ``name in rules`` is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 from tests.simulation.model import Fact, Process, Request, Root, Rules, Saved, World
@@ -161,15 +161,26 @@ class Job(NamedTuple):
 Build = Callable[[Root, tuple[str, ...]], Root]
 """Makes a root from the one below and the files that were written for it."""
 Commit = Generator[Request | Fact, Any, Root]
+Proof = Iterator[Request]
 
 
 def commit(
-    rules: Rules, job: Job, base: Root, build: Build, *, meet: Callable[[Root], None] = lambda root: None
+    rules: Rules,
+    job: Job,
+    base: Root,
+    build: Build,
+    *,
+    meet: Callable[[Root], None] = lambda root: None,
+    prove: Callable[[Root, bool], Proof] = lambda root, first: iter(()),
 ) -> Commit:
-    """Create the next root, rebasing over roots that come first; return it once it is known to count."""
+    """Create the next root, rebasing over roots that come first; return it once it is known to count.
+
+    ``prove`` is asked of each base, and told whether it is the first.
+    """
     wrote, since = job.wrote, job.since
-    unknown = False
+    unknown, first = False, base
     while True:
+        yield from prove(base, base == first)
         root = build(base, wrote)
         created = yield create(root)
         if created is None:
@@ -240,9 +251,12 @@ def writer(maker: str, base: Root, rules: Rules) -> Process:
     """Commit one definition on a base that may be old."""
     name = f"{maker}1"
     since = yield put(name)
-    yield from commit(
-        rules, Job(maker, (name,), since), base, lambda below, wrote: _on(below, maker, below.files | {*wrote})
-    )
+
+    def build(below: Root, wrote: tuple[str, ...]) -> Root:
+        root = _on(below, maker, below.files | {*wrote})
+        return root if "the fence of tables is carried on" in rules else root._replace(tables=0)
+
+    yield from commit(rules, Job(maker, (name,), since), base, build)
 
 
 @ends
@@ -259,6 +273,28 @@ def fresh_writer(maker: str, rules: Rules) -> Process:
     yield from commit(
         rules, Job(maker, (name,), since), base, lambda below, wrote: _on(below, maker, below.files | {*wrote})
     )
+
+
+@ends
+def appender(maker: str, rules: Rules) -> Process:
+    """Write a data file of a table, and commit it on what is the newest version then."""
+    name = f"d{maker}"
+    yield put(name)
+    base = yield newest()
+    if base is None:
+        return
+
+    def prove(root: Root, first: bool) -> Generator[Request, Any, None]:
+        if not root.tables or not (first or "they are held to a fence that came in between" in rules):
+            return
+        written = yield _named(f"head {name}", lambda w: [(w, dict(w.files).get(name))])
+        if written is None and "what is missing is refused" in rules:
+            raise Refused
+        if written is not None and written < root.tables and "files are held to the fence of tables" in rules:
+            raise Refused
+
+    build = lambda below, _: _on(below, maker, below.files | {name})  # noqa: E731
+    yield from commit(rules, Job(maker), base, build, prove=prove)
 
 
 def exporting(claim: int, rules: Rules) -> Process:
@@ -308,8 +344,8 @@ def expiration(maker: str, keep: int, rules: Rules) -> Process:
 
 
 @ends
-def cleaning(maker: str, rules: Rules) -> Process:
-    """Cut-off, fence, list, mark, delete; with a safety age of zero."""
+def cleaning(maker: str, of_tables: bool, rules: Rules) -> Process:
+    """Cut-off, fence, list, mark, delete; with a safety age of zero. Of the lakehouse's own files, or of tables'."""
     base = yield newest()
     if base is None:
         return
@@ -317,7 +353,13 @@ def cleaning(maker: str, rules: Rules) -> Process:
     files, saved = (yield listed()) if "the fence comes before the listing" not in rules else (frozenset(), None)
     fence = base
     if "cleaning commits a fence" in rules:
-        build = lambda below, _: _on(below, maker, below.files)._replace(void=max(below.void, cut_off))  # noqa: E731
+
+        def build(below: Root, _: tuple[str, ...]) -> Root:
+            root = _on(below, maker, below.files)
+            if of_tables:
+                return root._replace(tables=max(below.tables, cut_off))
+            return root._replace(void=max(below.void, cut_off))
+
         fence = yield from commit(rules, Job(maker), base, build)
     if "the fence comes before the listing" in rules:
         files, saved = yield listed()
@@ -334,7 +376,8 @@ def cleaning(maker: str, rules: Rules) -> Process:
                 return
             continue
         live |= root.files
-    void = frozenset(name for name, written in files if written < cut_off) - live
+    until = cut_off if "only files before the fence go" in rules or not of_tables else cut_off + 1
+    void = frozenset(name for name, at in files if at < until and name.startswith("d") == of_tables) - live
     while (yield delete_one(void)) is not None:
         pass
 

@@ -3,8 +3,9 @@
 W a writer (on the newest version, w on an old one), C a compaction, E an expiration that keeps the newest version
 (e the newest two), K a cleaning of age zero, B a rollback, N a snapshot, T a restore, S a save, P a commit of the
 saved transaction, A its abort, R a cold reader, F a refresh of a handle of an old version, V a writer that begins with
-the newest version, X an export to this place that claims it, and puts the claim back. ``?`` lets an answer to a
-creation be lost, or the creation be late; ``~`` lets the clocks of front ends differ.
+the newest version, D a writer of a table, L a cleaning of tables of age zero, X an export to this place that claims it,
+and puts the claim back. ``?`` lets an answer to a creation be lost, or the creation be late; ``~`` lets the clocks of
+front ends differ.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ _PROCESSES: Final[Mapping[str, Callable[[str], Callable[[Rules], Any]]]] = {
     "C": lambda maker: partial(p.compaction, maker, 1),
     "E": lambda maker: partial(p.expiration, maker, 1),
     "e": lambda maker: partial(p.expiration, maker, 2),
-    "K": lambda maker: partial(p.cleaning, maker),
+    "K": lambda maker: partial(p.cleaning, maker, False),
+    "L": lambda maker: partial(p.cleaning, maker, True),
+    "D": lambda maker: partial(p.appender, maker),
     "B": lambda maker: partial(p.takeover, maker, _HISTORY[1], False),
     "N": lambda maker: partial(p.takeover, maker, _HISTORY[1], True),
     "T": lambda maker: partial(p.restore, maker, _HISTORY[1], "f"),
@@ -115,6 +118,13 @@ RULES: Final[Mapping[str, Rule]] = {
         "V W ?", "its answer is lost, and another version came on top: it rebases over itself"
     ),
     "an abort whose base has expired is refused": Rule("P A E", "the commit of the transaction expired unseen"),
+    "files are held to the fence of tables": Rule(
+        "D L", "a data file is listed, cleaned, and committed after that on top of the fence"
+    ),
+    "they are held to a fence that came in between": Rule("D L", "the same, by a writer that lost its race to it"),
+    "what is missing is refused": Rule("D L", "the same, when the file is gone already"),
+    "only files before the fence go": Rule("D L", "a file as young as the fence is listed, committed, and deleted"),
+    "the fence of tables is carried on": Rule("W D L", "a version after the fence does not repeat it"),
     "fences allow for clocks that differ": Rule(
         "V K ~", "a file is older than the version it was written after, and a fence falls in between"
     ),
@@ -126,16 +136,30 @@ def _scopes(*names: str, saved: bool = False, ticks: int = 1, deaths: int = 1) -
 
 
 SMALL: Final[Mapping[str, Scope]] = {
-    **_scopes("w E", "W K", "C K", "S K", "B E", "N E", "E e", "F w E"),
+    **_scopes("w E", "W K", "C K", "S K", "B E", "N E", "E e", "F w E", "D L"),
     **_scopes("S S", "P S", "P A", "P P", "P A S", "P S K", saved=True),
-    **_scopes("w E e", "K T E", "V W ?", "W X", "W X E", "V K ~", deaths=0),
+    **_scopes("w E e", "K T E", "V W ?", "W X", "W X E", "V K ~", "W D L", deaths=0),
     **_scopes("V W E ?", ticks=0, deaths=0),
     **_scopes("P A E", saved=True, ticks=0, deaths=0),
 }
 """Visited in seconds."""
 LARGE: Final[Mapping[str, Scope]] = {
     **_scopes("V V W E ?", "W V K ~", "W X E ?", deaths=0),
-    **_scopes("W W K", "R w E", "C E K", "B E K", "N E K", "T E K", "w E K", "S K K", "C W E"),
+    **_scopes(
+        "W W K",
+        "R w E",
+        "C E K",
+        "B E K",
+        "N E K",
+        "T E K",
+        "w E K",
+        "S K K",
+        "C W E",
+        "D E L",
+        "D B L",
+        "D L L",
+        "D K L",
+    ),
     **_scopes("P A K", "P P A", "P S S", "P P K", saved=True),
 }
 """Visited in minutes."""

@@ -34,7 +34,9 @@ from trinitylake_core.versions import Delta, Root, RootRows
 #
 # The same holds for versions below it that cannot be read.
 
-_CARRIED = (spec.LAKEHOUSE_DEF, spec.LAKEHOUSE_DEF_COPY, spec.VOID_BEFORE_MILLIS)
+_CARRIED = (
+    spec.LAKEHOUSE_DEF, spec.LAKEHOUSE_DEF_COPY, spec.VOID_BEFORE_MILLIS, spec.TABLES_VOID_BEFORE_MILLIS,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
