@@ -230,6 +230,44 @@ def _append(world: World) -> Action:
     return lambda: _as_ours(act)
 
 
+def _alter(world: World) -> Action:
+    """Set a property of the Iceberg table with rows: its commit adds a metadata file, and nothing else."""
+    table = _with_rows(world).load_table(ROWS)
+
+    def act() -> str:
+        with table.transaction() as change:
+            change.set_properties(owner="me")
+        return "altered"
+
+    return lambda: _as_ours(act)
+
+
+def _name_again(register: bool) -> Callable[[World], Action]:
+    """Drop the Iceberg table with rows, let all versions that name it expire, and name its metadata again."""
+
+    def prepare(world: World) -> Action:
+        catalog, lake = _with_rows(world), world.handle()
+        location = catalog.load_table(ROWS).metadata_location
+
+        def act() -> str:
+            catalog.drop_table(ROWS)
+            _acked(world, _compact(world, lake.refresh()).version_after)
+            time.sleep(DURATIONS["month"] / 1000)
+            _acked(world, _expire(1)(world, lake.refresh()).version_after)
+            if register:
+                catalog.register_table(ROWS, location)
+                return "registered"
+            namespace, _, name = ROWS.partition(".")
+            with lake.refresh().transaction() as txn:
+                named = {"metadata_location": location.removeprefix(stores.ROOT)}
+                txn.create_table(namespace, name, table_format="ICEBERG", format_properties=named)
+            return "named"
+
+        return lambda: _as_ours(act)
+
+    return prepare
+
+
 def _tables_cleaner(world: World) -> Action:
     _with_rows(world)
     lake = world.handle()
@@ -615,6 +653,9 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "create": Kind(_create, (AlreadyExists, TransactionExpired)),
     "purge": Kind(_purge, _TABLES),
     "append": Kind(_append, _TABLES),
+    "append-alter": Kind(_alter, _TABLES),
+    "register": Kind(_name_again(register=True), (*_TABLES, *_OUTDATED)),
+    "name-metadata": Kind(_name_again(register=False), (*_TABLES, *_OUTDATED)),
     "tables-clean": Kind(_tables_cleaner, _OUTDATED),
     "rename": Kind(_rename, (*_TABLES, FileNotFoundError)),
     "save": Kind(_save, _ENDED),
@@ -663,7 +704,8 @@ FREEZES: Final = frozenset({"freeze", "freeze-thaw"})
 WRITES: Final = frozenset(
     {
         "write", "write-both", "write-other", "write-stale", "write-twice", "write-large", "write-retry", "iceberg",
-        "later", "purge", "append", "rename", "save-publish", "publish", "publish-later", "load", "group",
+        "later", "purge", "append", "append-alter", "register", "name-metadata",
+        "rename", "save-publish", "publish", "publish-later", "load", "group",
     }
 )  # fmt: skip
 """Kinds that a frozen lakehouse refuses."""

@@ -24,8 +24,10 @@ from trinitylake_core.definitions import TransactionDef, encode
 from trinitylake_core.errors import OutcomeUnknown, TransactionExpired
 from trinitylake_core.iceberg import added
 from trinitylake_core.recovery import recover
-from trinitylake_core.spec import BOUNDARY_FILE, FREEZE
+from trinitylake_core.spec import BOUNDARY_FILE, FREEZE, TABLES_VOID_BEFORE_MILLIS
+from trinitylake_core.tables import path_below
 from trinitylake_core.transactions import saved, savedfile
+from trinitylake_core.transactions.edits import CatalogEdits
 from trinitylake_core.transactions.group import CommitGroup
 from trinitylake_core.transactions.transaction_change import TransactionChange
 from trinitylake_core.versions import Versions, search
@@ -96,6 +98,28 @@ def _unfenced(self: Any, marked: Any, cutoff: int, orphan_files: int) -> Any:
     return marked.newest
 
 
+def _fenced_too_low(self: Any, marked: Any, cutoff: int, orphan_files: int) -> Any:
+    del cutoff
+    return _fence(self, marked, 1, orphan_files)
+
+
+def _without_metadata(self: Any) -> Iterator[str]:
+    own = {path_below(self._storage.root, each.location) for each in self._tables}
+    return (path for path in _added(self) if path not in own)
+
+
+def _not_carried_on(base: Any, draft: Any, stamp: int) -> Any:
+    node = _finished(base, draft, stamp)
+    if TABLES_VOID_BEFORE_MILLIS not in draft.system:
+        node.system.pop(TABLES_VOID_BEFORE_MILLIS, None)
+    return node
+
+
+def _without_others(self: Any, before: Any, after: Any, location: str, *, is_own: bool = True) -> None:
+    if is_own:
+        _add(self, before, after, location)
+
+
 def _blind_claim(files: Any, to: int, seen: Any, known: Any) -> bytes:
     files.storage.replace(BOUNDARY_FILE, b"%d\n" % to)
     return b"%d\n" % to
@@ -156,6 +180,10 @@ def _mark_the_newest(self: Any, starts: Any, paths: Any, *, afresh: bool = False
 
 
 _mark = TableSweep.mark
+_fence = orphans.Cleaning.fence
+_added = added.AddedFiles._added
+_add = added.AddedFiles.add
+_finished = commits.finished
 _prove = TransactionChange.prove
 _decide_abort = saved.decide_abort
 _stand = CommitGroup._stand
@@ -260,6 +288,24 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "they are held to a fence that came in between": Mutation(
         lambda: {(TransactionChange, "prove"): _proved_once}, ("append", "tables-clean")
+    ),
+    "manifest lists that are new are read": Mutation(
+        lambda: {(added._Added, "new_lists"): lambda self: set()}, ("append", "tables-clean")
+    ),
+    "metadata files are asked for": Mutation(
+        lambda: {(added.AddedFiles, "_added"): _without_metadata}, ("append-alter", "tables-clean")
+    ),
+    "metadata that are registered are held to the fence": Mutation(
+        lambda: {(added.AddedFiles, "add"): _without_others}, ("register", "tables-clean")
+    ),
+    "metadata that nothing proves are refused": Mutation(
+        lambda: {(CatalogEdits, "new_table_files"): lambda self: set()}, ("name-metadata", "tables-clean")
+    ),
+    "the fence says until when files went": Mutation(
+        lambda: {(orphans.Cleaning, "fence"): _fenced_too_low}, ("append", "tables-clean")
+    ),
+    "the fence of tables is carried on": Mutation(
+        lambda: {(commits, "finished"): _not_carried_on}, ("append", "tables-clean", "write-other")
     ),
     "tables are cleaned behind a fence": Mutation(
         lambda: {(orphans.Cleaning, "fence"): _unfenced}, ("append", "tables-clean")

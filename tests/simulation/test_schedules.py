@@ -28,7 +28,7 @@ _SIMILAR: Final = {
     "write-both", "write-twice", "write-large", "iceberg", "clean-aged", "snapshot-partial", "snapshot-drop",
     "export-old", "export-again", "export-history-again", "restore-copy", "write-copy", "recover", "recover-older",
     "write-retry", "group", "later", "create", "purge", "rename", "save-publish", "publish-later", "at", "diff",
-    "append", "tables-clean",
+    "append", "append-alter", "register", "name-metadata", "tables-clean",
     "export-rest", "write-copy-other", "create-copy", "recreate-copy", "refresh-copy", "expire-copy", "clean-copy",
     "freeze-thaw",
 }  # fmt: skip
