@@ -654,7 +654,7 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "purge": Kind(_purge, _TABLES),
     "append": Kind(_append, _TABLES),
     "append-alter": Kind(_alter, _TABLES),
-    "register": Kind(_name_again(register=True), (*_TABLES, *_OUTDATED)),
+    "register": Kind(_name_again(register=True), (*_TABLES, *_OUTDATED, FileNotFoundError)),
     "name-metadata": Kind(_name_again(register=False), (*_TABLES, *_OUTDATED)),
     "tables-clean": Kind(_tables_cleaner, _OUTDATED),
     "rename": Kind(_rename, (*_TABLES, FileNotFoundError)),
