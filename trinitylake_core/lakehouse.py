@@ -51,7 +51,6 @@ class Lakehouse(Handle):
         root: str | os.PathLike[str] | Storage,
         *,
         storage_options: Mapping[str, Any] | None = None,
-        strict: bool = False,
         damaged: bool = False,
     ) -> Self:
         """Open the newest version of the lakehouse at a root URI.
@@ -59,7 +58,6 @@ class Lakehouse(Handle):
         Args:
             root: root URI, ``file:///…`` or ``s3://…``, or the path of a directory.
             storage_options: see ``docs/storage.md``.
-            strict: check the whole tree before every root this handle creates; for tests.
             damaged: where the newest root cannot be read, open the newest version that can be read. ``unreadable``
                 lists the versions after it. Such a handle serves reads and a rollback; it refuses commits.
 
@@ -73,7 +71,7 @@ class Lakehouse(Handle):
         versions = Versions(storage)
         try:
             newest = versions.latest()
-            return cls(LakehouseStore(storage, versions, newest, strict=strict), newest)
+            return cls(LakehouseStore(storage, versions, newest), newest)
         except Corrupt as error:
             if not damaged:
                 raise type(error)(
@@ -83,7 +81,7 @@ class Lakehouse(Handle):
                     invariant=error.invariant,
                 ) from error
         newest, unreadable = versions.newest_readable()
-        lake = cls(LakehouseStore(storage, versions, newest, strict=strict), newest, pinned=bool(unreadable))
+        lake = cls(LakehouseStore(storage, versions, newest), newest, pinned=bool(unreadable))
         lake.unreadable = tuple(map(version_info, unreadable))
         return lake
 

@@ -113,30 +113,20 @@ def decode_lakehouse(data: bytes, path: str) -> LakehouseDef:
 
 
 def decode_namespace(data: bytes, path: str) -> NamespaceDef:
-    """Return the namespace definition in ``data``, which was read from ``path``.
-
-    Raises:
-        CorruptDefinition: it does not parse, does not match its checksum, or has no ID.
-    """
+    """Return the namespace definition in ``data``, which was read from ``path``. Raises as :func:`decode_lakehouse`."""
     return _identified(_proved(_parsed(NamespaceDef, data, path), data, path), path)
 
 
 def decode_table(data: bytes, path: str) -> TableDef:
-    """Return the table definition in ``data``, which was read from ``path``.
-
-    Raises:
-        CorruptDefinition: it does not parse, does not match its checksum, or has no ID.
-    """
+    """Return the table definition in ``data``, which was read from ``path``. Raises as :func:`decode_lakehouse`."""
     return _identified(_proved(_parsed(TableDef, data, path), data, path), path)
 
 
 def decode_view(data: bytes, path: str) -> ViewDef:
     """Return the view definition in ``data``, which was read from ``path``.
 
-    What the published Java SDK stored instead of SQL is in ``substrait_read_rel``.
-
-    Raises:
-        CorruptDefinition: it does not parse, does not match its checksum, has no ID, or mixes SQL with something else.
+    What the published Java SDK stored instead of SQL is in ``substrait_read_rel``. Raises as :func:`decode_lakehouse`,
+    also where it mixes SQL with something else.
     """
     raw = _parsed(RawViewDef, data, path)
     payloads = list(raw.representations)
@@ -151,11 +141,7 @@ def decode_view(data: bytes, path: str) -> ViewDef:
 
 
 def decode_transaction(data: bytes, path: str) -> TransactionDef:
-    """Return the saved transaction in ``data``, which was read from ``path``.
-
-    Raises:
-        CorruptDefinition: it does not parse, or has no ID.
-    """
+    """Return the saved transaction in ``data``, which was read from ``path``. Raises as :func:`decode_lakehouse`."""
     return _identified(_parsed(TransactionDef, data, path), path)
 
 

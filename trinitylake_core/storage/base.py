@@ -52,9 +52,9 @@ class BaseStorage(Requests):
     def _delete(self, batch: Sequence[str]) -> tuple[DeleteResult, list[str]]:
         """Delete a batch; return the outcome, and the paths worth another try."""
 
-    @abc.abstractmethod
     def _get_tagged(self, path: str) -> Tagged:
         """Return a file with its tag; may raise what :meth:`_get` raises for a missing one."""
+        return Tagged(self._get(path))
 
     @abc.abstractmethod
     def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:

@@ -77,9 +77,6 @@ class FsspecStorage(CheckedByTrying):
         with _memory_lock if self._scheme == _WITHIN_ONE_PROCESS else nullcontext():
             fs.pipe_file(self._base + path, bytes(data), mode="create")
 
-    def _get_tagged(self, path: str) -> Tagged:
-        return Tagged(self._get(path))
-
     def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
         self._refuse_swap()
         fs, name = self._filesystem(), self._base + path

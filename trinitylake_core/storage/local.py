@@ -221,9 +221,6 @@ class LocalStorage(BaseStorage):
             self._unsynced.directory(parent)
             self._unsynced.flush()
 
-    def _get_tagged(self, path: str) -> Tagged:
-        return Tagged(self._get(path))
-
     def _swap(self, path: str, data: Data, expected: Tagged) -> Tagged:
         """Replace under a lock, which excludes all other calls of compare-and-set below this root."""
         with locked(self._lock_file()):
