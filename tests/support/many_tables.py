@@ -1,0 +1,103 @@
+"""Many Iceberg tables with many manifests, in seconds: PyIceberg writes one, and the others are the same bytes.
+
+Names that differ have one length, and the Avro files are not packed, so a name can be put in the place of another.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Final
+
+from pyiceberg.avro.codecs import AvroCompressionCodec
+from pyiceberg.manifest import ManifestFile, write_manifest_list
+from pyiceberg.table import Table
+
+from tests.support.icebergs import new_iceberg, with_table
+from trinitylake_core.iceberg import TrinityLakeCatalog
+from trinitylake_core.tables import ICEBERG, METADATA_LOCATION
+
+_NAMESPACE: Final = "many"
+_PACKED: Final = "write.avro.compression-codec"
+_UNPACKED: Final[AvroCompressionCodec] = "null"
+
+
+def many_tables(directory: Path, tables: int, manifests: int, versions: int) -> TrinityLakeCatalog:
+    """Return the catalog over a lakehouse with so many tables, each with manifests of its own.
+
+    In each of the versions that follow the first one a share of the tables gets new metadata, and shares its snapshot.
+    """
+    catalog = new_iceberg(directory)
+    table = with_table(catalog, f"{_NAMESPACE}.t0000", 1, properties={_PACKED: _UNPACKED})
+    files = _files(table, manifests)
+    definition = catalog.lakehouse.refresh().table(_NAMESPACE, "t0000")
+    own = Path(table.location()).name
+    root = Path(table.location().removeprefix("file://")).parent
+    named, identity = dict(definition.format_properties), str(table.metadata.table_uuid)
+    with catalog.lakehouse.transaction() as txn:
+        for number in range(1, tables):
+            name = f"t{number:04}-{uuid.uuid4().hex[:12]}"
+            _write(root / name, files, {own.encode(): name.encode(), identity.encode(): str(uuid.uuid4()).encode()})
+            fields = {key: value.replace(own, name) for key, value in named.items()}
+            txn.create_table(_NAMESPACE, name[:5], table_format=ICEBERG, table_type="MANAGED", format_properties=fields)
+    for version in range(1, versions):
+        _change(catalog, version, tables // versions or 1, tables)
+    catalog.lakehouse.refresh()
+    return catalog
+
+
+def _files(table: Table, manifests: int) -> dict[str, bytes]:
+    """Write a table's list with more manifests; return what its directory holds, but for data, by name."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    (one,) = snapshot.manifests(table.io)
+    known = one.manifest_path.rpartition("/")[2]
+    (entry,) = one.fetch_manifest_entry(table.io)
+    data_file = entry.data_file.file_path.rpartition("/")[2]
+    metadata = Path(table.location().removeprefix("file://"), "metadata")
+    content, found = (metadata / known).read_bytes(), dict[str, bytes]()
+    lists = [_named(one, one.manifest_path)]
+    for number in range(1, manifests):
+        name, data = f"{uuid.uuid4()}-m0.avro", f"{number:08}-0-{uuid.uuid4()}.parquet"[-len(data_file) :]
+        assert (len(name), len(data)) == (len(known), len(data_file))
+        found[f"metadata/{name}"] = content.replace(data_file.encode(), data.encode())
+        lists.append(_named(one, one.manifest_path.replace(known, name)))
+    listed = table.io.new_output(snapshot.manifest_list)
+    (metadata / snapshot.manifest_list.rpartition("/")[2]).unlink()
+    with write_manifest_list(2, listed, snapshot.snapshot_id, None, 1, _UNPACKED) as writer:
+        writer.add_manifests(lists)
+    for name, written in found.items():
+        (metadata.parent / name).write_bytes(written)
+    return {f"metadata/{path.name}": path.read_bytes() for path in metadata.iterdir()}
+
+
+def _named(manifest: ManifestFile, path: str) -> ManifestFile:
+    values = {name: getattr(manifest, name) for name in _FIELDS} | {"manifest_path": path}
+    return ManifestFile.from_args(_table_format_version=2, **values)
+
+
+_FIELDS: Final = (
+    "manifest_path", "manifest_length", "partition_spec_id", "content", "sequence_number", "min_sequence_number",
+    "added_snapshot_id", "added_files_count", "existing_files_count", "deleted_files_count", "added_rows_count",
+    "existing_rows_count", "deleted_rows_count", "partitions", "key_metadata",
+)  # fmt: skip
+
+
+def _write(directory: Path, files: dict[str, bytes], names: dict[bytes, bytes]) -> None:
+    (directory / "metadata").mkdir(parents=True)
+    for each, data in files.items():
+        for old, new in names.items():
+            data = data.replace(old, new)  # noqa: PLW2901 - one after the other
+        (directory / each).write_bytes(data)
+
+
+def _change(catalog: TrinityLakeCatalog, version: int, count: int, tables: int) -> None:
+    """Commit a version in which some tables have a copy of their metadata."""
+    lake = catalog.lakehouse.refresh()
+    with lake.transaction() as txn:
+        for number in range(version * count, (version + 1) * count):
+            name = f"t{number % tables:04}"
+            location = lake.table(_NAMESPACE, name).format_properties[METADATA_LOCATION]
+            copy = f"{location.rpartition('/')[0]}/{version:05}-{uuid.uuid4()}.metadata.json"
+            lake.storage.create(copy, lake.storage.read(location))
+            txn.alter_table(_NAMESPACE, name, format_properties={METADATA_LOCATION: copy})
