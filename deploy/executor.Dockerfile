@@ -4,7 +4,7 @@
 #
 # Tasks must run the minor version of Python that the driver runs, and Spark the driver's version. The build fails
 # if the Python of the base image is another one than PYTHON_VERSION; choose another base image then.
-ARG SPARK_IMAGE=apache/spark:4.3.0-python3
+ARG SPARK_IMAGE=apache/spark:4.1.4-python3
 FROM ${SPARK_IMAGE}
 ARG PYTHON_VERSION=3.12
 USER root

@@ -1,6 +1,6 @@
 """What Spark 3.5 and 4.x do differently: the only place that asks which of them runs.
 
-Spark 4.3 is what this library is tested with. What an older one lacks is made up for here, so that the jobs know
+Spark 4.1 is what this library is tested with. What an older one lacks is made up for here, so that the jobs know
 nothing of it; over Spark Connect, 3.5 lacks more than can be made up for, and is refused.
 """
 

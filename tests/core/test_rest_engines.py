@@ -1,16 +1,18 @@
-"""An engine that has only Iceberg REST: DuckDB writes through the endpoint, and two of them at the same time."""
+"""Engines that have only Iceberg REST write through the endpoint: DuckDB, two of them at the same time, and Spark."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from pipelines import compaction
-from tests.support.engines import connected
+from tests.support.engines import by_spark_sql, connected
 from tests.support.lakes import FAST
+from tests.support.writers import pool
 from trinitylake_core import Lakehouse
 from trinitylake_core.rest import endpoint
 
@@ -69,3 +71,44 @@ def test_two_duckdbs_that_write_at_once_lose_no_acknowledged_row(lake: Lakehouse
             found = [x for (x,) in connection.execute("SELECT x FROM l.a.t ORDER BY x").fetchall()]
     assert expected == found
     assert expected
+
+
+@pytest.mark.slow
+def test_spark_creates_changes_merges_evolves_renames_and_drops(lake: Lakehouse) -> None:
+    """With Iceberg's runtime, and so with Maven Central."""
+    with endpoint(lake) as at, pool(1) as process:
+
+        def run(*statements: str, warehouse: str = at.warehouse) -> list[tuple[object, ...]]:
+            return process.submit(partial(by_spark_sql, at, warehouse), *statements).result()[-1]
+
+        rows = "SELECT * FROM l.a.t ORDER BY x"
+        run(
+            "CREATE NAMESPACE l.a",
+            "CREATE TABLE l.a.t (x BIGINT, y STRING) PARTITIONED BY (truncate(1, y))",
+            "INSERT INTO l.a.t VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+        )
+        lake.refresh().create_snapshot("before")
+        run("UPDATE l.a.t SET y = 'z' WHERE x = 2", "DELETE FROM l.a.t WHERE x = 1")
+        run(
+            """MERGE INTO l.a.t USING (SELECT 3 AS x, 'm' AS y UNION ALL SELECT 4, 'd') AS n ON n.x = t.x
+            WHEN MATCHED THEN UPDATE SET y = n.y WHEN NOT MATCHED THEN INSERT (x, y) VALUES (n.x, n.y)""",
+            "ALTER TABLE l.a.t ADD COLUMN z INT AFTER x",
+            "ALTER TABLE l.a.t RENAME COLUMN y TO w",
+            "ALTER TABLE l.a.t DROP PARTITION FIELD truncate(1, w)",
+        )
+        assert [(2, None, "z"), (3, None, "m"), (4, None, "d")] == run(rows)
+        assert [(1, "a"), (2, "b"), (3, "c")] == run(rows, warehouse="lake@before")
+        with pytest.raises(Exception, match="read-only"):
+            run("DELETE FROM l.a.t", warehouse="lake@before")
+        run(
+            "CREATE VIEW l.a.v AS SELECT x FROM l.a.t WHERE x > 2",
+            "CREATE OR REPLACE VIEW l.a.v AS SELECT w FROM l.a.t",
+        )
+        assert [("d",), ("m",), ("z",)] == sorted(run("SELECT * FROM l.a.v"))
+        run("CREATE OR REPLACE TABLE l.a.s AS SELECT x FROM l.a.t", "ALTER TABLE l.a.t RENAME TO a.u")
+        assert (["s", "u"], ["v"]) == (lake.refresh().tables("a"), lake.views("a"))
+        with connected(at) as connection:
+            assert [(2,), (3,), (4,)] == connection.execute("SELECT x FROM l.a.u ORDER BY x").fetchall()
+        run("DROP VIEW l.a.v", "DROP TABLE l.a.s", "DROP TABLE l.a.u", "DROP NAMESPACE l.a")
+    assert [] == lake.refresh().namespaces()
+    assert [] == list(lake.check())

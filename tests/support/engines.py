@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import duckdb
+import pyspark
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import CommitFailedException
 
 from tests.support.icebergs import rows
 from trinitylake_core.rest import Served
 
+_ICEBERG: Final = "1.11.0"
+_EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _ROOM: Final = 1_000_000
 _SOON_SECONDS: Final = 0.2
 
@@ -32,6 +36,36 @@ def connected(served: Served, warehouse: str = "lake", more: str = "") -> Iterat
         attached = f"ATTACH '{warehouse}' AS l (TYPE iceberg, ENDPOINT '{served.uri}', SECRET here{more})"
         connection.execute(attached)
         yield connection
+
+
+def by_spark_sql(served: Served, warehouse: str, *statements: str) -> list[list[Any]]:
+    """Return the rows of statements of Spark SQL, in a process that has no other Spark; ``l`` is the warehouse.
+
+    Iceberg's runtime comes from Maven Central, for the Spark that is installed. Raises ``RuntimeError``.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    version = ".".join(pyspark.__version__.split(".")[:2])
+    runtime = f"iceberg-spark-runtime-{version}_{'2.12' if version == '3.5' else '2.13'}:{_ICEBERG}"
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
+    builder = builder.config("spark.sql.extensions", _EXTENSIONS).config("spark.driver.host", "127.0.0.1")
+    builder = builder.config("spark.log.level", "OFF").config("spark.sql.shuffle.partitions", "1")
+    spark = builder.config("spark.jars.packages", f"org.apache.iceberg:{runtime}").getOrCreate().newSession()
+    catalog = "spark.sql.catalog.l"
+    spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
+    for name, value in {**served.properties(), "type": "rest", "warehouse": warehouse}.items():
+        spark.conf.set(f"{catalog}.{name}", value)
+    try:
+        return [[tuple(row) for row in spark.sql(statement).collect()] for statement in statements]
+    except (PySparkException, Py4JError) as error:  # they cannot go to another process
+        raise RuntimeError(str(error)) from None
 
 
 @dataclass(slots=True)
