@@ -101,5 +101,16 @@ def test_a_base_that_expired_counts_as_fenced(lake: Lakehouse) -> None:
     assert path != content(reopened(lake))["C===ns0     late    "]
 
 
+@pytest.mark.parametrize(("kind", "target"), [("minimal", None), ("full", "s3://bucket/copy")])
+def test_a_snapshot_that_meets_a_fence_writes_its_definition_again(
+    lake: Lakehouse, kind: str, target: str | None
+) -> None:
+    """Also that of a full copy, which has no other file here: the cleaning may be removing the first one."""
+    before = len(list(lake.storage.list("_lakehouse_def_")))
+    lake.create_snapshot("s", kind=kind, target_uri=target, before_commit=first_time(lambda: fence(lake)))
+    assert before + 2 == len(list(lake.storage.list("_lakehouse_def_")))
+    assert [] == list(lake.refresh().check())
+
+
 def test_a_lakehouse_that_was_never_cleaned_has_no_such_row(lake: Lakehouse) -> None:
     assert (0, False) == (lake.root_node.void_before_millis, spec.VOID_BEFORE_MILLIS in lake.root_node.node.system)
