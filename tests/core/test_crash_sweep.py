@@ -23,7 +23,7 @@ def _every_one(requests: int) -> int:
 
 
 def _some(requests: int) -> int:
-    return max(3, requests // 4)
+    return max(3, requests // 2)
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +65,7 @@ def test_on_disk(name: str, run: Run) -> None:
 @pytest.mark.s3
 @pytest.mark.parametrize("name", ["commit-flushes", "save-again", "clean"])
 def test_on_s3_sampled(name: str, moto_server: S3Server, run: Run) -> None:
-    """A creation, a compare-and-set and a batch of deletions: four points of each kind, or a third of them."""
+    """A creation, a compare-and-set and a batch of deletions: two points of each kind, or a third of them."""
     run(OPERATIONS[name], S3Place(moto_server), _some)
 
 

@@ -1,4 +1,7 @@
-"""Time, sleep and randomness of actors come from their scheduler; all other threads keep the real ones."""
+"""Time, sleep and randomness of actors come from their scheduler; all other threads keep the real ones.
+
+What a node file says is read once: thousands of runs read the same bytes, and schedules do not change them.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,16 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
+
+import pyarrow as pa
 
 from tests.simulation import store as stores
 from tests.simulation.scheduler import current
+from trinitylake_core.tree import nodefile
 
+_read_batch = lru_cache(maxsize=20_000)(nodefile.read_batch)
 _time_ns, _time, _sleep, _urandom, _uniform = time.time_ns, time.time, time.sleep, os.urandom, random.uniform
 
 
@@ -50,6 +58,10 @@ def _scheduled(kind: str, path: str, action: Callable[[], Any]) -> Any:
     return action() if here is None else here.run.request(kind, path, action)
 
 
+def _sim_read_batch(data: bytes | memoryview, path: str) -> tuple[pa.RecordBatch, bool]:
+    return _read_batch(bytes(data), path)
+
+
 @contextmanager
 def own_time() -> Iterator[None]:
     """Let time, sleep and randomness of actors come from their scheduler; all other threads keep the real ones."""
@@ -60,6 +72,7 @@ def own_time() -> Iterator[None]:
         (os, "urandom", _urandom, _sim_urandom),
         (random, "uniform", _uniform, _sim_uniform),
         (stores, "scheduled", stores.scheduled, _scheduled),
+        (nodefile, "read_batch", nodefile.read_batch, _sim_read_batch),
     ]
     for module, name, _, ours in patches:
         setattr(module, name, ours)

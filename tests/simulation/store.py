@@ -175,8 +175,8 @@ class SimStorage(BaseStorage):
         yield from self._retrying("list", prefix, lambda: self._listed(prefix))
 
     def _listed(self, prefix: str) -> Infos:
-        found = sorted((path, each) for path, each in self.store.objects.items() if path.startswith(prefix))
-        return [FileInfo(path, len(each.data), each.modified_millis) for path, each in found]
+        found = sorted([path for path in self.store.objects if path.startswith(prefix)])
+        return [self._head(path) for path in found]
 
     def list_dirs(self, prefix: str = "") -> tuple[Sequence[str], Sequence[FileInfo]]:
         """Return one level. One ``list``."""

@@ -540,8 +540,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
             target="dst/",
             steps=True,
             expect=lambda log, states: len(states) == 4,
+            reads=True,
         ),
-        Operation("load", _some, _on(_load), expect=lambda log, states: _writes_nodes(log)),
+        Operation("load", _some, _on(_load), expect=lambda log, states: _writes_nodes(log), reads=True),
         Operation("freeze", _some, _on(lambda lake: lake.freeze(reason="sweep"))),
         Operation("thaw", _frozen, _on(lambda lake: lake.thaw())),
         Operation("save", _some, _on(_save), repeat=_save_or_publish),
@@ -624,6 +625,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
             _on(_clean),
             steps=True,
             expect=lambda log, states: _first(log, "create") < _first(log, "delete") < len(log),
+            reads=True,
         ),
         Operation(
             "export",
