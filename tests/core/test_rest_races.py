@@ -16,7 +16,7 @@ import pytest
 
 from pipelines import rollback, verify
 from tests.support.appends import maintain
-from tests.support.engines import Inserted, by_duckdb, by_pyiceberg
+from tests.support.engines import Inserted, by_duckdb, by_pyiceberg, by_spark
 from tests.support.icebergs import SCHEMA, ids
 from tests.support.lakes import FAST
 from tests.support.s3_servers import free_port
@@ -25,7 +25,8 @@ from trinitylake_core import Lakehouse
 from trinitylake_core.iceberg import TrinityLakeCatalog
 from trinitylake_core.rest import Served
 
-TABLES: Final = ("race.shared", "race.pyiceberg", "race.duckdb")
+TABLES: Final = ("race.shared", "race.pyiceberg", "race.duckdb", "race.spark")
+WRITERS: Final = (by_pyiceberg, by_duckdb, by_spark)
 _PATIENT: Final = {"commit.retry.num-retries": "20", "commit.retry.min-wait-ms": "5"}
 
 
@@ -124,14 +125,15 @@ def test_no_acknowledged_row_is_lost_or_there_twice(tmp_path: Path) -> None:
         txn.create_namespace("race")
         for name in TABLES:
             txn.create_table(name, SCHEMA, properties=_PATIENT)
-    with _endpoints(lake.root) as endpoints, pool(4) as processes:
-        writers = [(by_pyiceberg, "race.shared"), (by_duckdb, "race.shared"), (by_pyiceberg, TABLES[1]),
-                   (by_duckdb, TABLES[2])]  # fmt: skip
+    with _endpoints(lake.root) as endpoints, pool(6) as processes:
+        writers = [(write, table) for write, own in zip(WRITERS, TABLES[1:], strict=True) for table in (TABLES[0], own)]
         futures = [
             processes.submit(write, endpoints[number % 2].served, table, number + 1, stop)
             for number, (write, table) in enumerate(writers)
         ]
         try:
+            while not all(_rows(TrinityLakeCatalog.over(lake.refresh())).values()):  # Java takes its time to start
+                time.sleep(1)
             undone = _disturb(lake, endpoints, 60)
         finally:
             stop.touch()

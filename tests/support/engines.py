@@ -98,6 +98,15 @@ def by_duckdb(served: Served, table: str, writer: int, stop: Path) -> Inserted:
     return _insert(insert, lambda error: "409" in str(error) or "Conflict" in str(error), writer, stop)
 
 
+def by_spark(served: Served, table: str, writer: int, stop: Path) -> Inserted:
+    """Insert rows with Spark SQL, one at a time, each in a new session, until the file ``stop`` appears."""
+
+    def insert(number: int) -> None:
+        by_spark_sql(served, served.warehouse, f"INSERT INTO l.{table} VALUES ({number}, 'n{number}')")
+
+    return _insert(insert, lambda error: "CommitFailedException" in str(error), writer, stop)
+
+
 def _insert(insert: Callable[[int], None], refused: Callable[[Exception], bool], writer: int, stop: Path) -> Inserted:
     found, number = Inserted(), writer * _ROOM
     while not stop.exists():
