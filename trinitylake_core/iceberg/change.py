@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.view.metadata import ViewMetadata
 
@@ -24,14 +23,10 @@ class Attempt:
         txn.require(self._added.refuse_void)
 
     def write_metadata(
-        self,
-        metadata: TableMetadata | ViewMetadata,
-        location: str,
-        io: FileIO,
-        before: TableMetadata | None = None,
+        self, metadata: TableMetadata | ViewMetadata, location: str, before: TableMetadata | None = None
     ) -> None:
         """Write metadata to a new file, those of a table after those ``before``. One ``put``."""
-        path = self._places.write(metadata, location, io)
+        path = self._places.write(metadata, location)
         self._added.add(before, None if isinstance(metadata, ViewMetadata) else metadata, location)
         if path is not None:
             self._written.append(path)

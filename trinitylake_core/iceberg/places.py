@@ -6,14 +6,14 @@ import gzip
 import json
 import re
 import uuid
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from pyiceberg.exceptions import ForbiddenError, ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.typedef import Properties
 from pyiceberg.view.metadata import ViewMetadata
 
 from trinitylake_core.errors import FileMissing, InvalidLocation
@@ -24,6 +24,15 @@ from trinitylake_core.tables import DIRECTORY, base_uri, full_uri, path_below
 
 _UNREADABLE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _LABEL_MAX: Final = 80
+Opens = Callable[[Properties, str], FileIO]
+"""Gives what reads and writes at a location outside the root, by the properties of the table that is there."""
+
+
+class Stored(NamedTuple):
+    """The metadata of a table, and the location of their file."""
+
+    metadata: TableMetadata
+    metadata_location: str
 
 
 class Places:
@@ -34,10 +43,11 @@ class Places:
     is one of the format (section 2): ``clean`` looks at none of them.
     """
 
-    def __init__(self, storage: Storage, warehouse: str | None) -> None:
+    def __init__(self, storage: Storage, warehouse: str | None, opens: Opens) -> None:
         if warehouse is not None:
             refuse_credentials(warehouse, "warehouse")
         self.storage = storage
+        self._opens = opens
         self.base = base_uri(storage.root)
         self.warehouse = None if warehouse is None else full_uri(warehouse).rstrip("/") + "/"
 
@@ -51,7 +61,7 @@ class Places:
         )
         return f"{directory}/{_label(name)}-{uuid.uuid4().hex[:12]}"
 
-    def check(self, metadata: TableMetadata, location: str, current: Table | None = None) -> None:
+    def check(self, metadata: TableMetadata, location: str, current: Stored | None = None) -> None:
         """Refuse a table of which a part would be written where this catalog may not write.
 
         That is below the root or the warehouse, or where an EXTERNAL table is already. A MANAGED one that says that it
@@ -79,7 +89,7 @@ class Places:
                     "location out, set the catalog's property 'warehouse', or register a table that lies elsewhere"
                 )
 
-    def read(self, location: str, io: FileIO) -> TableMetadata:
+    def read(self, location: str) -> TableMetadata:
         """Return the table metadata at a location. One ``get``.
 
         Raises:
@@ -89,7 +99,7 @@ class Places:
         path = path_below(self.storage.root, location)
         try:
             if path is None:
-                return FromInputFile.table_metadata(io.new_input(location))
+                return FromInputFile.table_metadata(self._opens({}, location).new_input(location))
             data = self.storage.read(path)
             return TableMetadataUtil.parse_raw((gzip.decompress(data) if path.endswith(PACKED) else data).decode())
         except (FileMissing, FileNotFoundError):
@@ -100,12 +110,13 @@ class Places:
         except (UnicodeDecodeError, gzip.BadGzipFile, EOFError, json.JSONDecodeError) as error:
             raise ValidationError(f"{location} is not a file of table metadata: {error}") from error
 
-    def write(self, metadata: TableMetadata | ViewMetadata, location: str, io: FileIO) -> str | None:
+    def write(self, metadata: TableMetadata | ViewMetadata, location: str) -> str | None:
         """Write metadata to a new file. One ``put``. Return its path, if it is below the root."""
         data = metadata.model_dump_json(exclude_none=True, by_alias=True).encode()
         data = gzip.compress(data) if location.endswith(PACKED) else data
         path = path_below(self.storage.root, location)
         if path is None:
+            io = self._opens(metadata.properties or {}, location)
             with io.new_output(location).create(overwrite=True) as stream:
                 stream.write(data)
             return None

@@ -16,6 +16,7 @@ from trinitylake_core.definitions import TableDef
 from trinitylake_core.errors import InvalidName, ObjectNotFound
 from trinitylake_core.iceberg.errors import no_namespace, no_table, translated
 from trinitylake_core.iceberg.namespaces import Namespaces
+from trinitylake_core.iceberg.places import Stored
 from trinitylake_core.tables import ICEBERG, metadata_uri
 
 
@@ -87,10 +88,12 @@ class TableReader(Namespaces):
             raise NoSuchIcebergTableError(f"nothing has written metadata of {namespace}.{name} yet")
         return location
 
-    def _load(self, view: CatalogView, namespace: str, name: str) -> Table:
+    def _stored(self, view: CatalogView, namespace: str, name: str) -> Stored:
         location = self._metadata_location(view, namespace, name)
-        metadata = self._places.read(location, self._load_file_io(location=location))
-        return self._table(namespace, name, metadata, location)
+        return Stored(self._places.read(location), location)
+
+    def _load(self, view: CatalogView, namespace: str, name: str) -> Table:
+        return self._table(namespace, name, *self._stored(view, namespace, name))
 
     def metadata_of(self, table: TableDef) -> TableMetadata:
         """Return the metadata that the definition of an Iceberg table names. One ``get``.
@@ -102,7 +105,7 @@ class TableReader(Namespaces):
         location = metadata_uri(self._places.storage.root, table)
         if location is None:
             raise FileNotFoundError("nothing has written its metadata yet")
-        return self._places.read(location, self._load_file_io(location=location))
+        return self._places.read(location)
 
     def _load_many(self, view: CatalogView, names: Sequence[tuple[str, str]]) -> Iterator[Table]:
         """Yield those of several tables that are there. One ``get`` each, side by side."""
@@ -112,8 +115,7 @@ class TableReader(Namespaces):
                 found.append((namespace, name, self._metadata_location(view, namespace, name)))
 
         def load(each: tuple[str, str, str]) -> Table:
-            metadata = self._places.read(each[2], self._load_file_io(location=each[2]))
-            return self._table(each[0], each[1], metadata, each[2])
+            return self._table(each[0], each[1], self._places.read(each[2]), each[2])
 
         return self._places.storage.map(found, load)
 

@@ -21,16 +21,17 @@ from pyiceberg.table import CommitTableResponse, StagedTable, Table, TableProper
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
-from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, TableRequirement, TableUpdate
+from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, TableRequirement, TableUpdate, update_table_metadata
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
 
 from trinitylake_core.errors import AlreadyExists
 from trinitylake_core.iceberg.change import Attempt
 from trinitylake_core.iceberg.errors import no_table, translated
 from trinitylake_core.iceberg.fields import table_fields
+from trinitylake_core.iceberg.places import Stored
 from trinitylake_core.iceberg.snapshot_expiration import Expiring, SnapshotRules, expiring
 from trinitylake_core.iceberg.table_reader import TableReader
-from trinitylake_core.iceberg.table_updates import resolved
+from trinitylake_core.iceberg.table_updates import updated
 from trinitylake_core.keys import TABLE, VIEW
 from trinitylake_core.storage.root_uris import refuse_credentials
 
@@ -89,7 +90,7 @@ class Tables(TableReader):
 
         def register(change: Attempt) -> Table:
             self._need_namespace(change.txn, namespace)
-            metadata = self._places.read(metadata_location, self._load_file_io(location=metadata_location))
+            metadata = self._places.read(metadata_location)
             replaced = self._readable(change, namespace, name) if overwrite else None
             self._set(change, namespace, name, metadata, metadata_location, replace=overwrite)
             change.take_over(metadata, metadata_location, replaced)
@@ -102,7 +103,7 @@ class Tables(TableReader):
     def _readable(self, change: Attempt, namespace: str, name: str) -> TableMetadata | None:
         """Return the metadata of a table, if there is one that can be read."""
         try:
-            return self._load(change.txn, namespace, name).metadata
+            return self._stored(change.txn, namespace, name).metadata
         except (NoSuchTableError, NoSuchIcebergTableError, FileNotFoundError, ValidationError):
             return None
 
@@ -146,11 +147,11 @@ class Tables(TableReader):
         io = self._load_file_io(metadata.properties, metadata_location)
         return StagedTable(self._identifier(namespace, name), metadata, metadata_location, io, self)
 
-    def _add(self, change: Attempt, namespace: str, name: str, staged: StagedTable) -> None:
+    def _add(self, change: Attempt, namespace: str, name: str, staged: Stored | StagedTable) -> None:
         """Write the metadata of a new table, and add its definition."""
         self._make_namespace(change, namespace)
         self._set(change, namespace, name, staged.metadata, staged.metadata_location)
-        change.write_metadata(staged.metadata, staged.metadata_location, staged.io)
+        change.write_metadata(staged.metadata, staged.metadata_location)
 
     def _set(
         self,
@@ -235,12 +236,13 @@ class Tables(TableReader):
 
         def expire(change: Attempt) -> dict[Identifier, Expiring]:
             found: dict[Identifier, Expiring] = {}
-            staged: list[tuple[Table, StagedTable]] = []
+            staged: list[tuple[Table, Stored]] = []
             for current in self._load_many(change.txn, names):
                 losing = expiring(current.metadata, rules, now_millis)
                 if updates := losing.updates():
                     found[current.name()] = losing
-                    staged.append((current, self._staged(current, current.name(), (), updates)))
+                    before = Stored(current.metadata, current.metadata_location)
+                    staged.append((current, self._staged(before, current.name(), (), updates)))
             for current, new in self._places.storage.map(staged, lambda each: _written(change, *each)):
                 namespace, name = self._split(current.name(), NoSuchTableError)
                 self._set(change, namespace, name, new.metadata, new.metadata_location, replace=True)
@@ -258,7 +260,7 @@ class Tables(TableReader):
     ) -> CommitTableResponse:
         namespace, name = identifier
         try:
-            current = self._load(change.txn, namespace, name)
+            current = self._stored(change.txn, namespace, name)
         except NoSuchTableError:
             current = None
         staged = self._staged(current, self._identifier(namespace, name), requirements, updates)
@@ -268,24 +270,29 @@ class Tables(TableReader):
         if current is None:
             self._add(change, namespace, name, staged)
         else:
-            change.write_metadata(staged.metadata, staged.metadata_location, staged.io, current.metadata)
+            change.write_metadata(staged.metadata, staged.metadata_location, current.metadata)
             self._set(change, namespace, name, staged.metadata, staged.metadata_location, replace=True)
         return CommitTableResponse(metadata=staged.metadata, metadata_location=staged.metadata_location)
 
     def _staged(
         self,
-        current: Table | None,
+        current: Stored | None,
         identifier: Identifier,
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
-    ) -> StagedTable:
-        if current is None and not any(isinstance(each, AssertCreate) for each in requirements):
-            for requirement in requirements:
-                requirement.validate(None)
-            raise no_table(".".join(identifier[:-1]), identifier[-1])
+    ) -> Stored:
         try:
-            fitting = updates if current is None else resolved(current.metadata, updates)
-            return self._update_and_stage_table(current, identifier, requirements, fitting)
+            for requirement in requirements:
+                requirement.validate(current and current.metadata)
+            if current is None and not any(isinstance(each, AssertCreate) for each in requirements):
+                raise no_table(".".join(identifier[:-1]), identifier[-1])
+            if current is None:
+                metadata = update_table_metadata(self._empty_table_metadata(), updates, enforce_validation=True)
+            else:
+                metadata = updated(current, updates)
+            number = 0 if current is None else self._parse_metadata_version(current.metadata_location) + 1
+            provider = load_location_provider(metadata.location, metadata.properties)
+            return Stored(metadata, provider.new_table_metadata_file_location(number))
         except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError) as error:
             raise ValidationError(f"updates that do not fit the table: {type(error).__name__}: {error}") from error
 
@@ -350,8 +357,8 @@ class Tables(TableReader):
         self._after_commit(lambda: Catalog._delete_old_metadata(io, base, metadata))  # noqa: SLF001 - PyIceberg's hook
 
 
-def _written(change: Attempt, current: Table, staged: StagedTable) -> tuple[Table, StagedTable]:
-    change.write_metadata(staged.metadata, staged.metadata_location, staged.io, current.metadata)
+def _written(change: Attempt, current: Table, staged: Stored) -> tuple[Table, Stored]:
+    change.write_metadata(staged.metadata, staged.metadata_location, current.metadata)
     return current, staged
 
 

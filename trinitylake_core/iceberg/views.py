@@ -152,7 +152,7 @@ class Views(Tables):
             made = change.txn.create_view(namespace, name, **self._fields(metadata, location))
             view = self._view(namespace, name, made)
             if written is None:
-                change.write_metadata(view.metadata, location, self._load_file_io(location=location))
+                change.write_metadata(view.metadata, location)
             else:
                 change.take_over(None, written, None)
             return view
@@ -194,7 +194,7 @@ class Views(Tables):
             fields = self._fields(metadata, location)
             fields["properties"] = dict.fromkeys(old.properties) | fields["properties"]
             view = self._view(namespace, name, change.txn.replace_view(namespace, name, **fields))
-            change.write_metadata(view.metadata, location, self._load_file_io(location=location))
+            change.write_metadata(view.metadata, location)
             return view
 
         with translated():

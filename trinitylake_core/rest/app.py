@@ -160,6 +160,8 @@ class _Endpoint:
             reply = await self._in_thread(handled)
             if reply.value is None:
                 return Response(status_code=reply.status, headers=reply.headers)
+            if isinstance(reply.value, str):
+                return Response(reply.value, reply.status, reply.headers, "application/json")
             return JSONResponse(reply.value, reply.status, headers=reply.headers)
 
         return await self._guarded(http, name, act)

@@ -32,7 +32,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a handler answers: a JSON value, or nothing; the status; further headers."""
+    """What a handler answers: a JSON value, its text, or nothing; the status; further headers."""
 
     value: Any = None
     status: int = 200

@@ -176,28 +176,29 @@ def no_credentials(request: Request) -> Reply:
 
 
 def _loaded(request: Request, table: Table, *, staged: bool = False) -> Reply:
-    value: dict[str, Any] = {"metadata": _plain(table.metadata), "config": request.warehouse.client_properties()}
+    metadata, config = table.metadata, request.warehouse.client_properties()
     if staged:
-        return Reply(value)
-    value["metadata-location"] = table.metadata_location
-    return Reply(_with_refs_only(request, value), headers={"etag": _tag(request, table.metadata_location)})
-
-
-def _with_refs_only(request: Request, value: dict[str, Any]) -> dict[str, Any]:
+        return Reply(_text(metadata, config=config))
     if request.query.get("snapshots") == "refs":
-        metadata = value["metadata"]
-        kept = {each["snapshot-id"] for each in metadata.get("refs", {}).values()}
-        metadata["snapshots"] = [each for each in metadata.get("snapshots", []) if each["snapshot-id"] in kept]
-    return value
+        kept = {each.snapshot_id for each in metadata.refs.values()}
+        metadata = metadata.model_copy(
+            update={"snapshots": [each for each in metadata.snapshots if each.snapshot_id in kept]}
+        )
+    return _at(request, table.metadata_location, metadata, config=config)
 
 
 def _committed(request: Request, made: CommitTableResponse) -> Reply:
-    value = {"metadata-location": made.metadata_location, "metadata": _plain(made.metadata)}
-    return Reply(value, headers={"etag": _tag(request, made.metadata_location)})
+    return _at(request, made.metadata_location, made.metadata)
 
 
-def _plain(metadata: TableMetadata) -> Any:
-    return json.loads(metadata.model_dump_json(by_alias=True, exclude_none=True))
+def _at(request: Request, location: str, metadata: TableMetadata, **more: Any) -> Reply:
+    text = _text(metadata, **more, **{"metadata-location": location})
+    return Reply(text, headers={"etag": _tag(request, location)})
+
+
+def _text(metadata: TableMetadata, **more: Any) -> str:
+    """Return metadata and more as one JSON object; large metadata are written once, and never parsed again."""
+    return f'{json.dumps(more)[:-1]}, "metadata": {metadata.model_dump_json(by_alias=True, exclude_none=True)}}}'
 
 
 def _tag(request: Request, location: str) -> str:

@@ -151,13 +151,13 @@ class _GroupChange:
     members: list[Entry] = field(default_factory=list)
     id: str = ""
     is_alone: bool = False
+    _taken: Messages = field(default_factory=Messages)
 
     def add(self, entry: Entry) -> None:
         """Take a transaction in, unless it conflicts with one that is in already: then that is its outcome."""
         txn = entry.txn
         conflicts = txn.conflicts()
-        touched = [key for other in self.members for key in conflicts.touched(other.txn.messages())]
-        if touched:
+        if touched := conflicts.touched(self._taken):
             text = "a transaction of the same group changed what this one depends on; read again and retry it"
             entry.error = CommitConflict(text, keys=touched, version=self.files.newest_seen.version)
             return
@@ -167,6 +167,8 @@ class _GroupChange:
             entry.error = error
             return
         self.members.append(entry)
+        for message in txn.messages():
+            self._taken.append(*message)
 
     def begin(self) -> None:
         """Give the change its identity, by which it is recognised, even when members have left it."""
