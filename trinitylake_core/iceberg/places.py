@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from pyiceberg.exceptions import ForbiddenError, ValidationError
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Properties
@@ -43,7 +43,7 @@ class Places:
     is one of the format (section 2): ``clean`` looks at none of them.
     """
 
-    def __init__(self, storage: Storage, warehouse: str | None, opens: Opens) -> None:
+    def __init__(self, storage: Storage, warehouse: str | None, opens: Opens = load_file_io) -> None:
         if warehouse is not None:
             refuse_credentials(warehouse, "warehouse")
         self.storage = storage
