@@ -24,8 +24,9 @@ UNFORESEEN: Final = (
     RecursionError,
     StopIteration,
     TypeError,
+    UserWarning,
 )
-"""What PyIceberg's models raise for input that they do not foresee."""
+"""What PyIceberg's models raise for input that they do not foresee; a warning, where a process makes those errors."""
 _LARGEST_PAGE: Final = 10_000
 _Model = TypeVar("_Model", bound=BaseModel)
 
