@@ -142,19 +142,15 @@ class TableWalk:
 
     def owners(self, files: Rows) -> Rows:
         """Return the tables that need files: ``origin``, which is the file, ``label``, ``metadata``, ``definition``."""
-        owners, asked = [], self._engine.sql("SELECT path AS origin, path FROM files", files=files).keep()
+        owners, asked = [], self._engine.sql("SELECT path AS origin, path FROM files", files=files).keep("path")
+        joined = "FROM found f JOIN asked a ON a.path = f.path"
         for _ in range(_HOPS):
-            above = []
-            for found in self.found:
-                joined = "FROM asked a JOIN found f ON f.path = a.path"
-                query = f"""SELECT a.origin, f.label, f.path AS metadata, f.parent AS definition {joined}
-                    WHERE f.role = {METADATA!r}"""
-                owners.append(self._engine.sql(query, asked=asked, found=found).keep())
-                query = f"""SELECT a.origin, f.parent AS path {joined}
-                    WHERE f.role IN ({LIST!r}, {MANIFEST!r}, {LIVE!r})"""
-                above.append(self._engine.sql(query, asked=asked, found=found))
-            every = union(self._engine, above)
-            asked = self._engine.sql("SELECT DISTINCT origin, path FROM every", every=every).keep()
+            query = f"""SELECT a.origin, f.label, f.path AS metadata, f.parent AS definition {joined}
+                WHERE f.role = {METADATA!r}"""
+            owners.append(self.ask(query, asked=asked).keep())
+            query = f"""SELECT DISTINCT a.origin, f.parent AS path {joined}
+                WHERE f.role IN ({LIST!r}, {MANIFEST!r}, {LIVE!r})"""
+            asked = self.ask(query, asked=asked).keep("path")
         query = "SELECT DISTINCT origin, label, metadata, definition FROM owners"
         return self._engine.sql(query, owners=union(self._engine, owners)).keep()
 
